@@ -1,0 +1,81 @@
+# Everything runs in .venv, which make builds itself: it needs Python 3.10+ and a network, no more.
+PYTHON  = python3
+SECONDS = 600
+ARGS    =
+
+BIN     = .venv/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help venv demo test coverage lint format types docs soak browser bench screenshots clean
+.DEFAULT_GOAL := help
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+venv: .venv/dev ## Build .venv with all that developers use
+
+demo: .venv/example ## Run the example app's due tasks and show what happened
+	$(BIN)/python -m example_app.demo $(ARGS)
+
+test: .venv/tests ## Run the tests on SQLite and on PostgreSQL (ARGS="-k sqlite")
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
+
+coverage: .venv/dev ## Run the tests and report the lines they did not reach
+	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+lint: .venv/dev ## Check style and spelling
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/codespell
+
+format: .venv/dev ## Put style right where it can be done mechanically
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: .venv/dev ## Check types, and that the public API is completely typed
+	$(BIN)/mypy
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pyright --verifytypes flask_cronjobs --ignoreexternal
+
+docs: .venv/dev ## Build the documentation in docs/_build/html
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --jobs auto docs docs/_build/html
+
+soak: .venv/tests ## Run ticks under random faults and check the outcome (SECONDS=600)
+	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(ARGS)
+
+browser: .venv/browser ## Test the pages in a real browser, which is installed where apt-get can
+	$(BIN)/python -m pytest -m browser $(ARGS)
+
+bench: .venv/tests ## Measure
+	$(BIN)/python -m benchmarks $(ARGS)
+
+screenshots: .venv/browser ## Take the screenshots in docs/
+	$(BIN)/python -m example_app.screenshots $(ARGS)
+
+clean: ## Remove all that make has made
+	rm -rf .venv build dist docs/_build htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One after the other, so that two of them never install into .venv at the same time (make -j).
+.venv/base:
+	$(PYTHON) -m venv --clear .venv
+	touch $@
+
+.venv/example: .venv/base pyproject.toml
+	$(INSTALL) --editable '.[example]'
+	touch $@
+
+.venv/tests: .venv/example
+	$(INSTALL) --editable '.[tests]'
+	touch $@
+
+.venv/browser: .venv/tests tests/browser/install.sh
+	$(INSTALL) --editable '.[browser]'
+	sh tests/browser/install.sh .venv/axe
+	touch $@
+
+.venv/dev: .venv/tests
+	$(INSTALL) --editable '.[dev]'
+	touch $@
