@@ -1,0 +1,188 @@
+"""``CRONJOBS_*`` in ``app.config``, read once into one typed, frozen object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, cast
+from zoneinfo import ZoneInfo
+
+from .errors import ConfigError
+
+PREFIX = "CRONJOBS_"
+MINUTE = 60.0
+DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an app's ``CRONJOBS_*`` values say. Durations are seconds.
+
+    Give durations in ``app.config`` as a number of seconds or as a `timedelta`.
+    """
+
+    timezone: str = "UTC"
+    """``CRONJOBS_TIMEZONE``: the zone of schedules that name none."""
+
+    max_attempts: int = 10
+    """``CRONJOBS_MAX_ATTEMPTS``: attempts of a task that does not say."""
+
+    lease: float = 120.0
+    """``CRONJOBS_LEASE``: how long a claim holds without a heartbeat; a beat comes each quarter."""
+
+    timeout: float = 3600.0
+    """``CRONJOBS_TIMEOUT``: how long a handler may run, where its task does not say."""
+
+    shutdown_grace: float = 20.0
+    """``CRONJOBS_SHUTDOWN_GRACE``: how long a handler may go on after SIGTERM, and after it was
+    interrupted (then for a second at least), before its process is ended."""
+
+    tick_budget: float = 50.0
+    """``CRONJOBS_TICK_BUDGET``: how long a tick goes on claiming."""
+
+    workers: int = 1
+    """``CRONJOBS_WORKERS``: how many processes a tick runs."""
+
+    retention: float = 14 * DAY
+    """``CRONJOBS_RETENTION``: how long succeeded, cancelled and skipped runs are kept."""
+
+    retention_dead: float = 90 * DAY
+    """``CRONJOBS_RETENTION_DEAD``: how long dead runs are kept."""
+
+    max_payload_bytes: int = 64 * 1024
+    """``CRONJOBS_MAX_PAYLOAD_BYTES``: how large a payload or a kept result may be, as JSON."""
+
+    health_tick_age: float = 3 * MINUTE
+    """``CRONJOBS_HEALTH_TICK_AGE``: without a tick for this long, health is 503."""
+
+    health_overdue: float = 10 * MINUTE
+    """``CRONJOBS_HEALTH_OVERDUE``: with runnable work older than this, health is 503."""
+
+    url_prefix: str | None = "/jobs"
+    """``CRONJOBS_URL_PREFIX``: where the pages are mounted; ``None``: nowhere."""
+
+    tick_token: str | None = None
+    """``CRONJOBS_TICK_TOKEN``: the bearer token of ``POST <prefix>/tick``; ``None``: no such
+    page."""
+
+    ping_url: str | None = None
+    """``CRONJOBS_PING_URL``: fetched after each tick, for an outside monitor that notices
+    silence."""
+
+    redact: tuple[str, ...] = ("password", "passwd", "secret", "token", "authorization", "api_key")
+    """``CRONJOBS_REDACT``: payload keys whose values no page shows; part of a key is enough."""
+
+    show_payload: bool = False
+    """``CRONJOBS_SHOW_PAYLOAD``: whether pages show payloads, results and stacks at all."""
+
+
+def read_settings(config: Mapping[str, Any]) -> Settings:
+    """The settings that an app's config holds.
+
+    :param config: ``app.config``.
+    :raises ConfigError: a value that cannot be right, or a ``CRONJOBS_`` name that does not exist.
+    """
+    known = {PREFIX + field.name.upper(): field.name for field in fields(Settings)}
+    given = {key: value for key, value in config.items() if key.startswith(PREFIX)}
+    for key in given.keys() - known.keys():
+        raise ConfigError(f"{key} is no setting of Flask-CronJobs. There are: {', '.join(known)}.")
+    values = {known[key]: _CHECKS[known[key]](key, value) for key, value in given.items()}
+    return Settings(**values)
+
+
+def _refuse(key: str, value: object, wanted: str) -> ConfigError:
+    return ConfigError(f"{key} is {value!r}. Give {wanted}.")
+
+
+def _seconds(least: float, most: float) -> Callable[[str, Any], float]:
+    def check(key: str, value: Any) -> float:
+        seconds = value.total_seconds() if isinstance(value, timedelta) else value
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+            raise _refuse(key, value, "a number of seconds or a timedelta")
+        if not least <= seconds <= most:
+            raise _refuse(key, value, f"seconds from {least:g} to {most:g}")
+        return float(seconds)
+
+    return check
+
+
+def _whole(least: int, most: int) -> Callable[[str, Any], int]:
+    def check(key: str, value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise _refuse(key, value, f"a whole number from {least} to {most}")
+        return value
+
+    return check
+
+
+def _zone(key: str, value: Any) -> str:
+    try:
+        ZoneInfo(value)
+    except Exception:
+        raise _refuse(key, value, "the name of a time zone, such as 'Europe/Berlin'") from None
+    return str(value)
+
+
+def _prefix(key: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.startswith("/") or value != "/" + value.strip("/"):
+        raise _refuse(key, value, "a path such as '/jobs', or None for no pages")
+    return value
+
+
+def _token(key: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) < 16 or not value.isascii():
+        # The value itself stays out of the message: it is a secret.
+        raise ConfigError(
+            f"{key} is too short or no text. Give 16 ASCII characters or more, or None."
+        )
+    return value
+
+
+def _url(key: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
+        raise _refuse(key, value, "a URL that starts with http:// or https://, or None")
+    return value
+
+
+def _names(key: str, value: Any) -> tuple[str, ...]:
+    wanted = "a list of texts"
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise _refuse(key, cast("object", value), wanted)
+    names = cast("Collection[object]", value)
+    if not all(isinstance(name, str) and name for name in names):
+        raise _refuse(key, names, wanted)
+    return tuple(str(name).lower() for name in names)
+
+
+def _flag(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _refuse(key, value, "True or False")
+    return value
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "timezone": _zone,
+    "max_attempts": _whole(1, 1000),
+    "lease": _seconds(2, 86400),
+    "timeout": _seconds(0.05, 30 * DAY),
+    "shutdown_grace": _seconds(0, 3600),
+    "tick_budget": _seconds(0.1, 86400),
+    "workers": _whole(1, 64),
+    "retention": _seconds(0, 3650 * DAY),
+    "retention_dead": _seconds(0, 3650 * DAY),
+    "max_payload_bytes": _whole(64, 64 * 1024 * 1024),
+    "health_tick_age": _seconds(1, 30 * DAY),
+    "health_overdue": _seconds(1, 30 * DAY),
+    "url_prefix": _prefix,
+    "tick_token": _token,
+    "ping_url": _url,
+    "redact": _names,
+    "show_payload": _flag,
+}

@@ -1,0 +1,300 @@
+"""The five tables, as mapped classes on a base of our own.
+
+They work with ``db.session`` like any model of the app; `lending` shows them to its metadata.
+
+No column refers to ``job_definitions`` by a foreign key, on purpose: a definition can go while its
+history stays, and neither pruning nor removing ever waits for a cascade over a large table.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from .columns import BigId, JSONType, UTCDateTime
+from .types import JSON, STATUSES, TERMINAL
+
+
+def _sql_list(values: tuple[str, ...]) -> str:
+    return "(" + ", ".join(f"'{value}'" for value in values) + ")"
+
+
+# The claim's conditions must be these very texts: SQLite uses a partial index only if the query
+# repeats its condition to the letter, with literals.
+RUNNABLE = "status IN ('queued', 'failed')"
+FREE = f"{RUNNABLE} AND concurrency_key IS NULL"
+KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL"
+RUNNING = "status = 'running'"
+LIVE = "status IN ('queued', 'failed', 'running')"
+DEAD = "status = 'dead'"
+DONE = "status IN ('succeeded', 'cancelled', 'skipped')"
+#: Cancelled and skipped: few among many that succeeded, so listing them needs an index of its own.
+SET_ASIDE = "status IN ('cancelled', 'skipped')"
+OPEN_EFFECT = "state IN ('begun', 'in_doubt')"
+SCHEDULED = "paused_at IS NULL AND next_run_at IS NOT NULL"
+
+
+NOW = text("CURRENT_TIMESTAMP")
+
+
+def _partial(name: str, *columns: Any, where: str, unique: bool = False) -> Index:
+    """An index over the rows that meet *where*, on both databases."""
+    condition = text(where)
+    return Index(name, *columns, unique=unique, postgresql_where=condition, sqlite_where=condition)
+
+
+class Base(DeclarativeBase):
+    """The declarative base of the job tables, apart from the app's own."""
+
+    metadata: ClassVar[MetaData] = MetaData()
+
+
+class JobDefinition(Base):
+    """A schedule for a task, with its payload and policy."""
+
+    __tablename__ = "job_definitions"
+    __table_args__: Any = (
+        Index("uq_job_definitions_name", "name", unique=True),
+        _partial("ix_job_definitions_due", "next_run_at", where=SCHEDULED),
+        CheckConstraint("catchup IN ('latest', 'all', 'none')", name="ck_job_definitions_catchup"),
+        CheckConstraint("overlap IN ('skip', 'allow')", name="ck_job_definitions_overlap"),
+        CheckConstraint("origin IN ('code', 'database')", name="ck_job_definitions_origin"),
+        CheckConstraint("max_attempts >= 1", name="ck_job_definitions_max_attempts"),
+        # Ids are never used again: the runs of a removed definition must not become another's.
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    name: Mapped[str] = mapped_column(String)
+    job_type: Mapped[str] = mapped_column(String)
+    """The task's name."""
+    payload: Mapped[dict[str, JSON]] = mapped_column(JSONType, server_default=text("'{}'"))
+    schedule: Mapped[str] = mapped_column(String)
+    """Cron text, as `Schedule` reads it."""
+    timezone: Mapped[str] = mapped_column(String, server_default=text("'UTC'"))
+    queue: Mapped[str] = mapped_column(String, server_default=text("'default'"))
+    priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    max_attempts: Mapped[int] = mapped_column(Integer, server_default=text("10"))
+    catchup: Mapped[str] = mapped_column(String, server_default=text("'latest'"))
+    overlap: Mapped[str] = mapped_column(String, server_default=text("'skip'"))
+    concurrency_key: Mapped[str | None] = mapped_column(String)
+    concurrency_limit: Mapped[int | None] = mapped_column(Integer)
+    origin: Mapped[str] = mapped_column(String, server_default=text("'code'"))
+    """``code``: declared by a task, kept in step by the tick; ``database``: by add_definition."""
+    paused_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    next_run_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """The watermark: the first slot not recorded yet. It only ever moves forward."""
+    created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+
+
+class JobRun(Base):
+    """One obligation to run a task, from a slot or from ``enqueue``."""
+
+    __tablename__ = "job_runs"
+    __table_args__: Any = (
+        _partial(
+            "uq_job_runs_slot",
+            "definition_id",
+            "scheduled_for",
+            where="definition_id IS NOT NULL",
+            unique=True,
+        ),
+        _partial(
+            "uq_job_runs_idempotency_key",
+            "idempotency_key",
+            where="idempotency_key IS NOT NULL",
+            unique=True,
+        ),
+        # The referee of concurrency=N: at most one running row for each share of a key.
+        _partial(
+            "uq_job_runs_concurrency",
+            "concurrency_key",
+            "concurrency_slot",
+            where="concurrency_slot IS NOT NULL",
+            unique=True,
+        ),
+        _partial("ix_job_runs_lease", "locked_until", where=RUNNING),
+        _partial(
+            "ix_job_runs_live", "definition_id", where=f"{LIVE} AND definition_id IS NOT NULL"
+        ),
+        _partial("ix_job_runs_finished", "finished_at", where=DONE),
+        _partial("ix_job_runs_dead", "finished_at", where=DEAD),
+        _partial("ix_job_runs_set_aside", "id", where=SET_ASIDE),
+        CheckConstraint(f"status IN {_sql_list(STATUSES)}", name="ck_job_runs_status"),
+        CheckConstraint(
+            "(status = 'running') = (locked_by IS NOT NULL)"
+            " AND (status = 'running') = (locked_until IS NOT NULL)",
+            name="ck_job_runs_running_is_locked",
+        ),
+        CheckConstraint(
+            f"(status IN {_sql_list(TERMINAL)}) = (finished_at IS NOT NULL)",
+            name="ck_job_runs_terminal_is_finished",
+        ),
+        CheckConstraint(
+            "attempts >= 0 AND attempts <= max_attempts AND max_attempts >= 1",
+            name="ck_job_runs_attempts",
+        ),
+        CheckConstraint(
+            "(status = 'running' AND concurrency_key IS NOT NULL) = (concurrency_slot IS NOT NULL)",
+            name="ck_job_runs_concurrency_slot",
+        ),
+        CheckConstraint(
+            "(concurrency_key IS NULL) = (concurrency_limit IS NULL)",
+            name="ck_job_runs_concurrency_limit",
+        ),
+        CheckConstraint("progress >= 0 AND progress <= 1", name="ck_job_runs_progress"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    definition_id: Mapped[int | None] = mapped_column(BigId)
+    """The definition whose slot this run is; null for what was enqueued."""
+    job_type: Mapped[str] = mapped_column(String)
+    """The task's name."""
+    queue: Mapped[str] = mapped_column(String, server_default=text("'default'"))
+    payload: Mapped[dict[str, JSON]] = mapped_column(JSONType, server_default=text("'{}'"))
+    priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    """Higher is claimed first."""
+    scheduled_for: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    """The slot, or the time first asked for; never changes."""
+    run_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    """From when the run may be claimed; a retry moves it."""
+    status: Mapped[str] = mapped_column(String, server_default=text("'queued'"))
+    attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    """Attempts begun, counted at the claim."""
+    max_attempts: Mapped[int] = mapped_column(Integer, server_default=text("10"))
+    locked_by: Mapped[str | None] = mapped_column(String)
+    """The token of the claim that holds this run: ``host:pid:random``, fresh for each claim."""
+    locked_until: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    started_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """When the latest attempt was claimed."""
+    finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """When the run came to its end; set exactly when the status is terminal."""
+    failed_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """When the latest failed attempt ended."""
+    last_error: Mapped[str | None] = mapped_column(String)
+    error_type: Mapped[str | None] = mapped_column(String)
+    result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
+    """What the handler returned, if JSON and small; of a skipped run, which slots it is for."""
+    progress: Mapped[float | None] = mapped_column(Float)
+    """From 0 to 1, as the handler last said."""
+    progress_message: Mapped[str | None] = mapped_column(String)
+    idempotency_key: Mapped[str | None] = mapped_column(String)
+    concurrency_key: Mapped[str | None] = mapped_column(String)
+    concurrency_limit: Mapped[int | None] = mapped_column(Integer)
+    """How many runs of the key may run at once."""
+    concurrency_slot: Mapped[int | None] = mapped_column(Integer)
+    """Which share of the key this run holds while it runs, from 1."""
+    cancel_requested_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+
+    def __repr__(self) -> str:
+        loaded = self.__dict__  # A repr must not ask the database.
+        facts = (str(loaded.get(name, "?")) for name in ("id", "job_type", "status"))
+        return f"<JobRun {' '.join(facts)}>"
+
+
+# Outside the class, where columns are at hand: Alembic's SQLite silently leaves an index out whose
+# expressions are text.
+_partial("ix_job_runs_runnable", JobRun.priority.desc(), JobRun.run_at, JobRun.id, where=FREE)
+_partial(
+    "ix_job_runs_runnable_keyed",
+    JobRun.concurrency_key,
+    JobRun.priority.desc(),
+    JobRun.run_at,
+    JobRun.id,
+    where=KEYED,
+)
+
+
+class JobFailure(Base):
+    """One failed attempt of a run."""
+
+    __tablename__ = "job_failures"
+    __table_args__: Any = (
+        Index("uq_job_failures_attempt", "run_id", "attempt", unique=True),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    run_id: Mapped[int] = mapped_column(
+        BigId, ForeignKey("job_runs.id", name="fk_job_failures_run", ondelete="CASCADE")
+    )
+    attempt: Mapped[int] = mapped_column(Integer)
+    worker: Mapped[str] = mapped_column(String)
+    started_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    failed_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    error_type: Mapped[str] = mapped_column(String)
+    error: Mapped[str] = mapped_column(String)
+    stack: Mapped[str | None] = mapped_column(String)
+
+
+class JobEffect(Base):
+    """The mark of one effect, made before it is tried and completed after."""
+
+    __tablename__ = "job_effects"
+    __table_args__: Any = (
+        Index("uq_job_effects_key", "key", unique=True),
+        _partial("ix_job_effects_open", "id", where=OPEN_EFFECT),
+        CheckConstraint("state IN ('begun', 'done', 'in_doubt')", name="ck_job_effects_state"),
+        CheckConstraint("(state = 'done') = (done_at IS NOT NULL)", name="ck_job_effects_done"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    key: Mapped[str] = mapped_column(String)
+    run_id: Mapped[int | None] = mapped_column(BigId)
+    state: Mapped[str] = mapped_column(String, server_default=text("'begun'"))
+    """``begun`` (being done, or in doubt once its owner is gone), ``done``, or ``in_doubt``."""
+    locked_by: Mapped[str | None] = mapped_column(String)
+    """Who does it: the token of the run's claim, or one of its own outside a run."""
+    locked_until: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """Outside a run: until when the one who began it is taken to be alive."""
+    result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
+    created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    done_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+
+
+class JobTick(Base):
+    """One tick: who, when, and what it did; kept for a day."""
+
+    __tablename__ = "job_ticks"
+    __table_args__: Any = (
+        Index("ix_job_ticks_started_at", "started_at"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    worker: Mapped[str] = mapped_column(String)
+    host: Mapped[str] = mapped_column(String)
+    pid: Mapped[int] = mapped_column(Integer)
+    started_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    seen_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    clock_offset: Mapped[float | None] = mapped_column(Float)
+    """Seconds that the host's clock was ahead of the database's."""
+    recorded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    """Runs made of due slots."""
+    skipped: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    reclaimed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    succeeded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    failed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    dead: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    cancelled: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    released: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    lost: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    pruned: Mapped[int] = mapped_column(Integer, server_default=text("0"))

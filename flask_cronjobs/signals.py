@@ -1,0 +1,53 @@
+"""Blinker signals. A receiver that raises is logged and harms nothing.
+
+The sender is the Flask app, whose context is pushed for each receiver. Receivers get keyword
+arguments: ``claim`` (`types.Claim`) for the starts, ``outcome`` (`types.Outcome`) for the ends,
+``slot`` (`types.RecordedSlot`) for a skipped slot, ``report`` (`types.TickReport`) for a tick.
+
+Receivers of a run's end are called in the keeper's thread: a slow one holds up its heartbeats.
+"""
+
+from __future__ import annotations
+
+from blinker import NamedSignal, Namespace
+from flask import Flask
+
+from .log import logger
+
+_signals = Namespace()
+
+run_started: NamedSignal = _signals.signal("run-started")
+"""A handler is about to be called; ``claim``."""
+
+run_succeeded: NamedSignal = _signals.signal("run-succeeded")
+"""The outcome is recorded; ``outcome``."""
+
+run_failed: NamedSignal = _signals.signal("run-failed")
+"""An attempt failed and the run will be tried again; ``outcome``."""
+
+run_dead: NamedSignal = _signals.signal("run-dead")
+"""A run was given up; ``outcome``."""
+
+run_cancelled: NamedSignal = _signals.signal("run-cancelled")
+"""A run was cancelled or discarded while it ran; ``outcome``."""
+
+lease_lost: NamedSignal = _signals.signal("lease-lost")
+"""An outcome was dropped, since the run's lease had gone to another worker; ``outcome``."""
+
+slot_skipped: NamedSignal = _signals.signal("slot-skipped")
+"""A slot, or a gap of several, was recorded as skipped; ``slot``."""
+
+tick_finished: NamedSignal = _signals.signal("tick-finished")
+"""A tick came to its end; ``report``."""
+
+
+def send(signal: NamedSignal, app: Flask, **details: object) -> None:
+    """Send *signal* for *app*; whatever a receiver raises is logged and goes no further."""
+    if not signal.receivers:
+        return
+    for receiver in signal.receivers_for(app):
+        try:
+            with app.app_context():
+                receiver(app, **details)
+        except (Exception, SystemExit):
+            logger.exception("A receiver of the signal %r raised; the run is unharmed", signal.name)

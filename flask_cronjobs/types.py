@@ -1,0 +1,193 @@
+"""The words of this house as types: what one floor hands to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
+Payload: TypeAlias = Mapping[str, JSON]
+
+Status: TypeAlias = Literal[
+    "queued", "running", "succeeded", "failed", "dead", "cancelled", "skipped"
+]
+STATUSES: tuple[Status, ...] = (
+    "queued",
+    "running",
+    "succeeded",
+    "failed",
+    "dead",
+    "cancelled",
+    "skipped",
+)
+TERMINAL: tuple[Status, ...] = ("succeeded", "dead", "cancelled", "skipped")
+
+Catchup: TypeAlias = Literal["latest", "all", "none"]
+Overlap: TypeAlias = Literal["skip", "allow"]
+InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One run that a worker holds: what the runner needs, and the token that fences its writes."""
+
+    id: int
+    token: str
+    job_type: str
+    payload: dict[str, JSON]
+    attempt: int
+    max_attempts: int
+    scheduled_for: datetime
+    idempotency_key: str | None = None
+    definition_id: int | None = None
+
+
+#: What an attempt came to. ``released`` gives the run back with its attempt not counted.
+OutcomeKind: TypeAlias = Literal["succeeded", "failed", "dead", "cancelled", "released"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one attempt came to, ready to be finalized if *token* still holds the run.
+
+    ``delay`` is in seconds from the database's now and used by ``failed`` only. ``reclaimed`` says
+    that the lease ran out: the write then also needs the lease to be still expired. ``finalized``
+    says that the row has it already, written in the handler's own transaction.
+    """
+
+    id: int
+    token: str
+    kind: OutcomeKind
+    attempt: int
+    job_type: str
+    error: str | None = None
+    error_type: str | None = None
+    stack: str | None = None
+    result: JSON = None
+    delay: float = 0.0
+    seconds: float = 0.0
+    reclaimed: bool = False
+    finalized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What a worker asks for: how many runs, of which tasks and queues, for how long a lease.
+
+    ``alone`` allows the one claim of a retry: true only while the worker holds nothing else.
+    """
+
+    limit: int
+    token: str
+    tasks: tuple[str, ...]
+    queues: tuple[str, ...] = ()
+    lease: float = 120.0
+    alone: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What one statement of the keeper brought: runs recorded, and runs newly claimed."""
+
+    recorded: frozenset[int] = frozenset()
+    claims: tuple[Claim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One instant that a definition's schedule names, and the run or the skip that it becomes.
+
+    ``skipped`` counts the slots that the row stands for when it is not to run (0: it runs).
+    """
+
+    definition_id: int
+    at: datetime
+    skipped: int = 0
+    first: datetime | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TickReport:
+    """What one tick did: the counts that its row in ``job_ticks`` has."""
+
+    worker: str
+    recorded: int = 0
+    skipped: int = 0
+    reclaimed: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    released: int = 0
+    lost: int = 0
+    pruned: int = 0
+    seconds: float = 0.0
+
+    @property
+    def runs(self) -> int:
+        """How many attempts this tick brought to an outcome."""
+        return self.succeeded + self.failed + self.dead + self.cancelled + self.released
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionSpec:
+    """A definition as code or `add_definition` states it."""
+
+    name: str
+    job_type: str
+    schedule: str
+    timezone: str
+    payload: dict[str, JSON]
+    queue: str = "default"
+    priority: int = 0
+    max_attempts: int = 10
+    catchup: Catchup = "latest"
+    overlap: Overlap = "skip"
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionRow:
+    """A definition as its row stands, with the database's now of the same statement."""
+
+    id: int
+    spec: DefinitionSpec
+    origin: str
+    paused: bool
+    next_run_at: datetime | None
+    now: datetime
+
+    @property
+    def due(self) -> bool:
+        """Whether a slot is waiting to be recorded."""
+        return not self.paused and self.next_run_at is not None and self.next_run_at <= self.now
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """What is to be recorded for one due definition, all or nothing.
+
+    ``expected`` is the watermark that the plan was made from: if the row has moved on since,
+    another tick was faster and the plan is dropped.
+    """
+
+    definition_id: int
+    expected: datetime
+    following: datetime | None
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSlot:
+    """A row of ``job_runs`` that a slot became: a run, or a skip with its reason."""
+
+    run_id: int
+    definition_id: int
+    job_type: str
+    at: datetime
+    skipped: int
+    reason: str | None
