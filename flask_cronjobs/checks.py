@@ -1,0 +1,117 @@
+"""What a task may be declared with, and the words that say what to write instead."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import string
+from collections.abc import Callable, Iterable, Mapping
+
+from .errors import TaskError
+from .options import EnqueueOptions, TaskOptions
+from .retry import check_attempts, retry_policy
+
+#: The longest timeout of a task, in seconds.
+MAX_TIMEOUT = 30 * 86400.0
+
+
+def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> None:
+    """Check what a task is declared with.
+
+    :raises TaskError: something cannot be right; the message says what to write.
+    """
+    if not callable(func):
+        raise TaskError(
+            f"task() was given {func!r}, which is no function. Write @jobs.task, or options by "
+            "keyword: @jobs.task(schedule=…, name=…)."
+        )
+    check_name(name, "task")
+    parameters = inspect.signature(func).parameters.values()
+    for parameter in parameters:
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+            raise TaskError(
+                f"The handler {name} takes {parameter}, which a payload cannot name. Make it a "
+                "parameter that can be given by keyword."
+            )
+    retry_policy(options.retry, 10)
+    if options.timeout is not None and not 0 < options.timeout <= MAX_TIMEOUT:
+        raise TaskError(f"{name}: timeout is {options.timeout!r}. Give seconds, at most 30 days.")
+    if options.concurrency is not None:
+        check_attempts(options.concurrency, f"{name}: concurrency")
+    EnqueueOptions(queue=options.queue, priority=options.priority).check()
+    _check_concurrency_key(name, options.concurrency_key, {p.name for p in parameters}, parameters)
+
+
+def check_unscheduled(
+    name: str,
+    payload: Mapping[str, object] | None,
+    timezone: str | None,
+    catchup: str,
+    overlap: str,
+) -> None:
+    """Check that a task without a schedule has no options of one: nothing would come of them.
+
+    :raises TaskError: it has.
+    """
+    given = {
+        "payload": payload is not None,
+        "timezone": timezone is not None,
+        "catchup": catchup != "latest",
+        "overlap": overlap != "skip",
+    }
+    idle = [option for option, is_given in given.items() if is_given]
+    if idle:
+        raise TaskError(
+            f"The task {name} has {' and '.join(idle)}, but no schedule. Give schedule=, or give "
+            f"{'it' if len(idle) == 1 else 'them'} to {name}.schedule()."
+        )
+
+
+def _check_concurrency_key(
+    name: str, key: str | None, known: set[str], parameters: Iterable[inspect.Parameter]
+) -> None:
+    if key is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(key) if field is not None]
+    except ValueError as error:
+        raise TaskError(f"{name}: concurrency_key {key!r} is no format: {error}.") from None
+    for field in fields:
+        argument = field.split(".")[0].split("[")[0]
+        if argument not in known:
+            raise TaskError(
+                f"{name}: concurrency_key {key!r} names {argument!r}, which the handler does not "
+                f"take.{did_you_mean(argument, known)}"
+            )
+
+
+def check_name(name: object, what: str) -> str:
+    """*name* as the name of a task, a definition or a queue.
+
+    :raises TaskError: it is no text of 1 to 200 printable characters.
+    """
+    if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
+        raise TaskError(
+            f"The {what} name is {name!r}. Give a text of 1 to 200 printable characters."
+        )
+    return name
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence that offers the names in *known* that are close to *name*, or lists them."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=3)
+    if close:
+        return f" Did you mean {' or '.join(map(repr, close))}?"
+    if not known:
+        return " None is declared: is the module that declares them imported?"
+    return f" There are: {', '.join(known[:20])}."
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Check that *value* is one of *choices*.
+
+    :raises TaskError: it is not.
+    """
+    if value not in choices:
+        raise TaskError(f"{name} is {value!r}. Write one of {', '.join(map(repr, choices))}.")

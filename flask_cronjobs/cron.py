@@ -1,0 +1,278 @@
+"""What a user wrote, cron text and zone name, as values; or a refusal that says what to write.
+
+What is accepted is the part of Debian's crontab(5) on which the many crons agree. Nothing here
+knows a clock, or a calendar beyond the lengths of the months.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timezone, tzinfo
+from typing import NoReturn
+from zoneinfo import ZoneInfo, available_timezones
+
+from .errors import ScheduleError
+
+MAX_LENGTH = 200
+
+ALIASES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A cron text as read: what each field names, ascending, and the two rules it chose."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: tuple[int, ...]
+    months: tuple[int, ...]
+    weekdays: tuple[int, ...]
+    """0 is Sunday, 6 is Saturday."""
+    follows_clock: bool
+    """The minute or hour field starts with ``*``: repeated times run again, skipped ones do not."""
+    either_day: bool
+    """Day-of-month or day-of-week suffices; otherwise both must hold."""
+
+    @property
+    def any_date(self) -> bool:
+        """Whether every day of every year has times."""
+        return (len(self.days), len(self.months), len(self.weekdays)) == (31, 12, 7)
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    low: int
+    high: int
+    size: int
+    names: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def top(self) -> int:
+        return self.low + self.size - 1
+
+
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_WEEKDAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+_FIELDS = (
+    _Field("minute", 0, 59, 60),
+    _Field("hour", 0, 23, 24),
+    _Field("day-of-month", 1, 31, 31),
+    _Field("month", 1, 12, 12, {name: i for i, name in enumerate(_MONTHS, 1)}),
+    _Field("day-of-week", 0, 7, 7, {name: i for i, name in enumerate(_WEEKDAYS)}),
+)
+_LONGEST = dict(zip(range(1, 13), (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31), strict=True))
+
+_ALL_DAYS = tuple(range(1, 32))
+_ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}")
+
+# What other crons read and this one refuses, and what to write instead.
+_HINTS = (
+    (r".*\?", "Write '*' for every day."),
+    (r".*#", "Write the weekday alone and let the task look at the day of the month."),
+    (r"\d*l(-?\d+|w)?$", "Write '28-31' and let the task look whether it is the last day."),
+    (r"(\d+w|w\d+)$", "Write '1-5' in day-of-week, or let the task look at the weekday."),
+    (r"[hr]\b|.*~", "Write a number that you choose: nothing is picked at random or by hash."),
+)
+
+
+def parse_cron(text: object) -> Cron:
+    """Read a cron text.
+
+    1. Take only a `str` of at most 200 plain ASCII characters.
+    2. Put the five fields in place of an alias.
+    3. Read each field, then look whether any date matches.
+
+    :param text: five fields separated by spaces or tabs, or one of `ALIASES`, in any case.
+    :returns: what the fields name.
+    :raises ScheduleError: for anything else; the message quotes it and says what to write.
+    """
+    if not isinstance(text, str):
+        raise ScheduleError(
+            f"A schedule is a text, but this is of type {type(text).__name__}."
+            " Write five fields such as '0 7 * * 1-5'."
+        )
+    try:
+        return _read(_split(text))
+    except ScheduleError as error:
+        raise ScheduleError(f"The schedule {_quoted(text)} cannot be used: {error}") from None
+
+
+def parse_zone(name: object) -> tzinfo:
+    """Find a time zone by its name.
+
+    :param name: a name of the tz database; ``"UTC"`` is known without one, for small containers.
+    :returns: the zone.
+    :raises ScheduleError: if there is no such zone; the message names one that is meant, perhaps.
+    """
+    if not isinstance(name, str):
+        raise ScheduleError(
+            f"A time zone is given by name, but this is of type {type(name).__name__}."
+            " Write an IANA name such as 'Europe/Berlin'."
+        )
+    if name == "UTC":
+        return timezone.utc
+    try:
+        if _ZONE_NAME.fullmatch(name):
+            return ZoneInfo(name)
+    except (LookupError, ValueError, OSError):  # no file; not a zone; a directory
+        pass
+    raise ScheduleError(f"There is no time zone {_quoted(name)}. {_zone_hint(name)}")
+
+
+def _zone_hint(name: str) -> str:
+    zones = available_timezones()
+    if not zones:
+        return "This machine has no tz database at all: install it with pip install tzdata."
+    wanted = "/" + name.strip().lower().replace(" ", "_")
+    for zone in sorted(sorted(zones), key=len):
+        if len(wanted) > 1 and f"/{zone.lower()}".endswith(wanted):
+            return f"Write '{zone}'."
+    return "Write an IANA name such as 'Europe/Berlin'."
+
+
+def _quoted(text: str) -> str:
+    return ascii(text) if len(text) <= 60 else ascii(text[:40]) + "..."
+
+
+def _split(text: str) -> list[str]:
+    if len(text) > MAX_LENGTH:
+        _refuse(
+            f"it has {len(text)} characters, {MAX_LENGTH} are allowed",
+            "Write ranges (1-5) and steps (*/10), or several schedules.",
+        )
+    for char in text:
+        if not (" " <= char <= "~" or char == "\t"):
+            _refuse(f"it contains {char!a}", "Write one line of plain ASCII characters.")
+    words = text.split()
+    if words and words[0].startswith("@"):
+        words = _alias(" ".join(words)).split()
+    if len(words) != len(_FIELDS):
+        names = " ".join(field.name for field in _FIELDS)
+        extra = "; seconds, years and commands are not read" if len(words) > len(_FIELDS) else ""
+        _refuse(f"its fields are {len(words)}{extra}", f"Write five: {names}.")
+    return words
+
+
+def _alias(text: str) -> str:
+    if text.lower() not in ALIASES:
+        reboot = "To run something at start-up, enqueue it there. " if "reboot" in text else ""
+        _refuse(
+            f"there is no alias {_quoted(text)}",
+            f"{reboot}Write five fields, or one of {' '.join(ALIASES)}.",
+        )
+    return ALIASES[text.lower()]
+
+
+def _read(words: list[str]) -> Cron:
+    minute, hour, day, _, weekday = words
+    minutes, hours, days, months, weekdays = map(_values, _FIELDS, words)
+    cron = Cron(
+        minutes,
+        hours,
+        days,
+        months,
+        tuple(sorted({value % 7 for value in weekdays})),
+        follows_clock=minute.startswith("*") or hour.startswith("*"),
+        either_day=not (day.startswith("*") or weekday.startswith("*")),
+    )
+    return _settled(cron)
+
+
+def _settled(cron: Cron) -> Cron:
+    """Write a choice between two kinds of day as one kind where the other decides nothing."""
+    longest = max(_LONGEST[month] for month in cron.months)
+    if cron.either_day and (len(cron.days) == 31 or len(cron.weekdays) == 7):
+        return replace(cron, days=_ALL_DAYS, weekdays=tuple(range(7)), either_day=False)
+    comes = cron.days[0] <= longest
+    if not comes and not cron.either_day:
+        months = ",".join(_MONTHS[month - 1] for month in cron.months)
+        _refuse(
+            f"its date never comes, for there is no day {cron.days[0]} in {months}",
+            f"Write a day from 1 to {longest}, or another month.",
+        )
+    return cron if comes else replace(cron, days=_ALL_DAYS, either_day=False)
+
+
+def _values(field: _Field, word: str) -> tuple[int, ...]:
+    return tuple(sorted({value for term in word.split(",") for value in _term(field, term)}))
+
+
+def _term(field: _Field, term: str) -> range:
+    base, slash, tail = term.partition("/")
+    if base == "*":
+        first, last = field.low, field.top
+    elif "-" in base:
+        first, last = (_number(field, term, part) for part in base.split("-", 1))
+    else:
+        first = last = _number(field, term, base)
+    step = _step(field, term, tail) if slash else 1
+    if first > last:
+        _refuse_backward(field, term, first, last)
+    if slash and base.isalnum():
+        _refuse_lone_step(field, term, first, step)
+    return range(first, last + 1, step)
+
+
+def _number(field: _Field, term: str, word: str) -> int:
+    if word.lower() in field.names:
+        return field.names[word.lower()]
+    if not word.isdigit():
+        _refuse_term(field, term, "which is not understood", _hint(field, term, word))
+    if not field.low <= int(word) <= field.high:
+        allowed = f"Write a number from {field.low} to {field.high}."
+        _refuse_term(field, term, "which is out of range", allowed)
+    return int(word)
+
+
+def _step(field: _Field, term: str, word: str) -> int:
+    if not word.isdigit() or not 1 <= int(word) <= field.size:
+        what = f"whose step is not a number from 1 to {field.size}"
+        _refuse_term(field, term, what, "Write one that is, as in '*/2'.")
+    return int(word)
+
+
+def _hint(field: _Field, term: str, word: str) -> str:
+    for pattern, hint in _HINTS:
+        if re.match(pattern, term.lower()):
+            return hint
+    if word[:3].lower() in field.names and word.isalpha():
+        return f"Write '{word[:3].lower()}'."
+    if not word and "-" not in term and "/" not in term:
+        return "Take out the comma, or write a number next to it."
+    names = f", names ({' '.join(field.names)})" if field.names else ""
+    return (
+        f"Write '*', numbers from {field.low} to {field.high}{names}, ranges (1-5) or steps (*/2)."
+    )
+
+
+def _refuse_backward(field: _Field, term: str, first: int, last: int) -> NoReturn:
+    halves = f"{_span(first, field.top)},{_span(field.low, last)}"
+    _refuse_term(field, term, "a range that runs backward", f"Write two ranges, as in '{halves}'.")
+
+
+def _refuse_lone_step(field: _Field, term: str, first: int, step: int) -> NoReturn:
+    instead = f"{first}-{field.top}/{step}" if first + step <= field.top else f"{first}"
+    _refuse_term(field, term, "a step on a single number", f"Write '{instead}'.")
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first}-{last}" if first < last else f"{last}"
+
+
+def _refuse_term(field: _Field, term: str, what: str, instead: str) -> NoReturn:
+    _refuse(f"the {field.name} field says {_quoted(term)}, {what}", instead)
+
+
+def _refuse(what: str, instead: str) -> NoReturn:
+    raise ScheduleError(f"{what}. {instead}")

@@ -1,0 +1,39 @@
+"""How many runs a worker claims ahead: about so much work, by the recent mean. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+#: How much work a worker claims ahead, in seconds.
+AHEAD = 0.05
+#: How many runs one claim takes at most.
+MOST = 1000
+#: When the run at work takes longer than this, in seconds, what waits behind it is handed back.
+LONG = 4 * AHEAD
+#: What one more batch counts in the mean.
+WEIGHT = 0.3
+
+
+class Pace:
+    """The recent mean of a run's seconds, and what follows from it."""
+
+    def __init__(self) -> None:
+        self._mean: float | None = None
+
+    def note(self, seconds: Sequence[float]) -> None:
+        """Take the durations of a batch of attempts into the mean."""
+        if not seconds:
+            return
+        batch = sum(seconds) / len(seconds)
+        self._mean = batch if self._mean is None else self._mean + WEIGHT * (batch - self._mean)
+
+    def wanted(self, ahead: int) -> int:
+        """How many to claim when *ahead* runs wait already.
+
+        Nothing until half of what is wanted is gone, so that claims stay worth their statement.
+        Before the first outcome a single one: nothing is known of it yet.
+        """
+        if self._mean is None:
+            return 1 if ahead == 0 else 0
+        target = max(1, min(MOST, int(AHEAD / max(self._mean, 1e-6))))
+        return target - ahead if ahead <= target // 2 else 0

@@ -1,0 +1,107 @@
+"""What a payload and a result may hold: plain JSON, bounded. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import cast
+
+from .errors import PayloadError
+from .types import JSON
+
+#: How deep a payload may be nested. PostgreSQL takes some 6,000 levels; Python's json less.
+MAX_DEPTH = 100
+
+
+def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
+    """*payload*, known to be a JSON object that both databases keep as it is.
+
+    :param limit: how many bytes it may have as JSON text.
+    :raises PayloadError: it is not; the message names the offending key.
+    """
+    if not isinstance(payload, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PayloadError(f"The payload is a {type(payload).__name__}. Give a dict of arguments.")
+    # Any mapping will do at the top; inside, json knows dict alone.
+    plain = cast("dict[str, JSON]", dict(payload))
+    _check(plain, "", 0)
+    try:
+        size = len(json.dumps(plain, ensure_ascii=False).encode())
+    except ValueError as error:  # An integer of more digits than Python turns into text.
+        raise PayloadError(f"The payload cannot be written as JSON: {error}.") from None
+    if size > limit:
+        raise PayloadError(
+            f"The payload has {size:,} bytes; the limit is {limit:,} (CRONJOBS_MAX_PAYLOAD_BYTES). "
+            f"The largest key is {_largest(plain)!r}. Store the data and pass its id."
+        )
+    return plain
+
+
+def json_result(value: object, limit: int) -> JSON:
+    """A handler's return value if it is JSON and at most *limit* bytes; None otherwise."""
+    if value is None:
+        return None
+    try:
+        return check_payload({"result": value}, limit)["result"]
+    except PayloadError:
+        return None
+
+
+def _check(value: object, path: str, depth: int) -> None:
+    if value is None or isinstance(value, (bool, int)):
+        return
+    if isinstance(value, str):
+        _check_text(value, path)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise PayloadError(f"payload{path} is {value}. JSON has no such number; pass None.")
+    elif depth >= MAX_DEPTH and isinstance(value, (dict, list, tuple)):
+        raise PayloadError(
+            f"payload{_short(path)} is nested over {MAX_DEPTH} levels deep. Flatten it."
+        )
+    elif isinstance(value, dict):
+        for key, member in cast("dict[object, object]", value).items():
+            _check_key(key, path)
+            _check(member, f"{path}[{key!r}]", depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for index, member in enumerate(cast("Sequence[object]", value)):
+            _check(member, f"{path}[{index}]", depth + 1)
+    else:
+        instead = "its isoformat()" if isinstance(value, date) else "an id to look it up by"
+        raise PayloadError(
+            f"payload{_short(path)} is of type {type(value).__name__}, which JSON does not know. "
+            f"Pass text, a number, or {instead}."
+        )
+
+
+def _check_key(key: object, path: str) -> None:
+    if not isinstance(key, str):
+        raise PayloadError(
+            f"payload{_short(path)} has the key {key!r}, of type {type(key).__name__}. JSON "
+            f"keys are text: write {str(key)!r}."
+        )
+    _check_text(key, f"{path} (a key)")
+
+
+def _check_text(text: str, path: str) -> None:
+    if "\0" in text:
+        raise PayloadError(
+            f"payload{_short(path)} holds a NUL character, which PostgreSQL refuses."
+        )
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise PayloadError(
+                f"payload{_short(path)} holds a lone surrogate, which is no text. Decode it with "
+                'errors="replace".'
+            ) from None
+
+
+def _largest(payload: Mapping[str, JSON]) -> str:
+    return max(payload, key=lambda key: len(json.dumps(payload[key], ensure_ascii=False)))
+
+
+def _short(path: str) -> str:
+    return path if len(path) <= 120 else f"{path[:60]}…{path[-60:]}"

@@ -1,0 +1,41 @@
+"""Which slots of a due definition run, and which are recorded as skipped. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from .schedule import Schedule
+from .types import Catchup, Slot, SlotPlan
+
+#: How many missed slots ``catchup="all"`` runs at most; older ones are recorded as skipped.
+CATCHUP_CAP = 100
+#: How late a slot may be recorded and still run under ``catchup="none"``. Ticks come each minute
+#: and may be staggered over the minute, so two minutes are no outage yet.
+CATCHUP_GRACE = timedelta(minutes=2)
+
+_INSTANT = timedelta(microseconds=1)
+
+
+def plan_slots(
+    definition_id: int, schedule: Schedule, catchup: Catchup, first: datetime, now: datetime
+) -> SlotPlan:
+    """What becomes of the slots from *first* (the watermark, included) to *now*.
+
+    :param catchup: ``"latest"`` runs the newest slot, ``"all"`` each of the newest `CATCHUP_CAP`,
+        ``"none"`` the newest if it is no older than `CATCHUP_GRACE`. All others are one skip.
+    :returns: the plan; its slots in the order of time, the skip (if any) first.
+    """
+    after = first - _INSTANT
+    wanted = CATCHUP_CAP if catchup == "all" else 1
+    # One more than runs: the newest skipped slot, which names the row of the gap.
+    newest = schedule.tail(after, now, wanted + 1)
+    running = newest[-wanted:]
+    if catchup == "none" and running and now - running[-1] > CATCHUP_GRACE:
+        running = []
+    slots = [Slot(definition_id, at) for at in running]
+    skipped = schedule.count(after, now) - len(running)
+    if skipped > 0:
+        gap = newest[len(newest) - len(running) - 1]
+        reason = "missed: no tick ran in time"
+        slots.insert(0, Slot(definition_id, gap, skipped, first=first, reason=reason))
+    return SlotPlan(definition_id, first, schedule.next_after(now), tuple(slots))

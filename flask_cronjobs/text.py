@@ -1,0 +1,96 @@
+"""Texts that come from outside, made safe to keep: cut, cleaned, stripped of credentials. Pure."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+
+#: How much of an error message and of a stack is kept, in characters.
+MAX_ERROR = 2_000
+MAX_STACK = 16_000
+#: How many exceptions of a chain, and frames of each, a stack shows.
+MAX_CHAIN = 8
+MAX_FRAMES = 30
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_URL_CREDENTIALS = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.-]{1,30}://)[^\s/@:]*:[^\s/]*@")
+_NAMED_SECRET = re.compile(
+    r"""(?ix) (\b[\w-]{0,40}(?:password|passwd|pwd|secret|token|api[_-]?key|authorization)
+        ["']? \s* [=:] \s* (?:bearer\s+|basic\s+)?) ("[^"\n]*"|'[^'\n]*'|[^\s,;&"']+)"""
+)
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
+
+
+def clean(text: str | None) -> str | None:
+    """*text* without what no database takes: a NUL or lone surrogate becomes U+FFFD."""
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return _LONE_SURROGATE.sub("\ufffd", text.replace("\0", "\ufffd"))
+
+
+def cut(text: str, limit: int) -> str:
+    """*text* in at most about *limit* characters: its head and its tail, with a note between."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+
+
+def strip_credentials(text: str) -> str:
+    """*text* with passwords in URLs, bearer tokens and ``password=…`` replaced by ``***``."""
+    text = _URL_CREDENTIALS.sub(r"\1***@", text)
+    text = _NAMED_SECRET.sub(r"\1***", text)
+    return _BEARER.sub(r"\1 ***", text)
+
+
+def safe_text(text: str, limit: int) -> str:
+    """*text* fit to be kept: cut to *limit*, cleaned, stripped of credentials."""
+    # Cut first, since a 50 MB message should not go through the patterns; with room for a
+    # credential that straddles the cut to be recognized in what is left.
+    return cut(strip_credentials(clean(cut(text, limit * 4)) or ""), limit)
+
+
+def error_text(error: BaseException) -> str:
+    """The message of *error*, whatever its ``__str__`` does."""
+    try:
+        message = str(error)
+    except BaseException as trouble:
+        message = f"(its message could not be made: __str__ raised {type(trouble).__name__})"
+    return safe_text(message, MAX_ERROR) or type_name(error)
+
+
+def type_name(error: BaseException) -> str:
+    """The name of *error*'s type, with its module unless it is a builtin."""
+    kind = type(error)
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    return safe_text(name.removeprefix("flask_cronjobs.errors."), 200)
+
+
+def stack_text(error: BaseException) -> str:
+    """The stack of *error* and of its causes, bounded in every direction.
+
+    The standard formatter is not used for the whole: it recurses through groups and causes without
+    bound, and calls ``__str__`` of each.
+    """
+    parts = [_one_stack(link) for link in _chain(error)]
+    return safe_text("\n".join(reversed(parts)), MAX_STACK)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen and len(seen) < MAX_CHAIN:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def _one_stack(error: BaseException) -> str:
+    try:
+        frames = traceback.extract_tb(error.__traceback__)
+        shown = frames if len(frames) <= MAX_FRAMES else frames[:10] + frames[10 - MAX_FRAMES :]
+        lines = "".join(traceback.format_list(shown))
+    except BaseException as trouble:
+        lines = f"  (the stack could not be read: {type(trouble).__name__})\n"
+    return f"Traceback (most recent call last):\n{lines}{type_name(error)}: {error_text(error)}\n"
