@@ -1,0 +1,29 @@
+"""Every write to the job tables, and the seam between the databases.
+
+`Bookkeeping` is the connection; `Claims`, `Definitions`, `Effects` and `Ticks` write through it.
+"""
+
+from __future__ import annotations
+
+from .claims import Claims, Expired, Renewal
+from .connection import Bookkeeping
+from .definitions import Definitions
+from .effects import Effects, Mark
+from .enqueue import insert_run, insert_runs
+from .tables import create_tables
+from .ticks import TickRow, Ticks
+
+__all__ = [
+    "Bookkeeping",
+    "Claims",
+    "Definitions",
+    "Effects",
+    "Expired",
+    "Mark",
+    "Renewal",
+    "TickRow",
+    "Ticks",
+    "create_tables",
+    "insert_run",
+    "insert_runs",
+]

@@ -1,0 +1,300 @@
+"""The statements of `claims`, written once for both databases where both can say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sqlalchemy import TextClause, text
+
+from ..models import FREE, KEYED, RUNNABLE, RUNNING
+from .dialect import Dialect
+
+
+@dataclass(frozen=True)
+class ClaimStatements:
+    """Prepared texts; ``exchange`` is PostgreSQL's, the steps ``record``, ``failures``, ``claim``
+    are SQLite's."""
+
+    exchange: TextClause
+    record: TextClause
+    failures: TextClause
+    claim: TextClause
+    renew: TextClause
+    watch: TextClause
+    progress: TextClause
+    release_token: TextClause
+    settled: TextClause
+    expired: TextClause
+
+
+# What a finalized row becomes. ``o`` is the outcome, ``r`` the row as it was. A failed or released
+# run whose cancellation was asked for meanwhile is cancelled instead of being tried again.
+_OUTCOME_COLUMNS = {
+    "id": "bigint",
+    "token": "text",
+    "kind": "text",
+    "attempt": "integer",
+    "error": "text",
+    "error_type": "text",
+    "stack": "text",
+    "result": "text",
+    "delay": "double precision",
+    "reclaimed": "integer",
+}
+_STOPPED = "(o.kind IN ('failed', 'released') AND job_runs.cancel_requested_at IS NOT NULL)"
+
+
+def _record(d: Dialect) -> str:
+    """The finalizing write. ``IS TRUE`` hides the status from the planner: else it walks the lease
+    index, with an entry for each run of the past minutes until a vacuum, instead of the ids."""
+    return f"""
+    UPDATE job_runs SET
+        status = CASE WHEN {_STOPPED} THEN 'cancelled'
+                      WHEN o.kind <> 'released' THEN o.kind
+                      WHEN job_runs.attempts > 1 THEN 'failed' ELSE 'queued' END,
+        attempts = job_runs.attempts - CASE WHEN o.kind = 'released' THEN 1 ELSE 0 END,
+        run_at = CASE WHEN o.kind = 'failed' THEN {d.later("o.delay")} ELSE job_runs.run_at END,
+        finished_at = CASE WHEN o.kind IN ('succeeded', 'dead', 'cancelled') OR {_STOPPED}
+                           THEN {d.now} END,
+        failed_at = CASE WHEN o.kind IN ('failed', 'dead') THEN {d.now}
+                         ELSE job_runs.failed_at END,
+        last_error = CASE WHEN o.kind = 'released' THEN job_runs.last_error ELSE o.error END,
+        error_type = CASE WHEN o.kind = 'released' THEN job_runs.error_type ELSE o.error_type END,
+        result = {d.json("o.result")},
+        locked_by = NULL, locked_until = NULL, concurrency_slot = NULL, updated_at = {d.now}
+    FROM {d.table("outcomes", **_OUTCOME_COLUMNS)} AS o
+    WHERE job_runs.id = o.id AND job_runs.locked_by = o.token AND (job_runs.{RUNNING}) IS TRUE
+        AND (COALESCE(o.reclaimed, 0) = 0 OR job_runs.locked_until <= {d.now})
+    """
+
+
+_FAILURE = """
+    INSERT INTO job_failures
+        (run_id, attempt, worker, started_at, failed_at, error_type, error, stack)
+"""
+
+
+def _failures_of_recorded(d: Dialect) -> str:
+    """PostgreSQL: what ``recorded`` returned has all that a failure's row needs."""
+    return f"""
+    {_FAILURE}
+    SELECT id, attempt, token, started_at, {d.now}, error_type, error, stack
+    FROM recorded WHERE kind IN ('failed', 'dead')
+    ON CONFLICT DO NOTHING
+    """
+
+
+def _failures(d: Dialect) -> str:
+    """SQLite, whose RETURNING knows no other table: the outcomes are joined once more."""
+    return f"""
+    {_FAILURE}
+    SELECT o.id, o.attempt, o.token, r.started_at, {d.now}, o.error_type, o.error, o.stack
+    FROM {d.table("outcomes", **_OUTCOME_COLUMNS)} AS o JOIN job_runs r ON r.id = o.id
+    WHERE o.kind IN ('failed', 'dead') AND o.id IN (SELECT value FROM json_each(:recorded))
+    ON CONFLICT DO NOTHING
+    """
+
+
+def _claimable(d: Dialect) -> str:
+    """Conditions that every claim has beside its partial index's own."""
+    return (
+        f"run_at <= {d.now} AND attempts < max_attempts AND {d.one_of('job_type', 'tasks')}"
+        f" AND (:any_queue OR {d.one_of('queue', 'queues')})"
+    )
+
+
+def _free(d: Dialect) -> str:
+    """CTE ``free``: runnable rows without a concurrency key.
+
+    The limit stands in a materialized CTE: a planner is free to run a LIMIT subquery again, and to
+    update more rows than the limit.
+    """
+    return f"""
+    free AS MATERIALIZED (
+        SELECT id, attempts, priority, run_at, CAST(NULL AS integer) AS share FROM job_runs
+        WHERE {FREE} AND {_claimable(d)}
+        ORDER BY priority DESC, run_at, id LIMIT :limit {d.skip_locked}
+    ),
+    """
+
+
+def _keyed(d: Dialect) -> str:
+    """CTEs that end in ``keyed``: the next run of each concurrency key that has a share free.
+
+    ``keys`` hops from key to key, so ten thousand runs of a busy key cost one step; ``head`` is
+    each key's next run; ``shared`` gives it the lowest free share of its key, if there is one.
+    """
+    return f"""
+    keys(key) AS (
+        SELECT min(concurrency_key) FROM job_runs WHERE {KEYED}
+        UNION ALL
+        SELECT (SELECT min(concurrency_key) FROM job_runs
+                WHERE {KEYED} AND concurrency_key > keys.key)
+        FROM keys WHERE keys.key IS NOT NULL
+    ),
+    head AS MATERIALIZED (
+        SELECT keys.key AS key,
+            (SELECT id FROM job_runs
+             WHERE {KEYED} AND concurrency_key = keys.key AND {_claimable(d)}
+             ORDER BY priority DESC, run_at, id LIMIT 1) AS id
+        FROM keys WHERE keys.key IS NOT NULL
+    ),
+    shared AS (
+        SELECT head.id AS id,
+            (SELECT min(share) FROM (
+                SELECT 1 AS share
+                UNION ALL
+                SELECT concurrency_slot + 1 FROM job_runs
+                WHERE concurrency_key = head.key AND concurrency_slot IS NOT NULL
+             ) AS possible
+             WHERE share <= (SELECT concurrency_limit FROM job_runs WHERE id = head.id)
+                AND NOT EXISTS (
+                    SELECT 1 FROM job_runs AS taken
+                    WHERE taken.concurrency_key = head.key AND taken.concurrency_slot = share
+                )) AS share
+        FROM head WHERE head.id IS NOT NULL
+    ),
+    keyed AS MATERIALIZED (
+        SELECT r.id, r.attempts, r.priority, r.run_at, shared.share
+        FROM shared JOIN job_runs r ON r.id = shared.id
+        WHERE shared.share IS NOT NULL AND r.{RUNNABLE}
+        ORDER BY r.priority DESC, r.run_at, r.id LIMIT :limit
+        {d.skip_locked.replace("UPDATE", "UPDATE OF r")}
+    ),
+    """
+
+
+def _candidates(d: Dialect) -> str:
+    """CTEs that end in ``chosen``: which rows a claim takes.
+
+    A retry travels alone: if one comes first it is taken by itself, and only by a worker that
+    holds nothing else; otherwise first attempts are taken together.
+    """
+    return f"""
+    {_free(d)} {_keyed(d)}
+    candidate AS MATERIALIZED (
+        SELECT id, attempts, share,
+            row_number() OVER (ORDER BY priority DESC, run_at, id) AS place
+        FROM (SELECT * FROM free UNION ALL SELECT * FROM keyed) AS either
+        ORDER BY priority DESC, run_at, id LIMIT :limit
+    ),
+    chosen AS MATERIALIZED (
+        SELECT id, share FROM candidate
+        WHERE CASE WHEN (SELECT attempts FROM candidate WHERE place = 1) > 0
+                   THEN :alone AND place = 1 ELSE attempts = 0 END
+    )
+    """
+
+
+_CLAIMED = (
+    "id",
+    "job_type",
+    "payload",
+    "attempts",
+    "max_attempts",
+    "scheduled_for",
+    "idempotency_key",
+    "definition_id",
+    "priority",
+    "run_at",
+)
+_NO_CLAIM = ", ".join(f"NULL AS {name}" for name in _CLAIMED[1:])
+
+
+def _claim(d: Dialect) -> str:
+    returned = ", ".join(f"job_runs.{name} AS {name}" for name in _CLAIMED)
+    return f"""
+    UPDATE job_runs SET
+        status = 'running', attempts = job_runs.attempts + 1,
+        locked_by = :token, locked_until = {d.later(":lease")},
+        concurrency_slot = chosen.share, started_at = {d.now}, updated_at = {d.now},
+        progress = NULL, progress_message = NULL
+    FROM chosen WHERE job_runs.id = chosen.id
+    RETURNING {returned}
+    """
+
+
+def _exchange(d: Dialect) -> str:
+    return f"""
+    WITH RECURSIVE
+    recorded AS (
+        {_record(d)}
+        RETURNING job_runs.id, job_runs.started_at,
+            o.kind, o.attempt, o.token, o.error_type, o.error, o.stack
+    ),
+    failures AS ({_failures_of_recorded(d)}),
+    {_candidates(d)},
+    claimed AS ({_claim(d)})
+    SELECT {", ".join(_CLAIMED)} FROM claimed
+    UNION ALL
+    SELECT id, {_NO_CLAIM} FROM recorded
+    """
+
+
+def _held(d: Dialect) -> str:
+    return d.table("held", id="bigint", token="text")
+
+
+def _renew(d: Dialect) -> str:
+    return f"""
+    UPDATE job_runs SET locked_until = {d.later(":lease")} FROM {_held(d)} AS h
+    WHERE job_runs.id = h.id AND job_runs.locked_by = h.token AND job_runs.{RUNNING}
+    RETURNING job_runs.id, job_runs.cancel_requested_at
+    """
+
+
+def _watch(d: Dialect) -> str:
+    return f"""
+    SELECT r.id, r.cancel_requested_at FROM job_runs r JOIN {_held(d)} AS h ON r.id = h.id
+    WHERE r.locked_by = h.token AND r.{RUNNING}
+    """
+
+
+def _settled(d: Dialect) -> str:
+    outcomes = d.table("outcomes", id="bigint", kind="text", attempt="integer")
+    return f"""
+    SELECT r.id FROM job_runs r JOIN {outcomes} AS o ON r.id = o.id
+    WHERE (r.status = o.kind AND r.attempts = o.attempt)
+        OR (o.kind = 'failed' AND r.status = 'cancelled' AND r.attempts = o.attempt)
+        OR (o.kind = 'released' AND r.attempts = o.attempt - 1)
+    """
+
+
+_PROGRESS = f"""
+    UPDATE job_runs SET progress = :fraction, progress_message = :message
+    WHERE id = :id AND locked_by = :token AND {RUNNING} RETURNING id
+"""
+
+
+def _release_token(d: Dialect) -> str:
+    return f"""
+    UPDATE job_runs SET status = CASE WHEN attempts > 1 THEN 'failed' ELSE 'queued' END,
+        attempts = attempts - 1, locked_by = NULL, locked_until = NULL, concurrency_slot = NULL,
+        updated_at = {d.now}
+    WHERE {RUNNING} AND locked_by = :token RETURNING id
+    """
+
+
+def _expired(d: Dialect) -> str:
+    return f"""
+    SELECT id, locked_by, job_type, attempts, max_attempts FROM job_runs
+    WHERE {RUNNING} AND locked_until <= {d.now} ORDER BY locked_until LIMIT :limit
+    """
+
+
+@lru_cache(maxsize=2)
+def claim_statements(d: Dialect) -> ClaimStatements:
+    """The statements for one dialect."""
+    return ClaimStatements(
+        exchange=text(_exchange(d)),
+        record=text(f"{_record(d)} RETURNING job_runs.id AS id, {_NO_CLAIM}"),
+        failures=text(_failures(d)),
+        claim=text(f"WITH RECURSIVE {_candidates(d)} {_claim(d)}"),
+        renew=text(_renew(d)),
+        watch=text(_watch(d)),
+        progress=text(_PROGRESS),
+        release_token=text(_release_token(d)),
+        settled=text(_settled(d)),
+        expired=text(_expired(d)),
+    )

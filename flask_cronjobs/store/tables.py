@@ -1,0 +1,33 @@
+"""The tables themselves."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine, inspect
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..models import Base
+from .connection import refuse_shared_memory
+from .dialect import dialect_of
+from .trouble import explain
+
+
+def create_tables(engine: Engine) -> list[str]:
+    """Create the job tables that do not exist yet, and set a SQLite file to WAL.
+
+    In WAL mode a handler that reads does not stop bookkeeping from writing, nor the other way.
+
+    :returns: the names of the tables created.
+    :raises SetupError: the database is not one that Flask-CronJobs works with.
+    :raises DatabaseTrouble: the tables could not be created.
+    """
+    dialect_of(engine)
+    refuse_shared_memory(engine)
+    try:
+        before = set(inspect(engine).get_table_names())
+        Base.metadata.create_all(engine)
+        if engine.dialect.name == "sqlite":
+            with engine.connect() as connection:
+                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+    except SQLAlchemyError as error:
+        raise explain(error) from error
+    return [table.name for table in Base.metadata.sorted_tables if table.name not in before]
