@@ -1,0 +1,95 @@
+"""``atomic=True``: the handler's ``db.session`` work and the run's success in one commit.
+
+The row is finalized inside the session's own transaction, under the claim's token, as the last
+thing before the commit. If the lease was lost, no row matches and everything is rolled back; if the
+process dies, the database rolls it back. So database effects happen exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import cast
+
+from sqlalchemy import event
+from sqlalchemy.orm import Session, SessionTransaction
+
+from . import crashpoints
+from .errors import AtomicCommit, LeaseLost
+from .payload import json_result
+from .state import State
+from .store.atomic import finalize_in
+from .types import JSON, Claim
+
+
+def call(
+    state: State, claim: Claim, handler: Callable[..., object], disarm: Callable[[], None]
+) -> JSON:
+    """Call *handler* for *claim*, then finalize the run and commit, all in ``db.session``.
+
+    :param disarm: called before the commit, so that no timeout splits it.
+    :raises AtomicCommit: the handler committed by itself.
+    :raises LeaseLost: the run is another worker's by now; all is rolled back.
+    """
+    session = cast(Session, state.db.session())
+    with _isolated(session, state.engine.dialect.name):
+        with _no_commit(session):
+            value = handler(**claim.payload)
+            crashpoints.reach("after-handler")
+            if state.db.session() is not session:
+                raise AtomicCommit(_REPLACED)
+            session.flush()
+        disarm()
+        result = json_result(value, state.settings.max_payload_bytes)
+        if not finalize_in(session, claim, result):
+            session.rollback()
+            raise LeaseLost("the lease was lost before the commit; the work is rolled back")
+        crashpoints.reach("before-finalize")
+        session.commit()
+    crashpoints.reach("after-finalize")
+    return result
+
+
+_COMMITTED = (
+    "A handler with atomic=True called db.session.commit(): its work commits together with the "
+    "run's success. Remove the commit (begin_nested() is fine), or remove atomic=True."
+)
+_REPLACED = (
+    "A handler with atomic=True called db.session.remove(), so its work is in a session that does "
+    "not commit with the run's success. Remove the call, or remove atomic=True."
+)
+
+
+@contextmanager
+def _isolated(session: Session, dialect_name: str) -> Generator[None]:
+    """Let each transaction of *session*, also one after a rollback, be one.
+
+    An app may run its engine in AUTOCOMMIT, where nothing is atomic, or in REPEATABLE READ, where
+    the heartbeat on the run's row would make the finalizing write a serialization failure.
+    """
+    level = "READ COMMITTED" if dialect_name == "postgresql" else "SERIALIZABLE"
+
+    def begin(session: Session, transaction: SessionTransaction) -> None:
+        if transaction.parent is None:
+            session.connection(execution_options={"isolation_level": level})
+
+    event.listen(session, "after_transaction_create", begin)
+    try:
+        yield
+    finally:
+        event.remove(session, "after_transaction_create", begin)
+
+
+@contextmanager
+def _no_commit(session: Session) -> Generator[None]:
+    event.listen(session, "before_commit", _refuse)
+    try:
+        yield
+    finally:
+        event.remove(session, "before_commit", _refuse)
+
+
+def _refuse(session: Session) -> None:
+    if session.in_nested_transaction():
+        return
+    raise AtomicCommit(_COMMITTED)

@@ -1,0 +1,168 @@
+"""``once``: an effect in the world that must not be done twice.
+
+The mark is made and committed before the effect, and its result after, on a connection apart from
+``db.session``. What no library can know is whether an effect was done when its process died in
+between: such an effect is *in doubt*, and its caller says what then.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import TypeVar, cast
+
+from sqlalchemy.orm import Session
+
+from . import crashpoints
+from .context import running
+from .errors import (
+    CronJobsError,
+    DatabaseTrouble,
+    EffectInDoubt,
+    Interruption,
+    LeaseLost,
+    SetupError,
+)
+from .log import logger
+from .payload import json_result
+from .state import State
+from .store import Bookkeeping, Effects
+from .types import InDoubt
+
+T = TypeVar("T")
+
+#: How long a caller that waits for another sleeps between two looks, in seconds: at first, at most.
+WAIT_FIRST, WAIT_MOST = 0.05, 1.0
+
+
+def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T | None:
+    """Do the effect *key* by *call*, unless it was done.
+
+    1. Make the mark; if it stands, return the recorded result, wait for who is at it, or settle
+       the doubt.
+    2. Call. If it raises, take the mark away, so that a retry does it; if it is interrupted from
+       outside (timeout, cancel, shutdown), leave it in doubt.
+    3. Record the result.
+    """
+    _check(key, in_doubt)
+    with _owning(state) as (books, owner, run_id):
+        effects = Effects(books)
+        try:
+            with _refusing_own_lock(state, books):
+                mark = _settle(effects, key, owner, run_id, state.settings.lease, in_doubt)
+        except (Interruption, KeyboardInterrupt):
+            with suppress(CronJobsError):
+                effects.withdraw(key, owner)  # Made or not: the effect was not begun.
+            raise
+        if mark is not None:
+            return cast("T | None", mark[0])
+        crashpoints.reach("before-effect")
+        value = _call(state, books, key, owner, call)
+        crashpoints.reach("after-effect")
+        kept = json_result(value, state.settings.max_payload_bytes)
+        if kept is None and value is not None:
+            logger.warning(
+                "once(%r): the result is no JSON or too large, so it is not kept; a repeated call "
+                "will return None",
+                key,
+            )
+        with _refusing_own_lock(state, books):
+            recorded = effects.done(key, owner, kept)
+        if not recorded:
+            raise LeaseLost(f"once({key!r}): the effect was done, but its mark was taken over")
+        return value
+
+
+def _check(key: object, in_doubt: object) -> None:
+    if not isinstance(key, str) or not 0 < len(key) <= 500 or "\0" in key:
+        raise ValueError(f"once: the key is {key!r}. Give a text of 1 to 500 characters.")
+    if in_doubt not in ("skip", "redo", "raise"):
+        raise ValueError(f"once: in_doubt is {in_doubt!r}. Write 'skip', 'redo' or 'raise'.")
+
+
+@contextmanager
+def _owning(state: State) -> Generator[tuple[Bookkeeping, str, int | None]]:
+    """The connection to use, the owner of marks made here, and the run whose claim that is."""
+    run = running()
+    if run is not None:
+        yield run.books, run.claim.token, run.claim.id
+        return
+    owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
+    with Bookkeeping(state.engine) as books:
+        yield books, owner, None
+
+
+@contextmanager
+def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
+    """On SQLite, fail fast and clearly if the caller's own session holds the write lock."""
+    if not _session_holds_lock(state):
+        yield
+        return
+    patience, books.patience = books.patience, 0.0
+    try:
+        yield
+    except DatabaseTrouble as error:
+        raise SetupError(
+            "once() cannot write its mark: db.session holds SQLite's write lock. Commit (or roll "
+            "back) the session before calling once(), and in what it calls."
+        ) from error
+    finally:
+        books.patience = patience
+
+
+def _session_holds_lock(state: State) -> bool:
+    session = cast("Session", state.db.session())
+    if state.engine.dialect.name != "sqlite" or not session.in_transaction():
+        return False
+    connection = session.connection().connection.driver_connection
+    return bool(getattr(connection, "in_transaction", False))
+
+
+def _settle(
+    effects: Effects, key: str, owner: str, run_id: int | None, lease: float, in_doubt: InDoubt
+) -> tuple[object] | None:
+    """None if the effect is ours to do; else its result, in a tuple."""
+    pause = WAIT_FIRST
+    while True:
+        mark = effects.begin(key, owner, run_id, lease)
+        if mark.state == "mine":
+            return None
+        if mark.state == "done":
+            return (mark.result,)
+        if mark.state == "lost":
+            raise LeaseLost(f"once({key!r}): the run's lease was lost, so the effect is not begun")
+        if mark.state == "busy" and mark.owner != owner:
+            time.sleep(pause)
+            pause = min(pause * 2, WAIT_MOST)
+            continue
+        effects.doubt(key, mark.owner)
+        if in_doubt == "skip":
+            logger.warning("once(%r): in doubt, and skipped. See: flask jobs admin effects", key)
+            return (None,)
+        if in_doubt == "raise":
+            raise EffectInDoubt(
+                f"The effect {key!r} is in doubt: its process died between the mark and the "
+                "result. Find out whether it was done, then run: flask jobs admin effects --done "
+                "KEY, or --redo KEY"
+            )
+        if effects.take_over(key, mark.owner, owner, run_id, lease):
+            logger.warning("once(%r): in doubt, and done again as in_doubt='redo' says", key)
+            return None
+
+
+def _call(state: State, books: Bookkeeping, key: str, owner: str, call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except (Interruption, KeyboardInterrupt):
+        # Nobody can say how far it came: whoever asks next finds it in doubt, marked so or not.
+        with suppress(CronJobsError), _refusing_own_lock(state, books):
+            Effects(books).doubt(key, owner)
+        raise
+    except BaseException:
+        with _refusing_own_lock(state, books):
+            Effects(books).remove(key, owner)
+        raise

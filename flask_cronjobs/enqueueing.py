@@ -1,0 +1,134 @@
+"""Enqueue: from a checked payload to a row in the user's own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from flask import Flask, g, has_app_context
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from .errors import TaskError
+from .handlers import Handler
+from .log import logger
+from .models import JobRun
+from .options import EnqueueOptions
+from .payload import check_payload
+from .state import State
+from .store.clock import database_now
+from .store.enqueue import insert_run, insert_runs
+from .store.trouble import explain, remedy_for
+from .types import JSON
+
+_UNCOMMITTED = "_cronjobs_uncommitted"
+
+
+def enqueue_one(
+    state: State, task: Handler, payload: Mapping[str, object], options: EnqueueOptions
+) -> JobRun:
+    """Insert one run in ``db.session``; see `Task.enqueue`."""
+    checked, key = _checked(state, task, payload)
+    when = options.run_at if options.run_at is not None else database_now(options.delay)
+    values = {
+        **_shared(state, task, options),
+        "payload": checked,
+        "concurrency_key": key,
+        "idempotency_key": options.idempotency_key,
+        "scheduled_for": when,
+        "run_at": when,
+        "created_at": database_now(),
+        "updated_at": database_now(),
+    }
+    with _explaining_missing_tables():
+        run = insert_run(state.db.session, values)
+    _note(f"{task.name} (run {run.id})")
+    if options.commit:
+        state.db.session.commit()
+    return run
+
+
+def enqueue_rows(
+    state: State,
+    task: Handler,
+    payloads: Sequence[Mapping[str, object]],
+    options: EnqueueOptions,
+) -> list[int]:
+    """Insert a run for each of *payloads* in ``db.session``; see `Task.enqueue_many`."""
+    if options.idempotency_key is not None:
+        raise TaskError(
+            "enqueue_many with an idempotency_key: one key cannot belong to many runs. Call "
+            "using(idempotency_key=…).enqueue(…) for each."
+        )
+    shared = {
+        **_shared(state, task, options),
+        "run_at": options.run_at,
+        "delay": options.delay or 0.0,
+    }
+    rows = [_checked(state, task, payload) for payload in payloads]
+    with _explaining_missing_tables():
+        ids = insert_runs(state.db.session, shared, rows)
+    if ids:
+        _note(f"{task.name} ({len(ids)} runs)")
+    if options.commit:
+        state.db.session.commit()
+    return ids
+
+
+def watch_commits(app: Flask, session_factory: Any) -> None:
+    """Warn, when an app context of *app* ends, of runs enqueued in it and never committed."""
+    event.listen(session_factory, "after_commit", _settle)
+    event.listen(session_factory, "after_rollback", _settle)
+
+    @app.teardown_appcontext
+    def warn_of_uncommitted(error: BaseException | None) -> None:
+        names: list[str] = g.pop(_UNCOMMITTED, [])
+        if names and error is None:
+            logger.warning(
+                "Enqueued and never committed, so lost: %s. Call db.session.commit() after "
+                "enqueue(), or use task.using(commit=True).",
+                ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else ""),
+            )
+
+
+@contextmanager
+def _explaining_missing_tables() -> Generator[None, None, None]:
+    try:
+        yield
+    except DBAPIError as error:
+        # All else that can go wrong in the user's own transaction is the user's to see as it is.
+        if remedy_for(error) == "init":
+            raise explain(error) from error
+        raise
+
+
+def _shared(state: State, task: Handler, options: EnqueueOptions) -> dict[str, Any]:
+    policy = task.retry_policy(state.settings.max_attempts)
+    return {
+        "job_type": task.name,
+        "queue": options.queue or task.options.queue,
+        "priority": task.options.priority if options.priority is None else options.priority,
+        "max_attempts": options.max_attempts or policy.max_attempts,
+        "concurrency_limit": task.concurrency_limit,
+    }
+
+
+def _checked(
+    state: State, task: Handler, payload: Mapping[str, object]
+) -> tuple[dict[str, JSON], str | None]:
+    checked = check_payload(payload, state.settings.max_payload_bytes)
+    return checked, task.concurrency_key_for(checked)
+
+
+def _note(what: str) -> None:
+    g.setdefault(_UNCOMMITTED, []).append(what)
+
+
+def _settle(session: Session) -> None:
+    # A savepoint's end settles nothing: the transaction around it may still be lost.
+    if session.in_nested_transaction():
+        return
+    if has_app_context():
+        g.pop(_UNCOMMITTED, None)

@@ -1,0 +1,136 @@
+"""Tasks: handlers that can be enqueued and scheduled, with their own signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from .enqueueing import enqueue_one, enqueue_rows
+from .handlers import Handler, Registry, declaration
+from .models import JobRun
+from .options import EnqueueOptions, TaskOptions
+from .state import state_of
+from .types import Catchup, Overlap
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Task(Handler, Generic[P, R]):
+    """A handler that runs can be made of. A plain call of it is a plain call.
+
+    Made by `CronJobs.task`; keeps the handler's signature for type checkers.
+    """
+
+    def __init__(
+        self,
+        func: Callable[P, R],
+        name: str,
+        options: TaskOptions,
+        registry: Registry,
+        enqueue_options: EnqueueOptions | None = None,
+    ) -> None:
+        super().__init__(func, name, options)
+        self._registry = registry
+        self._enqueue_options = enqueue_options or EnqueueOptions()
+        self.__doc__ = func.__doc__
+        self.__name__: str = getattr(func, "__name__", name)
+        self.__module__ = func.__module__
+        self.__wrapped__ = func
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the handler, here and now, with no run."""
+        value: R = self.func(*args, **kwargs)
+        return value
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobRun:
+        """Enqueue a run with these arguments, in ``db.session``: your commit makes it exist.
+
+        :returns: the run; with an idempotency key that exists, the run that has it.
+        :raises TypeError: the handler does not take these arguments.
+        :raises PayloadError: an argument is not plain JSON.
+        :raises TablesMissing: the job tables do not exist.
+        """
+        return enqueue_one(state_of(), self, self.payload(*args, **kwargs), self._enqueue_options)
+
+    def enqueue_many(self, payloads: Iterable[Mapping[str, object]]) -> list[int]:
+        """Enqueue a run for each of *payloads*, in ``db.session``, a thousand to a statement.
+
+        :param payloads: keyword arguments of the handler, one mapping a run.
+        :returns: the ids of the runs, in the order of *payloads*.
+        :raises TypeError: the handler does not take the arguments of one of them.
+        :raises PayloadError: an argument is not plain JSON.
+        :raises TablesMissing: the job tables do not exist.
+        """
+        rows = [self.payload_from(payload) for payload in payloads]
+        return enqueue_rows(state_of(), self, rows, self._enqueue_options)
+
+    def using(
+        self,
+        *,
+        run_at: datetime | None = None,
+        delay: float | timedelta | None = None,
+        idempotency_key: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        commit: bool | None = None,
+    ) -> Task[P, R]:
+        """A copy of the task whose `enqueue` uses these options; those not given stay as they are.
+
+        :param run_at: not before this time (aware).
+        :param delay: not before so many seconds from now, by the database's clock.
+        :param idempotency_key: at most one run has it, as long as that run's row is kept.
+        :param queue: the queue, instead of the task's.
+        :param priority: instead of the task's; higher is claimed first.
+        :param max_attempts: instead of the retry policy's.
+        :param commit: commit ``db.session`` at once.
+        :raises TaskError: a value that cannot be right.
+        """
+        given: dict[str, Any] = {
+            "run_at": run_at,
+            "delay": delay.total_seconds() if isinstance(delay, timedelta) else delay,
+            "idempotency_key": idempotency_key,
+            "queue": queue,
+            "priority": priority,
+            "max_attempts": max_attempts,
+            "commit": commit,
+        }
+        chosen = {name: value for name, value in given.items() if value is not None}
+        options = replace(self._enqueue_options, **chosen)
+        options.check()
+        task = copy(self)
+        task._enqueue_options = options
+        return task
+
+    def schedule(
+        self,
+        cron: str,
+        *,
+        name: str,
+        payload: Mapping[str, object] | None = None,
+        timezone: str | None = None,
+        catchup: Catchup = "latest",
+        overlap: Overlap = "skip",
+    ) -> Task[P, R]:
+        """Declare a further schedule for this task.
+
+        :param cron: five fields, or an alias such as ``@daily``; see `Schedule`.
+        :param name: the definition's name, unique in the app.
+        :param payload: the handler's keyword arguments for these runs.
+        :param timezone: an IANA zone; default ``CRONJOBS_TIMEZONE``.
+        :param catchup: what becomes of missed slots: ``"latest"``, ``"all"`` or ``"none"``.
+        :param overlap: ``"skip"`` or ``"allow"`` a slot while an earlier run is not finished.
+        :returns: the task itself.
+        :raises ScheduleError: *cron* or *timezone* cannot be read.
+        :raises TaskError: the name is taken, or a policy is unknown.
+        :raises TypeError: the handler does not take *payload*.
+        """
+        self._registry.declare(declaration(self, cron, name, payload, timezone, catchup, overlap))
+        return self
