@@ -1,0 +1,90 @@
+"""What a worker holds, and the two queues between its threads.
+
+The inbox carries claims to the runner, the mailbox carries outcomes and words back to the keeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from .runner import Told
+from .types import Claim, Outcome
+
+
+class Hand:
+    """The claims that a worker holds, from the claim until their outcome is recorded.
+
+    :ivar held: all of them, by the run's id.
+    :ivar outcomes: what the runner has come to and is not recorded yet.
+    :ivar told: what handlers said and is not written yet.
+    """
+
+    def __init__(
+        self,
+        inbox: SimpleQueue[Claim | None],
+        mailbox: SimpleQueue[Outcome | Told | None],
+    ) -> None:
+        self.held: dict[int, Claim] = {}
+        self.outcomes: list[Outcome] = []
+        self.told: list[Told] = []
+        self._inbox = inbox
+        self._mailbox = mailbox
+
+    @property
+    def full(self) -> bool:
+        """Whether anything is held, or not recorded."""
+        return bool(self.held or self.outcomes)
+
+    @property
+    def waiting(self) -> int:
+        """How many claims the runner has not begun."""
+        return self._inbox.qsize()
+
+    def collect(self, pause: float) -> None:
+        """Wait up to *pause* seconds for the first word, then take all that came."""
+        with suppress(Empty):
+            item = self._mailbox.get(timeout=pause)
+            while True:
+                if isinstance(item, Outcome):
+                    self.outcomes.append(item)
+                elif item is not None:
+                    self.told.append(item)
+                item = self._mailbox.get_nowait()
+
+    def give(self, claims: Iterable[Claim]) -> None:
+        """Give *claims* to the runner."""
+        for claim in claims:
+            self.held[claim.id] = claim
+            self._inbox.put(claim)
+
+    def take_back(self) -> list[Claim]:
+        """Take from the inbox what the runner has not begun."""
+        waiting: list[Claim] = []
+        with suppress(Empty):
+            while (claim := self._inbox.get_nowait()) is not None:
+                waiting.append(claim)
+        return waiting
+
+    def give_back(self) -> int:
+        """Take back what waits, to be released with its attempts not counted; how many."""
+        waiting = self.take_back()
+        self.outcomes += [
+            Outcome(claim.id, claim.token, "released", claim.attempt, claim.job_type)
+            for claim in waiting
+        ]
+        return len(waiting)
+
+    def let_go(self, outcome: Outcome) -> None:
+        """Hold a run no more: its outcome is recorded, or its lease lost."""
+        self.outcomes.remove(outcome)
+        self.held.pop(outcome.id, None)
+
+    def wake(self) -> None:
+        """Let `collect` return. May be called from a signal handler."""
+        self._mailbox.put(None)
+
+    def close(self) -> None:
+        """Tell the runner that nothing more comes."""
+        self._inbox.put(None)

@@ -1,0 +1,98 @@
+"""Tell an outside monitor that a tick came: a dead cron cannot report itself."""
+
+from __future__ import annotations
+
+import base64
+from threading import Thread
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+
+from .log import logger
+
+if TYPE_CHECKING:
+    from urllib.request import OpenerDirector, Request
+
+#: Seconds that a ping may take in all, looking up the name included.
+TIMEOUT = 5.0
+
+
+def ping(url: str | None, ok: bool = True, timeout: float = TIMEOUT) -> bool:
+    """Fetch *url* if the tick went well; never raises, never takes longer than *timeout*.
+
+    A tick that did not go well sends nothing: to any monitor of heartbeats silence is the alarm.
+
+    :param url: ``CRONJOBS_PING_URL``, or None for no ping. No part of it but the host is ever
+        logged: the path of such a URL is often its secret.
+    :param ok: whether the tick did its work.
+    :param timeout: seconds, at most 5.
+    :returns: whether the monitor was told.
+    """
+    if url is None or not ok:
+        return False
+    told: list[bool] = []
+    timeout = min(timeout, TIMEOUT)
+    # In a thread, since looking up a name and a server that drips know no timeout of ours.
+    thread = Thread(target=_fetch, args=(url, timeout, told), name="cronjobs-ping", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        logger.warning("The ping was not sent: %s", error)
+        return False
+    thread.join(timeout)
+    if thread.is_alive():
+        logger.warning("The ping to %s took longer than %g s and was left", _host(url), timeout)
+    return bool(told) and told[0]
+
+
+def _fetch(url: str, timeout: float, told: list[bool]) -> None:
+    try:
+        with _opener().open(_request(url), timeout=timeout) as response:
+            response.read(1)
+        told.append(True)
+    except Exception as error:
+        # The text of the error can hold the URL, so only its type and a status are told.
+        status = getattr(error, "code", "")
+        logger.warning("The ping to %s failed: %s %s", _host(url), type(error).__name__, status)
+
+
+def _opener() -> OpenerDirector:
+    """An opener that knows http and https alone, also where it is redirected to."""
+    from urllib import request
+
+    opener = request.OpenerDirector()
+    for handler in (
+        request.ProxyHandler(),
+        request.HTTPHandler(),
+        request.HTTPSHandler(),
+        request.HTTPDefaultErrorHandler(),
+        request.HTTPRedirectHandler(),
+        request.HTTPErrorProcessor(),
+        request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+def _request(url: str) -> Request:
+    """A request for *url*, with the name and password that it may hold in a header."""
+    from urllib.request import Request
+
+    parts = urlsplit(url)
+    userinfo, _, place = parts.netloc.rpartition("@")
+    bare = SplitResult(parts.scheme, place, parts.path, parts.query, "")
+    request = Request(urlunsplit(bare), headers={"User-Agent": "Flask-CronJobs"})
+    if userinfo:
+        name, _, password = userinfo.partition(":")
+        credentials = f"{unquote(name)}:{unquote(password)}".encode()
+        # Unredirected: what the first host may know, the next need not.
+        request.add_unredirected_header(
+            "Authorization", "Basic " + base64.b64encode(credentials).decode()
+        )
+    return request
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or "?"
+    except ValueError:
+        return "?"

@@ -1,0 +1,271 @@
+"""The runner: performs claimed runs, one after the other, and tells the keeper what came of each.
+
+started → performed → outcome. Nothing that a handler does may get past `Runner.perform`: it returns
+an `Outcome` whatever happens inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import Any
+
+from flask import Flask
+
+from . import atomic, crashpoints, signals
+from .alarm import Alarm
+from .context import CurrentRun, enter_run
+from .errors import Cancelled, Discard, RetryLater, ShuttingDown, TimedOut, WorkerLost
+from .handlers import Handler
+from .log import log_run, logger
+from .payload import json_result
+from .retry import Retry
+from .state import State
+from .store import Bookkeeping
+from .text import error_text, stack_text, type_name
+from .types import JSON, Claim, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """What the runner is at, for the keeper to watch."""
+
+    claim: Claim
+    run: CurrentRun
+    since: float
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a handler said through ``current_run``: a progress, or (None) that it wants a beat."""
+
+    claim: Claim
+    said: tuple[float, str | None] | None
+    heard: SimpleQueue[None]
+
+
+#: How long a handler waits for its progress to be written, in seconds; it goes on anyway.
+HEARD_WITHIN = 0.5
+
+
+class Runner:
+    """Performs claims from *inbox* until None comes; outcomes go to *mailbox*.
+
+    :param keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        alarm: Alarm,
+        inbox: SimpleQueue[Claim | None],
+        mailbox: SimpleQueue[Any],
+        keyboard: bool,
+    ) -> None:
+        self._keyboard = keyboard
+        self.working: Working | None = None
+        self.interrupted: BaseException | None = None
+        self._state = state
+        self._app = state.app
+        self._alarm = alarm
+        self._inbox = inbox
+        self._mailbox = mailbox
+        # Connects only if a handler calls once().
+        self._books = Bookkeeping(state.engine)
+        self._handlers: dict[str, Prepared] = {}
+
+    def run(self) -> None:
+        """Perform what comes, until None does or the user interrupts."""
+        with self._books:
+            while (claim := self._inbox.get()) is not None:
+                self._mailbox.put(self.perform(claim))
+                if self.interrupted is not None:
+                    break
+
+    def perform(self, claim: Claim) -> Outcome:
+        """Perform one claimed run and return what came of it."""
+        started = time.monotonic()
+        try:
+            log_run(logging.INFO, "started", **_about(claim))
+            signals.send(signals.run_started, self._app, claim=claim)
+            handler = self._handler(claim.job_type)
+            result = self._enter(handler, claim, started)
+        except BaseException as error:
+            return self._outcome(claim, error, time.monotonic() - started)
+        return Outcome(
+            claim.id,
+            claim.token,
+            "succeeded",
+            claim.attempt,
+            claim.job_type,
+            result=result,
+            seconds=time.monotonic() - started,
+            finalized=handler.atomic,
+        )
+
+    def _enter(self, handler: Prepared, claim: Claim, started: float) -> JSON:
+        run = CurrentRun(claim, lambda said: self._tell(claim, said), self._books)
+        self.working = Working(claim, run, started, handler.timeout)
+        leave = enter_run(run)
+        try:
+            try:
+                return self._call(handler, claim)
+            finally:
+                # However it ended: how far it came says most where it failed.
+                untold = run.take_untold()
+                if untold is not None:
+                    self._tell(claim, untold)
+        finally:
+            leave()
+            self.working = None
+
+    def _call(self, handler: Prepared, claim: Claim) -> JSON:
+        alarm = self._alarm
+        # Disarmed before the context is torn down: interrupted there, db.session would be left to
+        # the next run, with this one's rows in it.
+        context = self._app.app_context()
+        try:
+            with context:
+                try:
+                    alarm.arm(claim, handler.timeout)
+                    crashpoints.reach("before-handler")
+                    if handler.atomic:
+                        return atomic.call(self._state, claim, handler.call, alarm.disarm)
+                    value = handler.call(**claim.payload)
+                    crashpoints.reach("after-handler")
+                finally:
+                    alarm.disarm()
+        finally:
+            self._forget_session(context)
+        return self._kept(value, claim)
+
+    def _forget_session(self, context: object) -> None:
+        """Close the session of *context* if a teardown that raised has left it open.
+
+        It stands under the context's id, which the next context may well have again.
+        """
+        sessions: dict[int, Any] = getattr(self._state.db.session.registry, "registry", {})
+        session = sessions.pop(id(context), None)
+        if session is not None:
+            session.close()
+
+    def _kept(self, value: object, claim: Claim) -> JSON:
+        if value is None:
+            return None
+        kept = json_result(value, self._state.settings.max_payload_bytes)
+        if kept is None:
+            logger.warning(
+                "task %s, run %d: the result is no JSON or too large, so it is not kept",
+                claim.job_type,
+                claim.id,
+            )
+        return kept
+
+    def _outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
+        task = self._state.registry.tasks.get(claim.job_type)
+        outcome = failure(task, self._state, claim, error, seconds)
+        # Where the worker handles SIGINT itself, this one is the handler's own doing.
+        if isinstance(error, KeyboardInterrupt) and self._keyboard:
+            self.interrupted = error
+            return replace(outcome, kind="released")
+        return outcome
+
+    def _handler(self, name: str) -> Prepared:
+        handler = self._handlers.get(name)
+        if handler is None:
+            task = self._state.registry.get(name)
+            timeout = task.options.timeout or self._state.settings.timeout
+            call = _synchronous(self._app, task.func)
+            handler = Prepared(call, timeout, task.options.atomic)
+            self._handlers[name] = handler
+        return handler
+
+    def _tell(self, claim: Claim, said: tuple[float, str | None] | None) -> None:
+        heard: SimpleQueue[None] = SimpleQueue()
+        self._mailbox.put(Told(claim, said, heard))
+        try:
+            heard.get(timeout=HEARD_WITHIN)
+        except Exception:
+            logger.debug("run %d: the keeper is busy; progress will be written later", claim.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A handler made ready to be called for runs."""
+
+    call: Callable[..., object]
+    timeout: float
+    atomic: bool
+
+
+def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
+    """*func*, or a call that runs its coroutine to the end; an app may have its own way.
+
+    Flask's way is another thread, where no timeout reaches the handler: it would go on beside its
+    own retry. So its coroutine runs in this thread.
+    """
+    flasks_own = getattr(app.async_to_sync, "__func__", None) is Flask.async_to_sync
+    if not (flasks_own and inspect.iscoroutinefunction(func)):
+        return app.ensure_sync(func)
+
+    def run(**arguments: object) -> object:
+        return asyncio.run(func(**arguments))
+
+    return run
+
+
+def failure(
+    task: Handler | None, state: State, claim: Claim, error: BaseException, seconds: float
+) -> Outcome:
+    """The outcome of an attempt that ended with *error*.
+
+    :param task: None if this process does not know it; then the default policy holds.
+    """
+    outcome = Outcome(
+        claim.id,
+        claim.token,
+        "failed",
+        claim.attempt,
+        claim.job_type,
+        error=error_text(error),
+        error_type=type_name(error),
+        seconds=seconds,
+    )
+    if isinstance(error, ShuttingDown):
+        return replace(outcome, kind="released")
+    if isinstance(error, (Discard, Cancelled)):
+        return replace(outcome, kind="cancelled")
+    delay = _delay(task, state, claim, error)
+    if not isinstance(error, (RetryLater, TimedOut)):
+        outcome = replace(outcome, stack=stack_text(error))
+    if delay is None or claim.attempt >= claim.max_attempts:
+        return replace(outcome, kind="dead")
+    return replace(outcome, delay=delay)
+
+
+def _delay(task: Handler | None, state: State, claim: Claim, error: BaseException) -> float | None:
+    if isinstance(error, RetryLater):
+        return error.delay
+    policy = task.retry_policy(state.settings.max_attempts) if task is not None else Retry()
+    if isinstance(error, WorkerLost) and isinstance(policy, Retry):
+        policy = replace(policy, on=BaseException)  # No exception of the handler's.
+    try:
+        return policy.delay(claim.attempt, error)
+    except Exception:
+        logger.exception("task %s: its retry policy raised; the default is used", claim.job_type)
+        return Retry().delay(claim.attempt, error)
+
+
+def _about(claim: Claim) -> dict[str, Any]:
+    return {
+        "task": claim.job_type,
+        "run_id": claim.id,
+        "attempt": claim.attempt,
+        "worker": claim.token,
+    }

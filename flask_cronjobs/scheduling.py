@@ -1,0 +1,149 @@
+"""From schedules to runs: due slots are recorded, and definitions kept in step with the code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from . import crashpoints, signals
+from .announce import pass_on
+from .errors import CronJobsError, TaskError
+from .log import logger
+from .schedule import Schedule
+from .slots import plan_slots
+from .state import State
+from .store import Bookkeeping, Definitions
+from .store.definitions import BATCH
+from .types import DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
+
+
+def enqueue_slots(
+    state: State,
+    definitions: Definitions,
+    on_slot: Callable[[RecordedSlot], None] | None = None,
+) -> Counter[str]:
+    """Turn due slots into runs, then bring the definitions into step with the code.
+
+    In this order: a slot that is due is owed under the schedule that the row still has.
+    """
+    counts: Counter[str] = Counter()
+    declared = list(state.registry.declarations)
+    after = 0
+    while True:
+        rows = definitions.read(declared, list(state.registry.tasks), after)
+        due = [row for row in rows if row.due]
+        plans = [plan for row in due if (plan := _plan(row)) is not None]
+        for slot in definitions.record_slots(plans):
+            counts["skipped" if slot.skipped else "recorded"] += 1
+            _announce_slot(state, slot, on_slot)
+        if after == 0:
+            sync(state, definitions, [_moved(row, plans) for row in rows])
+        if len(due) < BATCH:
+            break
+        after = due[-1].id
+    crashpoints.reach("after-slots")
+    return counts
+
+
+def sync(state: State, definitions: Definitions, rows: Sequence[DefinitionRow]) -> None:
+    """Insert the definitions that code declares and the table lacks; change those that differ.
+
+    :param rows: the definitions from code, with their watermarks as they now stand.
+    """
+    by_name = {row.spec.name: row for row in rows}
+    missing: list[DefinitionSpec] = []
+    for name, declaration in state.registry.declarations.items():
+        try:
+            spec = declaration.spec(state.settings)
+        except CronJobsError as error:
+            logger.error("The definition %r is declared wrongly, and left out: %s", name, error)
+            continue
+        row = by_name.get(name)
+        if row is None:
+            missing.append(spec)
+        elif spec != row.spec:
+            definitions.change(row, spec, _first_slot(spec, row.now))
+    if missing:
+        now = definitions.now()
+        definitions.declare([(spec, _first_slot(spec, now)) for spec in missing], "code")
+
+
+def add_definition(state: State, spec: DefinitionSpec) -> bool:
+    """Insert or change a definition of the database's own; whether it is new.
+
+    :raises TaskError: code declares a definition of that name.
+    """
+    with Bookkeeping(state.engine) as books:
+        definitions = Definitions(books)
+        while True:
+            row = definitions.find(spec.name)
+            if row is None:
+                first = _first_slot(spec, definitions.now())
+                if definitions.declare([(spec, first)], "database"):
+                    return True
+            elif row.origin == "code" or spec.name in state.registry.declarations:
+                raise TaskError(
+                    f"The definition {spec.name!r} is declared in code. Give this one another name."
+                )
+            elif definitions.change(row, spec, _first_slot(spec, row.now)):
+                return False
+            # Somebody else wrote between: look again.
+
+
+def remove_definition(state: State, name: str) -> bool:
+    """Delete a definition that code does not declare (any more); whether there was one.
+
+    :raises TaskError: this app's code declares it.
+    """
+    if name in state.registry.declarations:
+        raise TaskError(
+            f"The definition {name!r} is declared in code, so the next tick would make it anew. "
+            "Remove its schedule from the code, or pause it."
+        )
+    with Bookkeeping(state.engine) as books:
+        return Definitions(books).remove(name)
+
+
+def _first_slot(spec: DefinitionSpec, now: datetime) -> datetime | None:
+    return Schedule(spec.schedule, spec.timezone).next_after(now)
+
+
+def _moved(row: DefinitionRow, plans: Sequence[SlotPlan]) -> DefinitionRow:
+    for plan in plans:
+        if plan.definition_id == row.id:
+            return replace(row, next_run_at=plan.following)
+    return row
+
+
+def _plan(row: DefinitionRow) -> SlotPlan | None:
+    """What becomes of a due definition's slots; None if the row is broken, which stops no other."""
+    try:
+        schedule = Schedule(row.spec.schedule, row.spec.timezone)
+        assert row.next_run_at is not None
+        return plan_slots(row.id, schedule, row.spec.catchup, row.next_run_at, row.now)
+    except CronJobsError as error:
+        logger.error(
+            "The definition %r is broken, and its slots wait: %s Mend it in the code or in "
+            "job_definitions, or run: flask jobs admin pause %s",
+            row.spec.name,
+            error,
+            row.spec.name,
+        )
+        return None
+
+
+def _announce_slot(
+    state: State, slot: RecordedSlot, on_slot: Callable[[RecordedSlot], None] | None
+) -> None:
+    if slot.skipped:
+        logger.warning(
+            "skipped: task %s, %d slot(s) up to %s: %s",
+            slot.job_type,
+            slot.skipped,
+            slot.at.isoformat(),
+            slot.reason,
+        )
+        signals.send(signals.slot_skipped, state.app, slot=slot)
+    pass_on(on_slot, slot)

@@ -1,0 +1,84 @@
+"""One worker: a runner in this thread, a keeper beside it, until there is nothing more to do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+from .alarm import Alarm
+from .hand import Hand
+from .keeper import Keeper
+from .options import WorkOptions
+from .runner import Runner
+from .state import State
+from .types import Claim
+from .warden import Warden
+
+#: By what a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole
+#: group: passed on as such it would arrive twice, and the second ends a worker at once.
+PASSED_ON: signal.Signals | None = getattr(signal, "SIGUSR1", None)
+
+
+def worker_name() -> str:
+    """This process's name, at the head of its tokens: ``host:pid``."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Counter[str]:
+    """Claim and run what is due; how many attempts came to which outcome.
+
+    :param handle_signals: stop gracefully at SIGTERM and SIGINT, which needs the main thread.
+    :raises DatabaseTrouble: the database could not be used any more; what was held comes back by
+        its lease.
+    """
+    inbox: SimpleQueue[Claim | None] = SimpleQueue()
+    mailbox: SimpleQueue[Any] = SimpleQueue()
+    with Alarm() as alarm:
+        runner = Runner(state, alarm, inbox, mailbox, keyboard=not handle_signals)
+        warden = Warden(state, runner, alarm, options.may_kill)
+        keeper = Keeper(state, runner, options, Hand(inbox, mailbox), warden)
+        with _stopping_at_signals(keeper, handle_signals):
+            keeper.start()
+            try:
+                runner.run()
+            except BaseException:
+                keeper.stop()
+                keeper.join()
+                raise
+            keeper.join()
+    if runner.interrupted is not None:
+        raise runner.interrupted
+    if keeper.error is not None:
+        raise keeper.error
+    return keeper.counts
+
+
+@contextmanager
+def _stopping_at_signals(keeper: Keeper, enabled: bool) -> Generator[None]:
+    if not enabled or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        # The first asks; the second finds the default again, and ends the process at once.
+        for each in numbers:
+            signal.signal(each, signal.SIG_DFL)
+        keeper.stop()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    previous = {number: signal.signal(number, stop) for number in numbers}
+    if PASSED_ON is not None:
+        previous[PASSED_ON] = signal.signal(PASSED_ON, lambda number, frame: keeper.stop())
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
