@@ -1,0 +1,42 @@
+"""What an operator asks for: the verbs behind the pages, the commands and `CronJobs`.
+
+Every write says in its condition which rows it may change, and what was not changed is explained by
+what the row looks like. Every action is logged with who asked for it (*actor*, a text for people).
+"""
+
+from __future__ import annotations
+
+from ..store.operator import Change
+from .definitions import pause, resume, run_now
+from .runs import (
+    BulkResult,
+    Progress,
+    cancel,
+    cancel_many,
+    cancellable_ids,
+    count,
+    retriable_ids,
+    retry,
+    retry_many,
+)
+from .upkeep import effect_done, effect_redo, health, prune
+
+__all__ = [
+    "BulkResult",
+    "Change",
+    "Progress",
+    "cancel",
+    "cancel_many",
+    "cancellable_ids",
+    "count",
+    "effect_done",
+    "effect_redo",
+    "health",
+    "pause",
+    "prune",
+    "resume",
+    "retriable_ids",
+    "retry",
+    "retry_many",
+    "run_now",
+]

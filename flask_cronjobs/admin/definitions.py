@@ -1,0 +1,142 @@
+"""Pause, resume and run now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .. import report
+from ..checks import did_you_mean
+from ..errors import NotFound, UnknownTask
+from ..payload import check_payload
+from ..schedule import Schedule
+from ..state import State
+from ..store import Bookkeeping, Definitions
+from ..store.operator import Operator
+from ..types import DefinitionRow, DefinitionSpec
+from .log import SOMEBODY, log_action
+
+
+def pause(state: State, name: str, actor: str = SOMEBODY) -> None:
+    """Pause a definition: no slot of it is recorded until `resume`.
+
+    :raises NotFound: there is none by that name; the message offers those that are close.
+    """
+    with Bookkeeping(state.engine) as books:
+        if not Definitions(books).pause(name):
+            raise _no_definition(state, name)
+    log_action("paused", f"definition {name}", actor)
+
+
+def resume(state: State, name: str, actor: str = SOMEBODY) -> bool:
+    """Resume a definition from its next slot after now: what passed meanwhile is not made up.
+
+    :returns: False if it was not paused.
+    :raises NotFound: there is none by that name.
+    :raises ScheduleError: its schedule cannot be read.
+    """
+    with Bookkeeping(state.engine) as books:
+        definitions = Definitions(books)
+        found = definitions.find(name)
+        if found is None:
+            raise _no_definition(state, name)
+        following = Schedule(found.spec.schedule, found.spec.timezone).next_after(found.now)
+        resumed = definitions.resume(name, following)
+    if resumed:
+        log_action("resumed", f"definition {name}", actor)
+    return resumed
+
+
+def run_now(
+    state: State,
+    name: str,
+    payload: Mapping[str, object] | None = None,
+    actor: str = SOMEBODY,
+) -> int:
+    """Queue a run of a definition, or of a task, due now; the run's id.
+
+    :param name: a definition's name, or else a task's.
+    :param payload: the handler's keyword arguments; by default the definition's own.
+    :raises NotFound: neither has that name; the message offers those that are close.
+    :raises UnknownTask: the definition's task is not declared by this app's code.
+    :raises TypeError: the handler does not take *payload*.
+    :raises PayloadError: *payload* is not plain JSON.
+    """
+    with Bookkeeping(state.engine) as books:
+        values = _values(state, Definitions(books).find(name), name, payload)
+        if values is None:
+            raise _no_name(state, name)
+        run_id = Operator(books).insert(values)
+    log_action("ran now", f"{name} as run {run_id}", actor, run_id=run_id)
+    return run_id
+
+
+def _values(
+    state: State, found: DefinitionRow | None, name: str, payload: Mapping[str, object] | None
+) -> dict[str, Any] | None:
+    """The values of the run to be: of the definition *found*, of one declared, or of a task."""
+    if found is not None:
+        return {**_own_run(state, found.spec, payload), "definition_id": found.id}
+    if name in state.registry.declarations:
+        # No tick has recorded it yet.
+        return _own_run(state, state.registry.declarations[name].spec(state.settings), payload)
+    return _task_run(state, name, payload)
+
+
+def _own_run(
+    state: State, spec: DefinitionSpec, payload: Mapping[str, object] | None
+) -> dict[str, Any]:
+    """The values of a run of a definition, with its own payload unless another is given."""
+    task = state.registry.tasks.get(spec.job_type)
+    if task is None:
+        raise UnknownTask(
+            f"The definition {spec.name!r} is for the task {spec.job_type!r}, which this app's "
+            "code does not declare. Run it from the code that does, or remove the definition."
+        )
+    values = {
+        "job_type": spec.job_type,
+        "queue": spec.queue,
+        "priority": spec.priority,
+        "max_attempts": spec.max_attempts,
+        "payload": spec.payload,
+        "concurrency_key": spec.concurrency_key,
+        "concurrency_limit": spec.concurrency_limit,
+    }
+    if payload is not None:
+        chosen = check_payload(task.payload_from(payload), state.settings.max_payload_bytes)
+        values |= {"payload": chosen, "concurrency_key": task.concurrency_key_for(chosen)}
+        values["concurrency_limit"] = task.concurrency_limit
+    return values
+
+
+def _task_run(
+    state: State, name: str, payload: Mapping[str, object] | None
+) -> dict[str, Any] | None:
+    task = state.registry.tasks.get(name)
+    if task is None:
+        return None
+    checked = check_payload(task.payload_from(payload or {}), state.settings.max_payload_bytes)
+    return {
+        "job_type": task.name,
+        "queue": task.options.queue,
+        "priority": task.options.priority,
+        "max_attempts": task.retry_policy(state.settings.max_attempts).max_attempts,
+        "payload": checked,
+        "concurrency_key": task.concurrency_key_for(checked),
+        "concurrency_limit": task.concurrency_limit,
+    }
+
+
+def _no_definition(state: State, name: str) -> NotFound:
+    names = report.definition_names(state)
+    if not names:
+        return NotFound(
+            f"There is no definition {name!r}, nor any other yet: the first tick makes those that "
+            "code declares."
+        )
+    return NotFound(f"There is no definition {name!r}.{did_you_mean(name, names)}")
+
+
+def _no_name(state: State, name: str) -> NotFound:
+    names = {*report.definition_names(state), *state.registry.tasks}
+    return NotFound(f"No definition and no task is called {name!r}.{did_you_mean(name, names)}")

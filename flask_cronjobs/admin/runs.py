@@ -1,0 +1,170 @@
+"""Retry and cancel, one by one and many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from .. import report
+from ..errors import CronJobsError, NotFound, StateConflict
+from ..report import Count, RunFilter
+from ..state import State
+from ..store import Bookkeeping
+from ..store.operator import Change, Operator
+from ..types import Status
+from .log import SOMEBODY, log_action
+
+#: Told how many more runs are done, for a progress bar.
+Progress = Callable[[int], object]
+#: How many runs one statement changes.
+BATCH = 500
+
+_NO_RETRY: Mapping[Status, str] = {
+    "queued": "It is queued already: the next tick takes it up once it is due.",
+    "running": "It is running. Cancel it first, or wait for its outcome.",
+    "succeeded": "It succeeded. To do its work once more, enqueue a new run of its task.",
+    "skipped": "Its slot was skipped. To run its definition now: flask jobs admin run NAME",
+}
+_NO_CANCEL: Mapping[Status, str] = dict.fromkeys(
+    ("succeeded", "dead", "cancelled", "skipped"),
+    "It has ended; there is nothing to cancel.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BulkResult:
+    """What a bulk action came to.
+
+    :ivar changed: how many runs it changed.
+    :ivar left: how many it left as they were, since their status had moved on.
+    """
+
+    changed: int
+    left: int
+
+
+def retry(state: State, run_id: int, actor: str = SOMEBODY) -> Change:
+    """Queue a dead, cancelled or failed run again, due now, for one attempt more at least.
+
+    :raises NotFound: there is no such run.
+    :raises StateConflict: its status does not allow it; the message says what to do.
+    """
+    with Bookkeeping(state.engine) as books:
+        operator = Operator(books)
+        changes = operator.retry([run_id])
+        if not changes:
+            raise _refusal(run_id, operator.status_of(run_id), _NO_RETRY)
+    log_action("retried", f"run {run_id} of {changes[0].task}", actor, run_id=run_id)
+    return changes[0]
+
+
+def cancel(state: State, run_id: int, actor: str = SOMEBODY) -> Change:
+    """Cancel a run: at once if it waits; if it runs, its worker interrupts it within seconds.
+
+    :returns: the change; its status is ``running`` while the worker is still to follow.
+    :raises NotFound: there is no such run.
+    :raises StateConflict: it has ended already.
+    """
+    with Bookkeeping(state.engine) as books:
+        operator = Operator(books)
+        changes = operator.cancel([run_id], _cancelled_by(actor))
+        if not changes:
+            raise _refusal(run_id, operator.status_of(run_id), _NO_CANCEL)
+    log_action("cancelled", f"run {run_id} of {changes[0].task}", actor, run_id=run_id)
+    return changes[0]
+
+
+def retry_many(
+    state: State,
+    which: RunFilter | Sequence[int],
+    actor: str = SOMEBODY,
+    progress: Progress | None = None,
+) -> BulkResult:
+    """Retry all runs of *which*, in batches; a filter without a status means dead ones."""
+    ids = retriable_ids(state, which) if isinstance(which, RunFilter) else which
+    result = _in_batches(state, ids, lambda operator, some: operator.retry(some), progress)
+    log_action("retried", f"{result.changed} runs", actor)
+    return result
+
+
+def cancel_many(
+    state: State,
+    which: RunFilter | Sequence[int],
+    actor: str = SOMEBODY,
+    progress: Progress | None = None,
+) -> BulkResult:
+    """Cancel all runs of *which*, in batches; a filter without a status means those not ended."""
+    ids = cancellable_ids(state, which) if isinstance(which, RunFilter) else which
+    why = _cancelled_by(actor)
+    result = _in_batches(state, ids, lambda operator, some: operator.cancel(some, why), progress)
+    log_action("cancelled", f"{result.changed} runs", actor)
+    return result
+
+
+def retriable_ids(state: State, which: RunFilter) -> list[int]:
+    """The ids that `retry_many` would take; without a status, those of dead runs.
+
+    :raises StateConflict: the filter's status is one that cannot be retried.
+    """
+    return _ids(state, which, ("dead",), _NO_RETRY)
+
+
+def cancellable_ids(state: State, which: RunFilter) -> list[int]:
+    """The ids that `cancel_many` would take; without a status, those of runs not ended.
+
+    :raises StateConflict: the filter's status is one that cannot be cancelled.
+    """
+    return _ids(state, which, ("queued", "failed", "running"), _NO_CANCEL)
+
+
+def count(state: State, which: RunFilter) -> Count:
+    """How many runs *which* describes, up to a cap."""
+    return report.count(state, which)
+
+
+def _refusal(run_id: int, status: Status | None, why: Mapping[Status, str]) -> CronJobsError:
+    if status is None:
+        return NotFound(f"There is no run {run_id}; it may have been pruned.")
+    advice = why.get(status, "Its status changed in the same moment. Try again.")
+    return StateConflict(f"Run {run_id} is {status}. {advice}")
+
+
+def _cancelled_by(actor: str) -> str:
+    return f"cancelled by {actor}"
+
+
+def _ids(
+    state: State, which: RunFilter, default: Sequence[Status], refused: Mapping[Status, str]
+) -> list[int]:
+    statuses = _statuses(which, default)
+    allowed = [status for status in statuses if status not in refused]
+    if not allowed:
+        raise StateConflict(f"Runs that are {statuses[0]}: {refused[statuses[0]]}")
+    with report.reading(state) as reader:
+        found = (report.matching_ids(reader, replace(which, status=status)) for status in allowed)
+        return [run_id for ids in found for run_id in ids]
+
+
+def _statuses(which: RunFilter, default: Sequence[Status]) -> Sequence[Status]:
+    if which.status is not None:
+        return (which.status,)
+    if which.stale:
+        return ("running",)
+    return ("queued", "failed") if which.overdue else default
+
+
+def _in_batches(
+    state: State,
+    ids: Sequence[int],
+    change: Callable[[Operator, Sequence[int]], list[Change]],
+    progress: Progress | None,
+) -> BulkResult:
+    changed = 0
+    with Bookkeeping(state.engine) as books:
+        operator = Operator(books)
+        for start in range(0, len(ids), BATCH):
+            some = ids[start : start + BATCH]
+            changed += len(change(operator, some))
+            if progress is not None:
+                progress(len(some))
+    return BulkResult(changed, len(ids) - changed)

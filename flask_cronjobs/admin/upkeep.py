@@ -1,0 +1,78 @@
+"""Pruning, health, and effects in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .. import report
+from ..errors import NotFound, StateConflict
+from ..report import Verdict
+from ..state import State
+from ..store import Bookkeeping, Ticks
+from ..store.operator import Operator
+from .log import SOMEBODY, log_action
+from .runs import Progress
+
+#: For how many seconds one round of pruning goes on, between two steps of a progress bar.
+_ROUND = 1.0
+
+
+def prune(
+    state: State,
+    dry_run: bool = False,
+    actor: str = SOMEBODY,
+    progress: Progress | None = None,
+) -> int:
+    """Delete the runs that are older than their retention; how many there were.
+
+    :param dry_run: only count them.
+    """
+    ages = (state.settings.retention, state.settings.retention_dead)
+    with Bookkeeping(state.engine) as books:
+        ticks = Ticks(books)
+        if dry_run:
+            return ticks.prunable(*ages)
+        pruned = 0
+        while gone := ticks.prune(*ages, budget=_ROUND):
+            pruned += gone
+            if progress is not None:
+                progress(gone)
+    log_action("pruned", f"{pruned} runs", actor)
+    return pruned
+
+
+def health(state: State) -> Verdict:
+    """Whether ticks come and work is taken up in time."""
+    return report.verdict(state)
+
+
+def effect_done(state: State, key: str, actor: str = SOMEBODY) -> None:
+    """Settle an effect in doubt: it was done, and will not be done again.
+
+    :raises NotFound: there is no such effect.
+    :raises StateConflict: it is not in doubt.
+    """
+    _settle(state, key, Operator.effect_done)
+    log_action("noted as done", f"effect {key}", actor)
+
+
+def effect_redo(state: State, key: str, actor: str = SOMEBODY) -> None:
+    """Settle an effect in doubt: it was not done, and the next ``once`` of its key does it.
+
+    :raises NotFound: there is no such effect.
+    :raises StateConflict: it is not in doubt.
+    """
+    _settle(state, key, Operator.effect_redo)
+    log_action("given free to redo", f"effect {key}", actor)
+
+
+def _settle(state: State, key: str, settle: Callable[[Operator, str], bool]) -> None:
+    with Bookkeeping(state.engine) as books:
+        operator = Operator(books)
+        if settle(operator, key):
+            return
+        found = operator.effect_state(key)
+    if found is None:
+        raise NotFound(f"There is no effect {key!r}.")
+    why = "It is being done right now." if found == "begun" else "It is done."
+    raise StateConflict(f"The effect {key!r} is not in doubt. {why}")

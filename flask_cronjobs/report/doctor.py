@@ -1,0 +1,188 @@
+"""Doctor: what is wrong or will be, what it means, and what to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from ..errors import CronJobsError
+from .doctor_database import database, schema, versions
+from .findings import Finding
+from .groups import doubts, orphans, ticks
+from .health import vital_signs
+from .outlook import definitions
+from .reader import Reader, Source, reading
+from .views import DefinitionView, Figures, TickView, Verdict
+from .words import duration, plural
+
+#: How far a host's clock may be off before it is worth a warning, in seconds.
+CLOCK_TOLERANCE = 2.0
+#: How many beats a lease should have, and how long it should be: a regular expression can hold up
+#: the thread that renews it for seconds.
+_LEASE = 60.0
+_TICKS = 100
+
+__all__ = ["CLOCK_TOLERANCE", "Finding", "examine"]
+
+
+def examine(source: Source) -> tuple[Finding, ...]:
+    """Look at everything, and say for each thing how it is; trouble is a finding as well."""
+    findings: list[Finding] = []
+    try:
+        with reading(source) as reader:
+            for finding in _examine(reader):
+                findings.append(finding)
+    except CronJobsError as error:
+        todo = "Look at the database and at SQLALCHEMY_DATABASE_URI, then run this again."
+        findings.append(Finding("database", "error", str(error), todo))
+    return tuple(findings)
+
+
+def _examine(reader: Reader) -> Iterator[Finding]:
+    yield versions(reader)
+    yield from database(reader)
+    found = list(schema(reader.connection))
+    yield from found
+    errors = {finding.id for finding in found if finding.level == "error"}
+    if errors.isdisjoint(("tables", "columns")):
+        yield from _jobs(reader)
+
+
+def _jobs(reader: Reader) -> Iterator[Finding]:
+    verdict, figures = vital_signs(reader)
+    yield _ticks(verdict)
+    yield _own_clock(reader)
+    yield from _host_clocks(ticks(reader, _TICKS))
+    yield from _figures(verdict, figures)
+    yield from _orphans(reader)
+    yield from _definitions(reader)
+    yield from _doubts(reader)
+    yield from _settings(reader)
+
+
+def _ticks(verdict: Verdict) -> Finding:
+    crontab = "Put the line that `flask jobs admin crontab` prints into the crontab"
+    if verdict.word == "never":
+        return Finding("ticks", "error", "No tick has ever been seen: nothing runs", f"{crontab}.")
+    if verdict.word == "late":
+        todo = f"{crontab}; see its log, and run `flask jobs tick` by hand."
+        return Finding("ticks", "error", f"{verdict.sentence}; nothing runs", todo)
+    return Finding("ticks", "ok", verdict.sentence.partition(",")[0])
+
+
+def _own_clock(reader: Reader) -> Finding:
+    # reader.now was read earlier on this connection: ask again, for this moment.
+    before = time.time()
+    fresh = Reader(reader.state, reader.connection).now.timestamp()
+    offset = (before + time.time()) / 2 - fresh
+    if abs(offset) <= CLOCK_TOLERANCE:
+        return Finding("clock", "ok", "this host's clock agrees with the database's")
+    return Finding("clock", "warning", f"This host's clock is {_off(offset)}", _CLOCK_TODO)
+
+
+_CLOCK_TODO = "Set up NTP there. Jobs keep the database's time, but logs and handlers do not."
+
+
+def _off(offset: float) -> str:
+    return f"{duration(offset)} {'ahead of' if offset > 0 else 'behind'} the database's"
+
+
+def _host_clocks(recent: tuple[TickView, ...]) -> Iterator[Finding]:
+    """The clocks of other hosts, as their latest ticks saw them."""
+    latest = {tick.host: tick.clock_offset for tick in reversed(recent) if tick.clock_offset}
+    for host, offset in sorted(latest.items()):
+        if abs(offset) > CLOCK_TOLERANCE:
+            what = f"The clock of {host} was {_off(offset)} at its last tick"
+            yield Finding("host-clock", "warning", what, _CLOCK_TODO)
+
+
+def _figures(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
+    if figures.overdue and verdict.oldest is not None:
+        yield Finding(
+            "overdue",
+            "error",
+            f"{figures.overdue} runs have waited for too long, the oldest for "
+            f"{duration(verdict.oldest)}",
+            "See `flask jobs admin list --overdue`: orphaned tasks, or too few --workers?",
+        )
+    else:
+        yield Finding("overdue", "ok", "no run has waited for too long")
+    if figures.stale:
+        yield Finding(
+            "stale-runs",
+            "warning",
+            f"{figures.stale} running runs have lost their worker",
+            "The next tick takes them back. If they stay, no tick comes.",
+        )
+    if figures.dead:
+        what = f"{figures.dead} runs ended dead in the last 24 hours"
+        yield Finding("dead", "warning", what, "See `flask jobs admin list --status dead`.")
+
+
+def _orphans(reader: Reader) -> Iterator[Finding]:
+    for orphan in orphans(reader):
+        yield Finding(
+            "orphaned-task",
+            "warning",
+            f"{orphan.count} waiting runs are of the task {orphan.task!r}, which this app's code "
+            "does not declare: they wait for code that does",
+            "Declare it, import the module that does, or cancel them: "
+            f"flask jobs admin cancel --task {orphan.task}",
+        )
+
+
+def _definitions(reader: Reader) -> Iterator[Finding]:
+    after, number, sound = None, 0, True
+    while True:
+        page = definitions(reader, after, 200)
+        number += len(page.rows)
+        for view in page.rows:
+            for finding in _definition(view):
+                sound = False
+                yield finding
+        after = page.after
+        if after is None:
+            break
+    if sound:
+        yield Finding("definitions", "ok", f"{plural(number, 'definition')}, none broken")
+
+
+def _definition(view: DefinitionView) -> Iterator[Finding]:
+    remove = f"jobs.remove_definition({view.name!r})"
+    if view.broken is not None:
+        what = f"The definition {view.name!r} is broken and never due: {view.broken}"
+        yield Finding("broken-definition", "error", what, f"Mend its row, or call {remove}.")
+    if view.orphaned:
+        yield Finding(
+            "orphaned-definition",
+            "warning",
+            f"The definition {view.name!r} is for the task {view.task!r}, which this app's code "
+            "does not declare: none of its slots is recorded",
+            f"Declare the task, import the module that does, or call {remove}.",
+        )
+    elif view.undeclared:
+        yield Finding(
+            "undeclared-definition",
+            "info",
+            f"The definition {view.name!r} came from code that does not declare it any more: none "
+            "of its slots is recorded",
+            "Nothing, if that is meant; its row can be deleted.",
+        )
+
+
+def _doubts(reader: Reader) -> Iterator[Finding]:
+    number = doubts(reader)
+    if number:
+        yield Finding(
+            "effects-in-doubt",
+            "warning",
+            f"{number} effects are in doubt: a process died in the midst of them",
+            "See `flask jobs admin effects`; find out, then settle each by --done or --redo.",
+        )
+
+
+def _settings(reader: Reader) -> Iterator[Finding]:
+    lease = reader.state.settings.lease
+    if lease < _LEASE:
+        what = f"CRONJOBS_LEASE is {duration(lease)}: a busy handler can lose its run"
+        yield Finding("lease", "warning", what, f"Give {_LEASE:g} seconds or more.")

@@ -1,0 +1,131 @@
+"""What the doctor looks at in the database: its tables, its settings, what stands before it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from sqlalchemy import Connection, Inspector, Table, inspect, text
+from sqlalchemy.pool import QueuePool
+
+from ..models import Base
+from .findings import Finding
+from .reader import Reader
+
+_PACKAGES = ("Flask-CronJobs", "Flask", "Flask-SQLAlchemy", "SQLAlchemy", "croniter", "psycopg")
+_MIGRATE = "Run your migrations, or: flask jobs admin init"
+
+
+def schema(connection: Connection) -> Iterator[Finding]:
+    """Whether tables, columns and indexes are as they should be."""
+    inspector = inspect(connection)
+    names = set(inspector.get_table_names())
+    tables = Base.metadata.sorted_tables
+    missing = [table.name for table in tables if table.name not in names]
+    if missing:
+        what = f"missing: {', '.join(missing)}. No job can run."
+        yield Finding("tables", "error", what, _MIGRATE)
+    else:
+        yield Finding("tables", "ok", f"all {len(tables)} tables exist")
+    for table in tables:
+        if table.name in names:
+            yield from _columns(inspector, table)
+            yield from _indexes(inspector, table)
+
+
+def _columns(inspector: Inspector, table: Table) -> Iterator[Finding]:
+    found = {column["name"] for column in inspector.get_columns(table.name)}
+    missing = [column.name for column in table.columns if column.name not in found]
+    if missing:
+        what = f"{table.name} lacks {', '.join(missing)}: it was made by another version"
+        yield Finding("columns", "error", what, "Make a migration: flask db migrate")
+
+
+def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
+    found: dict[str | None, Any] = {
+        index["name"]: index for index in inspector.get_indexes(table.name)
+    }
+    for index in sorted(table.indexes, key=lambda index: str(index.name)):
+        have = found.get(str(index.name))
+        todo = f"Make a migration that creates {index.name}, or create it as models.py says."
+        if have is None and index.unique:
+            what = f"{table.name} lacks the unique index {index.name}: runs may be doubled"
+            yield Finding("indexes", "error", what, todo)
+        elif have is None:
+            what = f"{table.name} lacks the index {index.name}: it gets slow as it grows"
+            yield Finding("indexes", "warning", what, todo)
+        elif bool(have["unique"]) != bool(index.unique):
+            what = f"{index.name} is {'' if have['unique'] else 'not '}unique, as it should not be"
+            yield Finding("indexes", "error", what, todo)
+
+
+def database(reader: Reader) -> Iterator[Finding]:
+    """The settings of the database and of the way to it."""
+    if reader.sqlite:
+        yield _journal(reader)
+    else:
+        yield from _postgresql(reader)
+    yield from _pool(reader)
+
+
+def _journal(reader: Reader) -> Finding:
+    mode = reader.rows(text("PRAGMA journal_mode"))[0][0]
+    if mode == "wal":
+        return Finding("journal", "ok", "SQLite's journal mode is WAL")
+    what = f"SQLite's journal mode is {mode}: who reads stops who writes, and the other way"
+    return Finding("journal", "warning", what, "Run: flask jobs admin init")
+
+
+def _postgresql(reader: Reader) -> Iterator[Finding]:
+    row = reader.rows(text("SELECT pg_backend_pid() AS pid, pg_is_in_recovery() AS standby"))[0]
+    if row.standby:
+        what = "The database is a standby: nothing can be written to it, so no job can run"
+        yield Finding("read-only", "error", what, "Point SQLALCHEMY_DATABASE_URI at the primary.")
+    yield from _pooler(reader.connection, row.pid)
+
+
+def _pooler(connection: Connection, backend: int) -> Iterator[Finding]:
+    """Whether a pooler such as PgBouncer stands between, and whether psycopg is set for it.
+
+    The server told the client its process id when they met. A pooler tells one of its own.
+    """
+    driver: Any = connection.connection.driver_connection
+    if driver.info.backend_pid == backend:
+        yield Finding("pooler", "ok", "no pooler stands before PostgreSQL")
+        return
+    if driver.prepare_threshold is None:
+        yield Finding("pooler", "ok", "a pooler stands before PostgreSQL; psycopg is set for it")
+        return
+    yield Finding(
+        "pooler",
+        "warning",
+        "A pooler (PgBouncer?) stands before PostgreSQL, and psycopg prepares statements: in "
+        "transaction mode they are looked for in the wrong server, and statements fail",
+        'Set SQLALCHEMY_ENGINE_OPTIONS = {"connect_args": {"prepare_threshold": None}}.',
+    )
+
+
+def _pool(reader: Reader) -> Iterator[Finding]:
+    pool = reader.connection.engine.pool
+    if isinstance(pool, QueuePool):
+        most = pool.size() + getattr(pool, "_max_overflow", 0)
+        if getattr(pool, "_max_overflow", 0) >= 0 and most < 2:
+            what = "The pool holds one connection: pages wait where db.session has it"
+            todo = "Give SQLALCHEMY_ENGINE_OPTIONS a pool_size and max_overflow of 2 or more."
+            yield Finding("pool", "warning", what, todo)
+
+
+def versions(reader: Reader) -> Finding:
+    """What is installed, for a report of a fault."""
+    parts = [f"Python {platform.python_version()}"]
+    for name in _PACKAGES:
+        try:
+            parts.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    server = reader.connection.dialect.server_version_info or ()
+    database = "SQLite" if reader.sqlite else "PostgreSQL"
+    parts.append(f"{database} {'.'.join(map(str, server))}")
+    return Finding("versions", "info", ", ".join(parts))

@@ -1,0 +1,57 @@
+"""What a tick would find due now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select, text
+
+from ..models import FREE, KEYED, RUNNING, SCHEDULED
+from .reader import DEFINITIONS, RUNS, Source, reading
+
+#: How many rows of a kind are looked through.
+MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What is due: definitions by name with their watermark, runs by task and queue, and how many
+    leases ran out."""
+
+    definitions: tuple[tuple[str, datetime], ...]
+    runs: tuple[tuple[str, str, int], ...]
+    expired: int
+
+
+def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
+    """What a tick would find due now, in these queues or all; at most `MOST` of each kind."""
+    with reading(source) as reader:
+        definitions = reader.rows(
+            select(DEFINITIONS.c.name, DEFINITIONS.c.next_run_at)
+            .where(text(SCHEDULED), DEFINITIONS.c.next_run_at <= reader.now)
+            .order_by(DEFINITIONS.c.next_run_at)
+            .limit(MOST)
+        )
+        counts: dict[tuple[str, str], int] = {}
+        for condition in (FREE, KEYED):
+            statement = select(RUNS.c.job_type, RUNS.c.queue).where(
+                text(condition), RUNS.c.run_at <= reader.now
+            )
+            if queues:
+                statement = statement.where(RUNS.c.queue.in_(queues))
+            some = statement.limit(MOST).subquery()
+            grouped = select(some.c.job_type, some.c.queue, func.count().label("number"))
+            for row in reader.rows(grouped.group_by(some.c.job_type, some.c.queue)):
+                key = (row.job_type, row.queue)
+                counts[key] = counts.get(key, 0) + row.number
+        expired = reader.rows(
+            select(func.count())
+            .select_from(RUNS)
+            .where(text(RUNNING), RUNS.c.locked_until <= reader.now)
+        )
+        return Due(
+            tuple((row.name, row.next_run_at) for row in definitions),
+            tuple((task, queue, number) for (task, queue), number in sorted(counts.items())),
+            expired[0][0],
+        )

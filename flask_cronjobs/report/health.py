@@ -1,0 +1,146 @@
+"""Is all well? The verdict and the four figures."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from sqlalchemy import ColumnElement, ScalarSelect, func, literal, select, text, union_all
+
+from ..config import Settings
+from ..models import DEAD, FREE, KEYED, RUNNING
+from .reader import RUNS, TICKS, Query, Reader, Source, reading
+from .views import Count, Figures, HealthWord, Verdict
+from .words import ago, duration
+
+#: Counts go no further than this.
+CAP = 1000
+#: Among how many of the latest ticks the one that was seen last is looked for.
+_RECENT_TICKS = 100
+
+
+def verdict(source: Source) -> Verdict:
+    """Whether ticks come and runnable work is taken up in time."""
+    with reading(source) as reader:
+        return _verdict(reader, _oldest_due(reader))
+
+
+def figures(source: Source) -> Figures:
+    """Overdue, oldest runnable, running and stale, dead in 24 hours."""
+    with reading(source) as reader:
+        return _figures(reader, _oldest_due(reader))
+
+
+def vital_signs(source: Source) -> tuple[Verdict, Figures]:
+    """`verdict` and `figures` at once, for fewer statements."""
+    with reading(source) as reader:
+        oldest = _oldest_due(reader)
+        return _verdict(reader, oldest), _figures(reader, oldest)
+
+
+def count_of(value: int) -> Count:
+    """A number that was counted up to one beyond `CAP`."""
+    return Count(min(value, CAP), value > CAP)
+
+
+def capped(statement: Query) -> ScalarSelect[int]:
+    """How many rows *statement* has, as a subquery that stops one beyond `CAP`."""
+    some = statement.limit(CAP + 1).subquery()
+    return select(func.count()).select_from(some).scalar_subquery()
+
+
+def waiting(before: datetime) -> tuple[Query, Query]:
+    """The ids of runnable runs that were due *before*: without a concurrency key, and with one.
+
+    Two statements, since each has its own partial index. Runs whose key is full are left out: they
+    wait for their own kind, not for a tick.
+    """
+    free = select(RUNS.c.id, RUNS.c.run_at).where(text(FREE), RUNS.c.run_at <= before)
+    return free, _keyed(before)
+
+
+def _keyed(before: datetime) -> Query:
+    full = (
+        select(RUNS.c.concurrency_key.label("key"), func.count().label("taken"))
+        .where(RUNS.c.concurrency_slot.is_not(None))
+        .group_by(RUNS.c.concurrency_key)
+        .cte("taken")
+    )
+    # The index's condition must stand unqualified: so the join is a subquery.
+    taken = select(full.c.taken).where(full.c.key == RUNS.c.concurrency_key).scalar_subquery()
+    return select(RUNS.c.id, RUNS.c.run_at).where(
+        text(KEYED),
+        RUNS.c.run_at <= before,
+        func.coalesce(taken, 0) < RUNS.c.concurrency_limit,
+    )
+
+
+def _oldest_due(reader: Reader) -> datetime | None:
+    either = union_all(*waiting(reader.now)).subquery()
+    return cast("datetime | None", reader.value(select(func.min(either.c.run_at))))
+
+
+def _verdict(reader: Reader, oldest: datetime | None) -> Verdict:
+    recent = select(TICKS).order_by(TICKS.c.started_at.desc()).limit(_RECENT_TICKS).subquery()
+    rows = reader.rows(select(recent).order_by(recent.c.seen_at.desc()).limit(1))
+    due_for = _age(reader.now, oldest)
+    if not rows:
+        return Verdict("never", "No tick has ever been seen", reader.now, oldest=due_for)
+    tick = rows[0]
+    age = _age(reader.now, tick.seen_at) or 0.0
+    word = _word(age, due_for, reader.state.settings)
+    return Verdict(
+        word=word,
+        sentence=_sentence(word, age, tick.host, due_for),
+        now=reader.now,
+        last_tick_at=tick.seen_at,
+        age=age,
+        host=tick.host,
+        worker=tick.worker,
+        oldest=due_for,
+    )
+
+
+def _age(now: datetime, moment: datetime | None) -> float | None:
+    return None if moment is None else max(0.0, (now - moment).total_seconds())
+
+
+def _word(age: float, oldest: float | None, settings: Settings) -> HealthWord:
+    if age > settings.health_tick_age:
+        return "late"
+    if oldest is not None and oldest > settings.health_overdue:
+        return "overdue"
+    return "ok"
+
+
+def _sentence(word: HealthWord, age: float, host: str, oldest: float | None) -> str:
+    tick = f"Last tick {ago(age) if age >= 1 else 'just now'} from {host}"
+    if word == "late":
+        return f"{tick}: ticks have stopped"
+    if word == "overdue" and oldest is not None:
+        return f"{tick}, but work has been waiting for {duration(oldest)}"
+    return tick
+
+
+def _figures(reader: Reader, oldest: datetime | None) -> Figures:
+    now = reader.now
+    free, keyed = waiting(now - timedelta(seconds=reader.state.settings.health_overdue))
+    row = reader.rows(
+        select(
+            (capped(free) + capped(keyed)).label("overdue"),
+            capped(_some(text(RUNNING))).label("running"),
+            capped(_some(text(RUNNING), RUNS.c.locked_until <= now)).label("stale"),
+            capped(_some(text(DEAD), RUNS.c.finished_at >= now - timedelta(days=1))).label("dead"),
+        )
+    )[0]
+    return Figures(
+        overdue=count_of(row.overdue),
+        oldest=_age(now, oldest),
+        running=count_of(row.running),
+        stale=count_of(row.stale),
+        dead=count_of(row.dead),
+    )
+
+
+def _some(*conditions: ColumnElement[bool] | Any) -> Query:
+    return select(literal(1)).select_from(RUNS).where(*conditions)

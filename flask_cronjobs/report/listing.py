@@ -1,0 +1,240 @@
+"""Lists of runs, page by page, and one run in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, func, or_, select, text, union_all
+
+from ..models import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
+from .health import capped, count_of, waiting
+from .reader import DEFINITIONS, FAILURES, RUNS, Query, Reader, Source, reading
+from .redact import redacted
+from .run_views import Attempt, RunFilter, RunPage, RunRow, RunView
+from .views import Count
+
+#: How many rows a page looks through where no index narrows the search.
+WINDOW = 50_000
+#: How many attempts of a run are shown.
+ATTEMPTS = 50
+_ERROR_SHOWN = 300
+_LONGEST_PAGE = 500
+_SHOWN = tuple(RunRow.__dataclass_fields__)
+
+
+def runs(
+    source: Source, which: RunFilter | None = None, before: int | None = None, limit: int = 50
+) -> RunPage:
+    """The runs that *which* describes, newest id first.
+
+    :param before: only ids smaller than this: the ``before`` of the page before.
+    :param limit: at most this many, and no more than 500.
+    """
+    which = which or RunFilter()
+    limit = max(1, min(limit, _LONGEST_PAGE))
+    with reading(source) as reader:
+        ids, floor = _page_ids(reader, which, before, limit)
+        rows = _shown(reader, ids[:limit])
+    more = len(ids) > limit
+    going_on = ids[limit - 1] if more else floor
+    return RunPage(tuple(rows), going_on, floor is not None and not more, reader.now)
+
+
+def count(source: Source, which: RunFilter) -> Count:
+    """How many runs *which* describes, up to a cap."""
+    with reading(source) as reader:
+        found = [capped(arm) for arm in arms(reader, which)]
+        return count_of(sum(reader.rows(select(*found))[0]))
+
+
+def matching_ids(source: Source, which: RunFilter, limit: int = 1_000_000) -> list[int]:
+    """The ids of all runs that *which* describes, newest first: for bulk actions."""
+    with reading(source) as reader:
+        found = _newest(arms(reader, which), limit, fenced=not _is_wide(which))
+        return [row.id for row in reader.rows(found)]
+
+
+def run(source: Source, run_id: int) -> RunView | None:
+    """One run in full, redacted, with its attempts; None if there is none by that id."""
+    with reading(source) as reader:
+        rows = reader.rows(_with_definition(RUNS).where(RUNS.c.id == run_id))
+        if not rows:
+            return None
+        failures = reader.rows(
+            select(FAILURES)
+            .where(FAILURES.c.run_id == run_id)
+            .order_by(FAILURES.c.attempt.desc())
+            .limit(ATTEMPTS)
+        )
+        return _view(reader, rows[0], failures)
+
+
+def arms(reader: Reader, which: RunFilter) -> list[Query]:
+    """One or two statements for the ids that *which* describes, each with an index of its own."""
+    conditions = _conditions(reader, which)
+    if which.overdue:
+        edge = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
+        return [arm.where(*conditions) for arm in waiting(edge)]
+    return [
+        select(RUNS.c.id, RUNS.c.run_at).where(*part, *conditions)
+        for part in _parts("running" if which.stale else which.status)
+    ]
+
+
+def _parts(status: str | None) -> tuple[tuple[Any, ...], ...]:
+    """The conditions of the partial indexes that hold runs of *status*, to the letter."""
+    if status in ("queued", "failed"):
+        return (text(FREE),), (text(KEYED),)
+    narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
+    return ((text(narrow[status]),) if status in narrow else (),)
+
+
+def _conditions(reader: Reader, which: RunFilter) -> list[ColumnElement[bool]]:
+    c = RUNS.c
+    equal = {"status": which.status, "job_type": which.task, "queue": which.queue}
+    found = [c[name] == value for name, value in equal.items() if value is not None]
+    if which.error is not None:
+        found.append(
+            or_(
+                c.error_type.icontains(which.error, autoescape=True),
+                c.last_error.icontains(which.error, autoescape=True),
+            )
+        )
+    if which.error_type is not None:
+        found.append(func.coalesce(c.error_type, "") == which.error_type)
+    if which.definition is not None:
+        found.append(c.definition_id == _definition_id(which.definition))
+    if which.stale:
+        found.append(c.locked_until <= reader.now)
+    return found + _ages(reader.now, which)
+
+
+def _definition_id(name: str) -> Any:
+    return select(DEFINITIONS.c.id).where(DEFINITIONS.c.name == name).scalar_subquery()
+
+
+def _ages(now: datetime, which: RunFilter) -> list[ColumnElement[bool]]:
+    moment = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
+    found: list[ColumnElement[bool]] = []
+    if which.older_than is not None:
+        found.append(moment <= now - timedelta(seconds=which.older_than))
+    if which.newer_than is not None:
+        found.append(moment >= now - timedelta(seconds=which.newer_than))
+    return found
+
+
+def _page_ids(
+    reader: Reader, which: RunFilter, before: int | None, limit: int
+) -> tuple[list[int], int | None]:
+    """Up to one id more than *limit*, and where a search that was cut short is to go on."""
+    found = arms(reader, which)
+    if before is not None:
+        found = [arm.where(RUNS.c.id < before) for arm in found]
+    floor = None
+    if _is_wide(which) and which != RunFilter():
+        floor = _floor(reader, before)
+        if floor is not None:
+            found = [arm.where(RUNS.c.id >= floor) for arm in found]
+    newest = _newest(found, limit + 1, fenced=not _is_wide(which))
+    return [row.id for row in reader.rows(newest)], floor
+
+
+def _is_wide(which: RunFilter) -> bool:
+    """Whether a search walks the primary key past rows that do not match."""
+    if which.overdue or which.stale or which.definition is not None:
+        return False
+    return which.status in (None, "succeeded")
+
+
+def _floor(reader: Reader, before: int | None) -> int | None:
+    statement = select(RUNS.c.id).order_by(RUNS.c.id.desc()).offset(WINDOW - 1).limit(1)
+    if before is not None:
+        statement = statement.where(RUNS.c.id < before)
+    rows = reader.rows(statement)
+    return rows[0].id if rows else None
+
+
+def _newest(found: Sequence[Query], limit: int, fenced: bool) -> Query:
+    if not fenced:
+        return found[0].order_by(RUNS.c.id.desc()).limit(limit)
+    # OFFSET 0 keeps a planner from looking into a subquery: or it would walk the primary key, past
+    # a million finished rows to the few that are wanted, where those have the lowest ids.
+    either = union_all(*(select(arm.offset(0).subquery().c.id) for arm in found)).subquery()
+    return select(either.c.id).order_by(either.c.id.desc()).limit(limit)
+
+
+def _with_definition(*columns: Any) -> Query:
+    return select(
+        *columns, DEFINITIONS.c.name.label("definition"), DEFINITIONS.c.timezone.label("timezone")
+    ).select_from(RUNS.outerjoin(DEFINITIONS, DEFINITIONS.c.id == RUNS.c.definition_id))
+
+
+def _shown(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
+    if not ids:
+        return []
+    own = [name for name in _SHOWN if name in RUNS.c and name != "last_error"]
+    statement = _with_definition(
+        *(RUNS.c[name] for name in own),
+        RUNS.c.job_type,
+        func.substr(RUNS.c.last_error, 1, _ERROR_SHOWN).label("last_error"),
+    )
+    rows = reader.rows(statement.where(RUNS.c.id.in_(ids)).order_by(RUNS.c.id.desc()))
+    return [_row(row) for row in rows]
+
+
+def _row(row: Row[Any]) -> RunRow:
+    values = {name: getattr(row, name) for name in _SHOWN if name not in ("task", "last_error")}
+    error: str | None = row.last_error
+    line = error.strip().partition("\n")[0][:_ERROR_SHOWN] if error else None
+    return RunRow(**values, task=row.job_type, last_error=line)
+
+
+def _view(reader: Reader, row: Row[Any], failures: Sequence[Row[Any]]) -> RunView:
+    names = reader.state.settings.redact
+    return RunView(
+        row=_row(row),
+        payload=redacted(row.payload, names),
+        result=redacted(row.result, names),
+        last_error=row.last_error,
+        idempotency_key=row.idempotency_key,
+        concurrency_key=row.concurrency_key,
+        concurrency_limit=row.concurrency_limit,
+        progress_message=row.progress_message,
+        cancel_requested_at=row.cancel_requested_at,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        tries=_tries(row, failures),
+        now=reader.now,
+    )
+
+
+def _tries(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:
+    failed = tuple(
+        Attempt(
+            number=failure.attempt,
+            outcome="failed",
+            worker=failure.worker,
+            started_at=failure.started_at,
+            ended_at=failure.failed_at,
+            error_type=failure.error_type,
+            error=failure.error,
+            stack=failure.stack,
+        )
+        for failure in failures
+    )
+    latest = _latest(row)
+    if latest is None or any(attempt.number == latest.number for attempt in failed):
+        return failed
+    return (latest, *failed)
+
+
+def _latest(row: Row[Any]) -> Attempt | None:
+    """The latest attempt, where it did not fail: such an attempt has no row of its own."""
+    if row.attempts == 0 or row.status not in ("running", "succeeded", "cancelled"):
+        return None
+    error = row.last_error if row.status == "cancelled" else None
+    return Attempt(
+        row.attempts, row.status, row.locked_by, row.started_at, row.finished_at, error=error
+    )

@@ -1,0 +1,160 @@
+"""Definitions: what is scheduled, and how it has been doing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Row, select, true
+
+from ..errors import ScheduleError
+from ..schedule import Schedule
+from .reader import DEFINITIONS, RUNS, Query, Reader, Source, reading
+from .views import Cell, DefinitionPage, DefinitionView
+
+#: How many outcomes of each definition are shown.
+CELLS = 10
+#: How many of its next slots.
+NEXT = 3
+# Beyond it no slot is looked for: February 29 can be eight years off, and on a Monday forty.
+_HORIZON = timedelta(days=366 * 41)
+_LONGEST_PAGE = 200
+_NAMES = 5_000
+# Slots stay the next ones until the first of them has come; looking for them is half of what a page
+# of definitions costs.
+_known: dict[tuple[str, str, int], tuple[datetime, tuple[datetime, ...]]] = {}
+_MOST_KNOWN = 1_000
+_OWN = (
+    "id", "name", "schedule", "timezone", "queue", "priority", "catchup", "overlap", "origin",
+    "paused_at", "next_run_at",
+)  # fmt: skip
+_OF_A_RUN = (
+    "id", "definition_id", "status", "scheduled_for", "started_at", "finished_at", "error_type",
+)  # fmt: skip
+
+
+def definitions(source: Source, after: str | None = None, limit: int = 50) -> DefinitionPage:
+    """Definitions in the order of their names, with their last ten runs and next three slots.
+
+    :param after: only names later than this: the ``after`` of the page before.
+    :param limit: at most this many, and no more than 200.
+    """
+    limit = max(1, min(limit, _LONGEST_PAGE))
+    statement = select(DEFINITIONS).order_by(DEFINITIONS.c.name).limit(limit + 1)
+    if after is not None:
+        statement = statement.where(DEFINITIONS.c.name > after)
+    with reading(source) as reader:
+        rows = reader.rows(statement)
+        views = _views(reader, rows[:limit])
+    return DefinitionPage(views, rows[limit - 1].name if len(rows) > limit else None)
+
+
+def definition(source: Source, name: str) -> DefinitionView | None:
+    """The definition called *name*, if there is one."""
+    with reading(source) as reader:
+        views = _views(reader, reader.rows(select(DEFINITIONS).where(DEFINITIONS.c.name == name)))
+    return views[0] if views else None
+
+
+def definition_names(source: Source) -> list[str]:
+    """The names of all definitions, up to 5,000: to suggest one for a typo."""
+    with reading(source) as reader:
+        statement = select(DEFINITIONS.c.name).order_by(DEFINITIONS.c.name).limit(_NAMES)
+        return [row.name for row in reader.rows(statement)]
+
+
+def next_slots(cron: str, zone: str, now: datetime, number: int = NEXT) -> tuple[datetime, ...]:
+    """The next slots after *now*, as the zone's own clock shows them.
+
+    :raises ScheduleError: the schedule or its zone cannot be read.
+    """
+    key = (cron, zone, number)
+    found, slots = _known.get(key, (now, ()))
+    if slots and found <= now < slots[0]:
+        return slots
+    following = islice(Schedule(cron, zone).between(now, now + _HORIZON), number)
+    local = ZoneInfo(zone)
+    slots = tuple(slot.astimezone(local) for slot in following)
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[key] = (now, slots)
+    return slots
+
+
+def _views(reader: Reader, rows: Sequence[Row[Any]]) -> tuple[DefinitionView, ...]:
+    cells = _cells(reader, [row.id for row in rows])
+    return tuple(_view(reader, row, tuple(cells[row.id])) for row in rows)
+
+
+def _view(reader: Reader, row: Row[Any], cells: tuple[Cell, ...]) -> DefinitionView:
+    slots, broken = _slots(row, reader.now)
+    jobs = reader.state.registry
+    return DefinitionView(
+        **{name: getattr(row, name) for name in _OWN},
+        task=row.job_type,
+        cells=cells,
+        last_seconds=next((c.seconds for c in reversed(cells) if c.seconds is not None), None),
+        next_slots=() if row.paused_at is not None else slots,
+        broken=broken,
+        orphaned=row.job_type not in jobs.tasks,
+        undeclared=row.origin == "code" and row.name not in jobs.declarations,
+    )
+
+
+def _slots(row: Row[Any], now: datetime) -> tuple[tuple[datetime, ...], str | None]:
+    try:
+        return next_slots(row.schedule, row.timezone, now), None
+    except ScheduleError as error:
+        return (), str(error)
+
+
+def _cells(reader: Reader, ids: Sequence[int]) -> dict[int, list[Cell]]:
+    """The last runs of each definition, oldest first."""
+    cells: dict[int, list[Cell]] = defaultdict(list)
+    if not ids:
+        return cells
+    for row in reader.rows(_last_runs(reader, ids)):
+        cells[row.definition_id].insert(0, _cell(row))
+    return cells
+
+
+def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
+    latest = RUNS.alias("latest")
+    last = (
+        select(*(latest.c[name] for name in _OF_A_RUN))
+        .where(latest.c.definition_id == DEFINITIONS.c.id)
+        .order_by(latest.c.scheduled_for.desc())
+        .limit(CELLS)
+    )
+    some = DEFINITIONS.c.id.in_(ids)
+    if not reader.sqlite:
+        found = last.lateral("last")
+        return (
+            select(found)
+            .select_from(DEFINITIONS.join(found, true()))
+            .where(some)
+            .order_by(found.c.definition_id, found.c.scheduled_for.desc())
+        )
+    # SQLite has no LATERAL, but looks rows up by the ids of a correlated subquery.
+    own = last.with_only_columns(latest.c.id).correlate(DEFINITIONS)
+    return (
+        select(*(RUNS.c[name] for name in _OF_A_RUN))
+        .select_from(DEFINITIONS.join(RUNS, RUNS.c.id.in_(own)))
+        .where(some)
+        .order_by(RUNS.c.definition_id, RUNS.c.scheduled_for.desc())
+    )
+
+
+def _cell(row: Row[Any]) -> Cell:
+    return Cell(row.id, row.status, row.scheduled_for, _seconds(row), row.error_type)
+
+
+def _seconds(row: Row[Any]) -> float | None:
+    if row.status not in ("succeeded", "dead") or row.started_at is None:
+        return None
+    took: timedelta = row.finished_at - row.started_at
+    return max(0.0, took.total_seconds())

@@ -1,0 +1,161 @@
+"""The verbs of `CronJobs`: what the commands and the pages call, for your own code as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from .state import state_of
+from .types import Catchup, Overlap, TickReport
+
+if TYPE_CHECKING:
+    from .admin import Change
+    from .report import Verdict
+    from .tasks import Task
+
+
+class Verbs:
+    """The methods of `CronJobs` that act on the tables, each in the current app.
+
+    All but `tick` commit by themselves, at once, on a connection apart from ``db.session``.
+    """
+
+    def tick(
+        self,
+        *,
+        budget: float | None = None,
+        max_runs: int | None = None,
+        queues: Sequence[str] = (),
+    ) -> TickReport:
+        """Run one tick here and now: for tests, shells, and hosts of your own.
+
+        :param budget: seconds after which nothing more is claimed; default
+            ``CRONJOBS_TICK_BUDGET``.
+        :param max_runs: claim at most so many runs.
+        :param queues: only these queues; default all.
+        :returns: what it did.
+        :raises TablesMissing: the job tables do not exist.
+        :raises DatabaseTrouble: the database could not be used.
+
+        Works in any thread; timeouts, and cancelling a running handler, need the main one.
+        """
+        from .tick import TickOptions, tick
+
+        options = TickOptions(budget=budget, max_runs=max_runs, queues=tuple(queues))
+        return tick(state_of(), options)
+
+    def retry(self, run_id: int) -> Change:
+        """Queue a dead, cancelled or failed run again, for one attempt more at least.
+
+        :raises NotFound: there is no such run.
+        :raises StateConflict: its status does not allow it.
+        """
+        from .admin import retry
+
+        return retry(state_of(), run_id)
+
+    def cancel(self, run_id: int) -> Change:
+        """Cancel a run: at once if it waits; if it runs, its worker interrupts it within seconds.
+
+        :returns: the change; its status is ``running`` while the worker is still to follow.
+        :raises NotFound: there is no such run.
+        :raises StateConflict: it has ended already.
+        """
+        from .admin import cancel
+
+        return cancel(state_of(), run_id)
+
+    def pause(self, name: str) -> None:
+        """Pause a definition: none of its slots is recorded until `resume`.
+
+        :raises NotFound: there is none by that name.
+        """
+        from .admin import pause
+
+        pause(state_of(), name)
+
+    def resume(self, name: str) -> bool:
+        """Resume a definition from its next slot: what passed meanwhile is not made up.
+
+        :returns: False if it was not paused.
+        :raises NotFound: there is none by that name.
+        """
+        from .admin import resume
+
+        return resume(state_of(), name)
+
+    def run_now(self, name: str, payload: Mapping[str, object] | None = None) -> int:
+        """Queue a run of a definition, or of a task, due now.
+
+        :param payload: the handler's keyword arguments; by default the definition's own.
+        :returns: the run's id.
+        :raises NotFound: neither has that name.
+        :raises TypeError: the handler does not take *payload*.
+        :raises PayloadError: *payload* is not plain JSON.
+        """
+        from .admin import run_now
+
+        return run_now(state_of(), name, payload)
+
+    def prune(self, dry_run: bool = False) -> int:
+        """Delete the runs that are older than their retention, as some ticks do by themselves.
+
+        :param dry_run: only count them.
+        :returns: how many there were.
+        """
+        from .admin import prune
+
+        return prune(state_of(), dry_run)
+
+    def health(self) -> Verdict:
+        """Whether ticks come and runnable work is taken up in time."""
+        from .admin import health
+
+        return health(state_of())
+
+    def add_definition(
+        self,
+        name: str,
+        task: Task[..., object] | str,
+        *,
+        schedule: str,
+        payload: Mapping[str, object] | None = None,
+        timezone: str | None = None,
+        catchup: Catchup = "latest",
+        overlap: Overlap = "skip",
+    ) -> bool:
+        """Keep a definition in the database: one for each customer, say.
+
+        A definition of that name which was added before is changed to this; its next slot is found
+        anew if its schedule or zone changed.
+
+        :param name: unique among all definitions.
+        :param task: the task, or its name.
+        :param schedule: cron text; see `Schedule`.
+        :param payload: the handler's keyword arguments.
+        :param timezone: an IANA zone; default ``CRONJOBS_TIMEZONE``.
+        :returns: whether it is new.
+        :raises ScheduleError: the schedule or zone cannot be read.
+        :raises UnknownTask: no task has that name.
+        :raises TaskError: code declares a definition of that name.
+        """
+        from .handlers import declaration
+
+        state = state_of()
+        handler = state.registry.get(task) if isinstance(task, str) else task
+        declared = declaration(handler, schedule, name, payload, timezone, catchup, overlap)
+        from .scheduling import add_definition
+
+        return add_definition(state, declared.spec(state.settings))
+
+    def remove_definition(self, name: str) -> bool:
+        """Remove a definition that `add_definition` added, or that code no longer declares.
+
+        Its runs stay.
+
+        :returns: False if there was none.
+        :raises TaskError: this app's code declares it.
+        """
+        from .scheduling import remove_definition
+
+        return remove_definition(state_of(), name)
