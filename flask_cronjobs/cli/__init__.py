@@ -1,0 +1,15 @@
+"""The commands: ``flask jobs tick``, ``work`` and ``admin``. Only this package knows click."""
+
+from __future__ import annotations
+
+from .lazy import LazyGroup
+
+jobs_group: LazyGroup = LazyGroup(
+    "jobs",
+    {
+        "admin": f"{__name__}.admin:admin",
+        "tick": f"{__name__}.tick:tick_command",
+        "work": f"{__name__}.work:work_command",
+    },
+    help="Run the app's scheduled and background jobs.",
+)

@@ -1,0 +1,140 @@
+"""``flask jobs admin``: the overview; its commands are in the modules that are imported below."""
+
+from __future__ import annotations
+
+import click
+from flask.cli import with_appcontext
+
+from .. import report
+from ..report import Cell, DefinitionView, Overview
+from ..report.words import duration, plural
+from ..state import state_of
+from . import definitions, install, runs, upkeep
+from .group import JobsGroup
+from .output import heading, paint, print_json, since, table
+from .params import json_option
+
+_CELLS = {
+    "succeeded": ".",
+    "running": "r",
+    "queued": "q",
+    "failed": "f",
+    "dead": "D",
+    "cancelled": "c",
+    "skipped": "-",
+}
+
+
+@click.group("admin", cls=JobsGroup, invoke_without_command=True)
+@json_option
+@click.pass_context
+@with_appcontext
+def admin(ctx: click.Context, as_json: bool) -> None:
+    """See and manage the jobs; without a command, an overview."""
+    if ctx.invoked_subcommand is not None:
+        return
+    seen = report.overview(state_of())
+    if as_json:
+        print_json(seen)
+    else:
+        _print(seen)
+
+
+for _command in (
+    *runs.commands,
+    *definitions.commands,
+    *upkeep.commands,
+    *install.commands,
+):
+    admin.add_command(_command)
+
+
+def _print(seen: Overview) -> None:
+    click.echo(f"{paint(seen.verdict.word, seen.verdict.word.upper())}  {seen.verdict.sentence}")
+    _print_figures(seen)
+    _print_definitions(seen)
+    _print_dead(seen)
+    _print_orphans(seen)
+    if seen.doubts:
+        heading(f"{seen.doubts} effects are in doubt: flask jobs admin effects")
+
+
+def _print_figures(seen: Overview) -> None:
+    figures = seen.figures
+    waited = figures.oldest
+    oldest = "nothing waits" if waited is None else f"the oldest waits {duration(waited)}"
+    ran = sum(bucket.succeeded for bucket in seen.activity)
+    ticks = sum(bucket.ticks for bucket in seen.activity)
+    failed = sum(bucket.failed for bucket in seen.activity)
+    click.echo(f"overdue {figures.overdue} ({oldest})")
+    click.echo(f"running {figures.running} (stale {figures.stale})")
+    click.echo(f"dead in 24 h {figures.dead}")
+    click.echo(
+        f"last 24 h: {plural(ticks, 'tick')}, {ran:,} succeeded, {plural(failed, 'failed attempt')}"
+    )
+
+
+def _print_definitions(seen: Overview) -> None:
+    rows = seen.definitions.rows
+    if not rows:
+        heading("No definitions yet: add schedule= to a task; the next tick finds it")
+        return
+    heading("Definitions")
+    table(
+        ("NAME", "SCHEDULE", "LAST TEN", "NEXT"),
+        [
+            (row.name, f"{row.schedule} {row.timezone}", cells(row.cells), _next(row, seen))
+            for row in rows
+        ],
+        flexible=0,
+    )
+    _print_legend(rows)
+    if seen.definitions.after is not None:
+        click.echo(f"More: flask jobs admin definitions --after {seen.definitions.after}")
+
+
+def _print_legend(rows: tuple[DefinitionView, ...]) -> None:
+    seen = {cell.status for row in rows for cell in row.cells}
+    if seen:
+        click.echo(
+            "  ".join(f"{mark} {status}" for status, mark in _CELLS.items() if status in seen)
+        )
+
+
+def cells(shown: tuple[Cell, ...]) -> str:
+    """The last outcomes, a letter each, oldest first."""
+    return "".join(_CELLS.get(cell.status, "?") for cell in shown)
+
+
+def _next(row: DefinitionView, seen: Overview) -> str:
+    if row.broken:
+        return "broken"
+    if row.paused_at is not None:
+        return "paused"
+    if row.orphaned:
+        return "no task"
+    return since(seen.verdict.now, row.next_slots[0]) if row.next_slots else "never"
+
+
+def _print_dead(seen: Overview) -> None:
+    if not seen.dead:
+        return
+    heading("Dead, by task and error")
+    now = seen.verdict.now
+    table(
+        ("TASK", "ERROR", "COUNT", "NEWEST", "SAMPLE"),
+        [
+            (group.task, group.error_type, group.count, since(now, group.newest), group.sample_id)
+            for group in seen.dead
+        ],
+        flexible=0,
+    )
+
+
+def _print_orphans(seen: Overview) -> None:
+    if not seen.orphans:
+        return
+    heading("Waiting runs of tasks that this code does not declare")
+    now = seen.verdict.now
+    rows = [(orphan.task, orphan.count, since(now, orphan.oldest)) for orphan in seen.orphans]
+    table(("TASK", "COUNT", "OLDEST"), rows, flexible=0)

@@ -1,0 +1,88 @@
+"""``definitions``, ``pause``, ``resume``."""
+
+from __future__ import annotations
+
+import click
+
+from .. import admin, report
+from ..report import DefinitionView
+from ..report.words import duration
+from ..state import state_of
+from .group import JobsGroup
+from .output import paint, print_json, printable
+from .params import actor, json_option
+
+_group = JobsGroup("definitions")
+
+
+@_group.command("definitions")
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True)
+@click.option("--after", metavar="NAME", help="Only names later than this.")
+@json_option
+def definitions(limit: int, after: str | None, as_json: bool) -> None:
+    """List definitions: schedule, how they have been doing, the next three slots."""
+    page = report.definitions(state_of(), after, limit)
+    if as_json:
+        print_json({"definitions": page.rows, "after": page.after})
+        return
+    if not page.rows:
+        click.echo("No definitions yet: add schedule= to a task; the next tick finds it.")
+    for row in page.rows:
+        _print(row)
+    if page.after is not None:
+        click.echo(f"More: --after {page.after}", err=True)
+
+
+@_group.command("pause")
+@click.argument("name")
+def pause(name: str) -> None:
+    """Pause a definition: none of its slots is recorded until it is resumed."""
+    admin.pause(state_of(), name, actor())
+    click.echo(f"Paused {name}. To go on: flask jobs admin resume {name}")
+
+
+@_group.command("resume")
+@click.argument("name")
+def resume(name: str) -> None:
+    """Resume a definition from its next slot; what passed meanwhile is not made up."""
+    if admin.resume(state_of(), name, actor()):
+        click.echo(f"Resumed {name}.")
+    else:
+        click.echo(f"{name} is not paused.")
+
+
+commands: tuple[click.Command, ...] = tuple(_group.commands.values())
+
+
+def _print(row: DefinitionView) -> None:
+    name = click.style(printable(row.name), bold=True)
+    click.echo(f"{name}  {printable(row.schedule)}  {printable(row.timezone)}")
+    counts = ", ".join(f"{paint(status)} {number}" for status, number in _counts(row).items())
+    took = "" if row.last_seconds is None else f"; the last took {duration(row.last_seconds)}"
+    task = "" if row.task == row.name else f"task {printable(row.task)}; "
+    click.echo(f"  {task}last ten: {counts or 'no run yet'}{took}")
+    for line in _notes(row):
+        click.echo(f"  {line}")
+
+
+def _counts(row: DefinitionView) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for cell in row.cells:
+        counts[cell.status] = counts.get(cell.status, 0) + 1
+    return counts
+
+
+def _notes(row: DefinitionView) -> list[str]:
+    notes: list[str] = []
+    if row.broken is not None:
+        notes.append(paint("error", f"broken: {printable(row.broken)}"))
+    if row.orphaned:
+        notes.append(paint("warning", "this app's code declares no task by that name"))
+    elif row.undeclared:
+        notes.append(paint("warning", "this app's code does not declare it any more"))
+    if row.paused_at is not None:
+        notes.append(paint("warning", "paused"))
+    if row.next_slots:
+        slots = ", ".join(f"{slot:%a %Y-%m-%d %H:%M}" for slot in row.next_slots)
+        notes.append(f"next: {slots}")
+    return notes

@@ -1,0 +1,35 @@
+"""The group that commands belong to: our errors in one line, typos with a suggestion."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import click
+from flask.cli import AppGroup
+
+from ..errors import CronJobsError
+
+
+class JobsGroup(AppGroup):
+    """A group of commands that run in the app's context.
+
+    Our errors end a command with one line and exit code 1.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the command, and turn our errors into click's."""
+        try:
+            return super().invoke(ctx)
+        except CronJobsError as error:
+            raise click.ClickException(str(error)) from error
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that *args* begin with; a typo gets a suggestion."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
+            hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+            raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)

@@ -1,0 +1,168 @@
+"""``crontab``: what wakes the jobs, as text to install."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from flask import Flask
+from flask.cli import ScriptInfo, pass_script_info
+
+from ..errors import SetupError
+from ..state import state_of
+from .group import JobsGroup
+from .output import print_json
+from .params import json_option
+
+_group = JobsGroup("install")
+
+
+@dataclass(frozen=True)
+class Wake:
+    """What a tick needs to start without a login shell: everything by its absolute path.
+
+    :ivar command: the program and its arguments.
+    :ivar app: what FLASK_APP must say; None where Flask finds the app by itself.
+    :ivar grace: seconds that a handler may go on after SIGTERM, and again after its interruption.
+    """
+
+    folder: Path
+    command: tuple[str, ...]
+    app: str | None
+    log: Path
+    grace: float
+
+    @property
+    def line(self) -> str:
+        """The crontab line: cron knows neither our PATH nor our folder, and ends it at a ``%``."""
+        app = f"FLASK_APP={shlex.quote(self.app)} " if self.app else ""
+        tick = " ".join(shlex.quote(part) for part in self.command)
+        text = (
+            f"* * * * * cd {shlex.quote(str(self.folder))} && {app}{tick} "
+            f">> {shlex.quote(str(self.log))} 2>&1"
+        )
+        return text.replace("%", "\\%")
+
+    @property
+    def service(self) -> str:
+        """The systemd unit of one tick."""
+        app = f"Environment={_quoted('FLASK_APP=' + self.app)}\n" if self.app else ""
+        return (
+            "[Unit]\n"
+            "Description=Flask-CronJobs: one tick\n"
+            "\n"
+            "[Service]\n"
+            "Type=oneshot\n"
+            f"WorkingDirectory={_escaped(str(self.folder))}\n"
+            f"{app}"
+            f"ExecStart={' '.join(_quoted(part) for part in self.command)}\n"
+            "# First the tick alone is told: it lets the handlers finish.\n"
+            "KillMode=mixed\n"
+            f"TimeoutStopSec={self.grace * 2 + 10:.0f}\n"
+        )
+
+    @property
+    def timer(self) -> str:
+        """The systemd timer that starts it each minute.
+
+        A oneshot that is still at work is not started twice: ticks on one host take turns.
+        """
+        return (
+            "[Unit]\n"
+            "Description=Flask-CronJobs: a tick each minute\n"
+            "\n"
+            "[Timer]\n"
+            "OnCalendar=*-*-* *:*:00\n"
+            "AccuracySec=1s\n"
+            "\n"
+            "[Install]\n"
+            "WantedBy=timers.target\n"
+        )
+
+
+@_group.command("crontab")
+@click.option("--systemd", is_flag=True, help="Print systemd units instead.")
+@click.option("--log", "log", type=click.Path(dir_okay=False, path_type=Path), help="The log file.")
+@json_option
+@pass_script_info
+def crontab(info: ScriptInfo, systemd: bool, log: Path | None, as_json: bool) -> None:
+    """Print the crontab line to install, or systemd units.
+
+    The line works in cron's bare environment: all paths are absolute. Install it by
+    `(crontab -l; flask jobs admin crontab) | crontab -`.
+    """
+    state = state_of()
+    wake = _wake(info, log or _log(state.app), state.settings.shutdown_grace)
+    if as_json:
+        print_json({"crontab": wake.line, "service": wake.service, "timer": wake.timer})
+    elif systemd:
+        click.echo(f"# /etc/systemd/system/cronjobs.service\n{wake.service}")
+        click.echo(f"# /etc/systemd/system/cronjobs.timer\n{wake.timer}")
+        click.echo("# Then: systemctl daemon-reload && systemctl enable --now cronjobs.timer")
+    else:
+        click.echo(wake.line)
+        _warn_of_log(wake.log)
+
+
+commands: tuple[click.Command, ...] = tuple(_group.commands.values())
+
+
+def _wake(info: ScriptInfo, log: Path, grace: float) -> Wake:
+    app = info.app_import_path
+    return Wake(
+        folder=Path.cwd(),
+        command=(*_flask(), "jobs", "tick"),
+        app=_absolute_app(app) if app else None,
+        log=log.absolute(),
+        grace=grace,
+    )
+
+
+def _log(app: Flask) -> Path:
+    """A log in the instance folder, if that exists: without its log, the line runs nothing."""
+    instance = Path(app.instance_path)
+    return (instance if instance.is_dir() else Path.cwd()) / "cronjobs.log"
+
+
+def _absolute_app(app: str) -> str:
+    """FLASK_APP with its file, if it names one, by an absolute path; a module's name stays."""
+    path, colon, rest = app.partition(":")
+    if path.endswith(".py") or os.sep in path:
+        return f"{Path(path).absolute()}{colon}{rest}"
+    return app
+
+
+def _flask() -> tuple[str, ...]:
+    """The ``flask`` beside this Python, or this Python with ``-m flask``."""
+    beside = Path(sys.executable).with_name("flask")
+    if beside.is_file() and os.access(beside, os.X_OK):
+        return (str(beside),)
+    return (sys.executable or _python(), "-m", "flask")
+
+
+def _python() -> str:
+    found = shutil.which("python3")
+    if found is None:
+        raise SetupError("No Python is found on PATH. Write the crontab line by hand.")
+    return found
+
+
+def _escaped(text: str) -> str:
+    """*text* for a unit file, where ``%`` begins a specifier."""
+    return text.replace("%", "%%")
+
+
+def _quoted(text: str) -> str:
+    """*text* as one word of a unit file."""
+    plain = _escaped(text).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    return f'"{plain}"' if any(char in plain for char in " \t\"';\\") else plain
+
+
+def _warn_of_log(log: Path) -> None:
+    if not log.parent.is_dir():
+        click.echo(f"The folder of the log does not exist yet: mkdir -p {log.parent}", err=True)

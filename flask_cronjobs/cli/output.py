@@ -1,0 +1,147 @@
+"""Printing: tables that fit 80 columns and a pipe, colors only on a terminal, JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timezone
+from typing import Any, cast
+
+import click
+
+from ..report.words import ago
+
+#: The width where it is not a terminal that says another.
+WIDTH = 80
+_GAP = "  "
+_LEAST = 6
+
+COLORS = {
+    "succeeded": "green",
+    "running": "cyan",
+    "failed": "yellow",
+    "dead": "red",
+    "cancelled": "bright_black",
+    "skipped": "bright_black",
+    "ok": "green",
+    "info": "blue",
+    "warning": "yellow",
+    "error": "red",
+    "late": "red",
+    "never": "red",
+    "overdue": "red",
+    "in_doubt": "red",
+    "begun": "cyan",
+    "done": "green",
+}
+
+
+def paint(word: str, text: str | None = None) -> str:
+    """*text* in the color of *word* (a status, a level); `click.echo` keeps it out of pipes."""
+    return click.style(text if text is not None else word, fg=COLORS.get(word))
+
+
+def paragraph(first: str, rest: str, text: str) -> None:
+    """Print *text* wrapped: *first* before its first line, *rest* before the others."""
+    click.echo(click.wrap_text(printable(text), width(), first, rest))
+
+
+def heading(text: str) -> None:
+    """A line above what follows."""
+    click.echo()
+    click.secho(text, bold=True)
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]], flexible: int = -1) -> None:
+    """Print *rows* in columns.
+
+    :param flexible: the column that is cut first where the whole is too wide.
+    """
+    if not rows:
+        return
+    cells = [[_plain(cell) for cell in row] for row in rows]
+    widths = [max(len(line[at]) for line in [list(headers), *cells]) for at in range(len(headers))]
+    widths = _fitted(widths, flexible % len(headers))
+    click.secho(_line(headers, widths), bold=True)
+    for line in cells:
+        click.echo(_painted(line, widths))
+
+
+def _plain(cell: object) -> str:
+    """A cell on one line, without what a terminal would obey."""
+    text = "" if cell is None else str(cell)
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def printable(text: str) -> str:
+    """*text* with its lines, without what a terminal would obey."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
+
+
+def _fitted(widths: list[int], flexible: int) -> list[int]:
+    over = sum(widths) + len(_GAP) * (len(widths) - 1) - width()
+    order = [flexible, *sorted(range(len(widths)), key=lambda at: -widths[at])]
+    for at in order:
+        if over <= 0:
+            break
+        taken = min(over, max(0, widths[at] - _LEAST))
+        widths[at] -= taken
+        over -= taken
+    return widths
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (cut(cell, size).ljust(size) for cell, size in zip(cells, widths, strict=True))
+    return _GAP.join(padded).rstrip()
+
+
+def _painted(cells: Sequence[str], widths: Sequence[int]) -> str:
+    parts: list[str] = []
+    for cell, size in zip(cells, widths, strict=True):
+        text = cut(cell, size).ljust(size)
+        parts.append(paint(cell, text) if cell in COLORS else text)
+    return _GAP.join(parts).rstrip()
+
+
+def cut(text: str, size: int) -> str:
+    """*text* in at most *size* characters."""
+    return text if len(text) <= size else f"{text[: max(0, size - 1)]}…"
+
+
+def width() -> int:
+    """How wide a line may be."""
+    if sys.stdout.isatty():
+        return max(40, shutil.get_terminal_size((WIDTH, 24)).columns)
+    return WIDTH
+
+
+def moment(value: datetime | None) -> str:
+    """*value* as ``2026-01-31 09:30:00 UTC``; ``-`` for None."""
+    return "-" if value is None else f"{value.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def since(now: datetime, value: datetime | None) -> str:
+    """*value* as its distance from *now*, such as ``3 min ago``."""
+    return "-" if value is None else ago((now - value).total_seconds())
+
+
+def plain_data(value: Any) -> Any:
+    """*value* as JSON can say it: dataclasses as objects, times as ISO 8601 texts in UTC."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat()
+    if isinstance(value, (list, tuple)):
+        return [plain_data(member) for member in cast("Sequence[Any]", value)]
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {key: plain_data(member) for key, member in members.items()}
+    return value
+
+
+def print_json(value: object) -> None:
+    """Print *value* as JSON."""
+    click.echo(json.dumps(plain_data(value), indent=2))

@@ -1,0 +1,108 @@
+"""What commands take: ages, payloads, filters of runs; and who calls them."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from ..report import RunFilter
+from ..types import STATUSES
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]*)")
+
+
+if TYPE_CHECKING:
+    # A class with a parameter only since click 8.2.
+    _Number = click.ParamType[float]
+    _Object = click.ParamType[dict[str, Any]]
+else:
+    _Number = _Object = click.ParamType
+
+
+class Age(_Number):
+    """A duration such as ``90s``, ``30m``, ``2h``, ``1d``, ``2w``; in seconds."""
+
+    name = "age"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """*value* in seconds."""
+        if isinstance(value, (int, float)):
+            return float(value)
+        match = _AGE.fullmatch(str(value).strip().lower())
+        unit = match and (match[2] or "s")
+        if match is None or unit not in _UNITS:
+            self.fail(f"{value!r} is no age. Write 90s, 30m, 2h, 1d or 2w.", param, ctx)
+        return float(match[1]) * _UNITS[unit]
+
+
+class Payload(_Object):
+    """A JSON object."""
+
+    name = "json"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, Any]:
+        """The object."""
+        try:
+            found = cast("object", value if isinstance(value, dict) else json.loads(value))
+        except ValueError as error:
+            self.fail(f"this is no JSON: {error}.", param, ctx)
+        if not isinstance(found, dict):
+            self.fail("give an object of arguments, such as '{\"user_id\": 1}'.", param, ctx)
+        return cast("dict[str, Any]", found)
+
+
+_FILTERS = (
+    click.option("--status", type=click.Choice(STATUSES), help="Only runs of this status."),
+    click.option("--task", metavar="NAME", help="Only runs of this task."),
+    click.option("--queue", metavar="NAME", help="Only runs of this queue."),
+    click.option("--definition", metavar="NAME", help="Only runs of this definition's slots."),
+    click.option("--error", metavar="TEXT", help="Only if the error's type or message has TEXT."),
+    click.option("--older-than", type=Age(), metavar="AGE", help="Ended (or due) before, as 2h."),
+    click.option("--newer-than", type=Age(), metavar="AGE", help="Ended (or due) since, as 2h."),
+    click.option("--overdue", is_flag=True, help="Only runs that have waited for too long."),
+    click.option("--stale", is_flag=True, help="Only running runs whose lease ran out."),
+)
+
+
+def filtered(command: F) -> F:
+    """Give *command* the options of a filter; it gets them as ``which``, a `RunFilter`."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        names = RunFilter.__dataclass_fields__.keys() & kwargs.keys()
+        which = RunFilter(**{name: kwargs.pop(name) for name in names})
+        return command(*args, which=which, **kwargs)
+
+    call.__name__, call.__doc__ = command.__name__, command.__doc__
+    wrapped: Any = call
+    # The options and arguments that decorators below have noted already.
+    wrapped.__click_params__ = list(getattr(command, "__click_params__", []))
+    for option in reversed(_FILTERS):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[no-any-return]
+
+
+def json_option(command: F) -> F:
+    """Give *command* ``--json``; it gets ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def actor() -> str:
+    """Who calls, for the log."""
+    try:
+        return f"{getpass.getuser()} (shell)"
+    except (KeyError, OSError):
+        # A container's user need not have a name.
+        return f"uid {os.getuid()} (shell)" if hasattr(os, "getuid") else "shell"

@@ -1,0 +1,236 @@
+"""``list``, ``show``, ``retry``, ``cancel``, ``run``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import click
+
+from .. import admin, report
+from ..admin import BulkResult, Change, Progress
+from ..errors import CronJobsError, NotFound
+from ..report import Attempt, RunFilter, RunPage, RunRow, RunView
+from ..report.words import duration, plural
+from ..state import State, state_of
+from ..types import JSON
+from .group import JobsGroup
+from .output import heading, moment, paint, print_json, printable, since, table
+from .params import Payload, actor, filtered, json_option
+
+#: A bulk of this many runs shows how far it is.
+_LONG = 500
+
+_group = JobsGroup("runs")
+
+
+@_group.command("list")
+@filtered
+@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True)
+@click.option("--before", type=click.IntRange(1), metavar="ID", help="Only runs with smaller ids.")
+@json_option
+def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -> None:
+    """List runs, newest first."""
+    page = _page(state_of(), which, before, limit)
+    if as_json:
+        print_json({"runs": page.rows, "before": page.before})
+        return
+    if not page.rows:
+        click.echo("No run matches." if which != RunFilter() else "There are no runs yet.")
+        return
+    table(
+        ("ID", "STATUS", "TASK", "TRY", "WHEN", "ERROR"),
+        [_row(row, page) for row in page.rows],
+    )
+    if page.before is not None:
+        click.echo(f"Older: --before {page.before}", err=True)
+
+
+@_group.command("show")
+@click.argument("run_id", metavar="ID", type=click.IntRange(1))
+@json_option
+def show(run_id: int, as_json: bool) -> None:
+    """Show one run: its payload, its attempts with times, workers, errors and stacks."""
+    view = report.run(state_of(), run_id)
+    if view is None:
+        raise NotFound(f"There is no run {run_id}; it may have been pruned.")
+    if as_json:
+        print_json(view)
+    else:
+        _print(view)
+
+
+@_group.command("retry")
+@click.argument("ids", metavar="[ID]...", nargs=-1, type=click.IntRange(1))
+@filtered
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def retry(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
+    """Queue runs again: by their ids, or dead ones (or of --status) that a filter finds."""
+    state = state_of()
+    if _by_id(ids, which):
+        _each(ids, lambda run_id: admin.retry(state, run_id, actor()), "queued again")
+        return
+    found = admin.retriable_ids(state, which)
+    _bulk("Retry", found, yes, lambda some, on: admin.retry_many(state, some, actor(), on))
+
+
+@_group.command("cancel")
+@click.argument("ids", metavar="[ID]...", nargs=-1, type=click.IntRange(1))
+@filtered
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
+    """Cancel runs: by their ids, or those not ended (or of --status) that a filter finds."""
+    state = state_of()
+    if _by_id(ids, which):
+        _each(ids, lambda run_id: admin.cancel(state, run_id, actor()), "cancelled")
+        return
+    found = admin.cancellable_ids(state, which)
+    _bulk("Cancel", found, yes, lambda some, on: admin.cancel_many(state, some, actor(), on))
+
+
+@_group.command("run")
+@click.argument("name")
+@click.option("--payload", type=Payload(), metavar="JSON", help="The handler's arguments.")
+@json_option
+def run(name: str, payload: dict[str, JSON] | None, as_json: bool) -> None:
+    """Queue a run of a definition, or of a task, due now."""
+    try:
+        run_id = admin.run_now(state_of(), name, payload, actor())
+    except TypeError as error:
+        raise click.ClickException(f"{error}. Give its arguments as --payload JSON.") from error
+    if as_json:
+        print_json({"id": run_id})
+    else:
+        click.echo(f"Queued run {run_id} of {name}. The next tick takes it up.")
+
+
+commands: tuple[click.Command, ...] = tuple(_group.commands.values())
+
+
+def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
+    """A full page, however many searches it takes."""
+    rows: tuple[RunRow, ...] = ()
+    while True:
+        page = report.runs(state, which, before, limit - len(rows))
+        rows += page.rows
+        if not page.partial or len(rows) >= limit:
+            return replace(page, rows=rows)
+        before = page.before
+
+
+def _row(row: RunRow, page: RunPage) -> Sequence[object]:
+    when = since(page.now, row.finished_at or row.started_at or row.run_at)
+    if row.status in ("queued", "failed"):
+        when = since(page.now, row.run_at)
+    error = row.error_type if row.status != "skipped" else row.last_error
+    return row.id, row.status, row.task, f"{row.attempts}/{row.max_attempts}", when, error
+
+
+def _print(view: RunView) -> None:
+    row = view.row
+    click.echo(f"Run {row.id} of {printable(row.task)}: {paint(row.status)}")
+    for label, value in _facts(view):
+        if value not in (None, "-", ""):
+            click.echo(f"  {label:<16} {printable(str(value))}")
+    _print_json("Payload", view.payload)
+    if view.result is not None:
+        _print_json("Result", view.result)
+    if view.last_error and not view.tries:
+        heading("Note")
+        click.echo(printable(view.last_error))
+    for attempt in view.tries:
+        _print_attempt(attempt)
+
+
+def _facts(view: RunView) -> list[tuple[str, object]]:
+    row = view.row
+    progress = None if row.progress is None else f"{row.progress:.0%} {view.progress_message or ''}"
+    return [
+        ("definition", row.definition),
+        ("queue", row.queue),
+        ("priority", row.priority or None),
+        ("attempts", f"{row.attempts} of {row.max_attempts}"),
+        ("scheduled for", moment(row.scheduled_for)),
+        ("due", f"{moment(row.run_at)} ({since(view.now, row.run_at)})"),
+        ("started", moment(row.started_at)),
+        ("finished", moment(row.finished_at)),
+        ("held by", row.locked_by),
+        ("lease until", moment(row.locked_until)),
+        ("cancel asked", moment(view.cancel_requested_at)),
+        ("progress", progress),
+        ("idempotency key", view.idempotency_key),
+        ("concurrency key", view.concurrency_key and f"{view.concurrency_key} "
+         f"(at most {view.concurrency_limit} at once)"),
+    ]  # fmt: skip
+
+
+def _print_json(title: str, value: JSON) -> None:
+    heading(title)
+    click.echo(printable(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def _print_attempt(attempt: Attempt) -> None:
+    took = "" if attempt.seconds is None else f", took {duration(attempt.seconds)}"
+    heading(f"Attempt {attempt.number}: {attempt.outcome}")
+    click.echo(f"  {moment(attempt.started_at)} to {moment(attempt.ended_at)}{took}")
+    if attempt.worker:
+        click.echo(f"  worker {printable(attempt.worker)}")
+    if attempt.error_type or attempt.error:
+        error = ": ".join(part for part in (attempt.error_type, attempt.error) if part)
+        click.echo(f"  {printable(error)}")
+    if attempt.stack:
+        click.echo(printable(attempt.stack).rstrip())
+
+
+def _by_id(ids: Sequence[int], which: RunFilter) -> bool:
+    if ids and which != RunFilter():
+        raise click.UsageError("Give ids or a filter, not both.")
+    if not ids and which == RunFilter():
+        raise click.UsageError("Give ids, or a filter such as --task NAME. See --help.")
+    return bool(ids)
+
+
+def _each(ids: Sequence[int], change: Callable[[int], Change], done: str) -> None:
+    refused = 0
+    for run_id in ids:
+        try:
+            changed = change(run_id)
+        except CronJobsError as error:
+            refused += 1
+            click.echo(f"Error: {error}", err=True)
+            continue
+        asked = changed.status == "running"
+        what = "asked its worker to stop" if asked else done
+        click.echo(f"Run {run_id} of {printable(changed.task)}: {what}.")
+    if refused:
+        raise click.exceptions.Exit(1)
+
+
+def _bulk(
+    verb: str,
+    ids: Sequence[int],
+    yes: bool,
+    change: Callable[[Sequence[int], Progress | None], BulkResult],
+) -> None:
+    if not ids:
+        click.echo("No run matches.")
+        return
+    if not yes:
+        click.confirm(f"{verb} {plural(len(ids), 'run')}?", abort=True)
+    with progress_bar(verb, len(ids)) as advance:
+        result = change(ids, advance)
+    left = f"; {result.left:,} had moved on" if result.left else ""
+    click.echo(f"{verb}: {plural(result.changed, 'run')} changed{left}.")
+
+
+@contextmanager
+def progress_bar(label: str, length: int) -> Generator[Progress | None, None, None]:
+    """A progress bar, on a terminal and for long work; else nothing."""
+    if length < _LONG or not sys.stdout.isatty():
+        yield None
+        return
+    with click.progressbar(length=length, label=label) as bar:
+        yield bar.update

@@ -1,0 +1,150 @@
+"""``flask jobs tick``: what crontab calls each minute."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import click
+from flask.cli import with_appcontext
+
+from ..errors import CronJobsError
+from ..log import LOST, logger
+from ..state import state_of
+from ..tick import TickOptions, tick
+from ..types import Outcome, RecordedSlot, TickReport
+
+
+@contextmanager
+def one_line_errors() -> Generator[None]:
+    """Turn an error of ours into one line on standard error and exit status 1."""
+    try:
+        yield
+    except CronJobsError as error:
+        raise click.ClickException(" ".join(str(error).split())) from error
+
+
+def say_warnings() -> None:
+    """Where the app does not configure logging, print warnings, but not what `Printer` prints."""
+    if logger.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.addFilter(lambda record: getattr(record, "cronjobs_event", LOST) == LOST)
+    logger.addHandler(handler)
+
+
+class Printer:
+    """Prints one line a run, or keeps them all for ``--json``."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.runs: list[dict[str, object]] = []
+        self.slots: list[dict[str, object]] = []
+
+    def outcome(self, outcome: Outcome) -> None:
+        """One attempt came to its outcome."""
+        if outcome.kind == "released" and outcome.seconds == 0:
+            return  # Handed back before it began: its run is somebody else's line.
+        if self.as_json:
+            self.runs.append(_run(outcome))
+            return
+        why = f"  {outcome.error_type}: {_first_line(outcome.error)}" if outcome.error else ""
+        click.echo(
+            f"{outcome.kind:<9}  {outcome.job_type}  run {outcome.id}  attempt {outcome.attempt}  "
+            f"{outcome.seconds * 1000:.0f} ms{why}"
+        )
+
+    def slot(self, slot: RecordedSlot) -> None:
+        """A slot became a run, which is printed when it ran, or was skipped."""
+        if self.as_json:
+            self.slots.append({**asdict(slot), "at": slot.at.isoformat()})
+        elif slot.skipped:
+            click.echo(f"skipped    {slot.job_type}  {slot.skipped} slot(s)  {slot.reason}")
+
+    def summary(self, report: TickReport) -> None:
+        """The last line; nothing if nothing was due."""
+        if self.as_json:
+            everything = {"tick": asdict(report), "slots": self.slots, "runs": self.runs}
+            click.echo(json.dumps(everything))
+        elif report.runs or report.skipped or report.reclaimed or report.lost:
+            names = ("succeeded", "failed", "dead", "cancelled", "released", "lost")
+            counts = [f"{getattr(report, name)} {name}" for name in names if getattr(report, name)]
+            click.echo(f"tick: {', '.join(counts) or 'no runs'} in {report.seconds:.1f} s")
+
+
+@click.command("tick")
+@click.option("--workers", type=click.IntRange(1, 64), help="Processes. [CRONJOBS_WORKERS]")
+@click.option(
+    "--budget",
+    type=click.FloatRange(0.1, 86400),
+    help="Seconds after which nothing more is claimed. [CRONJOBS_TICK_BUDGET]",
+)
+@click.option("--max-runs", type=click.IntRange(1), help="Claim at most so many runs a worker.")
+@click.option("--queue", "queues", multiple=True, help="Only this queue; may be repeated.")
+@click.option(
+    "--jitter",
+    type=click.FloatRange(0, 59),
+    default=0.0,
+    help="Wait up to so many seconds first, so that hosts do not all wake at once.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what is due, and change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_appcontext
+def tick_command(
+    workers: int | None,
+    budget: float | None,
+    max_runs: int | None,
+    queues: tuple[str, ...],
+    jitter: float,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Run what is due, once. Install it in crontab: flask jobs admin crontab
+
+    Prints nothing if nothing was due, since cron mails what is printed. Exits 0 if the tick did its
+    work (failed jobs are the table's business), 1 if it could not, 2 for wrong usage.
+    """
+    state = state_of()
+    if dry_run:
+        from .dry_run import print_due
+
+        with one_line_errors():
+            print_due(state, queues, as_json)
+        return
+    time.sleep(random.uniform(0, jitter))
+    printer = Printer(as_json)
+    options = TickOptions(
+        workers=workers,
+        budget=budget,
+        max_runs=max_runs,
+        queues=queues,
+        own_process=True,
+        on_outcome=printer.outcome,
+        on_slot=printer.slot,
+    )
+    say_warnings()
+    with one_line_errors():
+        printer.summary(tick(state, options))
+
+
+def _run(outcome: Outcome) -> dict[str, object]:
+    return {
+        "run_id": outcome.id,
+        "task": outcome.job_type,
+        "attempt": outcome.attempt,
+        "outcome": outcome.kind,
+        "ms": round(outcome.seconds * 1000, 1),
+        "error_type": outcome.error_type,
+        "error": outcome.error,
+    }
+
+
+def _first_line(text: str) -> str:
+    lines = text.splitlines()
+    return lines[0][:200] if lines else ""

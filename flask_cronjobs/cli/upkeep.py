@@ -1,0 +1,113 @@
+"""``effects``, ``prune``, ``init``, ``doctor``."""
+
+from __future__ import annotations
+
+import click
+
+from .. import admin, report
+from ..report.doctor import Finding, examine
+from ..report.words import plural
+from ..state import state_of
+from ..store import create_tables
+from .group import JobsGroup
+from .output import paint, paragraph, print_json, since, table
+from .params import actor, json_option
+from .runs import progress_bar
+
+_group = JobsGroup("upkeep")
+
+
+@_group.command("effects")
+@click.option("--done", metavar="KEY", help="Settle one in doubt: it was done.")
+@click.option("--redo", metavar="KEY", help="Settle one in doubt: it was not; do it again.")
+@click.option("--all", "everything", is_flag=True, help="List those that are done as well.")
+@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
+@click.option("--before", type=click.IntRange(1), metavar="ID", help="Only with smaller ids.")
+@json_option
+def effects(
+    done: str | None,
+    redo: str | None,
+    everything: bool,
+    limit: int,
+    before: int | None,
+    as_json: bool,
+) -> None:
+    """List effects begun or in doubt, and settle them."""
+    if done is not None and redo is not None:
+        raise click.UsageError("Give --done or --redo, not both.")
+    if done is not None:
+        admin.effect_done(state_of(), done, actor())
+        click.echo(f"{done}: done, and will not be done again.")
+    elif redo is not None:
+        admin.effect_redo(state_of(), redo, actor())
+        click.echo(f"{redo}: its mark is gone; the next call does it.")
+    else:
+        _list_effects(everything, limit, before, as_json)
+
+
+@_group.command("prune")
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@json_option
+def prune(dry_run: bool, as_json: bool) -> None:
+    """Delete runs that are older than their retention; ticks do so as well, a little each."""
+    state = state_of()
+    found = admin.prune(state, dry_run=True)
+    if not dry_run:
+        with progress_bar("Prune", found) as advance:
+            found = admin.prune(state, actor=actor(), progress=advance)
+    if as_json:
+        print_json({"runs": found, "dry_run": dry_run})
+    else:
+        click.echo(f"{'Would prune' if dry_run else 'Pruned'} {plural(found, 'run')}.")
+
+
+@_group.command("init")
+@json_option
+def init(as_json: bool) -> None:
+    """Create the job tables that do not exist yet. (Or use your migrations.)"""
+    created = create_tables(state_of().engine)
+    if as_json:
+        print_json({"created": created})
+    elif created:
+        click.echo(f"Created {', '.join(created)}.")
+    else:
+        click.echo("All tables exist.")
+
+
+@_group.command("doctor")
+@json_option
+def doctor(as_json: bool) -> None:
+    """Look for what is wrong, and say what to do; exit 1 if anything is an error."""
+    findings = examine(state_of())
+    if as_json:
+        print_json({"findings": findings})
+    else:
+        for finding in findings:
+            _print(finding)
+    if any(finding.level == "error" for finding in findings):
+        raise click.exceptions.Exit(1)
+
+
+commands: tuple[click.Command, ...] = tuple(_group.commands.values())
+
+
+def _list_effects(everything: bool, limit: int, before: int | None, as_json: bool) -> None:
+    with report.reading(state_of()) as reader:
+        rows = report.effects(reader, open_only=not everything, before=before, limit=limit)
+        now = reader.now
+    if as_json:
+        print_json({"effects": rows, "before": rows[-1].id if len(rows) == limit else None})
+        return
+    if not rows:
+        click.echo("No effects." if everything else "No effect is being done or in doubt.")
+    table(
+        ("ID", "STATE", "RUN", "SINCE", "KEY"),
+        [(row.id, row.state, row.run_id, since(now, row.created_at), row.key) for row in rows],
+    )
+
+
+def _print(finding: Finding) -> None:
+    level = paint(finding.level, f"{finding.level:<8}")
+    paragraph(level, " " * 8, f"{finding.id}: {finding.what}")
+    if finding.todo:
+        paragraph(" " * 8 + "-> ", " " * 11, finding.todo)

@@ -1,0 +1,34 @@
+"""``flask jobs work``: for containers without cron."""
+
+from __future__ import annotations
+
+import click
+from flask.cli import with_appcontext
+
+from ..resident import serve
+from ..state import state_of
+from ..tick import TickOptions
+from .tick import Printer, one_line_errors, say_warnings
+
+
+@click.command("work")
+@click.option("--workers", type=click.IntRange(1, 64), help="Processes. [CRONJOBS_WORKERS]")
+@click.option("--queue", "queues", multiple=True, help="Only this queue; may be repeated.")
+@with_appcontext
+def work_command(workers: int | None, queues: tuple[str, ...]) -> None:
+    """Run what is due, and stay: for containers without cron.
+
+    Does each minute what a tick does, looks four times a second for new runs, and stops gracefully
+    at SIGTERM and SIGINT. Any number of these and of ticks may run at once.
+    """
+    printer = Printer(as_json=False)
+    options = TickOptions(
+        workers=workers,
+        queues=queues,
+        own_process=True,
+        on_outcome=printer.outcome,
+        on_slot=printer.slot,
+    )
+    say_warnings()
+    with one_line_errors():
+        serve(state_of(), options)

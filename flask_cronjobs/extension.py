@@ -1,0 +1,269 @@
+"""The face: `CronJobs`, what an app sees of the extension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+
+from .checks import check_task, check_unscheduled
+from .config import read_settings
+from .enqueueing import watch_commits
+from .errors import SetupError
+from .handlers import Declaration, Registry
+from .lending import lend_tables
+from .models import JobRun
+from .options import TaskOptions
+from .retry import Retry, RetryCallable
+from .state import EXTENSION, Actor, Authorize, State, state_of
+from .tasks import Task
+from .types import Catchup, InDoubt, Overlap
+from .verbs import Verbs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class CronJobs(Verbs):
+    """Scheduled and background work for a Flask app.
+
+    :param app: the app; or call `init_app` later.
+    :param authorize: asked ``"read"`` or ``"act"`` on every request to the pages; true lets it
+        pass. Without it the pages are closed, but in debug mode.
+    :param actor: names who acts on the pages, for the log.
+
+    Tasks belong to the instance; everything else belongs to each app that it is initialized on.
+    """
+
+    def __init__(
+        self,
+        app: Flask | None = None,
+        *,
+        authorize: Authorize | None = None,
+        actor: Actor | None = None,
+    ) -> None:
+        self._registry = Registry()
+        self._authorize = authorize
+        self._actor = actor
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(
+        self, app: Flask, *, authorize: Authorize | None = None, actor: Actor | None = None
+    ) -> None:
+        """Initialize the extension on *app*, after its `SQLAlchemy`.
+
+        1. Read ``CRONJOBS_*``. 2. Lend the job tables to the app's metadata. 3. Add the commands
+        and the pages.
+
+        :param authorize: as for the class, for this app.
+        :param actor: as for the class, for this app.
+        :raises SetupError: Flask-SQLAlchemy is not initialized on the app yet, or this is the
+            second time.
+        :raises ConfigError: a ``CRONJOBS_*`` value cannot be right.
+        """
+        if EXTENSION in app.extensions:
+            raise SetupError(f"Flask-CronJobs is initialized on the app {app.name!r} already.")
+        settings = read_settings(app.config)
+        db = _database(app)
+        state = State(
+            app, db, settings, self._registry, authorize or self._authorize, actor or self._actor
+        )
+        lend_tables(db.metadata, state.engine.dialect.name)
+        app.extensions[EXTENSION] = state
+        watch_commits(app, db.session)
+        _add_edges(app, settings.url_prefix)
+
+    @overload
+    def task(self, func: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        func: None = None,
+        /,
+        *,
+        name: str | None = None,
+        schedule: str | None = None,
+        timezone: str | None = None,
+        payload: Mapping[str, object] | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        retry: Retry | RetryCallable | int | bool | None = None,
+        timeout: float | timedelta | None = None,
+        catchup: Catchup = "latest",
+        overlap: Overlap = "skip",
+        concurrency: int | None = None,
+        concurrency_key: str | None = None,
+        atomic: bool = False,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(
+        self,
+        func: Any = None,
+        /,
+        *,
+        name: str | None = None,
+        schedule: str | None = None,
+        timezone: str | None = None,
+        payload: Mapping[str, object] | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        retry: Retry | RetryCallable | int | bool | None = None,
+        timeout: float | timedelta | None = None,
+        catchup: Catchup = "latest",
+        overlap: Overlap = "skip",
+        concurrency: int | None = None,
+        concurrency_key: str | None = None,
+        atomic: bool = False,
+    ) -> Any:
+        """Make a task of a function; bare, or with keywords.
+
+        :param name: the task's name in the table; default: the function's.
+        :param schedule: cron text, or an alias such as ``@daily``; see `Schedule`.
+        :param timezone: the schedule's IANA zone; default ``CRONJOBS_TIMEZONE``.
+        :param payload: the keyword arguments of scheduled runs.
+        :param queue: which ``--queue`` its runs belong to.
+        :param priority: higher is claimed first.
+        :param retry: a `Retry`, a number of attempts, ``False`` for one, or a callable of attempt
+            and exception that returns seconds, or None to give up.
+        :param timeout: seconds that an attempt may take; default ``CRONJOBS_TIMEOUT``.
+        :param catchup: of slots that no tick saw in time, run the ``"latest"``, ``"all"`` or
+            ``"none"``; the others are recorded as skipped.
+        :param overlap: ``"skip"`` a slot while the definition's earlier run is not finished, or
+            ``"allow"`` it.
+        :param concurrency: how many runs of a concurrency key may run at once, over all hosts.
+        :param concurrency_key: a format filled in with the payload, such as ``"user:{user_id}"``;
+            default: one key for the whole task.
+        :param atomic: commit the handler's ``db.session`` work and the run's success together.
+        :returns: the `Task`.
+        :raises TaskError: an option cannot be right, or the name is taken.
+        :raises ScheduleError: the schedule or zone cannot be read.
+        """
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        options = TaskOptions(queue, priority, retry, seconds, concurrency, concurrency_key, atomic)
+
+        def register(function: Callable[..., Any]) -> Task[..., Any]:
+            made = self._make(function, name, options)
+            if schedule is None:
+                check_unscheduled(made.name, payload, timezone, catchup, overlap)
+            else:
+                made.schedule(
+                    schedule,
+                    name=made.name,
+                    payload=payload,
+                    timezone=timezone,
+                    catchup=catchup,
+                    overlap=overlap,
+                )
+            return made
+
+        return register if func is None else register(func)
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """The tasks, by name."""
+        return cast("Mapping[str, Task[..., Any]]", self._registry.tasks)
+
+    @property
+    def declarations(self) -> Mapping[str, Declaration]:
+        """The definitions that code declares, by name."""
+        return self._registry.declarations
+
+    def get(self, name: str) -> Task[..., Any]:
+        """The task called *name*.
+
+        :raises UnknownTask: there is none.
+        """
+        return cast("Task[..., Any]", self._registry.get(name))
+
+    def enqueue(
+        self,
+        name: str,
+        payload: Mapping[str, object] | None = None,
+        *,
+        run_at: datetime | None = None,
+        delay: float | timedelta | None = None,
+        idempotency_key: str | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        max_attempts: int | None = None,
+        commit: bool | None = None,
+    ) -> JobRun:
+        """Enqueue a run of a task by its name; see `Task.enqueue` and `Task.using`.
+
+        :raises UnknownTask: no task has that name.
+        """
+        task = self.get(name)
+        chosen = task.using(
+            run_at=run_at,
+            delay=delay,
+            idempotency_key=idempotency_key,
+            queue=queue,
+            priority=priority,
+            max_attempts=max_attempts,
+            commit=commit,
+        )
+        return chosen.enqueue(**task.payload_from(payload or {}))
+
+    def once(
+        self,
+        key: str,
+        func: Callable[..., R],
+        *args: Any,
+        in_doubt: InDoubt = "skip",
+        **kwargs: Any,
+    ) -> R | None:
+        """Call *func* unless the effect *key* was done; return its result, recorded or new.
+
+        :param key: what the effect is, such as ``"charge:invoice:812"``; never the attempt.
+        :param in_doubt: what to do if a process died in the midst of it: ``"skip"`` (logged, and
+            shown to the operator; returns None), ``"redo"``, or ``"raise"`` `EffectInDoubt`.
+        :returns: what *func* returned; from the record, as JSON gives it back.
+        :raises EffectInDoubt: as *in_doubt* says.
+        :raises SetupError: on SQLite, ``db.session`` holds the write lock.
+
+        If *func* raises, the mark is taken away, so that a retry does it. Two callers of one key:
+        one calls, the other waits for its result.
+        """
+        from .effects import once
+
+        return once(state_of(), key, lambda: func(*args, **kwargs), in_doubt)
+
+    def _make(
+        self, func: Callable[..., Any], name: str | None, options: TaskOptions
+    ) -> Task[..., Any]:
+        task_name = str(name or getattr(func, "__name__", ""))
+        check_task(func, task_name, options)
+        task = Task(func, task_name, options, self._registry)
+        self._registry.add(task)
+        return task
+
+
+def _database(app: Flask) -> SQLAlchemy:
+    db: SQLAlchemy | None = app.extensions.get("sqlalchemy")
+    if db is None:
+        raise SetupError(
+            f"Flask-SQLAlchemy is not initialized on the app {app.name!r}. Call db.init_app(app), "
+            "or make SQLAlchemy(app), before jobs.init_app(app)."
+        )
+    with app.app_context():
+        if None not in db.engines:
+            raise SetupError(
+                "The app has no default database. Set SQLALCHEMY_DATABASE_URI: the job tables live "
+                "there, since enqueue joins db.session."
+            )
+    return db
+
+
+def _add_edges(app: Flask, url_prefix: str | None) -> None:
+    from .cli import jobs_group
+
+    app.cli.add_command(jobs_group)
+    if url_prefix is not None:
+        from .web import create_blueprint
+
+        app.register_blueprint(create_blueprint(), url_prefix=url_prefix)
