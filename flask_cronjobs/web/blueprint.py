@@ -1,0 +1,109 @@
+"""The blueprint: the routes, the guard before them, the headers after them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from flask import Blueprint, Flask, Response, current_app, request
+from flask.blueprints import BlueprintSetupState
+from flask.typing import ResponseReturnValue
+from werkzeug.exceptions import HTTPException
+
+from ..errors import CronJobsError
+from ..state import state_of
+from . import guard
+from .routes import NAME, ROUTES, Route
+
+#: Nothing from elsewhere, nothing inline. ``connect-src`` is for the page's own refresh.
+CSP = "; ".join(
+    (
+        "default-src 'none'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "script-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+_STATIC_AGE = 3600
+# By code too: an app's own handler of a code would come before one of ours for all codes.
+_CODES = (400, 401, 403, 404, 409, 413, 500, 501, 503)
+
+
+def create_blueprint() -> Blueprint:
+    """The blueprint ``cronjobs``, to be registered under the app's URL prefix."""
+    blueprint = Blueprint(NAME, __name__, template_folder="templates", static_folder="static")
+    for route in ROUTES:
+        blueprint.add_url_rule(
+            route.rule, route.endpoint, _lazy_view(route), methods=[route.method]
+        )
+    blueprint.before_request(guard.check)
+    blueprint.after_request(_add_headers)
+    for code in _CODES:
+        blueprint.register_error_handler(code, _http_error)
+    blueprint.register_error_handler(HTTPException, _http_error)
+    blueprint.register_error_handler(CronJobsError, _own_error)
+    blueprint.record_once(_exempt_tick)
+    return blueprint
+
+
+def _lazy_view(route: Route) -> Any:
+    def view(**values: Any) -> ResponseReturnValue:
+        module = import_module(f"{__package__}.{route.module}")
+        answer: ResponseReturnValue = getattr(module, route.endpoint)(**values)
+        return answer
+
+    view.__name__ = view.__qualname__ = route.endpoint
+    return view
+
+
+def _add_headers(response: Response) -> Response:
+    headers = response.headers
+    headers["Content-Security-Policy"] = CSP
+    headers["X-Content-Type-Options"] = "nosniff"
+    # Not no-referrer: under that, browsers send "Origin: null" with a form.
+    headers["Referrer-Policy"] = "same-origin"
+    headers["X-Frame-Options"] = "DENY"
+    cacheable = request.endpoint == f"{NAME}.static" and response.status_code in (200, 304)
+    headers["Cache-Control"] = f"public, max-age={_STATIC_AGE}" if cacheable else "no-store"
+    return response
+
+
+def _http_error(error: Exception) -> ResponseReturnValue:
+    from .failures import http_failure
+
+    assert isinstance(error, HTTPException)
+    return http_failure(error)
+
+
+def _own_error(error: CronJobsError) -> ResponseReturnValue:
+    from .failures import own_failure
+
+    return own_failure(error)
+
+
+def _exempt_tick(setup: BlueprintSetupState) -> None:
+    """Take the tick by URL out of Flask-WTF's CSRF check: a token guards it, no cookie counts."""
+    app = setup.app
+    assert isinstance(app, Flask)
+    if state_of(app).settings.tick_token is None:
+        return
+    if not _exempt(app):
+        # CSRFProtect may be initialized later; then its check comes after this one.
+        app.before_request(_exempt_late)
+
+
+def _exempt_late() -> None:
+    _exempt(current_app)
+
+
+def _exempt(app: Flask) -> bool:
+    csrf = app.extensions.get("csrf")
+    view = app.view_functions.get(f"{NAME}.tick")
+    if csrf is None or view is None or not hasattr(csrf, "exempt"):
+        return False
+    csrf.exempt(view)
+    return True

@@ -1,0 +1,73 @@
+"""What went wrong, as a page for people or a line for machines."""
+
+from __future__ import annotations
+
+from flask import Response, request
+from flask.typing import ResponseReturnValue
+from werkzeug.exceptions import HTTPException
+
+from ..errors import (
+    CronJobsError,
+    DatabaseTrouble,
+    NotFound,
+    StateConflict,
+    TablesMissing,
+    UnknownTask,
+)
+from ..log import logger
+from .page import page
+from .present import Tone
+from .routes import MACHINES
+
+_TITLES = {
+    400: "That cannot be read",
+    401: "Who are you?",
+    403: "Not allowed",
+    404: "Not here",
+    409: "Nothing was changed",
+    413: "Too much",
+    500: "Something broke",
+    501: "Not installed",
+    503: "The database does not answer",
+}
+_CODES: tuple[tuple[type[CronJobsError], int], ...] = (
+    (NotFound, 404),
+    (StateConflict, 409),
+    (UnknownTask, 409),
+    (TablesMissing, 503),
+    (DatabaseTrouble, 503),
+)
+
+
+def http_failure(error: HTTPException) -> ResponseReturnValue:
+    """The answer to an `abort`, or to what the app's other extensions abort with."""
+    code = error.code or 500
+    unforeseen = getattr(error, "original_exception", None) is not None
+    text = "The log of the app says what." if unforeseen else error.description or error.name
+    answer = failure(code, text)
+    # Headers that belong to the error, such as Allow and Retry-After.
+    for name, value in error.get_headers():
+        if name.lower() not in ("content-type", "content-length"):
+            answer.headers.setdefault(name, value)
+    return answer
+
+
+def own_failure(error: CronJobsError) -> ResponseReturnValue:
+    """The answer to an error of ours: its message says what happened, then what to do."""
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), 400)
+    if isinstance(error, TablesMissing):
+        return failure(code, str(error), title="The tables are missing")
+    if code == 503:
+        logger.error("The job pages cannot read the database: %s", error)
+        return failure(code, "The log of the app says why. Try again in a moment.")
+    return failure(code, str(error))
+
+
+def failure(code: int, text: str, title: str | None = None) -> Response:
+    """A page or a line that says *text*."""
+    if request.endpoint in MACHINES:
+        return Response(f"{text}\n", code, mimetype="text/plain")
+    title = title or _TITLES.get(code, "That did not work")
+    tone: Tone = "bad" if code >= 500 else "idle"
+    # Whom the guard refused sees no more than that.
+    return page("failure", code, tone, title=title, text=text, may_read=code not in (401, 403))

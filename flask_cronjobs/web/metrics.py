@@ -1,0 +1,66 @@
+"""Metrics for Prometheus, read from the tables when they are asked for: no state of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from flask import Response, abort, request
+from flask.typing import ResponseReturnValue
+
+from .. import report
+from ..report import Bucket, Figures, Verdict
+from ..state import state_of
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+_OUTCOMES = ("succeeded", "failed", "dead", "cancelled", "skipped")
+
+
+def metrics() -> ResponseReturnValue:
+    """The figures of the overview, in the format that the scraper asks for."""
+    try:
+        from prometheus_client.exposition import choose_encoder
+    except ImportError:
+        abort(501, "Metrics need prometheus-client: pip install 'Flask-CronJobs[metrics]'")
+    with report.reading(state_of()) as reader:
+        verdict, figures = report.vital_signs(reader)
+        activity = report.activity(reader)
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return Response(encode(_registry(verdict, figures, activity)), content_type=content_type)
+
+
+def _registry(verdict: Verdict, figures: Figures, activity: Iterable[Bucket]) -> CollectorRegistry:
+    from prometheus_client import CollectorRegistry, Gauge
+
+    registry = CollectorRegistry()
+    for name, text, value in _gauges(verdict, figures):
+        if value is not None:
+            Gauge(f"cronjobs_{name}", text, registry=registry).set(value)
+    # A gauge, since ticks are kept for a day only: their sum is no counter that ever grows.
+    day = Gauge(
+        "cronjobs_outcomes_24h",
+        "Outcomes recorded by the ticks of the last 24 hours",
+        ["outcome"],
+        registry=registry,
+    )
+    buckets = tuple(activity)
+    for outcome in _OUTCOMES:
+        day.labels(outcome).set(sum(getattr(bucket, outcome) for bucket in buckets))
+    return registry
+
+
+def _gauges(verdict: Verdict, figures: Figures) -> Iterable[tuple[str, str, float | None]]:
+    """Name, meaning and value; counts stop at their cap."""
+    yield "healthy", "1 if ticks come and work is taken up in time", float(verdict.ok)
+    yield "last_tick_age_seconds", "Seconds since a tick was last seen alive", verdict.age
+    yield (
+        "oldest_due_seconds",
+        "For how long the oldest runnable run has been due",
+        (figures.oldest or 0.0),
+    )
+    yield "overdue_runs", "Runnable runs due for longer than is healthy", figures.overdue.value
+    yield "running_runs", "Runs that a worker holds", figures.running.value
+    yield "stale_runs", "Running runs whose lease ran out", figures.stale.value
+    yield "dead_runs_24h", "Runs that ended dead in the last 24 hours", figures.dead.value

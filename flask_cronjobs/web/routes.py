@@ -1,0 +1,55 @@
+"""Every route of the pages, and who may use it: the table that the guard reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+NAME = "cronjobs"
+
+#: ``open``: anyone. ``token``: whoever has the tick token. ``read`` and ``act``: whom `authorize`
+#: lets; who acts must be let read too.
+Right: TypeAlias = Literal["open", "token", "read", "act"]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route; the view is the function *endpoint* of the module *module* beside this one."""
+
+    rule: str
+    endpoint: str
+    module: str
+    right: Right
+
+    @property
+    def method(self) -> str:
+        """``GET`` for what reads, ``POST`` for what acts."""
+        return "POST" if self.right in ("act", "token") else "GET"
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("/", "overview", "views", "read"),
+    Route("/runs", "runs", "views", "read"),
+    Route("/runs/<int:run_id>", "run", "views", "read"),
+    Route("/effects", "effects", "views", "read"),
+    Route("/ticks", "ticks", "views", "read"),
+    Route("/metrics", "metrics", "metrics", "read"),
+    Route("/health", "health", "health", "open"),
+    Route("/tick", "tick", "ticking", "token"),
+    Route("/runs/<int:run_id>/retry", "retry", "actions", "act"),
+    Route("/runs/<int:run_id>/cancel", "cancel", "actions", "act"),
+    Route("/definitions/run", "run_now", "actions", "act"),
+    Route("/definitions/pause", "pause", "actions", "act"),
+    Route("/definitions/resume", "resume", "actions", "act"),
+    Route("/dead/retry", "retry_group", "actions", "act"),
+    Route("/effects/done", "effect_done", "actions", "act"),
+    Route("/effects/redo", "effect_redo", "actions", "act"),
+)
+
+RIGHTS: dict[str, Right] = {
+    f"{NAME}.static": "open",
+    **{f"{NAME}.{route.endpoint}": route.right for route in ROUTES},
+}
+
+#: What answers machines, in plain text or JSON, also when it refuses.
+MACHINES = frozenset(f"{NAME}.{endpoint}" for endpoint in ("health", "metrics", "tick", "static"))

@@ -1,0 +1,87 @@
+"""The pages that read. Each opens one connection, and shows one moment."""
+
+from __future__ import annotations
+
+from flask import abort, request
+from flask.typing import ResponseReturnValue
+
+from .. import report
+from ..state import state_of
+from . import present
+from .chart import chart
+from .page import reader_page
+from .query import MAX_ID, clamped, filter_args, row_id, run_filter, text
+
+#: How often the script renews a page that changes, in seconds.
+REFRESH = 15
+
+
+def overview() -> ResponseReturnValue:
+    """The first page: the verdict, the figures, definitions, what is dead, the last day."""
+    after = text(request.args, "after")
+    view = report.overview(state_of(), after)
+    tone = present.verdict_tone(view.verdict, view.figures)
+    return reader_page(
+        "overview",
+        tone,
+        view=view,
+        now=view.verdict.now,
+        headline=present.headline(view.verdict, view.figures),
+        chart=chart(view.activity),
+        after=after,
+        refresh=REFRESH,
+    )
+
+
+def runs() -> ResponseReturnValue:
+    """Runs, filtered, newest first, page by page."""
+    which = run_filter(request.args)
+    before = row_id(request.args, "before")
+    limit = clamped(request.args, "limit", 50)
+    found = report.runs(state_of(), which, before, limit)
+    return reader_page(
+        "runs",
+        found=found,
+        which=which,
+        args=filter_args(which),
+        before=before,
+        now=found.now,
+    )
+
+
+def run(run_id: int) -> ResponseReturnValue:
+    """One run with its attempts."""
+    state = state_of()
+    found = report.run(state, run_id) if run_id <= MAX_ID else None
+    if found is None:
+        abort(404, f"There is no run {str(run_id)[:20]}. It may have been pruned.")
+    return reader_page(
+        "run",
+        present.tone_of(found.row.status),
+        run=found,
+        now=found.now,
+        shown=state.settings.show_payload,
+        refresh=5 if found.row.status == "running" else 0,
+    )
+
+
+def effects() -> ResponseReturnValue:
+    """Effects: those in doubt and those being done; with ``all``, the done ones too."""
+    everything = request.args.get("all") == "1"
+    before = row_id(request.args, "before")
+    limit = clamped(request.args, "limit", 50)
+    with report.reading(state_of()) as reader:
+        found = report.effects(reader, open_only=not everything, before=before, limit=limit + 1)
+        now = reader.now
+    more = found[limit - 1].id if len(found) > limit else None
+    return reader_page(
+        "effects", effects=found[:limit], everything=everything, before=before, more=more, now=now
+    )
+
+
+def ticks() -> ResponseReturnValue:
+    """The latest ticks: from where, how long, what they did."""
+    with report.reading(state_of()) as reader:
+        found = report.ticks(reader, 50)
+        now = reader.now
+    return reader_page("ticks", ticks=found, now=now, refresh=REFRESH)
