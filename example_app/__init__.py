@@ -1,0 +1,51 @@
+"""Tally, a small invoicing service: the example app of Flask-CronJobs.
+
+The factory is here; `tasks` is what the example is about.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+
+from flask import Flask
+
+from . import auth, cli, tasks
+from .extensions import db, jobs
+from .pages import pages
+
+__all__ = ["create_app", "db", "jobs", "tasks"]
+
+
+def create_app(config: Mapping[str, object] | None = None) -> Flask:
+    """Make the app.
+
+    :param config: goes before what the environment says.
+    """
+    app = Flask(__name__)
+    app.config.from_mapping(
+        # Without one that stays, every restart logs everybody out.
+        SECRET_KEY=os.environ.get("SECRET_KEY") or secrets.token_hex(),
+        SESSION_COOKIE_SAMESITE="Lax",
+        SQLALCHEMY_DATABASE_URI=database_url(os.environ.get("DATABASE_URL", "")),
+        MAIL_HOST=os.environ.get("MAIL_HOST", "127.0.0.1"),
+        MAIL_PORT=int(os.environ.get("MAIL_PORT", "8025")),
+        MAIL_FROM=os.environ.get("MAIL_FROM", "Tally <tally@example.com>"),
+    )
+    app.config.from_mapping(config)
+    db.init_app(app)
+    # The job pages are closed unless authorize opens them. Here: to staff who are logged in.
+    jobs.init_app(app, authorize=auth.may_use_job_pages, actor=auth.who_acts)
+    app.register_blueprint(pages)
+    app.cli.add_command(cli.init_db)
+    app.cli.add_command(cli.add_staff)
+    return app
+
+
+def database_url(url: str) -> str:
+    """*url* with the driver that this app uses; SQLite in the instance folder where it is empty."""
+    scheme, _, rest = url.partition("://")
+    if scheme in ("postgres", "postgresql"):
+        return f"postgresql+psycopg://{rest}"
+    return url or "sqlite:///example.sqlite"

@@ -1,0 +1,172 @@
+"""``python -m example_app.demo``: a day of Tally in a few seconds, on SQLite, with real mail."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import select
+
+from flask_cronjobs import Schedule
+from flask_cronjobs.models import JobDefinition, JobRun
+
+from . import create_app, sample
+from .extensions import db
+from .mailbox import Mailbox
+
+ROOT = Path(__file__).parent.parent
+PASSWORD = "correct horse"
+GRUMPY = "customer7@example.net"
+
+
+def main() -> None:
+    """Set up, let things become due, tick, look, try again, and say what to do next."""
+    parser = argparse.ArgumentParser(prog="python -m example_app.demo", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=ROOT / "instance" / "demo")
+    folder: Path = parser.parse_args().folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob("demo.sqlite*"):
+        left.unlink()
+    url = f"sqlite:///{folder / 'demo.sqlite'}"
+    with Mailbox() as mailbox:
+        mailbox.answers[GRUMPY] = ["451 4.3.0 Try again later"]
+        Demo(url, mailbox).play()
+    farewell(url)
+
+
+class Demo:
+    """The play.
+
+    :param url: the database's.
+    :param mailbox: the mail server.
+    """
+
+    def __init__(self, url: str, mailbox: Mailbox) -> None:
+        self.url = url
+        self.mailbox = mailbox
+        self.app = create_app({"SQLALCHEMY_DATABASE_URI": url})
+
+    def play(self) -> None:
+        """The acts, in order."""
+        self.set_up()
+        self.let_a_day_pass()
+        self.flask("jobs", "tick")
+        self.look()
+        self.try_again()
+        self.read_mail()
+
+    def set_up(self) -> None:
+        """Tables, sample data, and people at the pages."""
+        say("Set up", "Tables in SQLite, three users with invoices, a mail server on this machine.")
+        self.flask("jobs", "admin", "init")
+        self.flask("init-db")
+        with self.app.app_context():
+            sample.add_sample(PASSWORD)
+        client = self.app.test_client()
+        post(client, "/signup", name="Linus", email="linus@example.com", password=PASSWORD,
+             timezone="Europe/Helsinki")  # fmt: skip
+        note("Linus signed up at /signup: his welcome was enqueued in the same transaction.")
+        client = self.app.test_client()
+        post(client, "/login", email=sample.STAFF, password=PASSWORD)
+        today = datetime.now(timezone.utc).date()
+        post(client, "/support", email="ada@example.com", request_id=f"{1:032x}",
+             date_from=f"{today - timedelta(days=30)}", date_to=f"{today}")  # fmt: skip
+        note("At /support, somebody asked for a report to Ada of the last 30 days, now.")
+
+    def let_a_day_pass(self) -> None:
+        """Put the schedules back by a day, as if no tick had come since."""
+        say("Tick", "The first tick finds the schedules in the code. It prints only what it ran.")
+        self.flask("jobs", "tick")
+        with self.app.app_context():
+            put_back(timedelta(days=1))
+        say("A day later", "As if cron had been out for a day: what is due now?")
+
+    def look(self) -> None:
+        """What the operator sees."""
+        say("Look", f"One mail was not taken: the server told {GRUMPY} to try again later.")
+        self.flask("jobs", "admin")
+        self.flask("jobs", "admin", "list")
+
+    def try_again(self) -> None:
+        """Retry the failed run now."""
+        say("Try again", "It would be tried again by itself within a minute. Or now:")
+        self.flask("jobs", "admin", "retry", str(failed_run(self.app)))
+        self.flask("jobs", "tick")
+
+    def read_mail(self) -> None:
+        """What arrived."""
+        say("Mail", "What arrived. The retry sent only what the first attempt had not.")
+        for mail in self.mailbox.mails:
+            print(f"  {mail['To']:<24} {mail['Subject']}")
+        keys = [(mail["To"], mail["Subject"]) for mail in self.mailbox.mails]
+        print(f"{len(keys)} mails, {len(keys) - len(set(keys))} of them twice.")
+
+    def flask(self, *arguments: str) -> None:
+        """Run a command as a shell would, and show it with what it prints."""
+        print(f"$ flask {' '.join(arguments)}", flush=True)
+        environment = {
+            **os.environ,
+            "FLASK_APP": "example_app",
+            "DATABASE_URL": self.url,
+            "MAIL_PORT": str(self.mailbox.port),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "flask", *arguments],
+            cwd=ROOT, env=environment, text=True, capture_output=True,
+        )  # fmt: skip
+        print(done.stdout, end="")
+        if done.returncode:
+            sys.exit(f"{done.stderr}flask {' '.join(arguments)} ended with {done.returncode}.")
+
+
+def put_back(period: timedelta) -> None:
+    """Let the next slot of each definition be the first one of the last *period*."""
+    since = datetime.now(timezone.utc) - period
+    for definition in db.session.scalars(select(JobDefinition)):
+        schedule = Schedule(definition.schedule, definition.timezone)
+        definition.next_run_at = schedule.next_after(since)
+    db.session.commit()
+
+
+def failed_run(app: Flask) -> int:
+    """The run that failed and waits for its next attempt."""
+    with app.app_context():
+        return db.session.scalars(select(JobRun.id).where(JobRun.status == "failed")).one()
+
+
+def post(client: FlaskClient, path: str, **form: str) -> None:
+    """Send a form, as a browser does that has loaded the page before."""
+    with client.session_transaction() as session:
+        token = session.setdefault("csrf", "demo")
+    answer = client.post(path, data={"csrf": token, **form})
+    assert answer.status_code == 302, answer.text
+
+
+def farewell(url: str) -> None:
+    """How to open the page."""
+    flask = Path(sys.executable).with_name("flask")
+    short = flask.relative_to(ROOT) if flask.is_relative_to(ROOT) else flask
+    say("Open the page", f"Log in as {sample.STAFF}, password: {PASSWORD}")
+    print(f"  export FLASK_APP=example_app DATABASE_URL={url}")
+    print(f"  {short} run          # then open http://127.0.0.1:5000/jobs/")
+    print(f"  {short} jobs tick    # what cron does each minute; without it, the page says so")
+
+
+def say(title: str, text: str) -> None:
+    """Begin an act."""
+    print(f"\n== {title}\n{text}", flush=True)
+
+
+def note(text: str) -> None:
+    """Tell what happened offstage."""
+    print(f"({text})", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""``make screenshots``: the pages of Tally on a lively day and on its first, for the docs."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from flask import Flask
+from werkzeug.serving import make_server
+
+from flask_cronjobs import CronJobs
+from tests.browser.chromium import Browser, missing, picture, set_light, set_width, start
+
+from . import lively, tasks
+from .extensions import db, jobs
+
+FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
+_DESK, _PHONE = 1120, 390
+
+
+def main() -> None:
+    """Take every screenshot into ``docs/screenshots``, or into the folder that is given."""
+    parser = argparse.ArgumentParser(description="Take the screenshots of the docs.")
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    folder: Path = parser.parse_args().folder
+    gone = missing()
+    if gone is not None:
+        sys.exit(f"No screenshots: {gone}")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as temporary:
+        browser = start(Path(temporary) / "profile")
+        try:
+            _take_all(browser, Path(temporary), folder)
+        finally:
+            browser.quit()
+
+
+def _take_all(browser: Browser, temporary: Path, folder: Path) -> None:
+    """The overview, the runs and one run of a lively day, and the overview of the first day."""
+    day = _app(temporary / "day.sqlite", jobs)
+    with day.app_context():
+        dead = lively.fill(db)
+    with _served(day) as url:
+        _take(browser, f"{url}/", folder, "overview")
+        _take(browser, f"{url}/runs", folder, "runs", most=1000)
+        _take(browser, f"{url}/runs/{dead}", folder, "run")
+    with _served(_app(temporary / "empty.sqlite", CronJobs())) as url:
+        _take(browser, f"{url}/", folder, "empty")
+
+
+def _app(database: Path, tasks_of: CronJobs) -> Flask:
+    """An app with the pages open to all, and with the tasks of *tasks_of*."""
+    app = Flask(tasks.__name__)
+    app.config.update(
+        SQLALCHEMY_DATABASE_URI=f"sqlite:///{database}",
+        CRONJOBS_SHOW_PAYLOAD=True,
+        CRONJOBS_TIMEZONE=tasks.OFFICE,
+    )
+    db.init_app(app)
+    tasks_of.init_app(app, authorize=lambda action: True)
+    with app.app_context():
+        db.create_all()
+    return app
+
+
+@contextmanager
+def _served(app: Flask) -> Iterator[str]:
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/jobs"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _take(browser: Browser, url: str, folder: Path, name: str, most: int = 1800) -> None:
+    """The page at *url*, its first *most* pixels, in light and in dark, and as a phone shows it."""
+    set_width(browser, _DESK)
+    set_light(browser, "light")
+    browser.get(url)
+    (folder / f"{name}-light.png").write_bytes(picture(browser, most))
+    set_light(browser, "dark")
+    (folder / f"{name}-dark.png").write_bytes(picture(browser, most))
+    set_light(browser, "light")
+    set_width(browser, _PHONE)
+    (folder / f"{name}-phone.png").write_bytes(picture(browser, most))
+    print(f"{folder / name}-{{light,dark,phone}}.png")
+
+
+if __name__ == "__main__":
+    main()

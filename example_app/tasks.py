@@ -1,0 +1,123 @@
+"""The tasks: what Tally does on a schedule, and what it does later.
+
+Two habits make each of them safe to run again: what is enqueued twice has an idempotency key, and a
+mail is sent inside `jobs.once`, which knows whether that very mail went out before.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import delete, func, select
+
+from flask_cronjobs import Discard, Retry, Schedule, current_run
+from flask_cronjobs.models import JobRun
+
+from . import letters
+from .extensions import db, jobs
+from .mail import send_mail
+from .models import Figure, Invoice, Session, User
+
+OFFICE = "America/New_York"
+"""The zone in which Tally's own mornings and nights are meant."""
+
+#: Mail servers are out for minutes, seldom for hours.
+MAIL_RETRY = Retry(max_attempts=10, backoff="exponential", base=30, cap=3600)
+
+
+@jobs.task(schedule="0 8 * * *", timezone=OFFICE, retry=MAIL_RETRY)
+def send_invoice_reminders() -> dict[str, int]:
+    """Remind each customer whose invoice is past due, once for each week that it is.
+
+    1. Read all that is needed. 2. End the transaction: none is open while mail is sent. 3. Send
+    each mail once: a retry goes on where the last attempt failed.
+    """
+    # The slot, not today: a retry after midnight means the same day.
+    day = current_run.scheduled_for.astimezone(ZoneInfo(OFFICE)).date()
+    overdue = select(Invoice).where(Invoice.paid_on.is_(None), Invoice.due_on < day)
+    due = {
+        f"invoice_reminder:{invoice.id}:{(day - invoice.due_on).days // 7}": letters.reminder(
+            invoice, day
+        )
+        for invoice in db.session.scalars(overdue.order_by(Invoice.id))
+    }
+    db.session.rollback()
+    for number, (key, letter) in enumerate(due.items(), start=1):
+        jobs.once(key, send_mail, letter)
+        current_run.progress(number / len(due), f"{number} of {len(due)}")
+    return {"overdue": len(due)}
+
+
+@jobs.task(schedule="*/10 * * * *", catchup="latest", timeout=60)
+def refresh_cache() -> None:
+    """Count again what the front page shows. If slots were missed, the newest is enough."""
+    open_invoices = Invoice.paid_on.is_(None)
+    cents = func.coalesce(func.sum(Invoice.cents), 0)
+    figures = {
+        "users": select(func.count(User.id)).where(User.is_staff.is_(False)),
+        "open invoices": select(func.count(Invoice.id)).where(open_invoices),
+        "open dollars": select(cents // 100).where(open_invoices),
+    }
+    for name, query in figures.items():
+        db.session.merge(Figure(name=name, value=db.session.scalars(query).one()))
+    db.session.commit()
+
+
+@jobs.task(schedule="30 2 * * *", timezone=OFFICE, atomic=True)
+def cleanup_nightly() -> dict[str, int]:
+    """Delete the sessions that ran out. Atomic: the deletion and the outcome are one commit."""
+    expired = Session.expires_at <= datetime.now(timezone.utc)
+    ids = db.session.scalars(delete(Session).where(expired).returning(Session.id)).all()
+    return {"sessions": len(ids)}
+
+
+@jobs.task(schedule="0 3 * * *", timezone=OFFICE)
+def plan_weekly_reports() -> None:
+    """Enqueue each user's next weekly report. Those that are enqueued already keep their run."""
+    for user in db.session.scalars(select(User).where(User.is_staff.is_(False))):
+        enqueue_weekly_report(user)
+    db.session.commit()
+
+
+def enqueue_weekly_report(user: User) -> JobRun:
+    """Enqueue the report for *user*'s next Monday at seven, there; once for user and week.
+
+    It joins ``db.session``: the caller's commit makes it exist.
+    """
+    monday = Schedule("0 7 * * 1", user.timezone).next_after(datetime.now(timezone.utc))
+    assert monday is not None
+    last_day = monday.astimezone(ZoneInfo(user.timezone)).date() - timedelta(days=1)
+    first_day = last_day - timedelta(days=6)
+    key = f"weekly_report:{user.id}:{first_day}"
+    return send_weekly_report.using(run_at=monday, idempotency_key=key).enqueue(
+        user.id, first_day.isoformat(), last_day.isoformat()
+    )
+
+
+@jobs.task(retry=MAIL_RETRY, timeout=60)
+def send_weekly_report(user_id: int, date_from: str, date_to: str) -> str | None:
+    """Send *user_id* a report from one day to another.
+
+    The payload is an id and two dates; all else is read when the run is due, so it is never old.
+    """
+    user = db.session.get(User, user_id)
+    if user is None:
+        raise Discard(f"the user {user_id} is gone")
+    invoices = db.session.scalars(select(Invoice).where(Invoice.user_id == user.id))
+    letter = letters.report(
+        user, invoices, date.fromisoformat(date_from), date.fromisoformat(date_to)
+    )
+    db.session.rollback()
+    return jobs.once(f"mail:{current_run.idempotency_key}", send_mail, letter)
+
+
+@jobs.task(retry=MAIL_RETRY, timeout=60)
+def send_welcome(user_id: int) -> str | None:
+    """Welcome a new user."""
+    user = db.session.get(User, user_id)
+    if user is None:
+        raise Discard(f"the user {user_id} is gone")
+    letter = letters.welcome(user)
+    db.session.rollback()
+    return jobs.once(f"welcome:{user_id}", send_mail, letter)
