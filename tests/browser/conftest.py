@@ -1,0 +1,131 @@
+"""Fixtures: an app that is served while a test runs, and browsers with and without JavaScript."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from werkzeug.serving import make_server
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.models import JobTick
+
+if TYPE_CHECKING:
+    from .chromium import Browser
+
+collect_ignore_glob = ["test_*.py"] if find_spec("selenium") is None else []
+
+
+@dataclass
+class Site:
+    """A served app, and what its task is told to do."""
+
+    url: str
+    app: Flask
+    db: SQLAlchemy
+    jobs: CronJobs
+    rights: set[str]
+    broken: list[str] = field(default_factory=lambda: ["the printer is out of paper"])
+
+    def tick(self) -> None:
+        """Run a tick, as cron would."""
+        with self.app.app_context():
+            self.jobs.tick()
+
+    def age_ticks(self, seconds: float) -> None:
+        """Make the ticks so much older."""
+        by = timedelta(seconds=seconds)
+        with self.app.app_context():
+            for tick in self.db.session.query(JobTick):
+                tick.started_at -= by
+                tick.seen_at -= by
+            self.db.session.commit()
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """The browser sees no difference between the databases."""
+    return sqlite_url
+
+
+@pytest.fixture
+def site(app: Flask, db: SQLAlchemy) -> Iterator[Site]:
+    """A served app with one definition and a task that breaks down as long as it is told to."""
+    rights = {"read", "act"}
+    app.config.update(CRONJOBS_SHOW_PAYLOAD=True)
+    jobs = CronJobs(app, authorize=lambda action: action in rights)
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    site = Site(f"http://127.0.0.1:{server.server_port}/jobs", app, db, jobs, rights)
+
+    @jobs.task(schedule="0 7 * * *", timezone="Europe/Berlin")
+    def print_letters() -> None:
+        """Nothing: it is never due."""
+
+    @jobs.task(retry=False)
+    def print_invoice(number: int) -> str:
+        if site.broken:
+            raise RuntimeError(site.broken[0])
+        return f"invoice {number} is printed"
+
+    with app.app_context():
+        db.create_all()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield site
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="session")
+def start_browser(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[bool], Browser]]:
+    """Start a browser with or without JavaScript, or take the one that runs."""
+    from . import chromium
+
+    gone = chromium.missing()
+    if gone is not None:
+        pytest.skip(gone)
+    running: dict[bool, Browser] = {}
+
+    def start(javascript: bool) -> Browser:
+        if javascript not in running:
+            profile = tmp_path_factory.mktemp("profile")
+            running[javascript] = chromium.start(profile, javascript)
+        return running[javascript]
+
+    yield start
+    for browser in running.values():
+        browser.quit()
+
+
+@pytest.fixture
+def browser(start_browser: Callable[[bool], Browser]) -> Iterator[Browser]:
+    """A browser with JavaScript, as wide as a desk's."""
+    from . import chromium
+
+    browser = start_browser(True)
+    chromium.set_width(browser, 1180)
+    chromium.set_light(browser, "light")
+    yield browser
+    browser.get("about:blank")
+
+
+@pytest.fixture(params=["javascript", "no javascript"])
+def either_browser(
+    request: pytest.FixtureRequest, start_browser: Callable[[bool], Browser]
+) -> Iterator[Browser]:
+    """A browser with JavaScript, then one without."""
+    browser = start_browser(request.param == "javascript")
+    yield browser
+    browser.get("about:blank")

@@ -1,0 +1,232 @@
+"""What an operator does, click by click, with and without JavaScript."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPConnection
+
+import pytest
+from selenium.common.exceptions import (
+    NoAlertPresentException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+)
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+
+from flask_cronjobs.web import views
+
+from .chromium import Browser
+from .conftest import Site
+
+pytestmark = pytest.mark.browser
+
+
+def _link(browser: Browser, text: str) -> WebElement:
+    return browser.find_element(By.PARTIAL_LINK_TEXT, text)
+
+
+def _press(browser: Browser, label: str) -> None:
+    for button in browser.find_elements(By.TAG_NAME, "button"):
+        if button.text.startswith(label):
+            button.click()
+            return
+    raise AssertionError(f"There is no button {label}")
+
+
+def _accept(browser: Browser) -> None:
+    """Answer yes, where JavaScript asks."""
+    with suppress(NoAlertPresentException):
+        browser.switch_to.alert.accept()
+
+
+def _heading(browser: Browser) -> str:
+    return browser.find_element(By.TAG_NAME, "h1").text
+
+
+def _says(browser: Browser, text: str) -> None:
+    """Wait until the page that an action leads to says *text*."""
+
+    def said() -> bool:
+        with suppress(NoSuchElementException, StaleElementReferenceException):
+            return text in browser.find_element(By.CSS_SELECTOR, "[role=status]").text
+        return False
+
+    _until(said)
+
+
+def _icon(browser: Browser) -> str:
+    found = browser.find_element(By.CSS_SELECTOR, "link[rel=icon]").get_attribute("href")
+    assert found is not None
+    return found.rpartition("/")[2].partition("?")[0]
+
+
+def _until(true: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_verdict_goes_red_when_ticks_stop(either_browser: Browser, site: Site) -> None:
+    browser = either_browser
+    site.tick()
+    browser.get(f"{site.url}/")
+    assert _heading(browser) == browser.title.partition(" · ")[0] == "All is well"
+    assert _icon(browser) == "icon-good.svg"
+    site.age_ticks(400)
+    browser.refresh()
+    assert _heading(browser) == browser.title.partition(" · ")[0] == "Ticks have stopped"
+    assert _icon(browser) == "icon-bad.svg"
+    assert "6 min" in browser.find_element(By.CSS_SELECTOR, ".verdict").text
+
+
+def test_a_dead_run_is_found_read_retried_and_succeeds(either_browser: Browser, site: Site) -> None:
+    browser = either_browser
+    with site.app.app_context():
+        site.jobs.enqueue("print_invoice", {"number": 812})
+        site.db.session.commit()
+    site.tick()
+    browser.get(f"{site.url}/")
+    assert _heading(browser).startswith("Ticks are well, but 1 run died")
+    _link(browser, "print_invoice").click()
+    _link(browser, "print_invoice").click()
+    assert "gave up" in browser.find_element(By.CSS_SELECTOR, ".verdict").text
+    stack = browser.find_element(By.CSS_SELECTOR, ".stack")
+    assert stack.is_displayed()
+    assert "RuntimeError: the printer is out of paper" in stack.text
+    assert "in print_invoice" in stack.text
+    site.broken.clear()
+    _press(browser, "Retry")
+    _says(browser, "is queued again")
+    site.tick()
+    browser.refresh()
+    assert "succeeded" in browser.find_element(By.CSS_SELECTOR, ".verdict").text
+    assert "invoice 812 is printed" in browser.find_element(By.TAG_NAME, "main").text
+    assert not browser.find_elements(By.CSS_SELECTOR, "[role=status]")
+
+
+def test_pause_and_resume_and_run_now(either_browser: Browser, site: Site) -> None:
+    browser = either_browser
+    site.tick()
+    browser.get(f"{site.url}/")
+    _press(browser, "Pause")
+    _says(browser, "print_letters is paused")
+    assert "paused" in browser.find_element(By.CSS_SELECTOR, ".definitions").text
+    _press(browser, "Resume")
+    _says(browser, "print_letters is resumed")
+    assert "07:00" in browser.find_element(By.CSS_SELECTOR, ".definitions .next").text
+    _press(browser, "Run now")
+    _says(browser, "is queued")
+    site.tick()
+    browser.get(f"{site.url}/")
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".cell.succeeded")) == 1
+
+
+def test_a_group_is_retried(either_browser: Browser, site: Site) -> None:
+    browser = either_browser
+    with site.app.app_context():
+        for number in range(3):
+            site.jobs.enqueue("print_invoice", {"number": number})
+        site.db.session.commit()
+    site.tick()
+    browser.get(f"{site.url}/")
+    _press(browser, "Retry all")
+    _accept(browser)
+    _says(browser, "3 runs of print_invoice are queued again.")
+
+
+def test_a_group_is_left_alone_by_who_says_no(browser: Browser, site: Site) -> None:
+    with site.app.app_context():
+        site.jobs.enqueue("print_invoice", {"number": 1})
+        site.db.session.commit()
+    site.tick()
+    browser.get(f"{site.url}/")
+    _press(browser, "Retry")
+    assert browser.switch_to.alert.text == "Queue 1 dead run of print_invoice again?"
+    browser.switch_to.alert.dismiss()
+    browser.refresh()
+    assert "1 run" in browser.find_element(By.CSS_SELECTOR, ".groups").text
+
+
+def test_runs_are_filtered_by_the_form(either_browser: Browser, site: Site) -> None:
+    browser = either_browser
+    with site.app.app_context():
+        site.jobs.enqueue("print_invoice", {"number": 1})
+        site.jobs.enqueue("print_letters", {})
+        site.db.session.commit()
+    site.tick()
+    browser.get(f"{site.url}/runs")
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 2
+    browser.find_element(By.NAME, "error").send_keys("PAPER")
+    _press(browser, "Show")
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 1
+    field = browser.find_element(By.NAME, "error")
+    assert field.get_attribute("value") == "PAPER"
+
+
+def test_an_action_is_refused_from_another_site(browser: Browser, site: Site) -> None:
+    with site.app.app_context():
+        site.jobs.enqueue("print_invoice", {"number": 1})
+        site.db.session.commit()
+    site.tick()
+    # Another origin: the same server by another name.
+    browser.get(site.url.replace("127.0.0.1", "localhost") + "/runs/1")
+    browser.execute_script(
+        """
+        const form = document.querySelector("form[action$='/retry']");
+        form.action = form.action.replace("localhost", "127.0.0.1");
+        """
+    )
+    _press(browser, "Retry")
+    # The form-action of the policy stops it in the browser; a site without one gets a 403.
+    time.sleep(0.2)
+    host = site.url.removeprefix("http://").removesuffix("/jobs")
+    connection = HTTPConnection(host)
+    connection.request("POST", "/jobs/runs/1/retry", headers={"Origin": "http://localhost"})
+    assert connection.getresponse().status == 403
+    connection.close()
+    browser.get(f"{site.url}/runs/1")
+    assert "gave up" in browser.find_element(By.CSS_SELECTOR, ".verdict").text
+
+
+def test_the_page_renews_itself_and_says_when_it_cannot(
+    browser: Browser, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "REFRESH", 1)
+    site.tick()
+    browser.get(f"{site.url}/")
+    assert browser.title.startswith("All is well")
+    site.age_ticks(400)
+    _until(lambda: browser.title.startswith("Ticks have stopped"))
+    assert _heading(browser) == "Ticks have stopped"
+    assert _icon(browser) == "icon-bad.svg"
+    site.rights.clear()
+    _until(lambda: "Not renewed since" in browser.find_element(By.ID, "stamp").text)
+    site.rights.add("read")
+    _until(lambda: not browser.find_element(By.ID, "stamp").is_displayed())
+
+
+def test_the_keyboard_is_enough(browser: Browser, site: Site) -> None:
+    site.tick()
+    browser.get(f"{site.url}/")
+    body = browser.find_element(By.TAG_NAME, "body")
+    body.send_keys(Keys.TAB)
+    skip = browser.switch_to.active_element
+    assert skip.text == "Skip to the content"
+    assert skip.location["x"] >= 0
+    skip.send_keys(Keys.ENTER)
+    assert browser.switch_to.active_element.get_attribute("id") == "main"
+    labels: list[str] = []
+    for _ in range(12):
+        browser.switch_to.active_element.send_keys(Keys.TAB)
+        labels.append(browser.switch_to.active_element.text)
+        if labels[-1].startswith("Pause"):
+            break
+    focused = browser.switch_to.active_element
+    assert focused.value_of_css_property("outline-style") == "solid"
+    focused.send_keys(Keys.ENTER)
+    _says(browser, "print_letters is paused")

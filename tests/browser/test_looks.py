@@ -1,0 +1,157 @@
+"""What a page looks like to a program: accessible, hostile text as text, nothing off the side."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from selenium.common.exceptions import NoAlertPresentException
+from selenium.webdriver.common.by import By
+
+from example_app import lively
+from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun, JobTick
+
+from .chromium import Browser, set_light, set_width
+from .conftest import Site
+
+pytestmark = pytest.mark.browser
+
+AXE = Path(sys.prefix) / "axe/node_modules/axe-core/axe.min.js"
+PAGES = ("/", "/runs", "/runs?status=dead&overdue=1", "/runs/56", "/effects?all=1", "/ticks",
+         "/runs/999999", "/runs?status=bogus")  # fmt: skip
+EVIL = (
+    "\"'><img src=x onerror=alert(1)><script>document.title='owned';alert(2)</script>"
+    "<svg onload=alert(3)>javascript:alert(4)" + "long" * 40
+)
+
+
+@pytest.fixture
+def lively_site(site: Site) -> Site:
+    """A site with a day's rows."""
+    with site.app.app_context():
+        assert lively.fill(site.db) == 56
+    return site
+
+
+@pytest.fixture
+def hostile_site(site: Site) -> Site:
+    """A site with hostile text in every field."""
+    with site.app.app_context():
+        now = datetime.now(timezone.utc)
+        site.db.session.add_all(_hostile_rows(now))
+        site.db.session.commit()
+    return site
+
+
+def _hostile_rows(now: datetime) -> Iterator[Any]:
+    texts = {"job_type": EVIL, "queue": EVIL, "payload": {EVIL: [EVIL]}}
+    ended = {"scheduled_for": now, "run_at": now, "finished_at": now, "started_at": now}
+    yield JobDefinition(id=1, name=EVIL, schedule=EVIL, timezone=EVIL, **texts)
+    yield JobRun(
+        id=1,
+        definition_id=1,
+        status="dead",
+        attempts=1,
+        last_error=EVIL,
+        error_type=EVIL,
+        result={EVIL: EVIL},
+        progress_message=EVIL,
+        idempotency_key=EVIL,
+        concurrency_key=EVIL,
+        concurrency_limit=1,
+        **texts,
+        **ended,
+    )
+    yield JobRun(id=2, status="queued", scheduled_for=now, run_at=now, **texts)
+    failure = {"worker": EVIL, "error_type": EVIL, "error": EVIL, "stack": EVIL}
+    yield JobFailure(run_id=1, attempt=1, started_at=now, failed_at=now, **failure)
+    yield JobEffect(key=EVIL, state="in_doubt")
+    yield JobTick(worker=EVIL, host=EVIL, pid=1, started_at=now, seen_at=now)
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The source of axe-core."""
+    if not AXE.exists():
+        pytest.skip(f"no axe-core in {AXE}: run `make browser` where npm works")
+    return AXE.read_text()
+
+
+def _violations(browser: Browser, axe: str) -> list[str]:
+    browser.execute_script(axe)
+    found = browser.execute_async_script(
+        "axe.run(document, {resultTypes: ['violations']}).then(arguments[arguments.length - 1])"
+    )
+    return [
+        f"{violation['impact']}: {violation['id']}: {node['html'][:150]} {node['failureSummary']}"
+        for violation in found["violations"]
+        for node in violation["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("width", [1180, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(
+    browser: Browser,
+    lively_site: Site,
+    axe: str,
+    scheme: Literal["light", "dark"],
+    width: int,
+) -> None:
+    set_light(browser, scheme)
+    set_width(browser, width)
+    for path in PAGES:
+        browser.get(f"{lively_site.url}{path}")
+        for details in browser.find_elements(By.CSS_SELECTOR, "details:not([open]) summary"):
+            details.click()
+        assert _violations(browser, axe) == [], path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_on_empty_pages(
+    browser: Browser, site: Site, axe: str, scheme: Literal["light", "dark"]
+) -> None:
+    set_light(browser, scheme)
+    for path in ("/", "/runs", "/effects", "/ticks"):
+        browser.get(f"{site.url}{path}")
+        assert _violations(browser, axe) == [], path
+
+
+def test_axe_finds_nothing_on_a_refusal(browser: Browser, site: Site, axe: str) -> None:
+    site.rights.clear()
+    browser.get(f"{site.url}/")
+    assert _violations(browser, axe) == []
+
+
+def test_nothing_breaks_the_policy_nor_the_console(browser: Browser, lively_site: Site) -> None:
+    browser.get_log("browser")  # What earlier tests left.
+    for path in PAGES[:-2]:
+        browser.get(f"{lively_site.url}{path}")
+        logged = browser.get_log("browser")
+        assert logged == [], path
+
+
+@pytest.mark.parametrize("path", ["/", "/runs", "/runs/1", "/effects", "/ticks",
+                                  f"/runs?task={EVIL}&queue={EVIL}&error={EVIL}&definition={EVIL}",
+                                  f"/runs?status={EVIL}"])  # fmt: skip
+def test_hostile_text_stays_text(browser: Browser, hostile_site: Site, path: str) -> None:
+    browser.get(f"{hostile_site.url}{path}")
+    with pytest.raises(NoAlertPresentException):
+        browser.switch_to.alert.accept()
+    assert browser.title != "owned"
+    assert browser.title.endswith(" · Jobs")
+    assert not browser.find_elements(By.CSS_SELECTOR, "img, main script, svg[onload], [onerror]")
+    assert not browser.find_elements(By.CSS_SELECTOR, "a[href^='javascript']")
+
+
+@pytest.mark.parametrize("width", [320, 390, 700, 1000])
+def test_nothing_hangs_off_the_side(browser: Browser, hostile_site: Site, width: int) -> None:
+    set_width(browser, width)
+    for path in ("/", "/runs", "/runs/1", "/effects", "/ticks"):
+        browser.get(f"{hostile_site.url}{path}")
+        wide = browser.execute_script("return document.documentElement.scrollWidth")
+        assert wide <= width, path

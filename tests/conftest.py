@@ -1,0 +1,92 @@
+"""Fixtures that give a test its database, its app and its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+
+from tests import postgres
+
+if TYPE_CHECKING:
+    from flask_cronjobs import CronJobs
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.Server]:
+    """The PostgreSQL server, started by the first test that asks for it."""
+    with postgres.running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The URL of an empty SQLite database in a file."""
+    return f"sqlite:///{tmp_path / 'test.sqlite'}"
+
+
+@pytest.fixture(scope="session")
+def postgres_database(postgres_server: postgres.Server) -> Iterator[list[str]]:
+    """The one database that all tests use in turn, as a list of its last URL."""
+    urls = [postgres_server.create_database()]
+    yield urls
+    postgres_server.drop_database(urls[-1])
+
+
+@pytest.fixture
+def postgresql_url(postgres_server: postgres.Server, postgres_database: list[str]) -> str:
+    """The URL of an empty PostgreSQL database, with a name that no test has had before."""
+    postgres_database[-1] = postgres_server.renew_database(postgres_database[-1])
+    return postgres_database[-1]
+
+
+@pytest.fixture
+def restartable_postgres(
+    postgres_server: postgres.Server, postgresql_url: str
+) -> Iterator[postgres.LocalServer]:
+    """The server of `postgresql_url`, to stop and start; it runs again after the test."""
+    if not isinstance(postgres_server, postgres.LocalServer):
+        pytest.skip(f"{postgres.ENVIRONMENT} names a server that is not ours to stop")
+    yield postgres_server
+    if not postgres_server.is_running():
+        postgres_server.start()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty database: the test runs once with each kind."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def db() -> SQLAlchemy:
+    """A Flask-SQLAlchemy extension of the test's own; `app` initializes it."""
+    return SQLAlchemy()
+
+
+@pytest.fixture
+def app(database_url: str, db: SQLAlchemy) -> Iterator[Flask]:
+    """An app on `database_url`, whose connections are closed after the test."""
+    app = Flask("tests")
+    app.config.update(TESTING=True, SECRET_KEY="tests", SQLALCHEMY_DATABASE_URI=database_url)
+    db.init_app(app)
+    yield app
+    with app.app_context():
+        for engine in db.engines.values():
+            engine.dispose()
+
+
+@pytest.fixture
+def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
+    """The extension on `app`, its tables created."""
+    from flask_cronjobs import CronJobs
+
+    jobs = CronJobs(app)
+    with app.app_context():
+        db.create_all()
+    return jobs

@@ -1,0 +1,48 @@
+"""Fixtures: the app with its mail server, and people's browsers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from flask.testing import FlaskClient
+
+from example_app import create_app, sample
+from example_app.extensions import db
+from example_app.mailbox import Mailbox
+from tests.example.tally import PASSWORD, Tally, submit
+
+
+@pytest.fixture
+def mailbox() -> Iterator[Mailbox]:
+    with Mailbox() as mailbox:
+        yield mailbox
+
+
+@pytest.fixture
+def tally(database_url: str, mailbox: Mailbox) -> Iterator[Tally]:
+    app = create_app(
+        {"TESTING": True, "SQLALCHEMY_DATABASE_URI": database_url, "MAIL_PORT": mailbox.port}
+    )
+    with app.app_context():
+        db.create_all()
+    yield Tally(app)
+    with app.app_context():
+        db.engine.dispose()
+
+
+@pytest.fixture
+def client(tally: Tally) -> FlaskClient:
+    """The browser of somebody."""
+    return tally.app.test_client()
+
+
+@pytest.fixture
+def staff(tally: Tally) -> FlaskClient:
+    """The browser of a support person, in the midst of sample data."""
+    with tally.app.app_context():
+        sample.add_sample(PASSWORD)
+    client = tally.app.test_client()
+    answer = submit(client, "/login", email=sample.STAFF, password=PASSWORD)
+    assert answer.status_code == 302
+    return client

@@ -1,0 +1,22 @@
+"""The demo, as `make demo` runs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_demo_plays_twice_and_sends_no_mail_twice(tmp_path: Path) -> None:
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "example_app.demo", "--folder", tmp_path],
+            cwd=Path(__file__).parents[2],
+            text=True,
+            capture_output=True,
+            timeout=120,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+        assert "6 mails, 0 of them twice." in done.stdout
+        assert "succeeded  send_invoice_reminders" in done.stdout
+        assert "http://127.0.0.1:5000/jobs/" in done.stdout

@@ -1,0 +1,161 @@
+"""The pages of the example app: what people type in, and who may do what."""
+
+from __future__ import annotations
+
+import pytest
+from flask.testing import FlaskClient
+
+import example_app
+from example_app import sample
+from example_app.models import Session, User
+from flask_cronjobs.models import JobRun
+from tests.example.tally import LINUS, PASSWORD, Tally, submit
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """One kind of database: what these tests look at is the same on both."""
+    return sqlite_url
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("name", " ", "Please give your name"),
+        ("email", "linus@", "Please give an email address"),
+        ("email", "a@b.cd, e@f.gh", "Please give an email address"),
+        ("email", "linus@example.com\nBcc: all@example.com", "Please give an email address"),
+        ("password", "short", "10 characters"),
+        ("timezone", "Mars/Olympus", "choose one of the time zones"),
+    ],
+)
+def test_wrong_sign_up_is_told_what_to_do(
+    tally: Tally, client: FlaskClient, field: str, value: str, sentence: str
+) -> None:
+    answer = submit(client, "/signup", **{**LINUS, field: value})
+    assert answer.status_code == 422
+    assert sentence in answer.text
+    assert 'value="Linus"' in answer.text or field == "name"
+    assert PASSWORD not in answer.text
+    assert (tally.count(User), tally.count(JobRun)) == (0, 0)
+
+
+def test_an_address_signs_up_once(tally: Tally, client: FlaskClient) -> None:
+    submit(client, "/signup", **LINUS)
+    answer = submit(client, "/signup", **{**LINUS, "email": "Linus@Example.com "})
+    assert answer.status_code == 422
+    assert "Then log in" in answer.text
+    assert tally.count(User) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"email": "nobody@example.com"}, "Nobody signed up with this address"),
+        ({"date_from": "2026-02-30"}, "Please give a date, such as"),
+        ({"date_to": ""}, "Please give a date, such as"),
+        ({"date_to": "2025-12-31"}, "a last day after the first"),
+        ({"date_to": "2028-01-01"}, "within a year"),
+        ({"request_id": "1"}, "load the page again"),
+    ],
+)
+def test_wrong_support_form_is_told_what_to_do(
+    tally: Tally, staff: FlaskClient, values: dict[str, str], sentence: str
+) -> None:
+    before = tally.count(JobRun)
+    form = {"email": "ada@example.com", "date_from": "2026-01-01", "date_to": "2026-01-07"}
+    answer = submit(staff, "/support", **{**form, **values})
+    assert answer.status_code == 422
+    assert sentence in answer.text
+    assert tally.count(JobRun) == before
+
+
+def test_job_pages_are_for_staff(client: FlaskClient, staff: FlaskClient) -> None:
+    sent_to_log_in = client.get("/jobs/")
+    assert (sent_to_log_in.status_code, sent_to_log_in.location) == (302, "/login?next=/jobs/")
+    assert client.post("/jobs/definitions/run").status_code in (302, 403)
+    submit(client, "/signup", **LINUS)
+    assert client.get("/jobs/").status_code == 403
+    assert client.get("/support").status_code == 403
+    assert staff.get("/jobs/").status_code == 200
+    assert client.get("/jobs/health").status_code in (200, 503)
+
+
+@pytest.mark.parametrize(
+    ("asked", "location"),
+    [
+        ("/jobs/", "/jobs/"),
+        ("", "/"),
+        ("https://evil.example/", "/"),
+        ("//evil.example/", "/"),
+        ("/\\evil.example/", "/"),
+        ("/\t/evil.example/", "/"),
+    ],
+)
+def test_log_in_goes_on_within_the_site(
+    staff: FlaskClient, client: FlaskClient, asked: str, location: str
+) -> None:
+    with client.session_transaction() as session:
+        session["csrf"] = "token"
+    form = {"email": sample.STAFF, "password": PASSWORD, "csrf": "token"}
+    answer = client.post("/login", query_string={"next": asked}, data=form)
+    assert (answer.status_code, answer.location) == (302, location)
+
+
+@pytest.mark.parametrize("email", ["ada@example.com", "nobody@example.com"])
+def test_wrong_password_does_not_tell_who_is_here(
+    staff: FlaskClient, client: FlaskClient, email: str
+) -> None:
+    answer = submit(client, "/login", email=email, password="wrong horse")
+    assert answer.status_code == 422
+    assert "The address or the password is wrong." in answer.text
+
+
+@pytest.mark.parametrize("path", ["/signup", "/login", "/logout", "/support"])
+def test_form_from_elsewhere_is_refused(staff: FlaskClient, path: str) -> None:
+    for form in ({}, {"csrf": ""}, {"csrf": "é"}):
+        answer = staff.post(path, data=form)
+        assert answer.status_code == 400
+        assert "Please try again" in answer.text
+
+
+def test_log_out_ends_the_session_on_the_server(tally: Tally, staff: FlaskClient) -> None:
+    before = tally.count(Session)
+    with staff.session_transaction() as session:
+        token = session.setdefault("csrf", "token")
+    cookie = staff.get_cookie("session")
+    assert cookie is not None
+    assert staff.post("/logout", data={"csrf": token}).status_code == 302
+    assert tally.count(Session) == before - 1
+    staff.set_cookie("session", cookie.value)
+    assert staff.get("/support").status_code == 302
+
+
+def test_missing_page_is_a_page_of_ours(client: FlaskClient) -> None:
+    answer = client.get("/nothing-here")
+    assert answer.status_code == 404
+    assert "To the front page" in answer.text
+
+
+def test_add_staff_opens_support_and_jobs(tally: Tally, client: FlaskClient) -> None:
+    runner = tally.app.test_cli_runner()
+    done = runner.invoke(args=["add-staff", "sam@example.com", "--password", PASSWORD])
+    assert done.exit_code == 0, done.output
+    again = runner.invoke(args=["add-staff", "Sam@example.com", "--password", PASSWORD])
+    assert (again.exit_code, again.output) == (1, "Error: sam@example.com is here already.\n")
+    submit(client, "/login", email="sam@example.com", password=PASSWORD)
+    assert client.get("/support").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("", "sqlite:///example.sqlite"),
+        ("sqlite:////tmp/x.sqlite", "sqlite:////tmp/x.sqlite"),
+        ("postgres://u:p@h/d", "postgresql+psycopg://u:p@h/d"),
+        ("postgresql://u:p@h/d", "postgresql+psycopg://u:p@h/d"),
+        ("postgresql+psycopg2://u:p@h/d", "postgresql+psycopg2://u:p@h/d"),
+    ],
+)
+def test_database_url_names_the_driver(given: str, used: str) -> None:
+    assert example_app.database_url(given) == used

@@ -1,0 +1,214 @@
+"""The tasks of the example app, on both databases: ticks, and the mails that really arrive."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import select, update
+
+from example_app import auth
+from example_app.extensions import db
+from example_app.mailbox import Mailbox
+from example_app.models import Figure, Invoice, Session, User
+from example_app.tasks import send_weekly_report
+from flask_cronjobs.models import JobEffect, JobRun
+from tests.example.tally import LINUS, REMINDED, Tally, hidden_fields, submit
+
+
+def test_sign_up_enqueues_in_the_transaction_that_makes_the_user(
+    tally: Tally, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(user: User) -> None:
+        raise ConnectionError("the lights went out")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(auth, "start_session", fail)
+        with pytest.raises(ConnectionError):
+            submit(client, "/signup", **LINUS)
+    assert (tally.count(User), tally.count(JobRun)) == (0, 0)
+
+    assert submit(client, "/signup", **LINUS).status_code == 302
+    assert (tally.count(User), tally.count(JobRun)) == (1, 2)
+
+
+def test_welcome_is_received_after_the_next_tick(
+    tally: Tally, client: FlaskClient, mailbox: Mailbox
+) -> None:
+    page = submit(client, "/signup", **LINUS)
+    assert mailbox.mails == []
+    assert tally.tick().succeeded == 1
+    (mail,) = mailbox.to("linus@example.com")
+    assert mail["Subject"] == "Welcome to Tally, Linus"
+    assert "Each Monday" in mail.get_content()
+    assert "Log out Linus" in client.get(page.location).text
+
+
+def test_weekly_report_is_enqueued_for_the_next_monday_of_the_user(
+    tally: Tally, client: FlaskClient
+) -> None:
+    submit(client, "/signup", **LINUS)
+    (run,) = tally.runs("send_weekly_report")
+    local = run.run_at.astimezone(ZoneInfo("Europe/Helsinki"))
+    assert (local.weekday(), local.hour, local.minute) == (0, 7, 0)
+    assert timedelta(0) < run.run_at - datetime.now(timezone.utc) <= timedelta(days=7, hours=2)
+    assert run.payload["date_from"] == str(local.date() - timedelta(days=7))
+    assert run.payload["date_to"] == str(local.date() - timedelta(days=1))
+    assert run.idempotency_key == f"weekly_report:1:{run.payload['date_from']}"
+
+
+def test_planning_again_enqueues_no_report_twice(tally: Tally, client: FlaskClient) -> None:
+    submit(client, "/signup", **LINUS)
+    tally.run_now("plan_weekly_reports")
+    assert tally.tick().failed == 0
+    assert len(tally.runs("send_weekly_report")) == 1
+
+
+def test_weekly_report_is_received_when_its_monday_comes(
+    tally: Tally, client: FlaskClient, mailbox: Mailbox
+) -> None:
+    submit(client, "/signup", **LINUS)
+    tally.tick()
+    with tally.app.app_context():
+        db.session.execute(update(JobRun).values(run_at=datetime.now(timezone.utc)))
+        db.session.commit()
+    tally.tick()
+    (run,) = tally.runs("send_weekly_report")
+    assert run.status == "succeeded"
+    _, mail = mailbox.to("linus@example.com")
+    assert mail["Subject"].startswith(f"Your report, {run.payload['date_from']}")
+    assert "Invoices issued: 0, $0.00" in mail.get_content()
+
+
+def overdue_by(tally: Tally, day: date) -> list[str]:
+    """Whom the sample data says to remind on *day*."""
+    late = select(Invoice).where(Invoice.paid_on.is_(None), Invoice.due_on < day)
+    return [invoice.customer_email for invoice in tally.all(late.order_by(Invoice.id))]
+
+
+def test_morning_slot_reminds_those_who_are_late(
+    tally: Tally, staff: FlaskClient, mailbox: Mailbox
+) -> None:
+    tally.tick()
+    tally.put_back(timedelta(days=1))
+    assert tally.tick().failed == 0
+    (run,) = tally.runs("send_invoice_reminders")
+    local = run.scheduled_for.astimezone(ZoneInfo("America/New_York"))
+    assert (local.hour, local.minute) == (8, 0)
+    assert [mail["To"] for mail in mailbox.mails] == overdue_by(tally, local.date()) == REMINDED
+    assert run.result == {"overdue": 4}
+    assert run.progress == 1
+
+
+def test_retry_after_a_failure_midway_sends_no_reminder_twice(
+    tally: Tally, staff: FlaskClient, mailbox: Mailbox
+) -> None:
+    mailbox.answers[REMINDED[1]] = ["451 4.3.0 Try again later", "421 4.3.2 Closing"]
+    run_id = tally.run_now("send_invoice_reminders")
+    for _ in range(2):
+        assert tally.tick().failed == 1
+        assert [mail["To"] for mail in mailbox.mails] == REMINDED[:1]
+        tally.retry(run_id)
+    assert tally.tick().succeeded == 1
+    assert [mail["To"] for mail in mailbox.mails] == REMINDED
+    (run,) = tally.runs("send_invoice_reminders")
+    assert (run.status, run.attempts) == ("succeeded", 3)
+
+
+def test_second_run_on_the_same_morning_reminds_nobody(
+    tally: Tally, staff: FlaskClient, mailbox: Mailbox
+) -> None:
+    for _ in range(2):
+        tally.run_now("send_invoice_reminders")
+        assert tally.tick().succeeded == 1
+    assert [mail["To"] for mail in mailbox.mails] == REMINDED
+
+
+def test_refused_address_does_not_stop_the_others(
+    tally: Tally, staff: FlaskClient, mailbox: Mailbox
+) -> None:
+    mailbox.answers[REMINDED[0]] = ["550 5.1.1 No such user"]
+    tally.run_now("send_invoice_reminders")
+    assert tally.tick().succeeded == 1
+    assert [mail["To"] for mail in mailbox.mails] == REMINDED[1:]
+    effects = tally.all(select(JobEffect).order_by(JobEffect.id))
+    assert str(effects[0].result).startswith("refused: 550")
+
+
+def test_mail_server_that_is_down_fails_the_run_until_it_is_up(
+    tally: Tally, staff: FlaskClient, mailbox: Mailbox
+) -> None:
+    tally.app.config["MAIL_PORT"] = 1
+    run_id = tally.run_now("send_invoice_reminders")
+    assert tally.tick().failed == 1
+    (run,) = tally.runs("send_invoice_reminders")
+    assert (run.status, run.error_type) == ("failed", "ConnectionRefusedError")
+    assert run.run_at > datetime.now(timezone.utc)
+    tally.app.config["MAIL_PORT"] = mailbox.port
+    tally.retry(run_id)
+    assert tally.tick().succeeded == 1
+    assert len(mailbox.mails) == 4
+
+
+def test_cleanup_deletes_sessions_that_ran_out_and_no_others(
+    tally: Tally, staff: FlaskClient
+) -> None:
+    assert tally.count(Session) == 4
+    tally.run_now("cleanup_nightly")
+    assert tally.tick().succeeded == 1
+    (run,) = tally.runs("cleanup_nightly")
+    assert run.result == {"sessions": 3}
+    assert tally.count(Session) == 1
+    assert staff.get("/support").status_code == 200
+
+
+def test_front_page_shows_figures_that_the_cache_holds(
+    tally: Tally, staff: FlaskClient, client: FlaskClient
+) -> None:
+    for _ in range(2):
+        tally.run_now("refresh_cache")
+        assert tally.tick().succeeded == 1
+    figures = {figure.name: figure.value for figure in tally.all(select(Figure))}
+    assert figures == {"users": 3, "open invoices": 5, "open dollars": 5239}
+    assert "5,239" in client.get("/").text
+
+
+def test_support_sends_a_report_of_any_days_now(
+    tally: Tally, staff: FlaskClient, mailbox: Mailbox
+) -> None:
+    today = datetime.now(timezone.utc).date()
+    days = {"date_from": str(today - timedelta(days=30)), "date_to": str(today)}
+    answer = submit(staff, "/support", email="ada@example.com", **days)
+    assert answer.status_code == 302
+    page = staff.get("/support").text
+    assert "will be sent within a minute" in page
+    assert f"{days['date_from']} to {days['date_to']}" in page
+    assert tally.tick().succeeded == 1
+    (mail,) = mailbox.to("ada@example.com")
+    assert mail["Subject"] == f"Your report, {days['date_from']} to {days['date_to']}"
+    assert "Invoices issued: 1, $1,200.00\r\nInvoices paid: 1, $450.50" in mail.get_content()
+    assert [run.status for run in tally.runs("send_weekly_report")].count("succeeded") == 1
+
+
+def test_double_click_sends_one_report(tally: Tally, staff: FlaskClient, mailbox: Mailbox) -> None:
+    form = hidden_fields(staff, "/support")
+    form |= {"email": "ada@example.com", "date_from": "2026-01-01", "date_to": "2026-01-07"}
+    for _ in range(2):
+        assert staff.post("/support", data=form).status_code == 302
+    tally.tick()
+    assert len(mailbox.mails) == 1
+    # Asked for once more, on purpose, it is sent once more.
+    del form["csrf"], form["request_id"]
+    submit(staff, "/support", **form)
+    tally.tick()
+    assert len(mailbox.mails) == 2
+
+
+def test_report_to_a_user_who_is_gone_is_cancelled(tally: Tally) -> None:
+    with tally.app.app_context():
+        send_weekly_report.using(commit=True).enqueue(812, "2026-01-01", "2026-01-07")
+    tally.tick()
+    (run,) = tally.runs("send_weekly_report")
+    assert (run.status, run.last_error) == ("cancelled", "the user 812 is gone")

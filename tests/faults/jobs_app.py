@@ -1,0 +1,105 @@
+"""The app of the process tests, with more tasks: ones that do harm."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+from flask_cronjobs import current_run
+from tests.processes.jobs_app import AGAIN, Entry, create_app, db, jobs, say
+
+__all__ = ["create_app"]
+
+
+@jobs.task(retry=AGAIN)
+def hold_the_interpreter(seconds: int = 600) -> None:
+    """At the first attempt, sleep in C and never let go of the interpreter's lock."""
+    say("begun")
+    if current_run.attempt == 1:
+        ctypes.PyDLL(None).sleep(seconds)
+    say("ended")
+
+
+@jobs.task(retry=AGAIN)
+def killed_in_effect(key: str, in_doubt: str = "skip") -> object:
+    """At the first attempt, be killed between an effect and its record."""
+
+    def do() -> str:
+        say("effect")
+        if current_run.attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "done"
+
+    result = jobs.once(key, do, in_doubt=in_doubt)  # type: ignore[arg-type]
+    say("ended")
+    return result
+
+
+@jobs.task(retry=AGAIN)
+def effect_after_sleep(key: str, path: str) -> None:
+    """Say ``begun``; once the file *path* is there, do an effect."""
+    say("begun")
+    wait_for_file(path)
+    jobs.once(key, lambda: say("effect"))
+    say("ended")
+
+
+@jobs.task(retry=AGAIN, atomic=True)
+def killed_before_commit(label: str) -> None:
+    """At the first attempt, be killed when the work is done and not committed."""
+    db.session.add(Entry(label=label, run_id=current_run.id))
+    db.session.flush()
+    say("begun")
+    if current_run.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@jobs.task(retry=AGAIN)
+def ended_or_waits(path: str) -> None:
+    """Tell the progress, wait until the file *path* exists, end."""
+    current_run.progress(0.5, "half")
+    say("begun")
+    wait_for_file(path)
+    say("ended")
+
+
+@jobs.task(retry=AGAIN, concurrency=2, concurrency_key="two:{key}")
+def two_at_a_time(key: str, seconds: float) -> None:
+    """Say ``begun``, sleep, say ``ended``; two of a key at a time."""
+    say("begun", key=key)
+    time.sleep(seconds)
+    say("ended", key=key)
+
+
+@jobs.task(retry=AGAIN, concurrency=1, concurrency_key="killed:{key}")
+def killed_with_key(key: str, kill: bool = True) -> None:
+    """Kill the process, or only say ``survived``."""
+    if kill:
+        os.kill(os.getpid(), signal.SIGKILL)
+    say("survived", key=key)
+
+
+@jobs.task(retry=AGAIN)
+def tells_often(path: str) -> None:
+    """Tell many steps at once, then wait until the file *path* exists."""
+    for step in range(1, 10):
+        current_run.progress(step / 10)
+    wait_for_file(path)
+
+
+@jobs.task(retry=AGAIN)
+def tells_at_the_end(path: str) -> None:
+    """Say ``begun``, wait until the file *path* exists, tell the progress."""
+    say("begun")
+    wait_for_file(path)
+    current_run.progress(1)
+
+
+def wait_for_file(path: str, seconds: float = 60.0) -> None:
+    """Wait until the file *path* exists, at most so long."""
+    until = time.monotonic() + seconds
+    while not Path(path).exists() and time.monotonic() < until:
+        time.sleep(0.02)

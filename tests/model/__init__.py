@@ -1,0 +1,1 @@
+"""Models: a small one searched to its end, and the store beside one that is easy to believe."""

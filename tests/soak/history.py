@@ -1,0 +1,202 @@
+"""What happened in a soak: rows, the trace, and an audit of every change of hands, by a trigger."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, text
+
+
+@dataclass
+class Run:
+    """A row of ``job_runs`` at the end."""
+
+    id: int
+    job_type: str
+    status: str
+    attempts: int
+    max_attempts: int
+    definition_id: int | None = None
+    scheduled_for: datetime | None = None
+    result: Any = None
+    error_type: str | None = None
+
+
+@dataclass
+class Failure:
+    """A row of ``job_failures``."""
+
+    run_id: int
+    attempt: int
+    worker: str
+    error_type: str
+
+
+@dataclass
+class Handover:
+    """One change of a run's status or holder, in the order in which they were made."""
+
+    run_id: int
+    old_status: str
+    new_status: str
+    old_token: str | None
+    new_token: str | None
+    old_attempts: int
+    new_attempts: int
+    expired: bool = False
+    error_type: str | None = None
+
+    @property
+    def reclaimed(self) -> bool:
+        """Whether a tick took the run back from a worker that it held for dead."""
+        ended = self.old_status == "running" and self.new_attempts == self.old_attempts
+        return ended and self.new_status != "succeeded" and self.error_type == "WorkerLost"
+
+
+@dataclass
+class Said:
+    """One line of the trace."""
+
+    what: str
+    at: float
+    run: int
+    attempt: int
+    token: str
+    key: str | None = None
+
+
+@dataclass
+class Watched:
+    """A definition, and the first slot and the first slot left of those it owed."""
+
+    id: int
+    first: datetime
+    following: datetime
+
+
+@dataclass
+class History:
+    """All that the checker looks at."""
+
+    runs: list[Run] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    effects: dict[str, str] = field(default_factory=dict)
+    entries: Counter[int] = field(default_factory=Counter)
+    handovers: list[Handover] = field(default_factory=list)
+    said: list[Said] = field(default_factory=list)
+    watched: list[Watched] = field(default_factory=list)
+    enqueued: set[int] = field(default_factory=set)
+    retried: set[int] = field(default_factory=set)
+    codes: Counter[int] = field(default_factory=Counter)
+    """The exit codes of the ticks; minus a signal's number for those that it ended."""
+    watchdogs: int = 0
+    """How many processes were ended by the watchdog."""
+
+
+_AUDIT = """
+CREATE TABLE soak_audit (
+    id {serial}, run_id bigint, old_status text, new_status text, old_token text, new_token text,
+    old_attempts integer, new_attempts integer, expired boolean, error_type text
+)
+"""
+_INSERT = """
+INSERT INTO soak_audit (run_id, old_status, new_status, old_token, new_token, old_attempts,
+    new_attempts, expired, error_type)
+VALUES (NEW.id, OLD.status, NEW.status, OLD.locked_by, NEW.locked_by, OLD.attempts,
+    NEW.attempts, COALESCE(OLD.locked_until <= {now}, false), NEW.error_type);
+"""
+_POSTGRESQL = (
+    "CREATE FUNCTION soak_audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+    + _INSERT.format(now="clock_timestamp()")
+    + "RETURN NEW; END $$",
+    "CREATE TRIGGER soak_audit AFTER UPDATE ON job_runs FOR EACH ROW"
+    " WHEN (OLD.status IS DISTINCT FROM NEW.status OR OLD.locked_by IS DISTINCT FROM NEW.locked_by)"
+    " EXECUTE FUNCTION soak_audit()",
+)
+_SQLITE = (
+    "CREATE TRIGGER soak_audit AFTER UPDATE ON job_runs FOR EACH ROW"
+    " WHEN OLD.status IS NOT NEW.status OR OLD.locked_by IS NOT NEW.locked_by BEGIN"
+    + _INSERT.format(now="strftime('%Y-%m-%d %H:%M:%f000', 'now')")
+    + "END",
+)
+
+
+def watch_handovers(engine: Engine) -> None:
+    """Make the audit and its trigger."""
+    sqlite = engine.dialect.name == "sqlite"
+    serial = "integer PRIMARY KEY" if sqlite else "bigserial PRIMARY KEY"
+    with engine.begin() as connection:
+        for statement in (_AUDIT.format(serial=serial), *(_SQLITE if sqlite else _POSTGRESQL)):
+            connection.exec_driver_sql(statement)
+
+
+def read_history(engine: Engine, trace: Path) -> History:
+    """What the database and the trace hold now; the rest is known to whoever made the load."""
+    with engine.connect() as connection:
+        return History(
+            runs=read_runs(connection),
+            failures=read_failures(connection),
+            effects={
+                row.key: row.state
+                for row in _rows(connection, "SELECT key, state FROM job_effects")
+            },
+            entries=Counter(
+                row.run_id for row in _rows(connection, "SELECT run_id FROM soak_entries")
+            ),
+            handovers=[
+                Handover(*tuple(row)[1:])
+                for row in _rows(connection, "SELECT * FROM soak_audit ORDER BY id")
+            ],
+            said=read_trace(trace),
+        )
+
+
+def read_runs(connection: Connection) -> list[Run]:
+    """The rows of ``job_runs``."""
+    parse = json.loads if connection.dialect.name == "sqlite" else lambda value: value
+    rows = _rows(connection, "SELECT * FROM job_runs ORDER BY id")
+    return [_run(row, row.result if row.result is None else parse(row.result)) for row in rows]
+
+
+def read_failures(connection: Connection) -> list[Failure]:
+    """The rows of ``job_failures``."""
+    rows = _rows(connection, "SELECT * FROM job_failures ORDER BY run_id, attempt")
+    return [Failure(row.run_id, row.attempt, row.worker, row.error_type) for row in rows]
+
+
+def read_trace(trace: Path) -> list[Said]:
+    """The lines that handlers have said, in the order of time."""
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    return sorted((Said(**line) for line in lines), key=lambda said: said.at)
+
+
+def moment(value: Any) -> datetime:
+    """A time from a plain text statement, aware, in UTC."""
+    if isinstance(value, str):
+        return datetime.fromisoformat(value).replace(tzinfo=timezone.utc)
+    aware: datetime = value.astimezone(timezone.utc)
+    return aware
+
+
+def _rows(connection: Connection, sql: str) -> Sequence[Row[Any]]:
+    return connection.execute(text(sql)).all()
+
+
+def _run(row: Row[Any], result: Any) -> Run:
+    return Run(
+        row.id,
+        row.job_type,
+        row.status,
+        row.attempts,
+        row.max_attempts,
+        row.definition_id,
+        moment(row.scheduled_for),
+        result,
+        row.error_type,
+    )

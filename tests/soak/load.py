@@ -1,0 +1,151 @@
+"""The load of a soak: what enqueues, adds definitions, cancels and retries, and remembers it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+
+from flask import Flask
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+
+from flask_cronjobs import CronJobsError
+from tests.soak.app import db, jobs
+from tests.soak.history import Watched, moment
+
+#: So many runs may wait before the load lets the hosts catch up.
+BACKLOG = 150
+#: So many definitions are added in all.
+DEFINITIONS = 40
+#: What is enqueued, how often.
+KINDS = 3 * ["plain", "slow", "effect", "effect", "atomic", "atomic", "one_at_a_time"] + [
+    *("plain", "two_at_a_time", "two_at_a_time", "failing", "failing", "killing", "overlong")
+]
+
+
+class Load(threading.Thread):
+    """Makes work in *app* until told to stop."""
+
+    def __init__(self, app: Flask, seed: int) -> None:
+        super().__init__(name="load", daemon=True)
+        self.counts: Counter[str] = Counter()
+        self.enqueued: set[int] = set()
+        self.retried: set[int] = set()
+        self.watched: dict[int, Watched] = {}
+        self._app = app
+        self._random = random.Random(seed)
+        self._stopped = threading.Event()
+        self._number = 0
+
+    def stop(self) -> None:
+        """Stop, and pause the definitions, so that what is owed can be brought to its end."""
+        self._stopped.set()
+        self.join()
+
+    def run(self) -> None:
+        """Until stopped, do something; what the database refuses is left."""
+        deeds: list[tuple[Callable[[], None], int]] = [
+            (self._enqueue, 12),
+            (self._enqueue_shared_effect, 2),
+            (self._add_definition, 2),
+            (self._cancel, 1),
+            (self._retry, 1),
+        ]
+        weights = [weight for _, weight in deeds]
+        while not self._stopped.wait(self._random.uniform(0.02, 0.3)):
+            (deed, _) = self._random.choices(deeds, weights)[0]
+            with self._app.app_context():
+                try:
+                    deed()
+                    self.counts[deed.__name__.strip("_")] += 1
+                except (SQLAlchemyError, CronJobsError):
+                    db.session.rollback()
+                    self.counts["refused"] += 1
+
+    def _enqueue(self) -> None:
+        if self._waiting() > BACKLOG:
+            return
+        number = self._random.randint(1, 8)
+        self._commit([self._enqueue_one() for _ in range(number)])
+
+    def _enqueue_one(self) -> int:
+        choose = self._random
+        self._number += 1
+        kind = choose.choice(KINDS)
+        payloads: dict[str, dict[str, object]] = {
+            "slow": {"steps": choose.randint(1, 20)},
+            "effect": {"key": f"own-{self._number}"},
+            "atomic": {"steps": choose.randint(0, 10)},
+            "one_at_a_time": {"key": str(choose.randint(1, 3))},
+        }
+        delay = choose.choice([None, None, None, choose.uniform(0, 2)])
+        return jobs.enqueue(
+            kind, payloads.get(kind), delay=delay, priority=choose.choice([0, 0, 0, 1, -1])
+        ).id
+
+    def _enqueue_shared_effect(self) -> None:
+        self._number += 1
+        payload = {"key": f"shared-{self._number}"}
+        self._commit([jobs.enqueue("effect", payload).id for _ in range(3)])
+
+    def _commit(self, ids: list[int]) -> None:
+        db.session.commit()
+        self.enqueued.update(ids)
+
+    def _add_definition(self) -> None:
+        """Add a definition that is some minutes behind already, as if no tick had come."""
+        if len(self.watched) >= DEFINITIONS:
+            return
+        self._number += 1
+        name = f"churn-{self._number}"
+        jobs.add_definition(
+            name,
+            "scheduled",
+            schedule="* * * * *",
+            catchup=self._random.choice(["all", "all", "latest", "none"]),
+            overlap=self._random.choice(["allow", "skip"]),
+        )
+        find = text("SELECT id, next_run_at AS at FROM job_definitions WHERE name = :name")
+        row = db.session.execute(find, {"name": name}).one()
+        owed_since = moment(row.at) - timedelta(minutes=self._random.randint(1, 8))
+        moved = db.session.execute(
+            text(
+                "UPDATE job_definitions SET next_run_at = :since"
+                " WHERE id = :id AND next_run_at = :first RETURNING id"
+            ),
+            {"since": self._instant(owed_since), "id": row.id, "first": row.at},
+        ).all()
+        # If the commit's answer is lost, the first row tells from where the definition was owed.
+        self.watched[row.id] = Watched(row.id, moment(row.at), moment(row.at))
+        db.session.commit()
+        if moved:
+            self.watched[row.id].first = owed_since
+
+    def _cancel(self) -> None:
+        rows = self._some("status IN ('queued', 'failed', 'running') AND job_type <> 'effect'")
+        for run_id in rows:
+            jobs.cancel(run_id)
+
+    def _retry(self) -> None:
+        for run_id in self._some("status = 'dead'"):
+            self.retried.add(run_id)
+            jobs.retry(run_id)
+
+    def _some(self, condition: str) -> list[int]:
+        ids = list(db.session.scalars(text(f"SELECT id FROM job_runs WHERE {condition} LIMIT 50")))
+        db.session.rollback()
+        return self._random.sample(ids, min(1, len(ids)))
+
+    def _waiting(self) -> int:
+        sql = "SELECT count(*) FROM job_runs WHERE status IN ('queued', 'failed')"
+        waiting: int = db.session.execute(text(sql)).scalar_one()
+        db.session.rollback()
+        return waiting
+
+    def _instant(self, value: object) -> object:
+        if self._app.config["SQLALCHEMY_DATABASE_URI"].startswith("sqlite"):
+            return f"{value:%Y-%m-%d %H:%M:%S.%f}"
+        return value

@@ -1,0 +1,214 @@
+"""The checker of the soak: it passes what may happen, and finds each thing that may not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from tests.soak.checker import CHECKS, violations
+from tests.soak.history import Failure, Handover, History, Run, Said, Watched
+
+SLOT = datetime(2026, 1, 5, 7, 0, tzinfo=timezone.utc)
+
+
+def minutes(number: int) -> datetime:
+    return SLOT + timedelta(minutes=number)
+
+
+def said(run: int, attempt: int, *words: tuple[str, float], key: str | None = None) -> list[Said]:
+    return [Said(what, at, run, attempt, f"{run}/{attempt}", key) for what, at in words]
+
+
+def claim(run: int, attempt: int, old: str = "queued") -> Handover:
+    return Handover(run, old, "running", None, f"{run}/{attempt}", attempt - 1, attempt)
+
+
+def end(run: int, attempt: int, status: str, **more: object) -> Handover:
+    token = f"{run}/{attempt}"
+    made = Handover(run, "running", status, token, None, attempt, attempt)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def lawful() -> History:
+    """One run of each fate: at once, reclaimed while frozen, an effect, atomic, slots, a limit."""
+    skip = {"skipped": 2, "from": minutes(0).isoformat(), "to": minutes(1).isoformat()}
+    lost = {"error_type": "WorkerLost", "expired": True}
+    return History(
+        runs=[
+            Run(1, "plain", "succeeded", 1, 9, result={"token": "1/1"}),
+            Run(2, "plain", "succeeded", 2, 9, result={"token": "2/2"}),
+            Run(3, "effect", "succeeded", 1, 9, result={"token": "3/1"}),
+            Run(4, "atomic", "succeeded", 1, 9, result={"token": "4/1"}),
+            Run(5, "scheduled", "skipped", 0, 9, 1, minutes(1), skip),
+            Run(6, "scheduled", "succeeded", 1, 9, 1, minutes(2), {"token": "6/1"}),
+            Run(7, "failing", "dead", 1, 1),
+            Run(8, "one_at_a_time", "succeeded", 1, 9, result={"token": "8/1"}),
+            Run(9, "one_at_a_time", "succeeded", 1, 9, result={"token": "9/1"}),
+        ],
+        failures=[Failure(2, 1, "2/1", "WorkerLost"), Failure(7, 1, "7/1", "RuntimeError")],
+        effects={"e": "done"},
+        entries=Counter({4: 1}),
+        handovers=[
+            *(claim(1, 1), end(1, 1, "succeeded")),
+            *(claim(2, 1), end(2, 1, "failed", **lost)),
+            *(claim(2, 2, "failed"), end(2, 2, "succeeded")),
+            *(claim(3, 1), end(3, 1, "succeeded")),
+            *(claim(4, 1), end(4, 1, "succeeded")),
+            *(claim(6, 1), end(6, 1, "succeeded")),
+            *(claim(7, 1), end(7, 1, "dead", error_type="RuntimeError")),
+            *(claim(8, 1), end(8, 1, "succeeded")),
+            *(claim(9, 1), end(9, 1, "succeeded")),
+        ],
+        said=[
+            *said(1, 1, ("begun", 1), ("ended", 2)),
+            # Frozen past its lease, then awake again beside the attempt that replaced it.
+            *said(2, 1, ("begun", 1), ("ended", 9)),
+            *said(2, 2, ("begun", 5), ("ended", 6)),
+            *said(3, 1, ("begun", 1), ("ended", 3)),
+            *said(3, 1, ("effect", 2), key="e"),
+            *said(4, 1, ("begun", 1), ("ended", 2)),
+            *said(6, 1, ("begun", 1), ("ended", 2)),
+            *said(7, 1, ("begun", 1)),
+            *said(8, 1, ("begun", 1), key="k"),
+            *said(8, 1, ("ended", 2)),
+            *said(9, 1, ("begun", 3), key="k"),
+            *said(9, 1, ("ended", 4)),
+        ],
+        watched=[Watched(1, minutes(0), minutes(3))],
+        enqueued={1, 2, 3, 4, 7, 8, 9},
+        codes=Counter({0: 9, 1: 1, -9: 1}),
+    )
+
+
+def run(history: History, run_id: int) -> Run:
+    return next(run for run in history.runs if run.id == run_id)
+
+
+def lose_a_run(history: History) -> None:
+    history.runs.remove(run(history, 1))
+
+
+def leave_a_run_behind(history: History) -> None:
+    run(history, 1).status = "failed"
+
+
+def lose_a_slot(history: History) -> None:
+    history.runs.remove(run(history, 6))
+
+
+def double_a_slot(history: History) -> None:
+    history.runs.append(replace(run(history, 6), id=60, status="skipped", attempts=0))
+
+
+def skip_a_slot_that_ran(history: History) -> None:
+    run(history, 5).result["to"] = minutes(2).isoformat()
+
+
+def double_an_effect(history: History) -> None:
+    history.said += said(3, 1, ("effect", 2.5), key="e")
+
+
+def lose_an_effect(history: History) -> None:
+    history.said = [line for line in history.said if line.what != "effect"]
+
+
+def double_atomic_work(history: History) -> None:
+    history.entries[4] = 2
+
+
+def keep_atomic_work_of_a_failure(history: History) -> None:
+    history.entries[7] = 1
+
+
+def overlap_without_a_lost_lease(history: History) -> None:
+    history.handovers[3] = replace(history.handovers[3], error_type="RuntimeError")
+
+
+def accept_a_stale_result(history: History) -> None:
+    run(history, 2).result = {"token": "2/1"}
+
+
+def succeed_without_an_execution(history: History) -> None:
+    history.said = [line for line in history.said if (line.run, line.what) != (1, "ended")]
+
+
+def reclaim_a_living_lease(history: History) -> None:
+    history.handovers[3] = replace(history.handovers[3], expired=False)
+
+
+def claim_what_is_held(history: History) -> None:
+    history.handovers.insert(1, Handover(1, "running", "running", "1/1", "1/0", 1, 2))
+
+
+def use_a_token_twice(history: History) -> None:
+    history.handovers[4] = replace(history.handovers[4], new_token="2/1")
+
+
+def bring_back_what_had_ended(history: History) -> None:
+    history.handovers.append(Handover(1, "succeeded", "queued", None, None, 1, 1))
+
+
+def forget_a_failure(history: History) -> None:
+    history.failures.pop()
+
+
+def exceed_the_attempts(history: History) -> None:
+    run(history, 2).max_attempts = 1
+
+
+def break_a_limit(history: History) -> None:
+    history.said += said(8, 1, ("step", 3.5))
+
+
+def crash_a_tick(history: History) -> None:
+    history.codes[70] += 1
+
+
+def crash_a_tick_without_a_watchdog(history: History) -> None:
+    history.codes[-11] += 1
+
+
+CORRUPTIONS: list[tuple[Callable[[History], None], str]] = [
+    (lose_a_run, "no_run_is_lost"),
+    (leave_a_run_behind, "no_run_is_lost"),
+    (lose_a_slot, "every_slot_matches_one_row"),
+    (double_a_slot, "every_slot_matches_one_row"),
+    (skip_a_slot_that_ran, "every_slot_matches_one_row"),
+    (double_an_effect, "effects_happen_once"),
+    (lose_an_effect, "effects_happen_once"),
+    (double_atomic_work, "atomic_work_is_there_exactly_once"),
+    (keep_atomic_work_of_a_failure, "atomic_work_is_there_exactly_once"),
+    (overlap_without_a_lost_lease, "no_executions_overlap"),
+    (accept_a_stale_result, "no_stale_write_is_accepted"),
+    (succeed_without_an_execution, "no_stale_write_is_accepted"),
+    (reclaim_a_living_lease, "changes_of_hands_are_lawful"),
+    (claim_what_is_held, "changes_of_hands_are_lawful"),
+    (use_a_token_twice, "changes_of_hands_are_lawful"),
+    (bring_back_what_had_ended, "changes_of_hands_are_lawful"),
+    (forget_a_failure, "failures_match_attempts"),
+    (exceed_the_attempts, "failures_match_attempts"),
+    (break_a_limit, "limits_hold"),
+    (crash_a_tick, "ticks_end_as_commands_do"),
+    (crash_a_tick_without_a_watchdog, "ticks_end_as_commands_do"),
+]
+
+
+def test_a_lawful_history_violates_nothing() -> None:
+    assert violations(lawful()) == {check.__name__: [] for check in CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "check"), CORRUPTIONS, ids=[corrupt.__name__ for corrupt, _ in CORRUPTIONS]
+)
+def test_a_corrupted_history_violates(corrupt: Callable[[History], None], check: str) -> None:
+    history = lawful()
+    corrupt(history)
+    assert violations(history)[check] != []
+
+
+def test_every_check_is_seen_to_fail() -> None:
+    assert {check for _, check in CORRUPTIONS} == {check.__name__ for check in CHECKS}

@@ -1,0 +1,168 @@
+"""The store on one database, with short words for what its tests do over and over."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from sqlalchemy import Engine, Row, create_engine, insert, select, text, update
+from sqlalchemy.orm import Session
+
+from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
+from flask_cronjobs.store import Bookkeeping, Claims, Definitions, Effects, Ticks, create_tables
+from flask_cronjobs.types import (
+    Claim,
+    ClaimRequest,
+    DefinitionSpec,
+    Outcome,
+    OutcomeKind,
+    Slot,
+    SlotPlan,
+)
+
+TASKS = ("task",)
+_numbers = itertools.count(1)
+
+
+def now() -> datetime:
+    """The time, aware."""
+    return datetime.now(timezone.utc)
+
+
+def ago(**parts: float) -> datetime:
+    """So long ago."""
+    return now() - timedelta(**parts)
+
+
+class Kit:
+    """One bookkeeping connection and all that writes through it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.books = Bookkeeping(engine, patience=20)
+        self.claims = Claims(self.books)
+        self.definitions = Definitions(self.books)
+        self.effects = Effects(self.books)
+        self.ticks = Ticks(self.books)
+
+    @classmethod
+    def on(cls, url: str) -> Kit:
+        """A kit on an empty database, its tables created."""
+        engine = create_engine(url)
+        create_tables(engine)
+        return cls(engine)
+
+    def another(self) -> Kit:
+        """A second worker: another connection to the same database."""
+        return Kit(self.engine)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self.books.close()
+        self.engine.dispose()
+
+    def sql(self, statement: str, **parameters: object) -> Sequence[Row[Any]]:
+        """The rows of a statement, which is committed."""
+        with self.engine.begin() as connection:
+            result = connection.execute(text(statement), parameters)
+            return result.all() if result.returns_rows else []
+
+    # Runs
+
+    def run(self, job_type: str = "task", **values: Any) -> int:
+        """Insert a run that is due; its id."""
+        times = {"run_at": ago(seconds=60), "scheduled_for": ago(seconds=60)}
+        statement = insert(JobRun).values(job_type=job_type, **{**times, **values})
+        with self.engine.begin() as connection:
+            return connection.execute(statement.returning(JobRun.id)).scalar_one()
+
+    def runs(self, number: int, **values: Any) -> list[int]:
+        """Insert so many runs; their ids."""
+        return [self.run(**values) for _ in range(number)]
+
+    def row(self, run_id: int) -> JobRun:
+        """A run as its row stands, apart from any session."""
+        with Session(self.engine) as session:
+            return session.get_one(JobRun, run_id)
+
+    def all_rows(self) -> list[JobRun]:
+        """All runs, by id."""
+        with Session(self.engine) as session:
+            return list(session.scalars(select(JobRun).order_by(JobRun.id)))
+
+    def failures(self, run_id: int) -> list[JobFailure]:
+        """A run's failed attempts, in order."""
+        statement = select(JobFailure).where(JobFailure.run_id == run_id)
+        with Session(self.engine) as session:
+            return list(session.scalars(statement.order_by(JobFailure.attempt)))
+
+    def request(self, limit: int = 100, **values: Any) -> ClaimRequest:
+        """A request with a token of its own."""
+        given = {"token": f"host:1:{next(_numbers)}", "tasks": TASKS, **values}
+        return ClaimRequest(limit=limit, **given)
+
+    def claim(self, limit: int = 100, **values: Any) -> tuple[Claim, ...]:
+        """Claim what a request of these values asks for."""
+        return self.claims.exchange([], self.request(limit, **values)).claims
+
+    def claim_ids(self, limit: int = 100, **values: Any) -> list[int]:
+        """The ids of what `claim` claims."""
+        return [claim.id for claim in self.claim(limit, **values)]
+
+    def claim_one(self, **values: Any) -> Claim:
+        """Claim the only run there is to claim."""
+        (claim,) = self.claim(**values)
+        return claim
+
+    def finish(self, claim: Claim, kind: OutcomeKind = "succeeded", **values: Any) -> bool:
+        """Record an outcome; whether its token still held the run."""
+        return claim.id in self.claims.exchange([outcome(claim, kind, **values)], None).recorded
+
+    def expire(self, claim: Claim, seconds: float = 1) -> None:
+        """Let the lease of a run have run out *seconds* ago."""
+        with self.engine.begin() as connection:
+            connection.execute(
+                update(JobRun)
+                .where(JobRun.id == claim.id)
+                .values(locked_until=ago(seconds=seconds))
+            )
+
+    # Definitions
+
+    def define(self, name: str = "definition", due: datetime | None = None, **values: Any) -> int:
+        """Insert a definition whose next slot is *due*; its id."""
+        given = {"job_type": "task", "schedule": "* * * * *", "payload": {}, **values}
+        statement = insert(JobDefinition).values(name=name, next_run_at=due or ago(minutes=1))
+        with self.engine.begin() as connection:
+            made = connection.execute(statement.values(given).returning(JobDefinition.id))
+            return made.scalar_one()
+
+    def definition(self, definition_id: int) -> JobDefinition:
+        """A definition as its row stands."""
+        with Session(self.engine) as session:
+            return session.get_one(JobDefinition, definition_id)
+
+
+def outcome(claim: Claim, kind: OutcomeKind, **values: Any) -> Outcome:
+    """An outcome of *claim*."""
+    if kind in ("failed", "dead"):
+        values = {"error": "it broke", "error_type": "RuntimeError", "stack": "…", **values}
+    return Outcome(claim.id, claim.token, kind, claim.attempt, claim.job_type, **values)
+
+
+def spec(name: str = "definition", **values: Any) -> DefinitionSpec:
+    """A definition as code states it."""
+    given: dict[str, Any] = {
+        "job_type": "task", "schedule": "* * * * *", "timezone": "UTC", "payload": {}, **values,
+    }  # fmt: skip
+    return DefinitionSpec(name=name, **given)
+
+
+def plan(
+    definition_id: int, expected: datetime, *slots: Slot, following: datetime | None = None
+) -> SlotPlan:
+    """A plan from the watermark *expected*, by default to one slot there."""
+    slots = slots or (Slot(definition_id, expected),)
+    return SlotPlan(definition_id, expected, following or expected + timedelta(days=1), slots)

@@ -1,0 +1,140 @@
+"""The marks of effects: who may do one, and what stands for it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from flask_cronjobs.store import Mark
+from tests.store.kit import Kit, now
+
+
+def begin(kit: Kit, owner: str, key: str = "key", lease: float = 60.0) -> Mark:
+    return kit.effects.begin(key, owner, None, lease)
+
+
+def test_first_caller_owns_the_effect_and_others_find_it_busy(kit: Kit) -> None:
+    assert begin(kit, "one").state == "mine"
+    assert begin(kit, "two") == Mark("busy", "one")
+
+
+def test_other_keys_are_other_effects(kit: Kit) -> None:
+    assert begin(kit, "one", "a").state == "mine"
+    assert begin(kit, "two", "b").state == "mine"
+
+
+@pytest.mark.parametrize("result", [None, 0, "", [1], {"a": "é"}])
+def test_done_effect_gives_its_result_to_everybody(kit: Kit, result: object) -> None:
+    begin(kit, "one")
+    assert kit.effects.done("key", "one", result)  # type: ignore[arg-type]
+    assert begin(kit, "two") == Mark("done", "one", result)  # type: ignore[arg-type]
+
+
+def test_removed_mark_lets_the_next_caller_do_it(kit: Kit) -> None:
+    begin(kit, "one")
+    kit.effects.remove("key", "one")
+    assert begin(kit, "two").state == "mine"
+
+
+def test_owner_outside_a_run_is_gone_when_its_lease_is(kit: Kit) -> None:
+    begin(kit, "one", lease=-1)
+    assert begin(kit, "two") == Mark("in_doubt", "one")
+
+
+def test_effect_in_doubt_can_be_taken_over_by_one(kit: Kit) -> None:
+    begin(kit, "gone", lease=-1)
+    assert kit.effects.take_over("key", "gone", "two", None, 60)
+    assert not kit.effects.take_over("key", "gone", "three", None, 60)
+    assert begin(kit, "three") == Mark("busy", "two")
+
+
+def test_owner_whose_mark_was_taken_over_can_neither_finish_nor_remove_it(kit: Kit) -> None:
+    begin(kit, "gone", lease=-1)
+    kit.effects.take_over("key", "gone", "two", None, 60)
+    assert not kit.effects.done("key", "gone", "late")
+    kit.effects.remove("key", "gone")
+    assert begin(kit, "three") == Mark("busy", "two")
+
+
+def test_doubt_is_shown_to_the_operator_once(kit: Kit) -> None:
+    begin(kit, "one")
+    assert kit.effects.doubt("key", "one")
+    assert not kit.effects.doubt("key", "one")
+    assert kit.sql("SELECT state FROM job_effects")[0].state == "in_doubt"
+    assert begin(kit, "two").state == "in_doubt"
+
+
+def test_done_effect_is_neither_doubted_nor_taken_over_nor_removed(kit: Kit) -> None:
+    begin(kit, "one")
+    kit.effects.done("key", "one", "result")
+    assert not kit.effects.doubt("key", "one")
+    assert not kit.effects.take_over("key", "one", "two", None, 60)
+    kit.effects.remove("key", "one")
+    assert begin(kit, "two") == Mark("done", "one", "result")
+
+
+class TestInARun:
+    def test_effect_of_a_run_is_busy_while_the_run_holds_its_lease(self, kit: Kit) -> None:
+        kit.run()
+        claim = kit.claim_one()
+        assert kit.effects.begin("key", claim.token, claim.id, 60).state == "mine"
+        assert begin(kit, "two") == Mark("busy", claim.token)
+
+    @pytest.mark.parametrize("end", ["expire", "finish", "reclaim"])
+    def test_effect_is_in_doubt_once_the_run_is_not_its_owner_s(self, kit: Kit, end: str) -> None:
+        kit.run()
+        claim = kit.claim_one()
+        kit.effects.begin("key", claim.token, claim.id, 60)
+        if end == "finish":
+            kit.finish(claim)
+        else:
+            kit.expire(claim)
+        if end == "reclaim":
+            kit.finish(claim, "failed", reclaimed=True)
+            kit.claim_one()
+        assert begin(kit, "two") == Mark("in_doubt", claim.token)
+
+    def test_worker_that_lost_its_lease_makes_no_mark(self, kit: Kit) -> None:
+        kit.run()
+        claim = kit.claim_one()
+        kit.expire(claim)
+        kit.finish(claim, "failed", reclaimed=True)
+        assert kit.effects.begin("key", claim.token, claim.id, 60).state == "lost"
+        assert kit.sql("SELECT * FROM job_effects") == []
+
+    def test_result_of_an_earlier_attempt_is_found_by_the_next(self, kit: Kit) -> None:
+        kit.run()
+        first = kit.claim_one()
+        kit.effects.begin("key", first.token, first.id, 60)
+        kit.effects.done("key", first.token, {"charged": 1})
+        kit.finish(first, "failed")
+        second = kit.claim_one()
+        mark = kit.effects.begin("key", second.token, second.id, 60)
+        assert mark == Mark("done", first.token, {"charged": 1})
+
+
+def test_racing_callers_of_one_key_are_one_owner(kit: Kit) -> None:
+    start = threading.Barrier(6)
+    states: list[str] = []
+
+    def compete(number: int) -> None:
+        worker = kit.another()
+        start.wait()
+        with worker.books:
+            states.append(begin(worker, f"owner {number}").state)
+
+    threads = [threading.Thread(target=compete, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(states) == ["busy"] * 5 + ["mine"]
+
+
+def test_mark_says_since_when(kit: Kit) -> None:
+    begin(kit, "one")
+    (row,) = kit.sql("SELECT count(*) AS number FROM job_effects WHERE created_at IS NOT NULL")
+    assert row.number == 1
+    assert kit.definitions.now() <= now() + timedelta(minutes=5)

@@ -1,0 +1,189 @@
+"""Enqueue in the user's own transaction: keys that race, and many at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.orm import Session
+
+from flask_cronjobs.store import enqueue as enqueue_module
+from flask_cronjobs.store import insert_run, insert_runs
+from flask_cronjobs.store.clock import database_now
+from flask_cronjobs.types import JSON
+from tests.store.kit import Kit
+
+SHARED: dict[str, Any] = {
+    "job_type": "task", "queue": "default", "priority": 0, "max_attempts": 10,
+    "concurrency_limit": None, "run_at": None, "delay": 0.0,
+}  # fmt: skip
+
+
+def values(key: str | None = None, **more: Any) -> dict[str, Any]:
+    times = dict.fromkeys(("scheduled_for", "run_at", "created_at", "updated_at"), database_now())
+    return {"job_type": "task", "payload": {}, "idempotency_key": key, **times, **more}
+
+
+@pytest.fixture
+def kit(kit: Kit) -> Kit:
+    """Writers on SQLite begin with the write lock, as apps that write at once should."""
+    if kit.engine.dialect.name == "sqlite":
+
+        @event.listens_for(kit.engine, "connect")
+        def autocommit(connection: Any, record: Any) -> None:
+            connection.isolation_level = None
+
+        @event.listens_for(kit.engine, "begin")
+        def begin(connection: Any) -> None:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+        kit.engine.dispose()
+    return kit
+
+
+def in_threads(*works: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_run_exists_when_the_transaction_commits(kit: Kit) -> None:
+    with Session(kit.engine) as session:
+        insert_run(session, values())
+        session.rollback()
+    assert kit.all_rows() == []
+    with Session(kit.engine) as session:
+        insert_run(session, values())
+        session.commit()
+    assert len(kit.claim()) == 1
+
+
+def test_key_that_exists_returns_the_run_that_has_it(kit: Kit) -> None:
+    with Session(kit.engine) as session:
+        first = insert_run(session, values("key", payload={"a": 1}))
+        again = insert_run(session, values("key", payload={"a": 2}))
+        assert again.id == first.id
+        assert again.payload == {"a": 1}
+        session.commit()
+    assert len(kit.all_rows()) == 1
+
+
+def test_keyless_runs_are_all_new(kit: Kit) -> None:
+    with Session(kit.engine) as session:
+        assert insert_run(session, values()).id != insert_run(session, values()).id
+
+
+def test_racing_enqueues_of_one_key_are_one_run_and_break_no_transaction(kit: Kit) -> None:
+    kit.sql("CREATE TABLE entries (name VARCHAR)")
+    start = threading.Barrier(4)
+    found: list[int] = []
+
+    def order(name: str) -> None:
+        start.wait()
+        with Session(kit.engine) as session:
+            session.execute(text("INSERT INTO entries VALUES (:name)"), {"name": name})
+            run = insert_run(session, values("key"))
+            session.execute(text("INSERT INTO entries VALUES (:name)"), {"name": name})
+            found.append(run.id)
+            session.commit()
+
+    in_threads(*(lambda name=name: order(name) for name in "abcd"))
+    (row,) = kit.all_rows()
+    assert found == [row.id] * 4
+    entries = kit.sql("SELECT name FROM entries ORDER BY name")
+    assert [entry.name for entry in entries] == list("aabbccdd")
+
+
+def test_enqueue_waits_for_the_transaction_that_has_the_key_and_takes_its_run(kit: Kit) -> None:
+    inserted, committed = threading.Event(), threading.Event()
+    found: list[int] = []
+
+    def first() -> None:
+        with Session(kit.engine) as session:
+            found.append(insert_run(session, values("key")).id)
+            inserted.set()
+            committed.wait(30)
+            session.commit()
+
+    def second() -> None:
+        inserted.wait(30)
+        threading.Timer(0.2, committed.set).start()
+        with Session(kit.engine) as session:
+            found.append(insert_run(session, values("key")).id)
+            session.commit()
+
+    in_threads(first, second)
+    assert found[0] == found[1]
+    assert len(kit.all_rows()) == 1
+
+
+def test_enqueue_makes_its_own_run_when_the_other_transaction_rolls_back(kit: Kit) -> None:
+    inserted, go_on = threading.Event(), threading.Event()
+    found: list[int] = []
+
+    def first() -> None:
+        with Session(kit.engine) as session:
+            insert_run(session, values("key", payload={"by": "first"}))
+            inserted.set()
+            go_on.wait(30)
+            session.rollback()
+
+    def second() -> None:
+        inserted.wait(30)
+        threading.Timer(0.2, go_on.set).start()
+        with Session(kit.engine) as session:
+            found.append(insert_run(session, values("key", payload={"by": "second"})).id)
+            session.commit()
+
+    in_threads(first, second)
+    (row,) = kit.all_rows()
+    assert (row.id, row.payload) == (found[0], {"by": "second"})
+
+
+class TestMany:
+    def test_ids_come_in_the_order_of_the_rows(
+        self, kit: Kit, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(enqueue_module, "BATCH", 7)
+        with Session(kit.engine) as session:
+            rows = [({"number": number}, None) for number in range(30)]
+            ids = insert_runs(session, SHARED, rows)
+            session.commit()
+        assert [kit.row(run).payload for run in ids] == [{"number": n} for n in range(30)]
+
+    def test_all_columns_are_those_that_were_given(self, kit: Kit) -> None:
+        shared = {
+            **SHARED, "queue": "mail", "priority": 4, "max_attempts": 2, "concurrency_limit": 3,
+        }  # fmt: skip
+        payload: dict[str, JSON] = {
+            "text": "é\"'\n",
+            "number": 1.5,
+            "big": 2**60,
+            "null": None,
+            "list": [{}],
+        }
+        with Session(kit.engine) as session:
+            (run,) = insert_runs(session, shared, [(payload, "user:1")])
+            session.commit()
+        row = kit.row(run)
+        assert (row.status, row.attempts) == ("queued", 0)
+        assert (row.queue, row.priority, row.max_attempts) == ("mail", 4, 2)
+        assert (row.concurrency_key, row.concurrency_limit) == ("user:1", 3)
+        assert row.payload == payload
+        assert abs(row.run_at - row.scheduled_for) < timedelta(seconds=1)
+
+    def test_none_are_no_statement(self, kit: Kit) -> None:
+        with Session(kit.engine) as session:
+            assert insert_runs(session, SHARED, []) == []
+
+    def test_rollback_drops_them(self, kit: Kit) -> None:
+        with Session(kit.engine) as session:
+            insert_runs(session, SHARED, [({}, None)] * 3)
+            session.rollback()
+        assert kit.all_rows() == []

@@ -1,0 +1,115 @@
+"""Interrupting a handler from outside, and only the handler that is meant."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+import pytest
+
+from flask_cronjobs import Cancelled, TimedOut
+from flask_cronjobs.alarm import Alarm
+from flask_cronjobs.types import Claim
+
+LONG = 60.0
+
+
+def a_claim(run_id: int = 1) -> Claim:
+    return Claim(run_id, "host:1:token", "task", {}, 1, 10, datetime.now(timezone.utc))
+
+
+def sleep_after(step: Callable[[], None]) -> None:
+    step()
+    time.sleep(LONG)
+
+
+def test_timeout_is_raised_inside_a_blocking_call() -> None:
+    with Alarm() as alarm:
+        alarm.arm(a_claim(), 0.01)
+        with pytest.raises(TimedOut, match=r"longer than its timeout of 0\.01 s"):
+            time.sleep(LONG)
+
+
+def test_interruption_from_another_thread_ends_a_blocking_call() -> None:
+    claim = a_claim()
+    with Alarm() as alarm:
+        alarm.arm(claim, LONG)
+        thread = threading.Thread(target=alarm.interrupt, args=(claim, Cancelled("stop")))
+        with pytest.raises(Cancelled, match="stop"):
+            sleep_after(thread.start)
+        thread.join()
+
+
+def test_interruption_whose_signal_was_lost_is_heard_when_it_rings_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the signal comes just before the system call blocks: nothing is raised yet."""
+    claim = a_claim()
+    with Alarm() as alarm:
+        alarm.arm(claim, LONG)
+        with monkeypatch.context() as patch:
+            patch.setattr(signal, "pthread_kill", lambda *args: None)
+            alarm.interrupt(claim, Cancelled("stop"))
+        with pytest.raises(Cancelled):
+            sleep_after(alarm.ring_again)
+        alarm.ring_again()  # It was heard: nothing more is raised.
+        time.sleep(0)
+
+
+def test_timeout_rings_until_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[bool] = []
+    with Alarm() as alarm:
+        alarm.arm(a_claim(), 0.01)
+        ring = signal.getsignal(signal.SIGALRM)
+        assert callable(ring)
+        # The first signal goes to a handler that does not pass it on.
+        signal.signal(
+            signal.SIGALRM,
+            lambda number, frame: ring(number, frame) if heard else heard.append(True),
+        )
+        with pytest.raises(TimedOut):
+            time.sleep(LONG)
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_nothing_is_raised_after_disarming() -> None:
+    claim = a_claim()
+    with Alarm() as alarm:
+        alarm.arm(claim, LONG)
+        alarm.disarm()
+        alarm.interrupt(claim, Cancelled("too late"))
+        time.sleep(0.01)
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_another_run_s_interruption_is_not_raised() -> None:
+    with Alarm() as alarm:
+        alarm.arm(a_claim(1), LONG)
+        alarm.interrupt(a_claim(2), Cancelled("meant for another"))
+        time.sleep(0.01)
+        alarm.disarm()
+
+
+def test_handler_of_sigalrm_is_as_before_afterwards() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with Alarm():
+        assert signal.getsignal(signal.SIGALRM) is not before
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_alarm_outside_the_main_thread_is_silent() -> None:
+    enabled: list[bool] = []
+
+    def elsewhere() -> None:
+        with Alarm() as alarm:
+            enabled.append(alarm.enabled)
+            alarm.arm(a_claim(), 0.001)
+            alarm.disarm()
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert enabled == [False]

@@ -1,0 +1,104 @@
+"""``CRONJOBS_*``: read once, and a bad value fails there, by name."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flask_cronjobs import ConfigError
+from flask_cronjobs.config import Settings, read_settings
+
+TOKEN = "sixteen characters and more"
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert read_settings({}) == Settings()
+
+
+def test_other_keys_of_the_app_are_not_read() -> None:
+    assert read_settings({"SECRET_KEY": "x", "CRONJOB_LEASE": "typo of another"}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("TIMEZONE", "Europe/Berlin", "Europe/Berlin"),
+        ("MAX_ATTEMPTS", 3, 3),
+        ("LEASE", 60, 60.0),
+        ("LEASE", timedelta(minutes=5), 300.0),
+        ("TIMEOUT", 0.5, 0.5),
+        ("SHUTDOWN_GRACE", 0, 0.0),
+        ("TICK_BUDGET", timedelta(seconds=30), 30.0),
+        ("WORKERS", 4, 4),
+        ("RETENTION", timedelta(days=1), 86400.0),
+        ("RETENTION_DEAD", timedelta(days=2), 172800.0),
+        ("MAX_PAYLOAD_BYTES", 1000, 1000),
+        ("HEALTH_TICK_AGE", 60, 60.0),
+        ("HEALTH_OVERDUE", 60, 60.0),
+        ("URL_PREFIX", "/admin/jobs", "/admin/jobs"),
+        ("URL_PREFIX", None, None),
+        ("TICK_TOKEN", TOKEN, TOKEN),
+        ("TICK_TOKEN", None, None),
+        ("PING_URL", "https://example.com/x", "https://example.com/x"),
+        ("REDACT", ["Password", "PIN"], ("password", "pin")),
+        ("SHOW_PAYLOAD", True, True),
+    ],
+)
+def test_value_is_read(name: str, value: Any, kept: Any) -> None:
+    settings = read_settings({f"CRONJOBS_{name}": value})
+    assert getattr(settings, name.lower()) == kept
+    assert type(getattr(settings, name.lower())) is type(kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TIMEZONE", "Berlin"),
+        ("TIMEZONE", None),
+        ("TIMEZONE", "../../etc/passwd"),
+        ("MAX_ATTEMPTS", 0),
+        ("MAX_ATTEMPTS", "10"),
+        ("MAX_ATTEMPTS", True),
+        ("LEASE", 1),
+        ("LEASE", "120"),
+        ("LEASE", float("nan")),
+        ("LEASE", True),
+        ("TIMEOUT", 0),
+        ("TIMEOUT", float("inf")),
+        ("SHUTDOWN_GRACE", -1),
+        ("TICK_BUDGET", 0),
+        ("WORKERS", 0),
+        ("WORKERS", 2.0),
+        ("RETENTION", -1),
+        ("MAX_PAYLOAD_BYTES", 0),
+        ("URL_PREFIX", ""),
+        ("URL_PREFIX", "jobs"),
+        ("URL_PREFIX", "/jobs/"),
+        ("TICK_TOKEN", "short"),
+        ("TICK_TOKEN", "é" * 20),
+        ("PING_URL", "ftp://example.com"),
+        ("PING_URL", "example.com"),
+        ("REDACT", "password"),
+        ("REDACT", [""]),
+        ("REDACT", [1]),
+        ("REDACT", 5),
+        ("SHOW_PAYLOAD", 1),
+        ("SHOW_PAYLOAD", "yes"),
+    ],
+)
+def test_value_that_cannot_be_right_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^CRONJOBS_{name} is .*Give "):
+        read_settings({f"CRONJOBS_{name}": value})
+
+
+def test_refused_token_is_not_in_the_message() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        read_settings({"CRONJOBS_TICK_TOKEN": "hunter2"})
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_name_that_does_not_exist_is_refused_and_the_others_listed() -> None:
+    with pytest.raises(ConfigError, match=r"CRONJOBS_LEESE is no setting of .*CRONJOBS_LEASE"):
+        read_settings({"CRONJOBS_LEESE": 60})

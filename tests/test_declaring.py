@@ -1,0 +1,91 @@
+"""What a newcomer gets wrong is refused where it is written, with a sentence that helps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import CronJobs, PayloadError, TablesMissing, TaskError
+
+
+def handler(user_id: int, day: object = None) -> None:
+    """A handler that needs an argument."""
+
+
+Wrong = Callable[[CronJobs], Any]
+
+
+@pytest.mark.parametrize(
+    ("declare", "error", "sentence"),
+    [
+        (lambda jobs: jobs.task("nightly"), TaskError, "'nightly', which is no function. Write"),
+        (
+            lambda jobs: jobs.task(timezone="Europe/Berlin")(handler),
+            TaskError,
+            "The task handler has timezone, but no schedule. Give schedule=, or give it to",
+        ),
+        (
+            lambda jobs: jobs.task(overlap="allow", catchup="all", payload={})(handler),
+            TaskError,
+            "has payload and catchup and overlap, but no schedule",
+        ),
+        (
+            lambda jobs: jobs.task(schedule="@daily")(handler),
+            TypeError,
+            "The schedule 'handler' cannot call handler() missing a required argument: 'user_id'. "
+            "Give arguments as payload={…}.",
+        ),
+        (
+            lambda jobs: jobs.task(schedule="@daily", payload={"user_id": date(2026, 1, 1)})(
+                handler
+            ),
+            PayloadError,
+            "payload['user_id'] is of type date, which JSON does not know. Pass text, a number, "
+            "or its isoformat().",
+        ),
+        (
+            lambda jobs: jobs.task(
+                schedule="@daily", payload={"user_id": 1}, concurrency_key="{day.year}"
+            )(handler),
+            TaskError,
+            "cannot be filled in from the payload",
+        ),
+        (lambda jobs: jobs.task(handler).using(delay="5"), TaskError, "delay is '5'. Give seconds"),
+        (lambda jobs: jobs.task(handler).using(delay=True), TaskError, "Give seconds"),
+        (lambda jobs: jobs.task(handler).using(delay=float("nan")), TaskError, "Give seconds"),
+    ],
+)
+def test_wrong_declaration_is_refused_at_once(
+    declare: Wrong, error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error) as caught:
+        declare(CronJobs())
+    assert sentence in str(caught.value)
+
+
+def test_enqueue_without_the_tables_says_how_to_make_them(app: Flask, db: SQLAlchemy) -> None:
+    jobs = CronJobs(app)
+    task = jobs.task(handler)
+    with app.app_context():
+        for enqueue in (
+            lambda: task.enqueue(1),
+            lambda: task.using(idempotency_key="k").enqueue(1),
+            lambda: task.enqueue_many([{"user_id": 1}]),
+        ):
+            with pytest.raises(TablesMissing, match="Run: flask jobs admin init"):
+                enqueue()
+            db.session.rollback()
+
+
+def test_run_shows_what_it_is(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> None:
+    task = jobs.task(handler)
+    with app.app_context():
+        run = task.enqueue(1)
+        assert repr(run) == "<JobRun 1 handler queued>"
+        db.session.commit()
+        assert repr(run) == "<JobRun ? ? ?>"

@@ -1,0 +1,314 @@
+"""The doctor finds each fault by its id, says what to do, and exits 1 for an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import make_url, text
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.options import TaskOptions
+from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.report.doctor_database import _pooler
+from flask_cronjobs.report.findings import Finding
+from flask_cronjobs.state import State, state_of
+from flask_cronjobs.store import create_tables
+from flask_cronjobs.tasks import Task
+from tests.rows import Rows, ago
+
+
+@pytest.fixture
+def state(app: Flask, db: SQLAlchemy) -> State:
+    """With its tables as ``flask jobs admin init`` makes them."""
+    CronJobs(app)
+    create_tables(state_of(app).engine)
+    return state_of(app)
+
+
+@pytest.fixture
+def rows(app: Flask, db: SQLAlchemy, state: State) -> Rows:
+    return Rows(app, db)
+
+
+def declare(state: State, name: str, schedule: str | None = None) -> None:
+    task = Task(lambda: None, name, TaskOptions(), state.registry)
+    state.registry.add(task)
+    if schedule is not None:
+        task.schedule(schedule, name=name)
+
+
+def found(state: State) -> dict[str, Finding]:
+    return {finding.id: finding for finding in examine(state)}
+
+
+def bad(state: State) -> set[str]:
+    return {name for name, finding in found(state).items() if finding.level in ("warning", "error")}
+
+
+def execute(state: State, *statements: str) -> None:
+    with state.engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+def test_a_sound_app_has_no_complaint(state: State, rows: Rows) -> None:
+    declare(state, "daily", "@daily")
+    rows.definition("daily")
+    rows.tick(clock_offset=0.1)
+    assert bad(state) == set()
+    findings = found(state)
+    assert findings["ticks"].level == "ok"
+    assert "Flask-SQLAlchemy" in findings["versions"].what
+    assert all(finding.todo for finding in findings.values() if finding.level == "error")
+
+
+def test_tables_made_by_the_app_are_sound_as_well(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    """`db.create_all()` makes them of the plain copies."""
+    findings = found(state_of(app))
+    assert findings["tables"].level == "ok"
+    assert not {"columns", "indexes"} & findings.keys()
+
+
+def test_missing_tables_are_an_error(app: Flask, db: SQLAlchemy) -> None:
+    CronJobs(app)
+    finding = found(state_of(app))["tables"]
+    assert finding.level == "error"
+    assert "job_runs" in finding.what
+    assert "admin init" in finding.todo
+
+
+def test_a_missing_column_is_an_error(state: State) -> None:
+    execute(state, "ALTER TABLE job_ticks DROP COLUMN clock_offset")
+    findings = found(state)
+    assert findings["columns"].level == "error"
+    assert "clock_offset" in findings["columns"].what
+    assert "ticks" not in findings
+
+
+@pytest.mark.parametrize(
+    ("index", "level"), [("uq_job_runs_slot", "error"), ("ix_job_runs_runnable", "warning")]
+)
+def test_a_missing_index_is_found(state: State, index: str, level: str) -> None:
+    execute(state, f"DROP INDEX {index}")
+    finding = found(state)["indexes"]
+    assert (finding.level, index in finding.what) == (level, True)
+
+
+def test_an_index_that_lost_its_uniqueness_is_an_error(state: State) -> None:
+    execute(
+        state,
+        "DROP INDEX uq_job_definitions_name",
+        "CREATE INDEX uq_job_definitions_name ON job_definitions (name)",
+    )
+    assert found(state)["indexes"].level == "error"
+
+
+def test_no_tick_ever_is_an_error_that_names_the_crontab(state: State) -> None:
+    finding = found(state)["ticks"]
+    assert finding.level == "error"
+    assert "admin crontab" in finding.todo
+
+
+def test_ticks_that_stopped_are_an_error(state: State, rows: Rows) -> None:
+    rows.tick(age=3600)
+    assert found(state)["ticks"].level == "error"
+
+
+def test_a_host_clock_that_is_off_is_a_warning(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.tick(host="good", clock_offset=0.2)
+    rows.tick(host="skewed", clock_offset=-90.0)
+    what = found(state)["host-clock"].what
+    assert what == "The clock of skewed was 1 min 30 s behind the database's at its last tick"
+    monkeypatch.setattr("flask_cronjobs.report.doctor.time.time", lambda: ago(-90).timestamp())
+    finding = found(state)["clock"]
+    assert finding.level == "warning"
+    assert "ahead of" in finding.what
+
+
+def test_a_host_whose_clock_was_mended_is_not_blamed(state: State, rows: Rows) -> None:
+    rows.tick(age=120, host="web-1", clock_offset=90.0)
+    rows.tick(age=1, host="web-1", clock_offset=0.01)
+    assert "host-clock" not in found(state)
+
+
+def test_overdue_stale_and_dead_runs_are_found(state: State, rows: Rows) -> None:
+    declare(state, "send")
+    rows.tick()
+    rows.run(age=3600)
+    rows.run("running", locked_until=ago(60))
+    rows.run("dead")
+    findings = found(state)
+    assert findings["overdue"].level == "error"
+    assert findings["stale-runs"].level == "warning"
+    assert findings["dead"].level == "warning"
+
+
+def test_orphans_broken_definitions_and_doubts_are_found(state: State, rows: Rows) -> None:
+    declare(state, "known", "@daily")
+    rows.tick()
+    rows.run(job_type="gone")
+    rows.definition("known", schedule="61 * * * *")
+    rows.definition("customer", origin="database", job_type="gone")
+    rows.definition("former", job_type="known")
+    rows.effect("e", state="in_doubt")
+    findings = found(state)
+    assert findings["broken-definition"].level == "error"
+    assert "'known'" in findings["broken-definition"].what
+    assert findings["orphaned-task"].level == "warning"
+    assert "'customer'" in findings["orphaned-definition"].what
+    assert findings["undeclared-definition"].level == "info"
+    assert findings["effects-in-doubt"].level == "warning"
+    assert "definitions" not in findings
+
+
+def test_a_short_lease_is_a_warning(app: Flask, db: SQLAlchemy) -> None:
+    app.config["CRONJOBS_LEASE"] = 10
+    CronJobs(app)
+    create_tables(state_of(app).engine)
+    assert found(state_of(app))["lease"].level == "warning"
+
+
+def test_a_database_that_does_not_answer_is_a_finding(db: SQLAlchemy, postgresql_url: str) -> None:
+    app = Flask("nowhere")
+    app.config["SQLALCHEMY_DATABASE_URI"] = f"{postgresql_url}_that_is_not_there"
+    db.init_app(app)
+    CronJobs(app)
+    findings = examine(state_of(app))
+    assert [(finding.id, finding.level) for finding in findings] == [("database", "error")]
+
+
+def test_sqlite_without_wal_is_a_warning(app: Flask, jobs: CronJobs) -> None:
+    if state_of(app).engine.dialect.name == "sqlite":
+        assert found(state_of(app))["journal"].level == "warning"
+        create_tables(state_of(app).engine)
+        assert found(state_of(app))["journal"].level == "ok"
+
+
+@pytest.fixture
+def on_postgresql(postgresql_url: str, db: SQLAlchemy) -> Iterator[Flask]:
+    app = Flask("pooled")
+    app.config["SQLALCHEMY_DATABASE_URI"] = postgresql_url
+    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {"pool_size": 1, "max_overflow": 0}
+    db.init_app(app)
+    CronJobs(app)
+    yield app
+    state_of(app).engine.dispose()
+
+
+def test_a_pool_of_one_is_a_warning(on_postgresql: Flask) -> None:
+    state = state_of(on_postgresql)
+    create_tables(state.engine)
+    findings = found(state)
+    assert findings["pool"].level == "warning"
+    assert findings["pooler"].level == "ok"
+
+
+def test_a_pooler_is_known_by_the_process_id_that_it_tells(on_postgresql: Flask) -> None:
+    """PgBouncer gives its clients an id of its own, which is no server process's."""
+    with state_of(on_postgresql).engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        (finding,) = _pooler(connection, driver.info.backend_pid + 1)
+        assert finding.level == "warning"
+        assert "prepare_threshold" in finding.todo
+        driver.prepare_threshold = None
+        (finding,) = _pooler(connection, driver.info.backend_pid + 1)
+        assert finding.level == "ok"
+
+
+@pytest.fixture
+def pgbouncer_url(postgresql_url: str, tmp_path: Path) -> Iterator[str]:
+    """The same database, through PgBouncer in transaction mode."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip("pgbouncer is not installed")
+    url = make_url(postgresql_url)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = tmp_path / "pgbouncer.ini"
+    target = f"host={url.host} port={url.port} dbname={url.database} user={url.username}"
+    config.write_text(
+        f"[databases]\n{url.database} = {target}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+        f"listen_port = {port}\nauth_type = any\npool_mode = transaction\nunix_socket_dir =\n"
+    )
+    command = [program, "-q", str(config)]
+    user: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        # It refuses to run as root.
+        nobody = pwd.getpwnam("nobody")
+        config = Path(tempfile.mkdtemp(prefix="pgbouncer-")) / "pgbouncer.ini"
+        config.write_text(Path(command[-1]).read_text())
+        config.parent.chmod(0o755)
+        command[-1] = str(config)
+        user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd="/", **user) as process:
+        try:
+            _wait_for(port)
+            yield url.set(host="127.0.0.1", port=port).render_as_string(False)
+        finally:
+            process.terminate()
+    if config.parent != tmp_path:
+        shutil.rmtree(config.parent)
+
+
+def _wait_for(port: int) -> None:
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise TimeoutError("PgBouncer does not listen")
+
+
+@pytest.mark.pgbouncer
+@pytest.mark.parametrize(
+    ("arguments", "level"), [({}, "warning"), ({"prepare_threshold": None}, "ok")]
+)
+def test_pgbouncer_is_seen(
+    pgbouncer_url: str, db: SQLAlchemy, arguments: dict[str, Any], level: str
+) -> None:
+    app = Flask("bounced")
+    app.config["SQLALCHEMY_DATABASE_URI"] = pgbouncer_url
+    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {"connect_args": arguments}
+    db.init_app(app)
+    CronJobs(app)
+    state = state_of(app)
+    create_tables(state.engine)
+    try:
+        assert found(state)["pooler"].level == level
+    finally:
+        state.engine.dispose()
+
+
+def test_the_command_exits_1_for_an_error_and_0_without(
+    app: Flask, state: State, rows: Rows
+) -> None:
+    runner = app.test_cli_runner()
+    result = runner.invoke(args=["jobs", "admin", "doctor"])
+    assert result.exit_code == 1
+    assert "error   ticks: " in result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    rows.tick()
+    result = runner.invoke(args=["jobs", "admin", "doctor", "--json"])
+    assert result.exit_code == 0, result.output
+    findings = json.loads(result.output)["findings"]
+    assert set(findings[0]) == {"id", "level", "what", "todo"}

@@ -1,0 +1,156 @@
+"""The extension on its apps: order, errors, and nothing of an app on the instance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select
+
+from flask_cronjobs import ConfigError, CronJobs, SetupError
+from flask_cronjobs.models import JobRun
+
+
+def an_app(folder: Path, name: str = "one", **config: Any) -> tuple[Flask, SQLAlchemy]:
+    app, db = Flask(name), SQLAlchemy()
+    url = f"sqlite:///{folder / name}.sqlite"
+    app.config.update(SQLALCHEMY_DATABASE_URI=url, SECRET_KEY="x", **config)
+    db.init_app(app)
+    return app, db
+
+
+def close(app: Flask, db: SQLAlchemy) -> None:
+    with app.app_context():
+        for engine in db.engines.values():
+            engine.dispose()
+
+
+def test_missing_sqlalchemy_is_a_clear_error() -> None:
+    with pytest.raises(SetupError, match=r"not initialized on the app 'x'.*before jobs\.init_app"):
+        CronJobs(Flask("x"))
+
+
+def test_sqlalchemy_that_comes_later_is_a_clear_error(tmp_path: Path) -> None:
+    app, db, jobs = Flask("x"), SQLAlchemy(), CronJobs()
+    with pytest.raises(SetupError, match=r"Call db\.init_app\(app\)"):
+        jobs.init_app(app)
+    app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'x.sqlite'}"
+    db.init_app(app)
+    jobs.init_app(app)
+    close(app, db)
+
+
+def test_app_without_a_default_database_is_a_clear_error(tmp_path: Path) -> None:
+    app, db = Flask("x"), SQLAlchemy()
+    app.config["SQLALCHEMY_BINDS"] = {"other": f"sqlite:///{tmp_path / 'x.sqlite'}"}
+    db.init_app(app)
+    with pytest.raises(SetupError, match="Set SQLALCHEMY_DATABASE_URI"):
+        CronJobs(app)
+    close(app, db)
+
+
+def test_second_initialization_is_refused(tmp_path: Path) -> None:
+    app, db = an_app(tmp_path)
+    jobs = CronJobs(app)
+    with pytest.raises(SetupError, match="initialized on the app 'one' already"):
+        jobs.init_app(app)
+    close(app, db)
+
+
+def test_bad_value_fails_at_initialization_and_leaves_no_trace(tmp_path: Path) -> None:
+    app, db = an_app(tmp_path, CRONJOBS_LEASE="soon")
+    with pytest.raises(ConfigError, match="CRONJOBS_LEASE is 'soon'"):
+        CronJobs(app)
+    assert "cronjobs" not in app.extensions
+    app.config["CRONJOBS_LEASE"] = 60
+    CronJobs(app)
+    close(app, db)
+
+
+def test_call_outside_an_app_is_a_clear_error() -> None:
+    jobs = CronJobs()
+
+    @jobs.task
+    def hello() -> None: ...
+
+    for call in (hello.enqueue, lambda: hello.enqueue_many([{}]), jobs.tick, jobs.health):
+        with pytest.raises(SetupError, match=r"with app\.app_context\(\)"):
+            call()
+
+
+def test_call_in_an_app_without_the_extension_is_a_clear_error() -> None:
+    jobs = CronJobs()
+
+    @jobs.task
+    def hello() -> None: ...
+
+    with Flask("x").app_context(), pytest.raises(SetupError, match=r"jobs\.init_app\(app\)"):
+        hello.enqueue()
+
+
+def test_two_apps_in_one_process_share_tasks_and_nothing_else(tmp_path: Path) -> None:
+    jobs = CronJobs()
+    said: list[str] = []
+
+    @jobs.task
+    def hello(name: str) -> None:
+        said.append(name)
+
+    one, one_db = an_app(tmp_path, "one", CRONJOBS_MAX_ATTEMPTS=3)
+    two, two_db = an_app(tmp_path, "two", CRONJOBS_MAX_ATTEMPTS=5)
+    for app, db in ((one, one_db), (two, two_db)):
+        jobs.init_app(app)
+        with app.app_context():
+            db.create_all()
+    with one.app_context():
+        assert hello.using(commit=True).enqueue("one").max_attempts == 3
+    with two.app_context():
+        assert two_db.session.scalars(select(JobRun)).all() == []
+        assert hello.using(commit=True).enqueue("two").max_attempts == 5
+        assert jobs.tick().succeeded == 1
+    assert said == ["two"]
+    with one.app_context():
+        assert jobs.tick().succeeded == 1
+    assert said == ["two", "one"]
+    for app, db in ((one, one_db), (two, two_db)):
+        close(app, db)
+
+
+def test_two_instances_on_two_apps_know_their_own_tasks(tmp_path: Path) -> None:
+    one, two = CronJobs(), CronJobs()
+    one.task(name="hello")(lambda: None)
+    assert "hello" in one.tasks
+    assert "hello" not in two.tasks
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_database_in_memory_is_refused_by_a_tick(url: str) -> None:
+    app, db = Flask("x"), SQLAlchemy()
+    app.config["SQLALCHEMY_DATABASE_URI"] = url
+    db.init_app(app)
+    jobs = CronJobs(app)
+    with app.app_context():
+        db.create_all()
+        with pytest.raises(SetupError, match=r"SQLite in memory.*Use a file"):
+            jobs.tick()
+    result = app.test_cli_runner().invoke(args=["jobs", "tick"])
+    assert result.exit_code == 1
+    assert "Use a file" in result.output
+    close(app, db)
+
+
+def test_task_declared_after_initialization_is_known(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    with app.app_context():
+
+        @jobs.task
+        def late() -> str:
+            return "ran"
+
+        late.using(commit=True).enqueue()
+        assert jobs.tick().succeeded == 1
+        assert db.session.scalars(select(JobRun.result)).all() == ["ran"]

@@ -1,0 +1,239 @@
+"""The floors of the house: imports go downward, and each wall stands."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import flask_cronjobs
+
+PACKAGE = Path(flask_cronjobs.__file__).parent
+
+# From the ground up; a module imports only from its own floor and from those above it in this list.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("types", "errors", "log", "crashpoints", "columns"),
+    ("models", "signals", "cron", "pace", "text"),
+    ("schedule", "retry", "payload", "config", "alarm", "lending", "announce"),
+    ("slots", "options"),
+    ("checks",),
+    ("handlers",),
+    ("state",),
+    ("store",),
+    ("context",),
+    ("enqueueing",),
+    ("tasks",),
+    ("effects", "atomic", "report"),
+    ("runner",),
+    ("hand", "warden", "reclaim", "scheduling"),
+    ("keeper",),
+    ("worker",),
+    ("workers", "ping"),
+    ("tick",),
+    ("resident",),
+    ("admin",),
+    ("verbs",),
+    ("cli", "web"),
+    ("extension",),
+    ("__init__",),
+)
+FLOOR = {name: height for height, floor in enumerate(FLOORS) for name in floor}
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import of a module: where it stands, and the full name of what it imports."""
+
+    line: int
+    name: str
+    delayed: bool
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(("flask_cronjobs", *parts)).removesuffix(".__init__")
+
+
+def room(path: Path) -> str:
+    """The module or subpackage of the package that *path* belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """Every import but those for type checkers alone."""
+    tree = ast.parse(path.read_text())
+    checked = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    top = {id(node) for node in tree.body}
+    package = ".".join(("flask_cronjobs", *path.relative_to(PACKAGE).parts[:-1]))
+    for node in ast.walk(tree):
+        if id(node) in checked:
+            continue
+        delayed = id(node) not in top
+        if isinstance(node, ast.Import):
+            yield from (Import(node.lineno, alias.name, delayed) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base]).rstrip(".")
+            for alias in node.names:
+                yield Import(node.lineno, f"{base}.{alias.name}", delayed)
+
+
+def own_room(name: str) -> str | None:
+    """The room of an import from this package, or None."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "flask_cronjobs" and len(parts) > 1 else None
+
+
+def places(which: str) -> set[str]:
+    """The modules that import *which* (a top-level package)."""
+    return {
+        module_name(path)
+        for path in MODULES
+        for each in imports(path)
+        if each.name == which or each.name.startswith(which + ".")
+    }
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_imports_go_downward(path: Path) -> None:
+    here = FLOOR[room(path)]
+    for each in imports(path):
+        target = own_room(each.name)
+        if target is None or target == room(path) or target not in FLOOR:
+            continue
+        # The face calls on the verbs, and the verbs on the edges, only when they are called.
+        assert each.delayed or FLOOR[target] <= here, f"{path.name}:{each.line} imports {each.name}"
+
+
+def test_there_are_no_circles() -> None:
+    """Whole modules: A imports B imports A, at whatever distance, delayed imports left out."""
+    names = {module_name(path) for path in MODULES}
+    graph: dict[str, set[str]] = {}
+    for path in MODULES:
+        found = set()
+        for each in imports(path):
+            if each.delayed or not each.name.startswith("flask_cronjobs"):
+                continue
+            target = each.name if each.name in names else each.name.rpartition(".")[0]
+            if target in names and target != module_name(path):
+                found.add(target)
+        graph[module_name(path)] = found
+    while leaves := [name for name, targets in graph.items() if not targets & graph.keys()]:
+        for name in leaves:
+            del graph[name]
+    assert graph == {}
+
+
+def test_every_module_has_a_floor() -> None:
+    assert {room(path) for path in MODULES} <= FLOOR.keys()
+
+
+def test_croniter_is_known_to_the_schedule_alone() -> None:
+    assert places("croniter") <= {"flask_cronjobs.schedule", "flask_cronjobs.cron"}
+    assert places("croniter")
+
+
+def test_click_is_known_to_the_commands_alone() -> None:
+    assert {name for name in places("click") if ".cli" not in name} == set()
+    assert {name for name in places("flask.cli") if ".cli" not in name} == set()
+
+
+def test_current_app_is_asked_for_by_the_state_and_the_pages_alone() -> None:
+    found = places("flask.current_app")
+    assert {name for name in found if ".web." not in name} == {"flask_cronjobs.state"}
+
+
+def test_pages_are_not_known_to_the_engine() -> None:
+    for path in MODULES:
+        if room(path) in ("web", "extension"):
+            continue
+        assert not any(own_room(each.name) == "web" for each in imports(path)), path
+
+
+def writes(path: Path) -> Iterator[str]:
+    """Statements that write: SQL texts, and SQLAlchemy's own constructs by their names."""
+    tree = ast.parse(path.read_text())
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words = " ".join(node.value.split())
+            if id(node) not in docstrings and any(
+                f"{verb} job_" in words for verb in ("INSERT INTO", "UPDATE", "DELETE FROM")
+            ):
+                yield f"{path.name}:{node.lineno} {words[:50]}"
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sqlalchemy"):
+            for alias in node.names:
+                if alias.name in ("insert", "update", "delete"):
+                    yield f"{path.name}:{node.lineno} imports {alias.name}"
+
+
+def test_writes_to_the_tables_are_in_the_store_alone() -> None:
+    outside = [write for path in MODULES if room(path) != "store" for write in writes(path)]
+    assert outside == []
+    assert any(True for path in MODULES if room(path) == "store" for _ in writes(path))
+
+
+DECLARING = """
+import sys
+from flask_cronjobs import CronJobs
+jobs = CronJobs()
+
+@jobs.task(schedule="*/5 7 * * 1-5", timezone="Europe/Berlin")
+def hello(): ...
+
+print("\\n".join(sys.modules))
+"""
+INITIALIZED = """
+import sys
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from flask_cronjobs import CronJobs
+app = Flask("x")
+app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite:///x.sqlite"
+db = SQLAlchemy(app)
+jobs = CronJobs(app)
+print("\\n".join(sys.modules))
+"""
+HEAVY = ("croniter", "alembic", "psycopg", "prometheus_client", "asyncio", "urllib.request")
+
+
+def loaded_by(script: str, folder: Path) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env={"PYTHONPATH": str(PACKAGE.parent), "PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("script", [DECLARING, INITIALIZED], ids=["declaring", "initialized"])
+def test_what_an_app_does_not_need_is_not_imported_at_start(script: str, tmp_path: Path) -> None:
+    flask = "from flask import Flask; from flask_sqlalchemy import SQLAlchemy; import sys;"
+    without = loaded_by(flask + r"print('\n'.join(sys.modules))", tmp_path)
+    added = loaded_by(script, tmp_path) - without
+    assert added.isdisjoint(HEAVY)
+    engine = {f"flask_cronjobs.{name}" for name in ("runner", "keeper", "worker", "tick", "admin")}
+    assert added.isdisjoint(engine | {"flask_cronjobs.report"})

@@ -1,0 +1,105 @@
+"""What a payload and a result may hold."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from flask_cronjobs import PayloadError
+from flask_cronjobs.payload import MAX_DEPTH, check_payload, json_result
+
+LIMIT = 64 * 1024
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+KEPT: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "scalars": {"none": None, "yes": True, "int": 1, "float": -1.5e300, "text": "é\n\U0001f600"},
+    "empty text": {"": ""},
+    "large integer": {"a": 2**70},
+    "containers": {"list": [1, [2, {}]], "object": {"a": {"b": []}}},
+    "control characters": {"a": "\x01\x7f\ufeff"},
+    "deep enough": {"a": nested(MAX_DEPTH - 1)},
+}
+
+REFUSED: dict[str, tuple[dict[Any, Any], str]] = {
+    "NaN": ({"user": {"score": float("nan")}}, r"payload\['user'\]\['score'\] is nan"),
+    "infinity": ({"a": [1, float("inf")]}, r"payload\['a'\]\[1\] is inf"),
+    "NUL": ({"name": "a\0b"}, r"payload\['name'\] holds a NUL"),
+    "NUL in a key": ({"a\0b": 1}, "holds a NUL"),
+    "lone surrogate": ({"name": "a\ud800"}, r"payload\['name'\] holds a lone surrogate"),
+    "lone surrogate in a key": ({"\udfff": 1}, "lone surrogate"),
+    "number as a key": ({"a": {1: 2}}, r"payload\['a'\] has the key 1, of type int.*write '1'"),
+    "None as a key": ({None: 2}, "has the key None"),
+    "time": ({"when": datetime(2026, 1, 1)}, r"payload\['when'\] is of type datetime.*isoformat"),
+    "bytes": ({"a": b"x"}, r"payload\['a'\] is of type bytes"),
+    "set": ({"a": {"b": {1}}}, r"payload\['a'\]\['b'\] is of type set"),
+    "object": ({"user": object()}, r"payload\['user'\] is of type object"),
+    "20,000 levels": ({"a": nested(20_000)}, "nested over 100 levels deep"),
+    "too large": ({"small": 1, "body": "x" * LIMIT}, r"limit is 65,536 .*largest key is 'body'"),
+    "too large in bytes": ({"body": "é" * (LIMIT // 2 + 1)}, "the limit is"),
+    "endless integer": ({"a": 10**5000}, "cannot be written as JSON"),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_plain_json_is_kept_as_it_is(case: str) -> None:
+    kept = check_payload(KEPT[case], LIMIT)
+    assert kept == KEPT[case]
+    assert json.loads(json.dumps(kept)) == kept
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_anything_else_is_refused_by_its_key(case: str) -> None:
+    payload, message = REFUSED[case]
+    with pytest.raises(PayloadError, match=message):
+        check_payload(payload, LIMIT)
+
+
+@pytest.mark.parametrize("payload", [[], "text", 1, None])
+def test_payload_that_is_no_object_is_refused(payload: Any) -> None:
+    with pytest.raises(PayloadError, match="Give a dict of arguments"):
+        check_payload(payload, LIMIT)
+
+
+def test_payload_of_exactly_the_limit_is_kept() -> None:
+    empty = len(json.dumps({"a": ""}))
+    assert check_payload({"a": "x" * (100 - empty)}, 100)
+    with pytest.raises(PayloadError, match="has 101 bytes"):
+        check_payload({"a": "x" * (101 - empty)}, 100)
+
+
+def test_refusal_of_a_deep_value_stays_short() -> None:
+    with pytest.raises(PayloadError) as refusal:
+        check_payload({"a" * 5000: object()}, LIMIT)
+    assert len(str(refusal.value)) < 500
+
+
+def test_payload_that_holds_itself_is_refused() -> None:
+    circle: dict[str, Any] = {}
+    circle["self"] = circle
+    with pytest.raises(PayloadError, match="levels deep"):
+        check_payload(circle, LIMIT)
+
+
+@pytest.mark.parametrize("value", [None, 0, "", [], {"a": [1]}, "é"])
+def test_result_that_is_json_is_kept(value: Any) -> None:
+    assert json_result(value, LIMIT) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1: 2}, float("nan"), "x" * LIMIT, "\0", nested(200), 10**5000],
+    ids=["object", "number as a key", "NaN", "too large", "NUL", "deep", "endless integer"],
+)
+def test_result_that_is_not_is_dropped(value: Any) -> None:
+    assert json_result(value, LIMIT) is None

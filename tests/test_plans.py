@@ -1,0 +1,206 @@
+"""The planners use the partial indexes, however many finished rows there are.
+
+With statistics and without: a table that grew since the last ANALYZE must be claimed from as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from flask_cronjobs.store import create_tables
+from flask_cronjobs.store.claims_sql import claim_statements
+from flask_cronjobs.store.definitions import _read
+from flask_cronjobs.store.dialect import dialect_of
+from tests.postgres import Server
+
+FINISHED = 200_000
+CLAIM_INDEXES = ("ix_job_runs_runnable", "ix_job_runs_runnable_keyed")
+
+pytestmark = pytest.mark.slow
+
+
+def fill(engine: Engine) -> None:
+    """Finish 200,000 runs; leave 50 that are runnable, 10 that run, and 1,000 definitions."""
+    numbers = (
+        "generate_series(1, {count}) AS n(i)"
+        if engine.dialect.name == "postgresql"
+        else "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+        " SELECT i FROM n) AS n"
+    )
+    finished = "CASE WHEN i % 20 = 0 THEN 'dead' ELSE 'succeeded' END"
+    with engine.begin() as connection:
+        for sql, count in (
+            (
+                "INSERT INTO job_runs (job_type, status, attempts, finished_at, definition_id,"
+                f" scheduled_for, priority) SELECT 'task', {finished}, 1, '2026-01-01',"
+                " CASE WHEN i % 2 = 0 THEN i END, '2026-01-01', 0 FROM ",
+                FINISHED,
+            ),
+            ("INSERT INTO job_runs (job_type, run_at) SELECT 'task', '2026-01-01' FROM ", 25),
+            (
+                "INSERT INTO job_runs (job_type, run_at, concurrency_key, concurrency_limit)"
+                " SELECT 'task', '2026-01-01', 'key', 1 FROM ",
+                25,
+            ),
+            (
+                "INSERT INTO job_runs (job_type, status, attempts, locked_by, locked_until)"
+                " SELECT 'task', 'running', 1, 'host:1:x', '2026-01-01' FROM ",
+                10,
+            ),
+            (
+                "INSERT INTO job_definitions (name, job_type, schedule, next_run_at, origin)"
+                " SELECT 'definition ' || i, 'task', '* * * * *',"
+                " CASE WHEN i < 5 THEN '2026-01-01' ELSE '2999-01-01' END{cast}, 'database' FROM ",
+                1000,
+            ),
+        ):
+            cast = "::timestamptz" if engine.dialect.name == "postgresql" else ""
+            if engine.dialect.name == "postgresql":
+                sql = sql.replace("'2026-01-01'", "'2026-01-01'::timestamptz")
+            statement = sql.replace("{cast}", cast) + numbers.replace("{count}", str(count))
+            connection.execute(text(statement))
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def filled(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    """A database with many finished rows and no statistics yet."""
+    server: Server | None = None
+    if request.param == "postgresql":
+        server = request.getfixturevalue("postgres_server")
+        assert server is not None
+        url = server.create_database()
+    else:
+        url = f"sqlite:///{tmp_path_factory.mktemp('plans') / 'plans.sqlite'}"
+    engine = create_engine(url)
+    create_tables(engine)
+    if server is not None:
+        with engine.begin() as connection:
+            for table in ("job_runs", "job_definitions"):
+                connection.execute(text(f"ALTER TABLE {table} SET (autovacuum_enabled = false)"))
+    fill(engine)
+    yield engine
+    engine.dispose()
+    if server is not None:
+        server.drop_database(url)
+
+
+@pytest.fixture(scope="module", params=["without statistics", "with statistics"])
+def engine(request: pytest.FixtureRequest, filled: Engine) -> Engine:
+    """The filled database, before and after ANALYZE."""
+    if request.param == "with statistics":
+        with filled.begin() as connection:
+            connection.execute(text("ANALYZE"))
+    return filled
+
+
+def plan(engine: Engine, sql: str, parameters: dict[str, Any]) -> str:
+    """The plan of a statement, as text."""
+    explain = "EXPLAIN" if engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
+    with engine.connect() as connection:
+        rows = connection.execute(text(f"{explain} {sql}"), parameters).all()
+    return "\n".join(str(row[-1]) for row in rows)
+
+
+def walks_all(plan: str, table: str) -> bool:
+    """Whether a plan reads the whole of *table*."""
+    # SQLite's "SCAN t USING INDEX ix" walks a partial index, which is the small one meant here.
+    return bool(
+        re.search(rf"Seq Scan on {table}\b", plan)
+        or re.search(rf"SCAN (TABLE )?{table}(?! USING)", plan)
+    )
+
+
+def claim_parameters(engine: Engine) -> dict[str, Any]:
+    dialect = dialect_of(engine)
+    return {
+        "limit": 100,
+        "token": "host:1:y",
+        "tasks": dialect.array(("task",)),
+        "queues": dialect.array(()),
+        "any_queue": True,
+        "lease": 120.0,
+        "alone": True,
+        "outcomes": '[{"id": 1, "token": "host:1:y", "kind": "succeeded"}]',
+    }
+
+
+def test_claim_uses_the_partial_indexes_of_runnable_rows(engine: Engine) -> None:
+    statements = claim_statements(dialect_of(engine))
+    statement = statements.exchange if dialect_of(engine).one_statement else statements.claim
+    shown = plan(engine, statement.text, claim_parameters(engine))
+    for index in CLAIM_INDEXES:
+        assert index in shown, shown
+    assert not walks_all(shown, "job_runs"), shown
+
+
+def test_recording_finds_its_rows_by_id(engine: Engine) -> None:
+    statements = claim_statements(dialect_of(engine))
+    if dialect_of(engine).one_statement:
+        shown = plan(engine, statements.exchange.text, claim_parameters(engine))
+        assert "job_runs_pkey" in shown, shown
+    else:
+        shown = plan(engine, statements.record.text, claim_parameters(engine))
+        assert "SEARCH job_runs USING INTEGER PRIMARY KEY" in shown, shown
+    assert not walks_all(shown, "job_runs"), shown
+
+
+def test_reclaim_uses_the_index_of_leases(engine: Engine) -> None:
+    statement = claim_statements(dialect_of(engine)).expired
+    shown = plan(engine, statement.text, {"limit": 200})
+    assert "ix_job_runs_lease" in shown, shown
+    assert not walks_all(shown, "job_runs"), shown
+
+
+def test_due_definitions_use_their_index(engine: Engine) -> None:
+    dialect = dialect_of(engine)
+    parameters = {
+        "declared": dialect.array(()),
+        "tasks": dialect.array(("task",)),
+        "after": 0,
+        "batch": 500,
+        "all": False,
+    }
+    shown = plan(engine, _read(dialect), parameters)
+    assert "ix_job_definitions_due" in shown, shown
+
+
+def test_claim_reads_few_pages_of_a_large_table(engine: Engine) -> None:
+    """On SQLite, which does not count pages, it takes few steps of the virtual machine."""
+    if engine.dialect.name == "postgresql":
+        assert pages_read_by_a_claim(engine) < 2000, (
+            "26 runs were to be had; the table has thousands"
+        )
+        return
+    statement = claim_statements(dialect_of(engine)).claim
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    with engine.connect() as connection:
+        raw = connection.connection.driver_connection
+        assert raw is not None
+        raw.set_progress_handler(count, 100)
+        connection.execute(statement, claim_parameters(engine)).all()
+        raw.set_progress_handler(None, 0)
+        connection.rollback()
+    assert steps < 1000, "a hundred instructions each"
+
+
+def pages_read_by_a_claim(engine: Engine) -> int:
+    statement = claim_statements(dialect_of(engine)).exchange
+    with engine.connect() as connection:
+        explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.text}"
+        (top,) = connection.execute(text(explain), claim_parameters(engine)).scalar_one()
+        connection.rollback()
+    pages: int = top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"]
+    return pages

@@ -1,0 +1,532 @@
+"""`Schedule` as tables: what is read, what is refused, and what each kind of clock change does."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from itertools import islice, pairwise
+from unittest.mock import Mock
+
+import pytest
+
+from flask_cronjobs import schedule as schedule_module
+from flask_cronjobs.errors import CronJobsError, ScheduleError
+from flask_cronjobs.schedule import Schedule
+
+UTC = timezone.utc
+EARLIEST = datetime.min.replace(tzinfo=UTC)
+LATEST = datetime.max.replace(tzinfo=UTC)
+
+
+def at(text: str) -> datetime:
+    """An aware datetime from ISO text; UTC unless the text says otherwise."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def between(cron: str, zone: str, after: str, until: str) -> list[str]:
+    """The slots in (after, until] as ISO text without the zone, checked by every other method."""
+    schedule, start, end = Schedule(cron, zone), at(after), at(until)
+    slots = list(schedule.between(start, end))
+    assert all(slot.utcoffset() == timedelta(0) for slot in slots)
+    assert all(earlier < later for earlier, later in pairwise(slots))
+    assert schedule.count(start, end) == len(slots)
+    assert schedule.tail(start, end, 3) == slots[-3:]
+    assert [schedule.next_after(slot) for slot in slots[:-1]] == slots[1:]
+    return [slot.replace(tzinfo=None).isoformat(timespec="minutes") for slot in slots]
+
+
+# --- the grammar ---------------------------------------------------------------------------------
+
+DAY = ("2026-02-28T23:59", "2026-03-01T23:59")
+
+SAME = [
+    ("*/30 12 * * *", "0,30 12 * * *"),
+    ("10-20/5 12 * * *", "10,15,20 12 * * *"),
+    ("5-5 12 * * *", "5 12 * * *"),
+    ("5-5/7 12 * * *", "5 12 * * *"),
+    ("*/60 12 * * *", "0 12 * * *"),
+    ("05 012 * * *", "5 12 * * *"),
+    ("30,10,10-12,30 12 * * *", "10,11,12,30 12 * * *"),
+    ("*,5 12 * * *", "* 12 * * *"),
+    (" 0\t12  * * * ", "0 12 * * *"),
+    ("0 12 * JAN-Mar sun,mon", "0 12 * 1-3 0,1"),
+    ("0 12 * * 7", "0 12 * * 0"),
+    ("0 12 * * 5-7", "0 12 * * 0,5,6"),
+    ("0 12 * * 0-7", "0 12 * * *"),
+    ("0 12 * * 1-7/2", "0 12 * * 0,1,3,5"),
+    ("0 12 * * mon-fri/2", "0 12 * * 1,3,5"),
+    ("0 12 * * */7", "0 12 * * 0"),
+    ("@hourly", "0 * * * *"),
+    ("@daily", "0 0 * * *"),
+    ("@midnight", "0 0 * * *"),
+    ("@Weekly", "0 0 * * 0"),
+    ("@monthly", "0 0 1 * *"),
+    ("@yearly", "0 0 1 1 *"),
+    (" @annually ", "0 0 1 1 *"),
+]
+
+
+@pytest.mark.parametrize(("cron", "plain"), SAME)
+def test_text_means_the_same_as_plain_numbers(cron, plain):
+    year = (at("2024-01-01"), at("2025-01-02"))
+    assert list(Schedule(cron).between(*year)) == list(Schedule(plain).between(*year)) != []
+
+
+REFUSED = [
+    # Not a text, or not of the right size and alphabet.
+    (None, "NoneType", "Write five fields such as '0 7 * * 1-5'"),
+    (5, "int", "Write five fields"),
+    (b"* * * * *", "bytes", "Write five fields"),
+    ("", "fields are 0", "Write five: minute hour day-of-month month day-of-week."),
+    (" \t ", "fields are 0", "Write five"),
+    ("* * * *", "fields are 4", "Write five"),
+    ("0 * * * * *", "fields are 6; seconds, years and commands are not read", "Write five"),
+    ("0 7 * * * /bin/true", "fields are 6", "Write five"),
+    ("0 7 * * *\n", r"'\n'", "Write one line of plain ASCII"),
+    ("0 7 * * *\x00", r"'\x00'", "plain ASCII"),
+    ("0\u00a07 * * *", r"'\xa0'", "plain ASCII"),
+    ("\u0663 7 * * *", r"'\u0663'", "plain ASCII"),
+    ("\u00b2 7 * * *", r"'\xb2'", "plain ASCII"),
+    ("\ud800 7 * * *", r"'\ud800'", "plain ASCII"),
+    ("*" * 201, "201 characters, 200 are allowed", "several schedules"),
+    ("9" * 5000 + " * * * *", "5008 characters", "Write ranges"),
+    (",".join(["1"] * 1_000_000) + " * * * *", "characters, 200 are allowed", "Write ranges"),
+    # Aliases.
+    ("@reboot", "no alias '@reboot'", "at start-up, enqueue it there"),
+    ("@every 5m", "no alias '@every 5m'", "Write five fields, or one of @hourly @daily"),
+    ("@daily 5", "no alias '@daily 5'", "Write five fields"),
+    ("@", "no alias '@'", "Write five fields"),
+    # Steps.
+    ("5/15 * * * *", "the minute field says '5/15', a step on a single number", "'5-59/15'"),
+    ("59/15 * * * *", "a step on a single number", "Write '59'"),
+    ("0 3/4 * * *", "the hour field says '3/4'", "Write '3-23/4'"),
+    ("0 0 * * mon/2", "the day-of-week field says 'mon/2'", "Write '1-6/2'"),
+    ("*/0 * * * *", "'*/0', whose step is not a number from 1 to 60", "'*/2'"),
+    ("*/90 * * * *", "'*/90', whose step", "'*/2'"),
+    ("0 0 * */13 *", "the month field says '*/13'", "'*/2'"),
+    ("0 0 * * */8", "from 1 to 7", "'*/2'"),
+    ("*/ * * * *", "'*/', whose step", "'*/2'"),
+    ("*/-5 * * * *", "'*/-5', whose step", "'*/2'"),
+    ("*/5/2 * * * *", "'*/5/2', whose step", "'*/2'"),
+    ("*/1.5 * * * *", "'*/1.5', whose step", "'*/2'"),
+    ("1-9/" + "9" * 150 + " * * * *", "whose step", "'*/2'"),
+    # Ranges and lists.
+    ("0 22-2 * * *", "the hour field says '22-2', a range that runs backward", "'22-23,0-2'"),
+    ("0 0 * * fri-sun", "a range that runs backward", "Write two ranges, as in '5-6,0'"),
+    ("0 0 * nov-feb *", "a range that runs backward", "'11-12,1-2'"),
+    ("1- * * * *", "'1-', which is not understood", "Write '*', numbers from 0 to 59"),
+    ("-1 * * * *", "'-1', which is not understood", "Write '*', numbers"),
+    ("1-2-3 * * * *", "'1-2-3', which is not understood", "Write '*', numbers"),
+    ("*-5 * * * *", "'*-5', which is not understood", "Write '*', numbers"),
+    ("1,,2 * * * *", "the minute field says ''", "Take out the comma"),
+    (", * * * *", "the minute field says ''", "Take out the comma"),
+    # Numbers and names.
+    ("60 * * * *", "the minute field says '60', which is out of range", "from 0 to 59"),
+    ("0 24 * * *", "the hour field says '24', which is out of range", "from 0 to 23"),
+    ("0 0 0 * *", "the day-of-month field says '0'", "from 1 to 31"),
+    ("0 0 32 * *", "the day-of-month field says '32'", "from 1 to 31"),
+    ("0 0 * 13 *", "the month field says '13'", "from 1 to 12"),
+    ("0 0 * * 8", "the day-of-week field says '8'", "from 0 to 7"),
+    ("0 0 * * 1-8", "the day-of-week field says '1-8', which is out of range", "from 0 to 7"),
+    ("9" * 150 + " * * * *", "'..., which is out of range", "from 0 to 59"),
+    ("+5 * * * *", "'+5', which is not understood", "Write '*', numbers"),
+    ("1_0 * * * *", "'1_0', which is not understood", "Write '*', numbers"),
+    ("1.5 * * * *", "'1.5', which is not understood", "Write '*', numbers"),
+    ("** * * * *", "'**', which is not understood", "Write '*', numbers"),
+    ("x * * * *", "'x', which is not understood", "Write '*', numbers"),
+    ("0 0 * * monday", "the day-of-week field says 'monday'", "Write 'mon'."),
+    ("0 0 * january *", "the month field says 'january'", "Write 'jan'."),
+    ("0 0 * mon *", "the month field says 'mon'", "names (jan feb mar"),
+    # What other crons have.
+    ("0 0 L * *", "'L', which is not understood", "Write '28-31' and let the task look"),
+    ("0 0 L-3 * *", "'L-3', which is not understood", "Write '28-31'"),
+    ("0 0 * * 5L", "'5L', which is not understood", "Write '28-31'"),
+    ("0 0 LW * *", "'LW', which is not understood", "Write '28-31'"),
+    ("0 0 15W * *", "'15W', which is not understood", "Write '1-5' in day-of-week"),
+    ("0 0 * * 5#3", "'5#3', which is not understood", "Write the weekday alone"),
+    ("0 0 ? * *", "'?', which is not understood", "Write '*'"),
+    ("H * * * *", "'H', which is not understood", "Write a number that you choose"),
+    ("H/15 * * * *", "'H/15', which is not understood", "Write a number that you choose"),
+    ("H(0-29) * * * *", "'H(0-29)', which is not understood", "Write a number that you choose"),
+    ("R * * * *", "'R', which is not understood", "Write a number that you choose"),
+    ("0~30 * * * *", "'0~30', which is not understood", "Write a number that you choose"),
+    # Dates that never come.
+    ("0 0 30 2 *", "there is no day 30 in feb", "Write a day from 1 to 29"),
+    ("0 0 31 2,4,jun *", "there is no day 31 in feb,apr,jun", "Write a day from 1 to 30"),
+    ("0 0 30-31 2 */2", "there is no day 30 in feb", "Write a day from 1 to 29"),
+]
+
+
+@pytest.mark.parametrize(("cron", "what", "instead"), REFUSED, ids=lambda part: repr(part)[:30])
+def test_refusal_says_what_is_wrong_and_what_to_write(cron, what, instead):
+    with pytest.raises(ScheduleError) as caught:
+        Schedule(cron)
+    message = str(caught.value)
+    assert what in message
+    assert instead in message.partition(what)[2]
+    assert message.isprintable()
+    assert message.isascii()
+    assert len(message) < 400
+
+
+def test_refusal_is_a_value_error_of_the_package():
+    assert issubclass(ScheduleError, ValueError)
+    assert issubclass(ScheduleError, CronJobsError)
+
+
+def test_refusal_quotes_the_text():
+    with pytest.raises(ScheduleError, match=r"The schedule '99 \* \* \* \*' cannot be used"):
+        Schedule("99 * * * *")
+
+
+def test_two_hundred_characters_are_read():
+    cron = ",".join(["15"] * 64) + " 0 * * *"
+    assert len(cron) == 199
+    assert Schedule(cron + " ").next_after(at("2026-01-01")) == at("2026-01-01T00:15")
+    with pytest.raises(ScheduleError, match="201 characters"):
+        Schedule(cron + "  ")
+
+
+@pytest.mark.parametrize(
+    ("zone", "what", "instead"),
+    [
+        ("Mars/Base", "no time zone 'Mars/Base'", "Write an IANA name such as 'Europe/Berlin'"),
+        ("", "no time zone ''", "IANA"),
+        ("Europe", "no time zone 'Europe'", "IANA"),
+        ("Europe/", "no time zone 'Europe/'", "IANA"),
+        ("../../etc/passwd", "no time zone '../../etc/passwd'", "IANA"),
+        ("/etc/localtime", "no time zone '/etc/localtime'", "IANA"),
+        ("zone.tab", "no time zone 'zone.tab'", "IANA"),
+        ("UTC\x00", r"no time zone 'UTC\x00'", "IANA"),
+        ("UTC\n", r"no time zone 'UTC\n'", "Write 'UTC'"),
+        ("utc", "no time zone 'utc'", "Write 'UTC'"),
+        ("\ud800", r"no time zone '\ud800'", "IANA"),
+        ("a" * 5000, "'aaaa", "IANA"),
+        ("a/" * 5000, "'a/a/", "IANA"),
+        ("+02:00", "no time zone '+02:00'", "IANA"),
+        ("berlin", "no time zone 'berlin'", "Write 'Europe/Berlin'"),
+        ("europe/BERLIN", "no time zone 'europe/BERLIN'", "Write 'Europe/Berlin'"),
+        ("New York", "no time zone 'New York'", "Write 'America/New_York'"),
+        (None, "of type NoneType", "IANA"),
+        (1, "of type int", "IANA"),
+        (UTC, "of type timezone", "IANA"),
+    ],
+    ids=lambda part: repr(part)[:30],
+)
+def test_unknown_zone_is_refused_by_name(zone, what, instead):
+    with pytest.raises(ScheduleError) as caught:
+        Schedule("@daily", zone)
+    assert what in str(caught.value)
+    assert instead in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_machine_without_a_tz_database_has_utc_and_says_what_to_install(monkeypatch):
+    def missing(name: str) -> None:
+        raise LookupError(name)
+
+    monkeypatch.setattr("flask_cronjobs.cron.ZoneInfo", missing)
+    monkeypatch.setattr("flask_cronjobs.cron.available_timezones", set)
+    assert Schedule("@daily", "UTC").next_after(at("2026-01-01T12:00")) == at("2026-01-02")
+    with pytest.raises(ScheduleError, match="pip install tzdata"):
+        Schedule("@daily", "Europe/Berlin")
+
+
+# --- the calendar --------------------------------------------------------------------------------
+
+CALENDAR = [
+    ("leap day over 2100", "0 0 29 2 *", "2096-01-01", ["2096-02-29", "2104-02-29"]),
+    ("leap day over 2000", "0 0 29 2 *", "1999-01-01", ["2000-02-29", "2004-02-29"]),
+    # Feb 29 on a Sunday: 28 years apart, 40 over 2100.
+    ("leap day on Sundays", "0 0 29 2 */7", "2080-01-01", ["2088-02-29", "2128-02-29"]),
+    ("day 31", "0 0 31 * *", "2026-01-31", ["2026-03-31", "2026-05-31"]),
+    ("day 30 in Feb, or Mondays", "0 0 30 2 1", "2026-02-20", ["2026-02-23", "2027-02-01"]),
+    ("either day", "0 0 13 * 5", "2026-03-01", ["2026-03-06", "2026-03-13", "2026-03-20"]),
+    ("either, 1-31 is all", "0 0 1-31 * 1", "2026-03-01", ["2026-03-02", "2026-03-03"]),
+    ("either, 0-6 is all", "0 0 9 * 0-6", "2026-03-01", ["2026-03-02", "2026-03-03"]),
+    ("either, 0-6, one month", "0 0 9 2 0-6", "2026-02-27", ["2026-02-28", "2027-02-01"]),
+    ("both, as day is */2", "0 0 */2 * 1", "2026-03-01", ["2026-03-09", "2026-03-23"]),
+    ("both, as weekday is */2", "0 0 1,2 * */2", "2026-03-02", ["2026-04-02", "2026-05-02"]),
+    ("both, as day is *,5", "0 0 *,5 * 1", "2026-03-01", ["2026-03-02", "2026-03-09"]),
+    ("both, steps", "0 0 */2 * */3", "2026-01-01", ["2026-01-03", "2026-01-07", "2026-01-11"]),
+    ("either, as * is not first", "0 0 5,*/30 * 1", "2026-03-02", ["2026-03-05", "2026-03-09"]),
+    ("7 is Sunday", "0 0 * * 7", "2026-03-01", ["2026-03-08", "2026-03-15"]),
+    ("year's end", "0 0 1 1 *", "2026-12-31T23:59:59", ["2027-01-01", "2028-01-01"]),
+]
+
+
+@pytest.mark.parametrize(("case", "cron", "after", "days"), CALENDAR, ids=lambda part: str(part))
+def test_calendar(case, cron, after, days):
+    slots = Schedule(cron).between(at(after), LATEST)
+    assert [slot.date().isoformat() for slot in islice(slots, len(days))] == days
+
+
+# --- clock changes -------------------------------------------------------------------------------
+
+# case, cron, zone, after, until, slots; all in UTC.
+CHANGES = [
+    # Berlin: 02:00 -> 03:00 at 01:00 UTC, and 03:00 -> 02:00 at 01:00 UTC.
+    ("gap, fixed: first minute that exists", "30 2 * * *", "Europe/Berlin",
+     "2026-03-28T12:00", "2026-03-30T12:00", ["2026-03-29T01:00", "2026-03-30T00:30"]),
+    ("gap, fixed: same minute, one slot", "0,15,30 2,3 * * *", "Europe/Berlin",
+     "2026-03-29T00:00", "2026-03-29T12:00",
+     ["2026-03-29T01:00", "2026-03-29T01:15", "2026-03-29T01:30"]),
+    ("gap, fixed: slot survives a window that opens on it", "30 2 * * *", "Europe/Berlin",
+     "2026-03-29T00:59:59.999999", "2026-03-29T01:00", ["2026-03-29T01:00"]),
+    ("gap, fixed: slot is before a window that opens after it", "30 2 * * *", "Europe/Berlin",
+     "2026-03-29T01:00", "2026-03-29T12:00", []),
+    ("gap, fixed: outside of the gap as ever", "30 1,3 * * *", "Europe/Berlin",
+     "2026-03-29T00:00", "2026-03-29T12:00", ["2026-03-29T00:30", "2026-03-29T01:30"]),
+    ("gap, hour follows: skipped", "30 */2 * * *", "Europe/Berlin",
+     "2026-03-28T23:00", "2026-03-29T03:00", ["2026-03-28T23:30", "2026-03-29T02:30"]),
+    ("gap, minute follows: skipped", "*/30 2 * * *", "Europe/Berlin",
+     "2026-03-29T00:00", "2026-03-30T00:15", ["2026-03-30T00:00"]),
+    ("overlap, fixed: first time only", "30 2 * * *", "Europe/Berlin",
+     "2026-10-24T12:00", "2026-10-26T12:00", ["2026-10-25T00:30", "2026-10-26T01:30"]),
+    ("overlap, fixed: not again from inside it", "30 2 * * *", "Europe/Berlin",
+     "2026-10-25T00:45", "2026-10-25T12:00", []),
+    ("overlap, fixed: not again in a window about the second time", "30 2 * * *", "Europe/Berlin",
+     "2026-10-25T01:15", "2026-10-25T12:00", []),
+    ("overlap, fixed: not again in a window before the second time", "30 2 * * *", "Europe/Berlin",
+     "2026-10-25T01:10", "2026-10-25T01:11", []),
+    ("overlap, fixed: each listed time once", "0,30 1-3 * * *", "Europe/Berlin",
+     "2026-10-24T22:59", "2026-10-25T03:00",
+     ["2026-10-24T23:00", "2026-10-24T23:30", "2026-10-25T00:00", "2026-10-25T00:30",
+      "2026-10-25T02:00", "2026-10-25T02:30"]),
+    ("overlap, minute follows: again", "*/30 2 * * *", "Europe/Berlin",
+     "2026-10-24T12:00", "2026-10-25T12:00",
+     ["2026-10-25T00:00", "2026-10-25T00:30", "2026-10-25T01:00", "2026-10-25T01:30"]),
+    ("overlap, hour follows: again", "30 * * * *", "Europe/Berlin",
+     "2026-10-25T00:00", "2026-10-25T03:00",
+     ["2026-10-25T00:30", "2026-10-25T01:30", "2026-10-25T02:30"]),
+    ("overlap, a list that does not start with *: once", "30,*/30 2 * * *", "Europe/Berlin",
+     "2026-10-24T12:00", "2026-10-25T12:00", ["2026-10-25T00:00", "2026-10-25T00:30"]),
+    # Lord Howe: 02:00 -> 02:30 at 15:30 UTC, and 02:00 -> 01:30 at 15:00 UTC.
+    ("half-hour gap, fixed", "15 2 * * *", "Australia/Lord_Howe",
+     "2026-10-03T00:00", "2026-10-04T00:00", ["2026-10-03T15:30"]),
+    ("half-hour gap, follows", "15,45 * * * *", "Australia/Lord_Howe",
+     "2026-10-03T15:00", "2026-10-03T16:20", ["2026-10-03T15:15", "2026-10-03T15:45",
+     "2026-10-03T16:15"]),
+    ("half-hour overlap, fixed", "45 1 * * *", "Australia/Lord_Howe",
+     "2026-04-04T00:00", "2026-04-05T00:00", ["2026-04-04T14:45"]),
+    ("half-hour overlap, follows", "45 * * * *", "Australia/Lord_Howe",
+     "2026-04-04T14:00", "2026-04-04T16:00", ["2026-04-04T14:45", "2026-04-04T15:15"]),
+    # Midnight does not exist.
+    ("midnight gap in Cairo", "@daily", "Africa/Cairo",
+     "2026-04-22T12:00", "2026-04-24T22:00",
+     ["2026-04-22T22:00", "2026-04-23T22:00", "2026-04-24T21:00"]),
+    ("midnight gap in Havana", "@daily", "America/Havana",
+     "2026-03-07T12:00", "2026-03-09T12:00", ["2026-03-08T05:00", "2026-03-09T04:00"]),
+    ("midnight overlap in Havana", "@daily", "America/Havana",
+     "2026-10-31T12:00", "2026-11-02T12:00", ["2026-11-01T04:00", "2026-11-02T05:00"]),
+    ("midnight gap in Beirut", "0 0 29 3 *", "Asia/Beirut",
+     "2026-03-01T00:00", "2026-04-01T00:00", ["2026-03-28T22:00"]),
+    ("midnight overlap in Beirut: the day before comes again", "30 23 * * *", "Asia/Beirut",
+     "2026-10-24T12:00", "2026-10-25T12:00", ["2026-10-24T20:30"]),
+    ("midnight overlap in Beirut, follows", "30 * 24 10 *", "Asia/Beirut",
+     "2026-10-24T19:00", "2026-10-25T12:00",
+     ["2026-10-24T19:30", "2026-10-24T20:30", "2026-10-24T21:30"]),
+    ("midnight gap in Santiago", "0 0 * * *", "America/Santiago",
+     "2026-09-05T12:00", "2026-09-06T12:00", ["2026-09-06T04:00"]),
+    ("midnight overlap in Santiago", "30 23 * * *", "America/Santiago",
+     "2026-04-04T12:00", "2026-04-05T12:00", ["2026-04-05T02:30"]),
+    # 00:01 -> 23:01 of the day before, at 02:31 UTC: midnight itself is repeated.
+    ("overlap over midnight in St. John's", "0 0 * * *", "America/St_Johns",
+     "2010-11-06T12:00", "2010-11-07T12:00", ["2010-11-07T02:30"]),
+    ("overlap over midnight in St. John's, follows", "0 * 7 11 *", "America/St_Johns",
+     "2010-11-06T12:00", "2010-11-07T05:00",
+     ["2010-11-07T02:30", "2010-11-07T03:30", "2010-11-07T04:30"]),
+    # Changes of another kind: for Ramadan; by two hours; a summer time of one week.
+    ("Casablanca overlap", "30 2 * * *", "Africa/Casablanca",
+     "2026-02-14T12:00", "2026-02-15T12:00", ["2026-02-15T01:30"]),
+    ("Casablanca gap", "30 2 * * *", "Africa/Casablanca",
+     "2026-03-21T12:00", "2026-03-22T12:00", ["2026-03-22T02:00"]),
+    ("Troll gap", "30 1,2 * * *", "Antarctica/Troll",
+     "2026-03-28T12:00", "2026-03-29T12:00", ["2026-03-29T01:00"]),
+    ("Troll overlap", "30 1,2 * * *", "Antarctica/Troll",
+     "2026-10-24T12:00", "2026-10-25T12:00", ["2026-10-24T23:30", "2026-10-25T00:30"]),
+    ("Troll overlap, follows", "30 */2 * * *", "Antarctica/Troll",
+     "2026-10-24T21:00", "2026-10-25T05:00",
+     ["2026-10-24T22:30", "2026-10-25T00:30", "2026-10-25T02:30", "2026-10-25T04:30"]),
+    ("Recife 2000, one week", "30 0 * * *", "America/Recife",
+     "2000-10-07T12:00", "2000-10-15T12:00",
+     ["2000-10-08T03:00", *(f"2000-10-{day:02}T02:30" for day in range(9, 15)),
+      "2000-10-15T03:30"]),
+    # The date line. Apia had no 2011-12-30: 24:00 of the 29th was 00:00 of the 31st, 10:00 UTC.
+    ("Apia, fixed: the skipped day runs as the next begins", "0 5 * * *", "Pacific/Apia",
+     "2011-12-29T12:00", "2011-12-31T12:00",
+     ["2011-12-29T15:00", "2011-12-30T10:00", "2011-12-30T15:00"]),
+    ("Apia, fixed: many times of the skipped day are one slot", "*,5 5-9 30 12 *", "Pacific/Apia",
+     "2011-01-01T00:00", "2011-12-31T12:00", []),
+    ("Apia, fixed: many listed times of the skipped day are one slot", "0-59 5-9 30 12 *",
+     "Pacific/Apia", "2011-01-01T00:00", "2011-12-31T12:00", ["2011-12-30T10:00"]),
+    ("Apia, follows: the skipped day does not run", "30 * 30 12 *", "Pacific/Apia",
+     "2011-01-01T00:00", "2012-01-01T00:00", []),
+    ("Kwajalein 1993, skipped day", "0 5 21 8 *", "Pacific/Kwajalein",
+     "1993-01-01T00:00", "1994-01-01T00:00", ["1993-08-21T12:00"]),
+    # 1969-09-30 24:00 at +11 became 1969-09-30 01:00 at -12, 13:00 UTC: a day came twice.
+    ("Kwajalein 1969, repeated day, fixed", "0 5 30 9 *", "Pacific/Kwajalein",
+     "1969-01-01T00:00", "1970-01-01T00:00", ["1969-09-29T18:00"]),
+    ("Kwajalein 1969, repeated day, follows", "0 */12 * * *", "Pacific/Kwajalein",
+     "1969-09-29T12:00", "1969-10-01T12:00",
+     ["1969-09-29T13:00", "1969-09-30T01:00", "1969-10-01T00:00", "1969-10-01T12:00"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "after", "until", "slots"),
+    [pytest.param(*change[1:], id=change[0]) for change in CHANGES],
+)
+def test_clock_change(cron, zone, after, until, slots):
+    assert between(cron, zone, after, until) == slots
+
+
+def test_offset_with_seconds_counts_whole_minutes_of_the_wall_clock():
+    """Monrovia was 44:30 behind UTC until 1972-01-07, when 00:00:00 became 00:44:30."""
+    noon = Schedule("0 12 6 1 *", "Africa/Monrovia")
+    assert noon.next_after(at("1972-01-01")) == at("1972-01-06T12:44:30")
+    skipped = Schedule("10 0 7 1 *", "Africa/Monrovia")
+    assert skipped.next_after(at("1972-01-01")) == at("1972-01-07T00:45")
+    window = (at("1972-01-07T00:43"), at("1972-01-07T00:46"))
+    every = list(Schedule("* * * * *", "Africa/Monrovia").between(*window))
+    assert every == [at("1972-01-07T00:43:30"), at("1972-01-07T00:45"), at("1972-01-07T00:46")]
+
+
+@pytest.mark.parametrize("second", range(0, 60, 7))
+def test_window_that_ends_before_the_first_whole_minute_after_a_gap(second):
+    """The gap in Monrovia ends at 00:44:30; what it skipped waits for 00:45."""
+    schedule = Schedule("10 0 7 1 *", "Africa/Monrovia")
+    cut = at("1972-01-07T00:44:30") + timedelta(seconds=second)
+    before = list(schedule.between(at("1972-01-01"), cut))
+    rest = list(schedule.between(cut, at("1972-01-08")))
+    assert before + rest == [at("1972-01-07T00:45")]
+    assert all(slot <= cut for slot in before)
+    assert schedule.count(at("1972-01-01"), cut) == len(before)
+    assert schedule.count(cut, at("1972-01-08")) == len(rest)
+
+
+def test_manila_of_1844_had_no_last_day_of_the_year():
+    slots = list(Schedule("0 5 31 12 *", "Asia/Manila").between(at("1844-06-01"), at("1845-06-01")))
+    assert len(slots) == 1
+    assert at("1844-12-31T15:00") < slots[0] < at("1844-12-31T17:00")
+
+
+# --- moments -------------------------------------------------------------------------------------
+
+
+def test_window_is_open_at_its_start_and_closed_at_its_end():
+    assert between("0 * * * *", "UTC", "2026-01-01T01:00", "2026-01-01T03:00") == [
+        "2026-01-01T02:00",
+        "2026-01-01T03:00",
+    ]
+    assert between("0 * * * *", "UTC", "2026-01-01T00:59:59.999999", "2026-01-01T01:00") == [
+        "2026-01-01T01:00"
+    ]
+    assert between("0 * * * *", "UTC", "2026-01-01T01:00", "2026-01-01T01:59:59.999999") == []
+    assert between("0 * * * *", "UTC", "2026-01-01T03:00", "2026-01-01T01:00") == []
+
+
+def test_moment_of_any_zone_is_an_instant():
+    schedule = Schedule("0 7 * * *", "Europe/Berlin")
+    assert schedule.next_after(at("2026-01-01T07:00+01:00")) == at("2026-01-02T06:00")
+    assert schedule.next_after(at("2026-01-01T00:59:59-05:00")) == at("2026-01-01T06:00")
+
+
+@pytest.mark.parametrize("method", ["next_after", "between", "between_until", "count", "tail"])
+def test_naive_datetime_is_refused_at_the_call(method):
+    schedule, naive, aware = Schedule("@daily"), datetime(2026, 1, 1), at("2026-01-01")
+    calls = {
+        "next_after": lambda: schedule.next_after(naive),
+        "between": lambda: schedule.between(naive, aware),
+        "between_until": lambda: schedule.between(aware, naive),
+        "count": lambda: schedule.count(naive, aware),
+        "tail": lambda: schedule.tail(aware, naive, 1),
+    }
+    with pytest.raises(ScheduleError, match=r"naive.*Pass an aware one"):
+        calls[method]()
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Etc/GMT+12", "America/Juneau"])
+@pytest.mark.parametrize("cron", ["* * * * *", "0 5 * * 1", "0 0 29 2 *", "59 23 31 12 *"])
+def test_ends_of_the_calendar(cron, zone):
+    schedule = Schedule(cron, zone)
+    for offset in (timedelta(0), timedelta(hours=14), timedelta(hours=-14)):
+        earliest, latest = (m.replace(tzinfo=timezone(offset)) for m in (EARLIEST, LATEST))
+        first = schedule.next_after(earliest)
+        assert first is not None
+        assert earliest < first < at("0005-01-01")
+        assert schedule.next_after(latest) is None or offset
+        assert all(slot <= LATEST for slot in schedule.between(at("9999-12-30"), latest))
+        assert schedule.count(latest, earliest) == 0
+        assert len(schedule.tail(earliest, latest, 2)) == 2
+
+
+def test_no_slot_ever_again_is_none():
+    assert Schedule("0 0 29 2 *").next_after(at("9996-02-29")) is None
+    assert Schedule("0 0 1 1 *").next_after(at("9999-01-01")) is None
+
+
+def test_between_makes_slots_only_when_asked():
+    slots = Schedule("*/5 * * * 1-5", "Europe/Berlin").between(EARLIEST, LATEST)
+    assert len(list(islice(slots, 3))) == 3
+
+
+def test_tail_of_nothing():
+    schedule, start, end = Schedule("@yearly"), at("2026-02-01"), at("2026-03-01")
+    assert schedule.tail(start, end, 5) == []
+    assert schedule.tail(end, start, 5) == []
+    assert Schedule("* * * * *").tail(start, end, 0) == []
+    assert Schedule("* * * * *").tail(start, end, -1) == []
+
+
+@pytest.mark.parametrize("cron", ["* * * * *", "* * * * 1-5", "* * 1-30 * *"])
+def test_a_year_of_minutes_is_counted_by_days(cron, monkeypatch):
+    """Minutes are never made, and a day is looked at a few times at most, whatever it holds."""
+    import croniter
+
+    steps, offsets = Mock(wraps=croniter.croniter.get_next), Mock(wraps=schedule_module._offset)
+    monkeypatch.setattr(croniter.croniter, "get_next", lambda *args: steps(*args))
+    monkeypatch.setattr(schedule_module, "_offset", offsets)
+    start, end = at("2025-01-01"), at("2026-01-01")
+    schedule = Schedule(cron, "Europe/Berlin")
+    assert schedule.count(start, end) > 370_000
+    assert steps.call_count < 400
+    assert offsets.call_count < 1_000
+    steps.reset_mock()
+    assert len(schedule.tail(start, end, 2)) == 2
+    assert steps.call_count < 60
+
+
+# --- the value -----------------------------------------------------------------------------------
+
+
+def test_schedule_is_a_value():
+    schedule = Schedule("0 7 * * 1-5", "Europe/Berlin")
+    assert (schedule.cron, schedule.timezone) == ("0 7 * * 1-5", "Europe/Berlin")
+    assert schedule == Schedule("0 7 * * 1-5", timezone="Europe/Berlin")
+    assert hash(schedule) == hash(Schedule("0 7 * * 1-5", "Europe/Berlin"))
+    assert schedule != Schedule("0 7 * * 1-5")
+    assert schedule != Schedule("0 8 * * 1-5", "Europe/Berlin")
+    assert repr(schedule) == "Schedule(cron='0 7 * * 1-5', timezone='Europe/Berlin')"
+    with pytest.raises(AttributeError):
+        schedule.cron = "* * * * *"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+def test_schedule_survives_copy_and_pickle(zone):
+    schedule, moment = Schedule("0 7 * * 1-5", zone), at("2026-01-01")
+    for other in (copy.deepcopy(schedule), pickle.loads(pickle.dumps(schedule))):
+        assert other == schedule
+        assert other.next_after(moment) == schedule.next_after(moment)
+
+
+def test_declaring_a_schedule_imports_no_croniter():
+    code = (
+        "import sys; from flask_cronjobs.schedule import Schedule;"
+        "Schedule('0 7 * * 1-5', 'Europe/Berlin'); sys.exit('croniter' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

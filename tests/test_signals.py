@@ -1,0 +1,116 @@
+"""What is told of each change of a run's state: a signal, and a line in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import CronJobs, Discard, Retry, signals
+from flask_cronjobs.models import JobRun
+
+ONE_TRY = Retry(max_attempts=1)
+
+
+@pytest.fixture(autouse=True)
+def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
+    """An app context around the whole test, as in a shell."""
+    with app.app_context():
+        yield
+
+
+@pytest.fixture
+def perform(jobs: CronJobs, db: SQLAlchemy) -> Callable[..., JobRun]:
+    """Declare a handler, enqueue a run of it, tick once; the run as it ended."""
+
+    def perform(handler: Callable[..., Any], **options: Any) -> JobRun:
+        task = jobs.task(**{"name": "it", "retry": ONE_TRY, **options})(handler)
+        run = task.using(commit=True).enqueue()
+        jobs.tick()
+        db.session.refresh(run)
+        return run
+
+    return perform
+
+
+class TestSignals:
+    @pytest.fixture
+    def heard(self, app: Flask) -> Iterator[list[str]]:
+        names: list[str] = []
+        receivers = []
+        for name in ("run_started", "run_succeeded", "run_failed", "run_dead", "run_cancelled",
+                     "slot_skipped", "tick_finished", "lease_lost"):  # fmt: skip
+
+            def receive(sender: Flask, name: str = name, **details: Any) -> None:
+                assert sender is app
+                (detail,) = details
+                names.append(f"{name}({detail})")
+
+            receivers.append(receive)
+            getattr(signals, name).connect(receive, app)
+        yield names
+        receivers.clear()
+
+    @pytest.mark.parametrize(
+        ("error", "options", "names"),
+        [
+            (None, {}, ["run_succeeded(outcome)"]),
+            (ValueError("x"), {"retry": 5}, ["run_failed(outcome)"]),
+            (ValueError("x"), {}, ["run_dead(outcome)"]),
+            (Discard("x"), {}, ["run_cancelled(outcome)"]),
+        ],
+        ids=["success", "failure", "death", "cancellation"],
+    )
+    def test_each_change_is_told(
+        self, perform: Any, heard: list[str], error: Any, options: Any, names: list[str]
+    ) -> None:
+        def handler() -> None:
+            if error is not None:
+                raise error
+
+        perform(handler, **options)
+        assert heard == ["run_started(claim)", *names, "tick_finished(report)"]
+
+    @pytest.mark.parametrize("name", ["run_started", "run_succeeded", "tick_finished"])
+    def test_receiver_that_raises_is_logged_and_harms_nothing(
+        self, app: Flask, perform: Any, caplog: pytest.LogCaptureFixture, name: str
+    ) -> None:
+        def receive(sender: Flask, **details: Any) -> None:
+            raise ValueError("receiver")
+
+        with getattr(signals, name).connected_to(receive, app):
+            run = perform(lambda: None)
+        assert run.status == "succeeded"
+        assert "A receiver of the signal" in caplog.text
+
+
+class TestLog:
+    def test_each_change_is_a_line_with_the_same_facts_as_fields(
+        self, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "flask_cronjobs")
+
+        @jobs.task(retry=ONE_TRY)
+        def secretive(password: str) -> None:
+            raise ValueError("broken")
+
+        run = secretive.using(commit=True).enqueue(password="hunter2").id
+        jobs.tick()
+        lines = [
+            record for record in caplog.records if getattr(record, "cronjobs_run_id", None) == run
+        ]
+        assert [vars(line)["cronjobs_event"] for line in lines] == ["started", "dead"]
+        assert [line.levelname for line in lines] == ["INFO", "ERROR"]
+        for line in lines:
+            fields = vars(line)
+            assert (fields["cronjobs_task"], fields["cronjobs_attempt"]) == ("secretive", 1)
+            assert fields["cronjobs_worker"] in line.getMessage()
+            assert isinstance(fields["cronjobs_ms"], float)
+        assert lines[1].getMessage().startswith(f"dead: task secretive, run {run}, attempt 1, ")
+        assert lines[1].getMessage().endswith(": ValueError")
+        assert "hunter2" not in caplog.text
+        assert {record.name for record in lines} == {"flask_cronjobs"}

@@ -1,0 +1,97 @@
+"""Which slots of a due definition run, and which are recorded as skipped."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from flask_cronjobs import Schedule
+from flask_cronjobs.slots import CATCHUP_CAP, plan_slots
+from flask_cronjobs.types import Catchup, SlotPlan
+
+EVERY_MINUTE = Schedule("* * * * *")
+NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=timezone.utc)
+LATEST = NOW.replace(second=0)
+MINUTE = timedelta(minutes=1)
+
+
+def planned(catchup: Catchup, missed: int, now: datetime = NOW) -> SlotPlan:
+    """The plan when the newest slot is due and *missed* more are, before it."""
+    return plan_slots(7, EVERY_MINUTE, catchup, LATEST - missed * MINUTE, now)
+
+
+def running(plan: SlotPlan) -> list[datetime]:
+    return [slot.at for slot in plan.slots if not slot.skipped]
+
+
+def skipped(plan: SlotPlan) -> list[tuple[int, datetime | None, datetime]]:
+    return [(slot.skipped, slot.first, slot.at) for slot in plan.slots if slot.skipped]
+
+
+@pytest.mark.parametrize("catchup", ["latest", "all", "none"])
+def test_one_due_slot_runs_whatever_the_policy(catchup: Catchup) -> None:
+    plan = planned(catchup, 0)
+    assert running(plan) == [LATEST]
+    assert skipped(plan) == []
+    assert (plan.definition_id, plan.expected) == (7, LATEST)
+    assert plan.following == LATEST + MINUTE
+
+
+def test_latest_runs_the_newest_and_records_the_others_as_one_gap() -> None:
+    plan = planned("latest", 5)
+    assert running(plan) == [LATEST]
+    assert skipped(plan) == [(5, LATEST - 5 * MINUTE, LATEST - MINUTE)]
+    assert plan.slots[0].reason == "missed: no tick ran in time"
+    assert plan.following == LATEST + MINUTE
+
+
+def test_all_runs_each() -> None:
+    plan = planned("all", 5)
+    assert running(plan) == [LATEST - minutes * MINUTE for minutes in range(5, -1, -1)]
+    assert skipped(plan) == []
+
+
+def test_all_runs_no_more_than_its_cap() -> None:
+    plan = planned("all", CATCHUP_CAP + 49)
+    assert running(plan) == [LATEST - minutes * MINUTE for minutes in range(99, -1, -1)]
+    assert skipped(plan) == [(50, LATEST - 149 * MINUTE, LATEST - 100 * MINUTE)]
+
+
+def test_none_runs_the_newest_within_the_grace() -> None:
+    plan = planned("none", 3)
+    assert running(plan) == [LATEST]
+    assert skipped(plan) == [(3, LATEST - 3 * MINUTE, LATEST - MINUTE)]
+
+
+def test_none_runs_nothing_older_than_the_grace() -> None:
+    hourly = Schedule("0 * * * *")
+    late = LATEST + timedelta(minutes=10)
+    plan = plan_slots(7, hourly, "none", LATEST - timedelta(hours=2), late)
+    assert running(plan) == []
+    assert skipped(plan) == [(3, LATEST - timedelta(hours=2), LATEST)]
+    assert plan.following == LATEST + timedelta(hours=1)
+
+
+@pytest.mark.parametrize("catchup", ["latest", "all", "none"])
+def test_a_year_of_missed_minutes_costs_milliseconds(catchup: Catchup) -> None:
+    missed = 365 * 24 * 60
+    started = time.monotonic()
+    plan = planned(catchup, missed)
+    # A minute-by-minute walk over the year takes many times as long.
+    assert time.monotonic() - started < 2
+    assert len(running(plan)) + skipped(plan)[0][0] == missed + 1
+    assert len(skipped(plan)) == 1
+
+
+def test_watermark_between_slots_is_no_slot() -> None:
+    plan = plan_slots(7, EVERY_MINUTE, "all", LATEST - timedelta(seconds=10), NOW)
+    assert running(plan) == [LATEST]
+
+
+def test_watermark_after_which_nothing_came_moves_on_without_a_slot() -> None:
+    """As after a change of the zone's rules."""
+    plan = plan_slots(7, Schedule("0 0 * * *"), "latest", LATEST, NOW)
+    assert plan.slots == ()
+    assert plan.following == datetime(2026, 3, 2, tzinfo=timezone.utc)

@@ -1,0 +1,281 @@
+"""The tables: impossible rows are refused, all has a name, and times are instants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy.exc import IntegrityError, StatementError
+from sqlalchemy.orm import Session
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.lending import lend_tables
+from flask_cronjobs.models import (
+    Base,
+    JobDefinition,
+    JobEffect,
+    JobFailure,
+    JobRun,
+    JobTick,
+)
+from flask_cronjobs.store import create_tables
+
+NAMES = {"job_definitions", "job_runs", "job_failures", "job_effects", "job_ticks"}
+NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=timezone.utc)
+LOCK: dict[str, Any] = {"locked_by": "host:1:token", "locked_until": NOW}
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    """The engine of a database with the job tables."""
+    made = create_engine(database_url)
+    create_tables(made)
+    yield made
+    made.dispose()
+
+
+def insert(engine: Engine, row: Base) -> None:
+    with Session(engine) as session:
+        session.add(row)
+        session.commit()
+
+
+IMPOSSIBLE_RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "unknown status": ("ck_job_runs_status", {"status": "lost"}),
+    "running without a lock": ("ck_job_runs_running_is_locked", {"status": "running"}),
+    "running without a token": (
+        "ck_job_runs_running_is_locked", {"status": "running", "locked_until": NOW},
+    ),
+    "running without a lease": (
+        "ck_job_runs_running_is_locked", {"status": "running", "locked_by": "x"},
+    ),
+    "locked but queued": ("ck_job_runs_running_is_locked", {"status": "queued", **LOCK}),
+    "locked but succeeded": (
+        "ck_job_runs_running_is_locked", {"status": "succeeded", "finished_at": NOW, **LOCK},
+    ),
+    "succeeded at no time": ("ck_job_runs_terminal_is_finished", {"status": "succeeded"}),
+    "dead at no time": ("ck_job_runs_terminal_is_finished", {"status": "dead"}),
+    "finished but queued": ("ck_job_runs_terminal_is_finished", {"finished_at": NOW}),
+    "finished but failed": (
+        "ck_job_runs_terminal_is_finished", {"status": "failed", "finished_at": NOW},
+    ),
+    "more attempts than there are": ("ck_job_runs_attempts", {"attempts": 3, "max_attempts": 2}),
+    "negative attempts": ("ck_job_runs_attempts", {"attempts": -1}),
+    "no attempt at all": ("ck_job_runs_attempts", {"max_attempts": 0}),
+    "share without running": (
+        "ck_job_runs_concurrency_slot",
+        {"concurrency_key": "key", "concurrency_limit": 1, "concurrency_slot": 1},
+    ),
+    "running with a key but no share": (
+        "ck_job_runs_concurrency_slot",
+        {"status": "running", "concurrency_key": "key", "concurrency_limit": 1, **LOCK},
+    ),
+    "key without a limit": ("ck_job_runs_concurrency_limit", {"concurrency_key": "key"}),
+    "limit without a key": ("ck_job_runs_concurrency_limit", {"concurrency_limit": 1}),
+    "progress beyond the end": ("ck_job_runs_progress", {"progress": 1.01}),
+}  # fmt: skip
+
+IMPOSSIBLE_OTHERS: dict[str, tuple[str, Base]] = {
+    "unknown catch-up": (
+        "ck_job_definitions_catchup",
+        JobDefinition(name="a", job_type="a", schedule="* * * * *", catchup="some"),
+    ),
+    "unknown overlap": (
+        "ck_job_definitions_overlap",
+        JobDefinition(name="a", job_type="a", schedule="* * * * *", overlap="maybe"),
+    ),
+    "unknown origin": (
+        "ck_job_definitions_origin",
+        JobDefinition(name="a", job_type="a", schedule="* * * * *", origin="thin air"),
+    ),
+    "definition without attempts": (
+        "ck_job_definitions_max_attempts",
+        JobDefinition(name="a", job_type="a", schedule="* * * * *", max_attempts=0),
+    ),
+    "unknown effect state": ("ck_job_effects_state", JobEffect(key="a", state="maybe")),
+    "effect done at no time": ("ck_job_effects_done", JobEffect(key="a", state="done")),
+    "effect done before it is": ("ck_job_effects_done", JobEffect(key="a", done_at=NOW)),
+}
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE_RUNS)
+def test_impossible_run_is_refused(engine: Engine, case: str) -> None:
+    constraint, values = IMPOSSIBLE_RUNS[case]
+    with pytest.raises(IntegrityError, match=constraint):
+        insert(engine, JobRun(job_type="task", **values))
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE_OTHERS)
+def test_impossible_row_is_refused(engine: Engine, case: str) -> None:
+    constraint, row = IMPOSSIBLE_OTHERS[case]
+    fresh = type(row)(
+        **{
+            column.key: value
+            for column in row.__table__.columns
+            if (value := getattr(row, column.key)) is not None
+        }
+    )
+    with pytest.raises(IntegrityError, match=constraint):
+        insert(engine, fresh)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"definition_id": 1, "scheduled_for": NOW},
+        {"idempotency_key": "key"},
+        {
+            "status": "running", "concurrency_key": "key", "concurrency_limit": 2,
+            "concurrency_slot": 1, **LOCK,
+        },
+    ],
+    ids=["slot", "idempotency key", "share"],
+)  # fmt: skip
+def test_second_run_of_what_is_unique_is_refused(engine: Engine, values: dict[str, Any]) -> None:
+    insert(engine, JobRun(job_type="task", **values))
+    with pytest.raises(IntegrityError):
+        insert(engine, JobRun(job_type="task", **values))
+
+
+def test_runs_without_keys_are_not_unique(engine: Engine) -> None:
+    for _ in range(2):
+        insert(engine, JobRun(job_type="task", scheduled_for=NOW))
+
+
+def test_second_failure_of_an_attempt_is_refused(engine: Engine) -> None:
+    insert(engine, JobRun(id=1, job_type="task"))
+    failure = {"run_id": 1, "attempt": 1, "worker": "x", "error_type": "E", "error": "e"}
+    insert(engine, JobFailure(**failure))
+    with pytest.raises(IntegrityError):
+        insert(engine, JobFailure(**failure))
+
+
+def test_row_of_defaults_is_a_queued_run(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO job_runs (job_type) VALUES ('task')"))
+    with Session(engine) as session:
+        run = session.get_one(JobRun, 1)
+    assert (run.status, run.queue, run.priority, run.attempts) == ("queued", "default", 0, 0)
+    assert (run.payload, run.result) == ({}, None)
+    assert run.run_at.tzinfo is timezone.utc
+
+
+def test_every_index_and_constraint_has_a_name_of_its_own(engine: Engine) -> None:
+    inspector = inspect(engine)
+    names: list[str | None] = []
+    for table in sorted(NAMES):
+        names += [index["name"] for index in inspector.get_indexes(table)]
+        names += [check["name"] for check in inspector.get_check_constraints(table)]
+        names += [key["name"] for key in inspector.get_foreign_keys(table)]
+    assert all(name is not None and "job_" in name for name in names), names
+    assert len(names) == len(set(names))
+    declared = {index.name for table in Base.metadata.tables.values() for index in table.indexes}
+    assert declared <= set(names)
+
+
+class TestTimes:
+    def test_naive_time_is_refused(self, engine: Engine) -> None:
+        with pytest.raises(StatementError, match=r"has no time zone\. Give an aware one"):
+            insert(engine, JobRun(job_type="task", run_at=datetime(2026, 1, 31)))
+
+    def test_naive_time_is_refused_in_a_query(self, engine: Engine) -> None:
+        with Session(engine) as session, pytest.raises(StatementError, match="no time zone"):
+            session.query(JobRun).filter(JobRun.run_at < datetime(2026, 1, 31)).all()
+
+    @pytest.mark.parametrize("hours", [-11, 0, 5.75, 14])
+    def test_time_of_any_zone_is_the_same_instant_afterwards(
+        self, engine: Engine, hours: float
+    ) -> None:
+        zone = timezone(timedelta(hours=hours))
+        insert(engine, JobRun(id=1, job_type="task", run_at=NOW.astimezone(zone)))
+        with Session(engine) as session:
+            run = session.get_one(JobRun, 1)
+            found = session.query(JobRun).filter(JobRun.run_at == NOW.astimezone(zone)).count()
+        assert run.run_at == NOW
+        assert run.run_at.tzinfo is timezone.utc
+        assert found == 1
+
+    def test_time_that_is_not_known_is_none(self, engine: Engine) -> None:
+        insert(engine, JobRun(id=1, job_type="task"))
+        with Session(engine) as session:
+            assert session.get_one(JobRun, 1).finished_at is None
+
+
+class TestCreation:
+    def test_create_all_makes_them_with_the_app_s_own(self, app: Flask, db: SQLAlchemy) -> None:
+        CronJobs(app)
+        with app.app_context():
+            db.create_all()
+            assert set(inspect(db.engine).get_table_names()) >= NAMES
+
+    def test_create_tables_tells_what_it_created(self, database_url: str) -> None:
+        engine = create_engine(database_url)
+        assert set(create_tables(engine)) == NAMES
+        assert create_tables(engine) == []
+        engine.dispose()
+
+    def test_create_all_and_create_tables_make_the_same(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
+    ) -> None:
+        with app.app_context():
+            assert create_tables(db.engine) == []
+            created = shape(db.engine)
+            db.drop_all()
+            assert set(create_tables(db.engine)) == NAMES
+            assert shape(db.engine) == created
+
+    def test_init_command_creates_them(self, app: Flask, db: SQLAlchemy) -> None:
+        CronJobs(app)
+        first = app.test_cli_runner().invoke(args=["jobs", "admin", "init"])
+        assert first.exit_code == 0, first.output
+        assert all(name in first.output for name in NAMES)
+        again = app.test_cli_runner().invoke(args=["jobs", "admin", "init"])
+        assert (again.exit_code, again.output) == (0, "All tables exist.\n")
+
+    def test_models_work_with_the_app_s_session(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
+    ) -> None:
+        with app.app_context():
+            db.session.add(JobRun(job_type="task", payload={"a": 1}))
+            db.session.add(JobTick(worker="w", host="h", pid=1))
+            db.session.commit()
+            assert db.session.query(JobRun).one().payload == {"a": 1}
+
+    def test_payload_is_jsonb_on_postgresql(self, postgresql_url: str) -> None:
+        engine = create_engine(postgresql_url)
+        create_tables(engine)
+        types = {
+            column["name"]: str(column["type"])
+            for column in inspect(engine).get_columns("job_runs")
+        }
+        engine.dispose()
+        assert (types["payload"], types["id"], types["definition_id"]) == (
+            "JSONB", "BIGINT", "BIGINT",
+        )  # fmt: skip
+
+    def test_table_of_the_app_s_own_by_one_of_the_names_is_not_replaced(self) -> None:
+        from sqlalchemy import Column, Integer, MetaData, Table
+
+        metadata = MetaData()
+        own = Table("job_ticks", metadata, Column("id", Integer, primary_key=True))
+        lend_tables(metadata, "sqlite")
+        assert metadata.tables["job_ticks"] is own
+        assert "job_runs" in metadata.tables
+
+
+def shape(engine: Engine) -> dict[str, object]:
+    """Columns, indexes and checks of all job tables, as the database has them."""
+    inspector = inspect(engine)
+    return {
+        table: (
+            [(c["name"], str(c["type"]), c["nullable"]) for c in inspector.get_columns(table)],
+            sorted(str(index["name"]) for index in inspector.get_indexes(table)),
+            sorted(str(check["name"]) for check in inspector.get_check_constraints(table)),
+        )
+        for table in sorted(NAMES)
+    }

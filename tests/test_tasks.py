@@ -1,0 +1,221 @@
+"""Declaring tasks: what is kept, what is refused, and that a plain call is a plain call."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from flask_cronjobs import (
+    CronJobs,
+    Retry,
+    ScheduleError,
+    Task,
+    TaskError,
+    UnknownTask,
+    current_run,
+    in_run,
+)
+
+
+@pytest.fixture
+def bare() -> CronJobs:
+    """The extension on no app: declaring needs none."""
+    return CronJobs()
+
+
+def handler(user_id: int, week: str = "now") -> str:
+    """What the handler says of itself."""
+    return f"{user_id} {week}"
+
+
+def test_bare_decorator_makes_a_task_of_the_function_s_name(bare: CronJobs) -> None:
+    task = bare.task(handler)
+    assert isinstance(task, Task)
+    assert (task.name, bare.tasks["handler"]) == ("handler", task)
+    assert task.options.queue == "default"
+    assert task.__doc__ == "What the handler says of itself."
+    assert (task.__name__, task.__wrapped__) == ("handler", handler)
+
+
+def test_plain_call_is_a_plain_call(bare: CronJobs) -> None:
+    task = bare.task(handler)
+    assert task(1) == "1 now"
+    assert task(user_id=2, week="then") == "2 then"
+    with pytest.raises(TypeError):
+        task()  # type: ignore[call-arg]
+
+
+def test_keywords_are_kept(bare: CronJobs) -> None:
+    retry = Retry(max_attempts=3)
+    task = bare.task(
+        name="weekly", queue="mail", priority=5, retry=retry, timeout=timedelta(minutes=1),
+        concurrency=2, concurrency_key="user:{user_id}", atomic=True,
+    )(handler)  # fmt: skip
+    options = task.options
+    assert (task.name, options.queue, options.priority, options.retry) == (
+        "weekly",
+        "mail",
+        5,
+        retry,
+    )
+    assert (options.timeout, options.concurrency, options.atomic) == (60.0, 2, True)
+
+
+def test_schedule_declares_a_definition_of_the_task_s_name(bare: CronJobs) -> None:
+    bare.task(
+        name="weekly", schedule="0 7 * * 1", timezone="Europe/Berlin", payload={"user_id": 1},
+        catchup="all", overlap="allow",
+    )(handler)  # fmt: skip
+    declared = bare.declarations["weekly"]
+    assert (declared.schedule, declared.timezone) == ("0 7 * * 1", "Europe/Berlin")
+    assert dict(declared.payload) == {"user_id": 1}
+    assert (declared.catchup, declared.overlap) == ("all", "allow")
+
+
+def test_one_task_may_have_several_schedules(bare: CronJobs) -> None:
+    task = bare.task(handler)
+    assert task.schedule("@daily", name="for 1", payload={"user_id": 1}) is task
+    task.schedule("@weekly", name="for 2", payload={"user_id": 2}, timezone="Asia/Tokyo")
+    assert list(bare.declarations) == ["for 1", "for 2"]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "broken schedule": ({"schedule": "5/15 * * * *"}, ScheduleError, "5/15"),
+    "date that never comes": ({"schedule": "0 0 30 2 *"}, ScheduleError, "never comes"),
+    "unknown zone": ({"schedule": "@daily", "timezone": "Berlin"}, ScheduleError, "Europe/Berlin"),
+    "unknown catch-up": ({"schedule": "@daily", "catchup": "some"}, TaskError, "'latest', 'all'"),
+    "unknown overlap": ({"schedule": "@daily", "overlap": "queue"}, TaskError, "'skip', 'allow'"),
+    "payload the handler does not take": (
+        {"schedule": "@daily", "payload": {"user": 1}}, TypeError, "handler() ",
+    ),
+    "schedule without a needed argument": ({"schedule": "@daily"}, TypeError, "'user_id'"),
+    "empty name": ({"name": "\n"}, TaskError, "1 to 200 printable characters"),
+    "long name": ({"name": "x" * 201}, TaskError, "1 to 200 printable characters"),
+    "timeout of nothing": ({"timeout": 0}, TaskError, "timeout is 0"),
+    "timeout of a year": ({"timeout": 366 * 86400}, TaskError, "at most 30 days"),
+    "no attempts": ({"retry": 0}, TaskError, "whole number from 1 to 1000"),
+    "retry of a text": ({"retry": "always"}, TaskError, "Give a Retry, a number"),
+    "no concurrency": ({"concurrency": 0}, TaskError, "concurrency is 0"),
+    "key of an unknown argument": (
+        {"concurrency_key": "user:{user}"}, TaskError, "Did you mean 'user_id'?",
+    ),
+    "key that is no format": ({"concurrency_key": "user:{user_id"}, TaskError, "is no format"),
+    "large priority": ({"priority": 99_999}, TaskError, "-32768 to 32767"),
+    "priority that is no number": ({"priority": "high"}, TaskError, "priority is 'high'"),
+    "empty queue": ({"queue": ""}, TaskError, "queue"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_option_that_cannot_be_right_is_refused(bare: CronJobs, case: str) -> None:
+    options, kind, message = REFUSED[case]
+    with pytest.raises(kind) as refusal:
+        bare.task(**options)(handler)
+    assert message in str(refusal.value)
+
+
+def positional_only(a: int, /) -> None: ...
+
+
+def any_number(*args: int) -> None: ...
+
+
+@pytest.mark.parametrize("function", [positional_only, any_number])
+def test_handler_whose_arguments_have_no_names_is_refused(bare: CronJobs, function: Any) -> None:
+    with pytest.raises(TaskError, match="which a payload cannot name"):
+        bare.task(function)
+
+
+def test_second_task_of_a_name_is_refused_and_both_are_named(bare: CronJobs) -> None:
+    bare.task(handler)
+    with pytest.raises(TaskError, match=r"Two tasks are called 'handler'.*tests.*handler.*lambda"):
+        bare.task(name="handler")(lambda: any_number())
+
+
+def test_second_definition_of_a_name_is_refused(bare: CronJobs) -> None:
+    task = bare.task(handler).schedule("@daily", name="daily", payload={"user_id": 1})
+    with pytest.raises(TaskError, match="Two definitions are called 'daily'"):
+        task.schedule("@weekly", name="daily", payload={"user_id": 1})
+
+
+def test_unknown_task_is_refused_with_those_that_are_close(bare: CronJobs) -> None:
+    bare.task(name="send_weekly_report")(handler)
+    with pytest.raises(UnknownTask, match="Did you mean 'send_weekly_report'"):
+        bare.get("send_weekly_reports")
+
+
+def test_unknown_task_where_there_is_none_asks_whether_the_module_is_imported() -> None:
+    with pytest.raises(UnknownTask, match="is the module that declares them imported"):
+        CronJobs().get("anything")
+
+
+class TestUsing:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"delay": -1}, "delay is -1"),
+            ({"delay": 1e12}, "a year"),
+            ({"delay": float("nan")}, "delay is nan"),
+            ({"idempotency_key": ""}, "idempotency_key is ''"),
+            ({"idempotency_key": "a\0"}, "printable"),
+            ({"idempotency_key": "x" * 501}, "1 to 500"),
+            ({"queue": "x" * 101}, "1 to 100"),
+            ({"priority": 2**40}, "-32768 to 32767"),
+            ({"priority": True}, "priority is True"),
+            ({"max_attempts": 0}, "1 to 1000"),
+        ],
+    )
+    def test_value_that_cannot_be_right_is_refused(
+        self, bare: CronJobs, options: dict[str, Any], message: str
+    ) -> None:
+        task = bare.task(handler)
+        with pytest.raises(TaskError) as refusal:
+            task.using(**options)
+        assert message in str(refusal.value)
+
+    def test_naive_time_is_refused(self, bare: CronJobs) -> None:
+        with pytest.raises(TaskError, match=r"without a time zone\. Give an aware time"):
+            bare.task(handler).using(run_at=datetime(2026, 1, 1))
+
+    def test_time_and_delay_together_are_refused(self, bare: CronJobs) -> None:
+        with pytest.raises(TaskError, match="run_at and delay were both given"):
+            bare.task(handler).using(run_at=datetime(2026, 1, 1, tzinfo=timezone.utc), delay=5)
+
+    def test_copy_leaves_the_task_as_it_is(self, bare: CronJobs) -> None:
+        task = bare.task(handler)
+        copy = task.using(priority=5).using(queue="mail")
+        assert copy is not task
+        assert bare.get("handler") is task
+        assert copy(3) == "3 now"
+
+
+class TestCurrentRun:
+    @pytest.mark.parametrize("name", ["id", "attempt", "max_attempts", "scheduled_for", "progress"])
+    def test_outside_of_a_run_it_is_a_clear_error(self, name: str) -> None:
+        assert not in_run()
+        with pytest.raises(RuntimeError, match="only inside a handler that a tick runs"):
+            getattr(current_run, name)
+
+    def test_inside_a_run_it_knows_the_run(self, app: Flask, jobs: CronJobs) -> None:
+        seen: list[Any] = []
+
+        @jobs.task
+        def look() -> None:
+            assert in_run()
+            seen.extend(
+                [current_run.id, current_run.attempt, current_run.max_attempts,
+                 current_run.idempotency_key, current_run.scheduled_for]
+            )  # fmt: skip
+            current_run.heartbeat()
+            with pytest.raises(ValueError, match="Give a number from 0 to 1"):
+                current_run.progress(1.5)
+
+        with app.app_context():
+            run = look.using(idempotency_key="key", max_attempts=3, commit=True).enqueue()
+            expected = [run.id, 1, 3, "key", run.scheduled_for]
+            assert jobs.tick().succeeded == 1
+        assert seen == expected
+        assert not in_run()

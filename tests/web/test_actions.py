@@ -1,0 +1,290 @@
+"""What an operator does from the pages, on both databases."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from flask_sqlalchemy import SQLAlchemy
+from werkzeug.test import TestResponse
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
+
+from .conftest import NOW, OWN
+
+Post = Callable[..., TestResponse]
+
+
+@pytest.fixture
+def status(app: Flask, db: SQLAlchemy) -> Callable[[int], str]:
+    """The status of a run."""
+
+    def status(run_id: int) -> str:
+        with app.app_context():
+            return db.session.get_one(JobRun, run_id).status
+
+    return status
+
+
+def _said(client: FlaskClient, answer: TestResponse) -> str:
+    """What the page says that an action led to; it says so once."""
+    assert answer.status_code == 303
+    page = client.get(answer.location).text
+    assert 'role="status"' in page
+    assert 'role="status"' not in client.get(answer.location).text
+    return page[page.index('role="status">') :].partition("</p>")[0].partition(">")[2]
+
+
+def test_retry(
+    client: FlaskClient, post: Post, add: Callable[..., int], status: Callable[[int], str]
+) -> None:
+    run_id = add("dead")
+    answer = post(f"/jobs/runs/{run_id}/retry")
+    assert answer.location == f"/jobs/runs/{run_id}"
+    assert status(run_id) == "queued"
+    assert _said(client, answer) == f"Run {run_id} is queued again. The next tick takes it up."
+
+
+def test_a_retried_run_succeeds_at_the_next_tick(
+    app: Flask,
+    jobs: CronJobs,
+    post: Post,
+    add: Callable[..., int],
+    status: Callable[[int], str],
+) -> None:
+    run_id = add("dead")
+    post(f"/jobs/runs/{run_id}/retry")
+    with app.app_context():
+        jobs.tick()
+    assert status(run_id) == "succeeded"
+
+
+def test_cancel_what_waits(
+    client: FlaskClient, post: Post, add: Callable[..., int], status: Callable[[int], str]
+) -> None:
+    run_id = add("queued")
+    assert _said(client, post(f"/jobs/runs/{run_id}/cancel")) == f"Run {run_id} is cancelled."
+    assert status(run_id) == "cancelled"
+    assert "cancelled by ada" in client.get(f"/jobs/runs/{run_id}").text
+
+
+def test_cancel_what_runs_asks_its_worker(
+    client: FlaskClient, post: Post, add: Callable[..., int], status: Callable[[int], str]
+) -> None:
+    run_id = add("running")
+    assert "was asked to stop" in _said(client, post(f"/jobs/runs/{run_id}/cancel"))
+    assert status(run_id) == "running"
+    assert "It was asked to stop." in client.get(f"/jobs/runs/{run_id}").text
+
+
+@pytest.mark.parametrize(("verb", "before"), [("retry", "succeeded"), ("cancel", "dead")])
+def test_what_cannot_be_done_is_said_and_changes_nothing(
+    client: FlaskClient,
+    post: Post,
+    add: Callable[..., int],
+    status: Callable[[int], str],
+    verb: str,
+    before: str,
+) -> None:
+    run_id = add(before)
+    said = _said(client, post(f"/jobs/runs/{run_id}/{verb}"))
+    assert said.startswith(f"Nothing was changed. Run {run_id} is {before}.")
+    assert status(run_id) == before
+
+
+@pytest.mark.parametrize("number", ["7", "99999999999999999999"])
+@pytest.mark.parametrize("verb", ["retry", "cancel"])
+def test_an_unknown_run_is_404(post: Post, verb: str, number: str) -> None:
+    assert post(f"/jobs/runs/{number}/{verb}").status_code == 404
+
+
+def test_pause_and_resume(
+    app: Flask, db: SQLAlchemy, client: FlaskClient, post: Post, define: Callable[..., int]
+) -> None:
+    define("nightly")
+    assert "nightly is paused" in _said(client, post("/jobs/definitions/pause", name="nightly"))
+    page = client.get("/jobs/").text
+    assert ">Resume" in page
+    assert ">Pause" not in page
+    assert "nightly is resumed" in _said(client, post("/jobs/definitions/resume", name="nightly"))
+    assert ">Pause" in client.get("/jobs/").text
+    assert "was not paused" in _said(client, post("/jobs/definitions/resume", name="nightly"))
+    with app.app_context():
+        row = db.session.query(JobDefinition).one()
+        assert row.next_run_at is not None
+        assert row.next_run_at > NOW
+
+
+def test_resume_of_a_broken_schedule_is_refused_with_its_reason(
+    client: FlaskClient, post: Post, define: Callable[..., int]
+) -> None:
+    define("nightly", schedule="61 * * * *", paused_at=NOW)
+    said = _said(client, post("/jobs/definitions/resume", name="nightly"))
+    assert said.startswith("Nothing was changed.")
+
+
+def test_run_now(
+    client: FlaskClient, post: Post, define: Callable[..., int], status: Callable[[int], str]
+) -> None:
+    define("a name/with <all>")
+    said = _said(client, post("/jobs/definitions/run", name="a name/with <all>"))
+    assert said.startswith("Run 1 of a name/with &lt;all&gt; is queued.")
+    assert status(1) == "queued"
+
+
+def test_run_now_of_an_orphaned_definition_says_why_not(
+    client: FlaskClient, post: Post, define: Callable[..., int]
+) -> None:
+    define("nightly", job_type="gone")
+    assert "Nothing was changed" in _said(client, post("/jobs/definitions/run", name="nightly"))
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "run"])
+def test_an_unknown_definition_is_404(post: Post, define: Callable[..., int], verb: str) -> None:
+    define("nightly")
+    answer = post(f"/jobs/definitions/{verb}", name="nightli")
+    assert answer.status_code == 404
+    assert "Did you mean" in answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["definitions/pause", "definitions/resume", "definitions/run", "dead/retry",
+             "effects/done", "effects/redo"],
+)  # fmt: skip
+def test_a_form_with_a_field_missing_is_400(post: Post, path: str) -> None:
+    answer = post(f"/jobs/{path}")
+    assert answer.status_code == 400
+    assert "is missing" in answer.text
+
+
+def test_a_group_is_retried_and_no_other(
+    client: FlaskClient, post: Post, add: Callable[..., int], status: Callable[[int], str]
+) -> None:
+    group = [add("dead"), add("dead")]
+    others = [
+        add("dead", error_type="KeyError"),
+        add("dead", error_type=None),
+        add("dead", job_type="break_down"),
+    ]
+    answer = post("/jobs/dead/retry", task="remind", error_type="ValueError")
+    assert _said(client, answer) == "2 runs of remind are queued again."
+    assert {status(run_id) for run_id in group} == {"queued"}
+    assert {status(run_id) for run_id in others} == {"dead"}
+
+
+@pytest.mark.parametrize("form", [{"error_type": ""}, {}])
+def test_the_group_without_a_type_of_error_is_not_all_of_the_task(
+    client: FlaskClient,
+    post: Post,
+    add: Callable[..., int],
+    status: Callable[[int], str],
+    form: dict[str, str],
+) -> None:
+    without, typed = add("dead", error_type=None), add("dead")
+    answer = post("/jobs/dead/retry", task="remind", **form)
+    assert _said(client, answer) == "1 run of remind is queued again."
+    assert status(without) == "queued"
+    assert status(typed) == "dead"
+
+
+@pytest.mark.parametrize(("verb", "said"), [("done", "noted as done"), ("redo", "is free")])
+def test_an_effect_in_doubt_is_settled(
+    app: Flask, db: SQLAlchemy, client: FlaskClient, post: Post, verb: str, said: str
+) -> None:
+    with app.app_context():
+        db.session.add(JobEffect(key="charge:1", state="in_doubt"))
+        db.session.commit()
+    assert "It was done" in client.get("/jobs/effects").text
+    assert said in _said(client, post(f"/jobs/effects/{verb}", key="charge:1"))
+    assert "charge:1" not in client.get("/jobs/effects").text
+    if verb == "done":
+        assert "Nothing was changed" in _said(client, post("/jobs/effects/done", key="charge:1"))
+
+
+def test_each_action_is_logged_with_who(
+    post: Post,
+    add: Callable[..., int],
+    define: Callable[..., int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "flask_cronjobs")
+    define("nightly")
+    first, second, _ = add("dead"), add("queued"), add("dead")
+    post(f"/jobs/runs/{first}/retry")
+    post(f"/jobs/runs/{second}/cancel")
+    for verb in ("pause", "resume", "run"):
+        post(f"/jobs/definitions/{verb}", name="nightly")
+    post("/jobs/dead/retry", task="remind", error_type="ValueError")
+    named = [record for record in caplog.records if hasattr(record, "cronjobs_actor")]
+    assert len(named) == 6
+    assert {record.cronjobs_actor for record in named} == {"ada"}
+
+
+@pytest.mark.parametrize(
+    ("actor", "named"),
+    [
+        (None, "the pages, from 127.0.0.1"),
+        (lambda: "eve\nforged line", "eve forged line"),
+        (lambda: "x" * 1000, "x" * 100),
+        (lambda: 1 / 0, "the pages, from 127.0.0.1"),
+    ],
+)
+def test_the_actor_cannot_forge_the_log_nor_break_the_action(
+    app: Flask, db: SQLAlchemy, caplog: pytest.LogCaptureFixture, actor: Any, named: str
+) -> None:
+    caplog.set_level(logging.INFO, "flask_cronjobs")
+    CronJobs(app, authorize=lambda action: True, actor=actor)
+    with app.app_context():
+        db.create_all()
+        db.session.add(JobDefinition(name="n", job_type="t", schedule="* * * * *"))
+        db.session.commit()
+    app.test_client().post("/jobs/definitions/pause", data={"name": "n"}, headers=OWN)
+    assert f"paused by {named}: definition n" in [record.message for record in caplog.records]
+
+
+def test_works_without_a_secret_key(
+    app: Flask, client: FlaskClient, post: Post, add: Callable[..., int]
+) -> None:
+    app.secret_key = None
+    assert "is queued again" in _said(client, post(f"/jobs/runs/{add('dead')}/retry"))
+
+
+def test_the_apps_own_flashes_are_left_alone(
+    app: Flask, client: FlaskClient, post: Post, add: Callable[..., int]
+) -> None:
+    with client.session_transaction() as session:
+        session["_flashes"] = [("message", "theirs")]
+    post(f"/jobs/runs/{add('dead')}/retry")
+    client.get("/jobs/")
+    with client.session_transaction() as session:
+        assert session["_flashes"] == [("message", "theirs")]
+
+
+def test_a_long_message_still_fits_a_cookie(
+    client: FlaskClient, post: Post, define: Callable[..., int]
+) -> None:
+    name = "\N{PERSON WITH FOLDED HANDS}" * 200
+    define(name, job_type=name)
+    answer = post("/jobs/definitions/run", name=name)
+    assert len(answer.headers["Set-Cookie"]) < 4096
+    assert _said(client, answer).endswith("…")
+
+
+def test_what_a_cookie_says_stays_text(client: FlaskClient) -> None:
+    client.set_cookie("cronjobs_said", "good%20%3Cscript%3Ealert(1)%3C/script%3E", path="/jobs/")
+    page = client.get("/jobs/").text
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+def test_the_cookie_is_for_the_pages_and_for_no_script(post: Post, add: Callable[..., int]) -> None:
+    cookie = post(f"/jobs/runs/{add('dead')}/retry").headers["Set-Cookie"]
+    assert unquote(cookie).startswith("cronjobs_said=good Run 1 is queued again.")
+    for part in ("HttpOnly", "SameSite=Strict", "Path=/jobs/", "Max-Age=60"):
+        assert part in cookie

@@ -1,0 +1,167 @@
+"""The pages beside Flask-WTF's CSRFProtect and Flask-Login, as docs/pages.md shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Flask, abort, url_for
+from flask.testing import FlaskClient
+from flask_login import (  # type: ignore[import-untyped]
+    LoginManager,
+    UserMixin,
+    current_user,
+    login_user,
+)
+from flask_sqlalchemy import SQLAlchemy
+from flask_wtf import CSRFProtect  # type: ignore[import-untyped]
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.models import JobRun
+
+from .conftest import NOW, OWN
+
+TOKEN = "a-token-of-some-length"
+
+
+class User(UserMixin):  # type: ignore[misc]
+    """Someone who logs in by a mere name."""
+
+    def __init__(self, name: str) -> None:
+        self.id = name
+        self.may_see_jobs = name in ("ada", "eve")
+        self.is_operator = name == "ada"
+
+
+def _authorize(action: str) -> bool:
+    if not current_user.is_authenticated:
+        abort(login.unauthorized())
+    allowed: bool = current_user.is_operator if action == "act" else current_user.may_see_jobs
+    return allowed
+
+
+login = LoginManager()
+
+
+@pytest.fixture(params=["csrf first", "csrf last"])
+def app_with_both(request: pytest.FixtureRequest, app: Flask, db: SQLAlchemy) -> Flask:
+    """An app with CSRFProtect before or after the jobs, Flask-Login, and one dead run."""
+    global login
+    login = LoginManager()
+    login.login_view = "log_in"
+    login.user_loader(User)
+    csrf = CSRFProtect()
+    app.testing = False
+    app.config["CRONJOBS_TICK_TOKEN"] = TOKEN
+    if request.param == "csrf first":
+        csrf.init_app(app)
+    CronJobs(app, authorize=_authorize, actor=lambda: current_user.get_id() or "nobody")
+    if request.param == "csrf last":
+        csrf.init_app(app)
+    login.init_app(app)
+
+    @app.get("/login/", defaults={"name": "nobody"})
+    @app.get("/login/<name>")
+    def log_in(name: str) -> str:
+        login_user(User(name))
+        return "in"
+
+    @app.post("/theirs")
+    def theirs() -> str:
+        return url_for("theirs")
+
+    with app.app_context():
+        db.create_all()
+        dead: dict[str, Any] = {"status": "dead", "finished_at": NOW, "attempts": 1}
+        db.session.add(JobRun(job_type="t", **dead))
+        db.session.commit()
+    return app
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """CSRF does not depend on the database."""
+    return sqlite_url
+
+
+@pytest.fixture
+def client(app_with_both: Flask) -> FlaskClient:
+    return app_with_both.test_client()
+
+
+@pytest.fixture
+def status(app: Flask, db: SQLAlchemy) -> Callable[[], str]:
+    def status() -> str:
+        with app.app_context():
+            return db.session.get_one(JobRun, 1).status
+
+    return status
+
+
+def _token(page: str) -> str:
+    found = re.search(r'name="csrf_token" value="([^"]*)"', page)
+    assert found
+    return found[1]
+
+
+def test_an_operator_retries_with_the_pages_token(
+    client: FlaskClient, status: Callable[[], str]
+) -> None:
+    client.get("/login/ada")
+    token = _token(client.get("/jobs/runs/1").text)
+    answer = client.post("/jobs/runs/1/retry", data={"csrf_token": token}, headers=OWN)
+    assert answer.status_code == 303
+    assert status() == "queued"
+
+
+def test_without_the_token_nothing_is_done(client: FlaskClient, status: Callable[[], str]) -> None:
+    client.get("/login/ada")
+    answer = client.post("/jobs/runs/1/retry", headers=OWN)
+    assert answer.status_code == 400
+    assert "CSRF" in answer.text
+    assert status() == "dead"
+
+
+def test_the_token_alone_is_not_enough(client: FlaskClient, status: Callable[[], str]) -> None:
+    client.get("/login/ada")
+    token = _token(client.get("/jobs/runs/1").text)
+    form = {"csrf_token": token}
+    crossing = client.post(
+        "/jobs/runs/1/retry", data=form, headers={"Sec-Fetch-Site": "cross-site"}
+    )
+    assert crossing.status_code == 403
+    client.get("/login/eve")
+    assert client.post("/jobs/runs/1/retry", data=form, headers=OWN).status_code == 403
+    assert status() == "dead"
+
+
+def test_a_reader_sees_and_has_no_buttons(client: FlaskClient) -> None:
+    client.get("/login/eve")
+    page = client.get("/jobs/runs/1").text
+    assert "gave up" in page
+    assert "<button" not in page
+
+
+def test_a_stranger_is_led_to_the_login(client: FlaskClient) -> None:
+    answer = client.get("/jobs/")
+    assert answer.status_code == 302
+    assert answer.location.startswith("/login")
+
+
+def test_who_is_logged_in_without_the_right_is_refused(client: FlaskClient) -> None:
+    client.get("/login/bob")
+    assert client.get("/jobs/").status_code == 403
+
+
+def test_the_tick_by_url_needs_no_csrf_token(
+    client: FlaskClient, status: Callable[[], str]
+) -> None:
+    answer = client.post("/jobs/tick", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code == 200
+    assert client.post("/jobs/tick").status_code == 401
+
+
+def test_the_apps_own_posts_are_protected_as_before(client: FlaskClient) -> None:
+    assert client.post("/theirs").status_code == 400

@@ -1,0 +1,278 @@
+"""Who may see and who may act, on every route there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from flask import Flask, abort, redirect
+from flask.testing import FlaskClient
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select
+from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.routing import Rule
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.models import Base
+from flask_cronjobs.web.routes import RIGHTS, ROUTES
+
+from .conftest import OWN
+
+OPEN = {"cronjobs.health", "cronjobs.static"}
+
+
+def _rules(app: Flask) -> Iterator[tuple[Rule, str]]:
+    """Every rule under the prefix, and a path that it matches."""
+    values = {"run_id": 1, "filename": "pages.css"}
+    adapter = app.url_map.bind("localhost")
+    for rule in app.url_map.iter_rules():
+        if rule.rule.startswith("/jobs"):
+            wanted = {name: values[name] for name in rule.arguments}
+            yield rule, adapter.build(rule.endpoint, wanted)
+
+
+def _contents(app: Flask, db: SQLAlchemy) -> dict[str, list[tuple[Any, ...]]]:
+    with app.app_context():
+        return {
+            table.name: [tuple(row) for row in db.session.execute(select(table))]
+            for table in Base.metadata.sorted_tables
+        }
+
+
+def _make(app: Flask, db: SQLAlchemy, **options: Any) -> FlaskClient:
+    app.testing = False
+    CronJobs(app, **options)
+    with app.app_context():
+        db.create_all()
+    return app.test_client()
+
+
+def _refused(app: Flask, client: FlaskClient) -> dict[str, int]:
+    """The status that each route but the open ones answers."""
+    return {
+        rule.endpoint: client.open(
+            path, method="POST" if "POST" in (rule.methods or ()) else "GET", headers=OWN
+        ).status_code
+        for rule, path in _rules(app)
+        if rule.endpoint not in OPEN
+    }
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """Rights do not depend on the database."""
+    return sqlite_url
+
+
+def test_every_rule_of_the_url_map_has_a_right(app: Flask, jobs: CronJobs) -> None:
+    endpoints = {rule.endpoint for rule, _ in _rules(app)}
+    assert endpoints == set(RIGHTS)
+    assert len(endpoints) == len(ROUTES) + 1
+
+
+def test_what_acts_is_post_alone_and_what_reads_is_get_alone(app: Flask, jobs: CronJobs) -> None:
+    for rule, _ in _rules(app):
+        acts = RIGHTS[rule.endpoint] in ("act", "token")
+        assert ("POST" in (rule.methods or ())) is acts
+        assert ("GET" in (rule.methods or ())) is not acts
+
+
+def test_closed_without_authorize(app: Flask, db: SQLAlchemy) -> None:
+    client = _make(app, db)
+    refused = _refused(app, client)
+    assert refused.pop("cronjobs.tick") == 404
+    assert set(refused.values()) == {403}
+    assert client.get("/jobs/health").status_code == 503
+    with client.get("/jobs/static/pages.css") as answer:
+        assert answer.status_code == 200
+
+
+def test_the_log_says_once_what_to_set(
+    app: Flask, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = _make(app, db)
+    client.get("/jobs/")
+    client.get("/jobs/")
+    assert [r.message for r in caplog.records if "authorize=" in r.message] == [
+        "The job pages are closed: nobody has said who may see them. Give authorize= to CronJobs: "
+        'a function that is asked "read" or "act" on every request. (In debug mode they are open.)'
+    ]
+
+
+def test_debug_mode_is_open_without_authorize(app: Flask, db: SQLAlchemy) -> None:
+    app.debug = True
+    assert _make(app, db).get("/jobs/").status_code == 200
+
+
+def test_debug_mode_asks_authorize_if_there_is_one(app: Flask, db: SQLAlchemy) -> None:
+    app.debug = True
+    assert _make(app, db, authorize=lambda action: False).get("/jobs/").status_code == 403
+
+
+def test_refused_to_whom_authorize_refuses(
+    app: Flask, client: FlaskClient, rights: set[str]
+) -> None:
+    rights.clear()
+    refused = _refused(app, client)
+    refused.pop("cronjobs.tick")
+    assert set(refused.values()) == {403}
+
+
+def test_a_reader_reads_and_cannot_act(
+    app: Flask, db: SQLAlchemy, client: FlaskClient, rights: set[str], add: Callable[..., int]
+) -> None:
+    rights.discard("act")
+    add("dead")
+    before = _contents(app, db)
+    for endpoint, status in _refused(app, client).items():
+        assert status == {"read": 200, "act": 403, "token": 404}[RIGHTS[endpoint]], endpoint
+    assert _contents(app, db) == before
+    assert "<button" not in client.get("/jobs/").text
+    assert "<button" not in client.get("/jobs/runs/1").text
+
+
+def test_who_may_act_but_not_read_cannot_act(client: FlaskClient, rights: set[str]) -> None:
+    rights.discard("read")
+    assert client.post("/jobs/runs/1/retry", headers=OWN).status_code == 403
+
+
+def test_authorize_is_asked_on_each_request(client: FlaskClient, rights: set[str]) -> None:
+    assert client.get("/jobs/").status_code == 200
+    rights.clear()
+    assert client.get("/jobs/").status_code == 403
+
+
+def test_a_get_changes_nothing(
+    app: Flask,
+    db: SQLAlchemy,
+    client: FlaskClient,
+    add: Callable[..., int],
+    define: Callable[..., int],
+    ticked: Callable[..., None],
+) -> None:
+    add("dead")
+    add("queued")
+    define()
+    ticked()
+    before = _contents(app, db)
+    for rule, path in _rules(app):
+        for method in ("GET", "HEAD", "OPTIONS"):
+            client.open(path, method=method).close()
+        if "POST" in (rule.methods or ()):
+            assert client.get(path).status_code in (404, 405)
+    assert _contents(app, db) == before
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+        {"Sec-Fetch-Site": ""},
+        {"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost"},
+        {"Origin": "http://elsewhere.example"},
+        {"Origin": "http://localhost.elsewhere.example"},
+        {"Origin": "http://localhost@elsewhere.example"},
+        {"Origin": "http://localhost:8000"},
+        {"Origin": "null"},
+        {"Origin": ""},
+        {"Origin": "http://["},
+        {"Origin": "file://localhost"},
+        {"Referer": "http://localhost/jobs/"},
+    ],
+)
+def test_a_post_from_elsewhere_is_refused(
+    app: Flask,
+    db: SQLAlchemy,
+    client: FlaskClient,
+    add: Callable[..., int],
+    headers: dict[str, str],
+) -> None:
+    add("dead")
+    before = _contents(app, db)
+    assert client.post("/jobs/runs/1/retry", headers=headers).status_code == 403
+    assert _contents(app, db) == before
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "same-origin"},
+        {"Origin": "http://localhost"},
+        {"Origin": "https://localhost"},  # TLS ends at a proxy that does not say so.
+    ],
+)
+def test_a_post_from_our_own_page_passes(
+    client: FlaskClient, add: Callable[..., int], headers: dict[str, str]
+) -> None:
+    add("dead")
+    assert client.post("/jobs/runs/1/retry", headers=headers).status_code == 303
+
+
+def test_works_behind_a_proxy_and_its_prefix(
+    app: Flask, client: FlaskClient, add: Callable[..., int]
+) -> None:
+    app.wsgi_app = ProxyFix(app.wsgi_app, x_host=1, x_prefix=1)  # type: ignore[method-assign]
+    add("dead")
+    forwarded = {"X-Forwarded-Host": "ops.example", "X-Forwarded-Prefix": "/shop"}
+    page = client.get("/jobs/runs/1", headers=forwarded).text
+    assert 'action="/shop/jobs/runs/1/retry"' in page
+    assert 'href="/shop/jobs/static/pages.css' in page
+    own = {"Origin": "https://ops.example"}
+    answer = client.post("/jobs/runs/1/retry", headers=forwarded | own)
+    assert answer.status_code == 303
+    assert answer.location == "/shop/jobs/runs/1"
+    assert "Path=/shop/jobs/" in answer.headers["Set-Cookie"]
+
+
+def _raise(action: str) -> bool:
+    raise RuntimeError("the directory is down: secret")
+
+
+async def _async_no(action: str) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("authorize", "status"),
+    [
+        (_raise, 500),
+        (lambda action: "yes", 500),
+        (lambda action: ("no", 403), 500),
+        (lambda action: None, 403),
+        (lambda action: 0, 403),
+        (lambda action: 1, 200),
+        (lambda action: abort(401), 401),
+        (lambda action: abort(redirect("/login")), 302),
+        (lambda action: redirect("/login"), 302),
+    ],
+)
+def test_whatever_authorize_does_the_pages_never_open_by_mistake(
+    app: Flask, db: SQLAlchemy, authorize: Callable[[str], bool], status: int
+) -> None:
+    answer = _make(app, db, authorize=authorize).get("/jobs/")
+    assert answer.status_code == status
+    assert "secret" not in answer.text
+
+
+def test_an_async_authorize_does_not_open(app: Flask, db: SQLAlchemy) -> None:
+    # 403 where Flask can await it, and 500 without its async extra: its coroutine is true.
+    assert _make(app, db, authorize=_async_no).get("/jobs/").status_code in (403, 500)
+
+
+def test_every_page_carries_the_headers(app: Flask, client: FlaskClient) -> None:
+    for rule, path in _rules(app):
+        method = "POST" if "POST" in (rule.methods or ()) else "GET"
+        with client.open(path, method=method) as answer:
+            headers = answer.headers
+        policy = headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; style-src 'self'; ")
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Referrer-Policy"] == "same-origin"
+        cached = "public, max-age=3600" if rule.endpoint == "cronjobs.static" else "no-store"
+        assert headers["Cache-Control"] == cached

@@ -1,0 +1,142 @@
+"""Text from outside stays text, in every field that a page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs.models import JobEffect, JobFailure
+
+from .conftest import NOW
+
+EVIL = (
+    "\"'><img src=x onerror=alert(1)><script>alert(2)</script>{{191*193}}</title></textarea>\u202e"
+)
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """What is escaped does not depend on the database."""
+    return sqlite_url
+
+
+class Elements(HTMLParser):
+    """The elements and attributes of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def _check(page: str) -> Elements:
+    elements = Elements(page)
+    for tag, attributes in elements.found:
+        assert tag != "img"
+        assert tag != "script" or set(attributes) == {"src", "defer"}
+        assert not [name for name in attributes if name.startswith("on") or name == "style"]
+        for name in ("href", "src", "action"):
+            assert (attributes.get(name) or "/").startswith(("/jobs/", "/", "#"))
+    return elements
+
+
+@pytest.fixture
+def hostile(
+    app: Flask,
+    db: SQLAlchemy,
+    add: Callable[..., int],
+    define: Callable[..., int],
+    ticked: Callable[..., None],
+) -> list[int]:
+    """A run of each status, a definition, an effect and a tick, with evil in every text."""
+    definition = define(EVIL, job_type=EVIL, schedule=EVIL, timezone=EVIL, queue=EVIL)
+    ticked(5, worker=EVIL, host=EVIL)
+    ids = []
+    for status in ("queued", "running", "succeeded", "failed", "dead", "cancelled", "skipped"):
+        values: dict[str, Any] = {
+            "job_type": EVIL,
+            "queue": EVIL,
+            "payload": {EVIL: [EVIL, {EVIL: EVIL}]},
+            "last_error": EVIL,
+            "error_type": EVIL,
+            "result": {EVIL: EVIL},
+            "progress": 0.5,
+            "progress_message": EVIL,
+            "idempotency_key": f"{EVIL}{status}",
+            "concurrency_key": EVIL,
+            "concurrency_limit": 1,
+        }
+        if status == "running":
+            values |= {"locked_by": EVIL, "concurrency_slot": 1}
+        if status == "succeeded":
+            values |= {"definition_id": definition}
+        ids.append(add(status, attempts=1, **values))
+    with app.app_context():
+        for run_id in ids:
+            failure = {"worker": EVIL, "error_type": EVIL, "error": EVIL, "stack": EVIL}
+            db.session.add(JobFailure(run_id=run_id, attempt=1, started_at=NOW, **failure))
+        db.session.add(JobEffect(key=EVIL, state="in_doubt"))
+        db.session.commit()
+    return ids
+
+
+def test_rows_stay_text(client: FlaskClient, hostile: list[int]) -> None:
+    for path in ("", "runs", "effects", "ticks", *(f"runs/{run_id}" for run_id in hostile)):
+        elements = _check(client.get(f"/jobs/{path}").text)
+        assert "<script>alert(2)</script>" in "".join(elements.text)
+        assert "36863" not in "".join(elements.text).replace("{{191*193}}", "")
+
+
+@pytest.mark.parametrize(
+    "name", ["status", "task", "queue", "error", "error_type", "definition", "older", "newer",
+             "before", "limit", "overdue", "all", "after"],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["", "runs", "effects"])
+def test_parameters_stay_text(
+    client: FlaskClient, hostile: list[int], path: str, name: str
+) -> None:
+    answer = client.get(f"/jobs/{path}?{name}={quote(EVIL)}")
+    assert answer.status_code in (200, 400)
+    _check(answer.text)
+
+
+def test_actions_say_hostile_names_as_text(
+    client: FlaskClient, hostile: list[int], post: Callable[..., Any]
+) -> None:
+    for verb in ("pause", "resume", "run"):
+        _check(post(f"/jobs/definitions/{verb}", name=EVIL).text)
+        _check(client.get("/jobs/").text)
+        _check(post(f"/jobs/definitions/{verb}", name=f"{EVIL}?").text)
+    post("/jobs/dead/retry", task=EVIL, error_type=EVIL)
+    _check(client.get("/jobs/").text)
+    post("/jobs/effects/done", key=EVIL)
+    _check(client.get("/jobs/effects").text)
+
+
+def test_the_templates_leave_escaping_alone(app: Flask) -> None:
+    from pathlib import Path
+
+    import flask_cronjobs.web
+
+    folder = Path(flask_cronjobs.web.__file__).parent / "templates"
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        source = path.read_text()
+        assert path.suffix == ".html"
+        for word in ("|safe", "| safe", "Markup", "autoescape", "|tojson"):
+            assert word not in source

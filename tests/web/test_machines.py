@@ -1,0 +1,285 @@
+"""What machines ask: health, metrics, the tick by URL, and the ping."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import CronJobs, DatabaseTrouble, TickReport
+from flask_cronjobs.models import JobRun
+from flask_cronjobs.ping import ping
+from flask_cronjobs.tick import TickOptions
+
+from .conftest import NOW
+
+TOKEN = "a-token-of-some-length"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def test_health_is_a_bare_word(
+    client: FlaskClient,
+    rights: set[str],
+    ticked: Callable[..., None],
+    add: Callable[..., int],
+) -> None:
+    rights.clear()
+
+    def health() -> tuple[int, str, str | None]:
+        answer = client.get("/jobs/health")
+        return answer.status_code, answer.text, answer.mimetype
+
+    assert health() == (503, "never\n", "text/plain")
+    ticked(600)
+    assert health() == (503, "late\n", "text/plain")
+    ticked(5)
+    assert health() == (200, "ok\n", "text/plain")
+    add("queued", run_at=NOW.replace(year=2020))
+    assert health() == (503, "overdue\n", "text/plain")
+
+
+def test_health_without_tables_leaks_nothing(app: Flask, db: SQLAlchemy) -> None:
+    CronJobs(app)
+    answer = app.test_client().get("/jobs/health")
+    assert (answer.status_code, answer.text) == (503, "down\n")
+
+
+def test_health_without_a_database_leaks_nothing(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise DatabaseTrouble("could not connect to db-1.internal as shop")
+
+    monkeypatch.setattr("flask_cronjobs.report.verdict", fail)
+    answer = client.get("/jobs/health")
+    assert (answer.status_code, answer.text) == (503, "down\n")
+
+
+def test_a_page_without_a_database_leaks_nothing(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise DatabaseTrouble("could not connect to db-1.internal as shop")
+
+    monkeypatch.setattr("flask_cronjobs.report.overview", fail)
+    answer = client.get("/jobs/")
+    assert answer.status_code == 503
+    assert "The database does not answer" in answer.text
+    assert "db-1" not in answer.text
+
+
+def _samples(text: str) -> dict[str, float]:
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_metrics(client: FlaskClient, ticked: Callable[..., None], add: Callable[..., int]) -> None:
+    ticked(5, succeeded=3, dead=1)
+    add("running"), add("dead"), add("queued", run_at=NOW.replace(year=2020))
+    answer = client.get("/jobs/metrics")
+    assert answer.status_code == 200
+    found = _samples(answer.text)
+    assert found['cronjobs_outcomes_24h{outcome="succeeded"}'] == 3
+    assert found['cronjobs_outcomes_24h{outcome="dead"}'] == 1
+    assert found["cronjobs_overdue_runs"] == 1
+    assert found["cronjobs_running_runs"] == 1
+    assert found["cronjobs_stale_runs"] == 0
+    assert found["cronjobs_dead_runs_24h"] == 1
+    assert found["cronjobs_healthy"] == 0
+    assert found["cronjobs_oldest_due_seconds"] > 86400
+    assert 0 < found["cronjobs_last_tick_age_seconds"] < 60
+
+
+def test_metrics_speak_openmetrics_to_who_asks(client: FlaskClient) -> None:
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    answer = client.get("/jobs/metrics", headers=accept)
+    assert answer.mimetype == "application/openmetrics-text"
+    assert answer.text.endswith("# EOF\n")
+
+
+def test_metrics_without_the_library_say_what_to_install(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "prometheus_client.exposition", None)
+    answer = client.get("/jobs/metrics")
+    assert answer.status_code == 501
+    assert "Flask-CronJobs[metrics]" in answer.text
+    assert answer.mimetype == "text/plain"
+
+
+class TestTick:
+    """The tick by URL."""
+
+    @pytest.fixture
+    def settings(self) -> dict[str, Any]:
+        return {"CRONJOBS_TICK_TOKEN": TOKEN}
+
+    def test_ticks_and_says_what_it_did(
+        self,
+        app: Flask,
+        db: SQLAlchemy,
+        client: FlaskClient,
+        rights: set[str],
+        add: Callable[..., int],
+    ) -> None:
+        rights.clear()  # The token is right enough.
+        run_id = add("queued")
+        answer = client.post("/jobs/tick", headers=BEARER)
+        assert answer.status_code == 200
+        assert answer.json is not None
+        assert answer.json["succeeded"] == 1
+        with app.app_context():
+            assert db.session.get_one(JobRun, run_id).status == "succeeded"
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {},
+            {"Authorization": TOKEN},
+            {"Authorization": f"Basic {TOKEN}"},
+            {"Authorization": f"Bearer {TOKEN}x"},
+            {"Authorization": f"Bearer {TOKEN[:-1]}"},
+            {"Authorization": "Bearer "},
+            {"Authorization": "Bearer ümlaut-of-some-length"},
+            {"Sec-Fetch-Site": "same-origin"},
+        ],
+    )
+    def test_needs_the_token(
+        self, client: FlaskClient, add: Callable[..., int], headers: dict[str, str]
+    ) -> None:
+        answer = client.post("/jobs/tick", headers=headers)
+        assert answer.status_code == 401
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert TOKEN not in answer.text
+
+    def test_a_get_is_no_tick(self, client: FlaskClient) -> None:
+        assert client.get("/jobs/tick", headers=BEARER).status_code == 405
+
+    def test_the_budget_can_be_shortened(
+        self, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        budgets: list[float | None] = []
+
+        def spy(state: object, options: TickOptions) -> TickReport:
+            assert not options.own_process
+            budgets.append(options.budget)
+            return TickReport("worker")
+
+        monkeypatch.setattr("flask_cronjobs.web.ticking.run_tick", spy)
+        assert client.post("/jobs/tick?budget=5", headers=BEARER).status_code == 200
+        assert client.post("/jobs/tick?budget=5000", headers=BEARER).status_code == 200
+        assert client.post("/jobs/tick?budget=soon", headers=BEARER).status_code == 400
+        assert budgets == [5, 50]
+
+    def test_a_tick_that_cannot_says_so_in_json(
+        self, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*args: object) -> None:
+            raise DatabaseTrouble("db-1.internal is gone")
+
+        monkeypatch.setattr("flask_cronjobs.web.ticking.run_tick", fail)
+        answer = client.post("/jobs/tick", headers=BEARER)
+        assert answer.status_code == 503
+        assert answer.json == {"error": "The tick could not do its work. The log says why."}
+
+
+def test_the_tick_is_off_without_a_token(client: FlaskClient) -> None:
+    assert client.post("/jobs/tick", headers=BEARER).status_code == 404
+
+
+class Monitor(HTTPServer):
+    """An outside monitor that answers as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self.status = 200
+        self.delay = 0.0
+        self.location: str | None = None
+        self.requests: list[tuple[str, str | None]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: Monitor
+
+    def do_GET(self) -> None:
+        self.server.requests.append((self.path, self.headers["Authorization"]))
+        time.sleep(self.server.delay)
+        self.send_response(self.server.status)
+        if self.server.location is not None:
+            self.send_header("Location", self.server.location)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def monitor() -> Iterator[Monitor]:
+    """A monitor that listens while the test runs."""
+    with Monitor() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_ping_tells_the_monitor(monitor: Monitor) -> None:
+    assert ping(f"{monitor.url}uuid?a=b")
+    assert monitor.requests == [("/uuid?a=b", None)]
+
+
+def test_silence_is_what_tells_of_a_failed_tick(monitor: Monitor) -> None:
+    assert not ping(monitor.url, ok=False)
+    assert not ping(None)
+    assert monitor.requests == []
+
+
+def test_the_name_and_password_of_a_ping_are_sent_and_not_logged(
+    monitor: Monitor, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitor.status = 500
+    url = monitor.url.replace("//", "//ada:s3cr3t%2F@") + "hidden-uuid"
+    assert not ping(url)
+    assert monitor.requests == [("/hidden-uuid", "Basic YWRhOnMzY3IzdC8=")]
+    assert "500" in caplog.text
+    assert "s3cr3t" not in caplog.text
+    assert "hidden-uuid" not in caplog.text
+
+
+def test_a_slow_monitor_is_left(monitor: Monitor, caplog: pytest.LogCaptureFixture) -> None:
+    monitor.delay = 0.5
+    began = time.monotonic()
+    assert not ping(monitor.url, timeout=0.1)
+    assert time.monotonic() - began < 0.45
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["file:///etc/hostname", "ftp://localhost/x", "http://[", "http://", "http://127.0.0.1:1/"],
+)
+def test_a_ping_that_cannot_be_sent_harms_nothing(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    assert not ping(url)
+    assert "The ping to" in caplog.text
+
+
+def test_a_redirect_leads_to_no_file(monitor: Monitor) -> None:
+    monitor.status, monitor.location = 302, "file:///etc/hostname"
+    assert not ping(monitor.url)
+    monitor.location = "ftp://localhost/x"
+    assert not ping(monitor.url)

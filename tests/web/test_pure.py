@@ -1,0 +1,134 @@
+"""Times, queries and the chart, without an app."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from flask_cronjobs.report import Bucket, RunFilter
+from flask_cronjobs.web import present
+from flask_cronjobs.web.chart import HEIGHT, chart
+from flask_cronjobs.web.query import BadQuery, filter_args, run_filter
+
+NOW = datetime(2026, 11, 20, 12, 6, 3, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("moment", "zone", "shown"),
+    [
+        (NOW, "UTC", "today 12:06"),
+        (NOW, "Europe/Berlin", "today 13:06"),
+        (NOW + timedelta(hours=11), "Europe/Berlin", "tomorrow 00:06"),
+        (NOW - timedelta(days=1), "UTC", "yesterday 12:06"),
+        (NOW + timedelta(days=3), "UTC", "Mon 23 Nov 12:06"),
+        (NOW + timedelta(days=60), "UTC", "Tue 19 Jan 2027 12:06"),
+        (NOW, "No/Such", "today 12:06"),
+        (NOW, "../etc", "today 12:06"),
+        (NOW, "", "today 12:06"),
+        (NOW, "x\0", "today 12:06"),
+    ],
+)
+def test_the_clock_of_a_zone(moment: datetime, zone: str, shown: str) -> None:
+    assert present.clock(moment, zone, NOW) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (200, "3 min"),
+        (3599, "59 min"),
+        (3600, "1 h"),
+        (11_520, "3 h 12 min"),
+        (47_000, "13 h"),
+        (300_000, "3 d"),
+        (-200, "3 min"),
+    ],
+)
+def test_rough_durations(seconds: float, shown: str) -> None:
+    assert present.roughly(seconds) == shown
+
+
+def test_distances_from_now() -> None:
+    assert present.late(190) == "3 min late"
+    assert present.late(-190) == "in 3 min"
+    assert present.late(0.4) == "due now"
+    assert present.ago(12) == "12 s ago"
+    assert present.ago(-12) == "in 12 s"
+    assert present.ago(0.2) == "now"
+
+
+def test_a_worker_is_shown_without_its_random_part() -> None:
+    assert present.host("web-1:4711:f3a91c") == "web-1:4711"
+    assert present.host("odd") == "odd"
+    assert present.host(None) == ""
+
+
+def test_a_filter_survives_the_way_through_a_url() -> None:
+    which = RunFilter(
+        status="dead",
+        task="a&b",
+        queue="q",
+        error="e",
+        error_type="",
+        definition="d",
+        older_than=5400.0,
+        newer_than=86400.0,
+        overdue=True,
+        stale=True,
+    )
+    assert run_filter(filter_args(which)) == which
+    assert filter_args(RunFilter()) == {}
+
+
+@pytest.mark.parametrize(
+    ("age", "seconds"),
+    [("90", None), ("90s", 90), ("1.5 h", 5400), ("2min", 120), ("2m", 120), ("1w", 604800)],
+)
+def test_ages(age: str, seconds: float | None) -> None:
+    if seconds is None:
+        with pytest.raises(BadQuery, match="older is to be an age"):
+            run_filter({"older": age})
+    else:
+        assert run_filter({"older": age}).older_than == seconds
+
+
+def test_ages_have_a_pattern_that_cannot_hang() -> None:
+    with pytest.raises(BadQuery):
+        run_filter({"older": "1" * 400})
+
+
+def _buckets(**hours: Bucket) -> list[Bucket]:
+    starts = [NOW + timedelta(hours=number - 23) for number in range(24)]
+    return [hours.get(f"h{number}", Bucket(start)) for number, start in enumerate(starts)]
+
+
+def test_the_chart_fits_its_box_and_shows_the_seldom() -> None:
+    busy = Bucket(NOW, succeeded=100_000, failed=1, dead=1, ticks=60)
+    drawn = chart(_buckets(h3=busy, h23=Bucket(NOW, succeeded=1, ticks=1)))
+    assert drawn.peak == 100_002
+    assert [block.tone for block in drawn.bars[3].blocks] == ["good", "warn", "bad"]
+    for bar in drawn.bars:
+        for block in bar.blocks:
+            assert block.height >= 1
+            assert block.y >= 0
+            assert block.y + block.height <= HEIGHT + 3
+    assert drawn.silent == 19
+
+
+def test_an_empty_chart() -> None:
+    assert chart([]).empty
+    assert chart(_buckets()).empty
+    assert chart(_buckets()).silent == 0
+
+
+def test_every_number_of_the_chart_can_be_an_attribute() -> None:
+    drawn = chart(_buckets(h3=Bucket(NOW, succeeded=3, failed=7, ticks=1)))
+    for bar in drawn.bars:
+        for block in bar.blocks:
+            assert re.fullmatch(r"\d+(\.\d+)?", str(block.y))
+            assert re.fullmatch(r"\d+(\.\d+)?", str(block.height))
