@@ -1,0 +1,1 @@
+"""Measurements, each runnable by itself: ``python -m benchmarks.pages``."""

@@ -1,0 +1,23 @@
+"""All benchmarks, one after the other: ``python -m benchmarks [--short]``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Run each in a process of its own; exit 1 if one of them missed its bound."""
+    names = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
+    missed = []
+    for name in names:
+        print(f"== benchmarks.{name}", flush=True)
+        if subprocess.call([sys.executable, "-m", f"benchmarks.{name}", *sys.argv[1:]]) != 0:
+            missed.append(name)
+    if missed:
+        sys.exit(f"missed: {', '.join(missed)}")
+
+
+if __name__ == "__main__":
+    main()

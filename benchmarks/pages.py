@@ -1,0 +1,339 @@
+"""How long the operator's pages take on large tables, and how many statements each sends.
+
+    python -m benchmarks.pages [--short] [--rounds N] [--only sqlite|postgresql]
+
+PostgreSQL gets 1,000,000 finished, 100,000 queued and 1,000 dead runs, SQLite 200,000 finished (a
+twentieth of that with ``--short``). Half of the queued runs are older than all that is finished and
+half are newer, so that no page is fast by luck. Each reading is taken several times; the medians
+are printed, then the plan of the slowest statement. Exits 1 if a reading takes 150 ms or more, or
+sends more than 15 statements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import Connection, Engine, event, text
+
+from flask_cronjobs import CronJobs, report
+from flask_cronjobs.report import RunFilter
+from flask_cronjobs.state import State, state_of
+from flask_cronjobs.store import create_tables
+from flask_cronjobs.types import STATUSES
+from tests import postgres
+
+MILLISECONDS = 150.0
+STATEMENTS = 15
+DEFINITIONS = 50
+HOSTS = 5
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many rows to make."""
+
+    finished: int
+    queued: int
+    dead: int
+
+
+@dataclass
+class Reading:
+    """What one page took, over all rounds."""
+
+    name: str
+    milliseconds: list[float] = field(default_factory=list["float"])
+    statements: int = 0
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.milliseconds)
+
+    @property
+    def broken(self) -> bool:
+        return self.median >= MILLISECONDS or self.statements > STATEMENTS
+
+
+@dataclass
+class Sent:
+    """One statement, as it went to the database."""
+
+    sql: str
+    parameters: Any
+    milliseconds: float
+
+
+def main() -> int:
+    """Measure each database; 1 if a bound is broken."""
+    options = _options()
+    shrink = 20 if options.short else 1
+    broken = False
+    if options.only != "postgresql":
+        with tempfile.TemporaryDirectory() as folder:
+            url = f"sqlite:///{Path(folder) / 'pages.sqlite'}"
+            size = Size(200_000 // shrink, 20_000 // shrink, 1_000 // shrink)
+            broken |= measure(url, size, options.rounds)
+    if options.only != "sqlite":
+        with postgres.running_server() as server:
+            size = Size(1_000_000 // shrink, 100_000 // shrink, 1_000)
+            broken |= measure(server.create_database(), size, options.rounds)
+    return int(broken)
+
+
+def measure(url: str, size: Size, rounds: int) -> bool:
+    """Fill the database at *url* and print how long each page takes; whether a bound is broken."""
+    app = make_app(url)
+    with app.app_context():
+        state = state_of(app)
+        create_tables(state.engine)
+        started = time.perf_counter()
+        fill(state.engine, size)
+        seconds = time.perf_counter() - started
+        print(f"\n{state.engine.dialect.name}: {size}, filled in {seconds:.0f} s")
+        print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
+        readings, sent = take_readings(app, state, rounds)
+        for reading in readings:
+            mark = "BROKEN" if reading.broken else "ok"
+            print(f"{reading.name:34}{reading.median:9.1f} ms{reading.statements:4} stmts  {mark}")
+        print("\nThe statements of the overview:")
+        for one in overview_statements(state):
+            print(f"{one.milliseconds:9.1f} ms  {' '.join(one.sql.split())[:100]}")
+        explain(state.engine, max(sent, key=lambda one: one.milliseconds))
+        state.engine.dispose()
+    return any(reading.broken for reading in readings)
+
+
+def make_app(url: str) -> Flask:
+    """An app with the tasks that the rows name, but one: so some rows are orphans."""
+    app = Flask("pages")
+    app.config.update(SQLALCHEMY_DATABASE_URI=url, SECRET_KEY="pages")
+    SQLAlchemy(app)
+    jobs = CronJobs(authorize=lambda action: True)
+    for number in range(DEFINITIONS):
+        jobs.task(name=f"task_{number}", schedule="*/5 * * * *")(lambda: None)
+    jobs.init_app(app)
+    return app
+
+
+def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
+    """What is measured: the reports, the overview, and all pages that are mounted."""
+    filters = {
+        "runs": RunFilter(),
+        **{f"runs: {status}": RunFilter(status=status) for status in STATUSES},
+        "runs: overdue": RunFilter(overdue=True),
+        "runs: stale": RunFilter(stale=True),
+        "runs: of a task": RunFilter(task="task_3"),
+        "runs: of a task that has none": RunFilter(task="nobody"),
+        "runs: succeeded, a queue with none": RunFilter(status="succeeded", queue="nobody"),
+        "runs: by error": RunFilter(error="boom"),
+        "runs: dead by error type": RunFilter(status="dead", error_type="ValueError"),
+        "runs: of a definition": RunFilter(definition="task_3"),
+        "runs: skipped of a definition": RunFilter(definition="task_3", status="skipped"),
+        "runs: older than a week": RunFilter(older_than=7 * 86400.0),
+    }
+    found: dict[str, Callable[[], object]] = {
+        name: lambda which=which: report.runs(state, which)  # type: ignore[misc]
+        for name, which in filters.items()
+    }
+    middle = report.runs(state).rows[-1].id // 2
+    found["runs: a page in the middle"] = lambda: report.runs(state, before=middle)
+    found["run"] = lambda: report.run(state, middle)
+    found["verdict (health)"] = lambda: report.verdict(state)
+    found["effects"] = lambda: report.effects(state)
+    found["effects: open"] = lambda: report.effects(state, open_only=True)
+    found["ticks"] = lambda: report.ticks(state)
+    found["count of dead"] = lambda: report.count(state, RunFilter(status="dead"))
+    found["overview"] = lambda: report.overview(state)
+    for path in web_paths(app, middle):
+        found[f"GET {path}"] = lambda path=path: _get(app, path)  # type: ignore[misc]
+    return found
+
+
+def web_paths(app: Flask, run_id: int) -> list[str]:
+    """The paths of the pages, if they are mounted."""
+    prefix = state_of(app).settings.url_prefix
+    paths = [f"{rule.rule}" for rule in app.url_map.iter_rules() if "GET" in (rule.methods or ())]
+    ours = [path for path in paths if path.startswith(f"{prefix}/") and "static" not in path]
+    found = [path.replace("<int:run_id>", str(run_id)) for path in ours]
+    if f"{prefix}/runs" in ours:
+        found += [f"{prefix}/runs?status={status}" for status in ("queued", "succeeded", "skipped")]
+    return [path for path in found if "<" not in path]
+
+
+def _get(app: Flask, path: str) -> None:
+    response = app.test_client().get(path)
+    assert response.status_code in (200, 503), (path, response.status_code)
+
+
+def take_readings(app: Flask, state: State, rounds: int) -> tuple[list[Reading], list[Sent]]:
+    """Read each page *rounds* times, after once to warm up."""
+    readings: list[Reading] = []
+    everything: list[Sent] = []
+    for name, call in pages(app, state).items():
+        call()
+        reading = Reading(name)
+        for _ in range(rounds):
+            with recording(state.engine) as sent:
+                started = time.perf_counter()
+                call()
+                reading.milliseconds.append((time.perf_counter() - started) * 1000)
+            reading.statements = len(sent)
+            everything += sent
+        readings.append(reading)
+    return readings, everything
+
+
+def overview_statements(state: State) -> list[Sent]:
+    """What one overview sends."""
+    with recording(state.engine) as sent:
+        report.overview(state)
+    return sent
+
+
+@contextmanager
+def recording(engine: Engine) -> Iterator[list[Sent]]:
+    """The statements that are sent meanwhile."""
+    sent: list[Sent] = []
+    begun: list[float] = []
+
+    def before(*_: Any) -> None:
+        begun.append(time.perf_counter())
+
+    def after(_: Any, __: Any, sql: str, parameters: Any, *___: Any) -> None:
+        sent.append(Sent(sql, parameters, (time.perf_counter() - begun.pop()) * 1000))
+
+    event.listen(engine, "before_cursor_execute", before)
+    event.listen(engine, "after_cursor_execute", after)
+    try:
+        yield sent
+    finally:
+        event.remove(engine, "before_cursor_execute", before)
+        event.remove(engine, "after_cursor_execute", after)
+
+
+def explain(engine: Engine, sent: Sent) -> None:
+    """Print the plan of one statement."""
+    postgresql = engine.dialect.name == "postgresql"
+    how = "EXPLAIN (ANALYZE, BUFFERS)" if postgresql else "EXPLAIN QUERY PLAN"
+    print(f"\nThe slowest statement took {sent.milliseconds:.1f} ms:\n{sent.sql}\n")
+    with engine.connect() as connection:
+        for row in connection.exec_driver_sql(f"{how} {sent.sql}", sent.parameters):
+            print(row[0] if postgresql else f"{row[0]:4} {row[1]:4} {row[3]}")
+
+
+def fill(engine: Engine, size: Size) -> None:
+    """Make the rows: queued, then finished and dead, then queued again, as they would lie."""
+    sql = _postgresql if engine.dialect.name == "postgresql" else _sqlite
+    with engine.begin() as connection:
+        connection.execute(text(sql(_DEFINITIONS)), {"n": DEFINITIONS})
+        _queued(connection, sql, size.queued // 2, "old")
+        connection.execute(text(sql(_FINISHED)), {"n": size.finished})
+        connection.execute(text(sql(_DEAD)), {"n": size.dead})
+        connection.execute(text(_FAILURES))
+        _queued(connection, sql, size.queued // 2, "new")
+        connection.execute(text(sql(_TICKS)), {"n": 1440 * HOSTS})
+        connection.execute(text(sql(_EFFECTS)), {"n": 10_000})
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        if engine.dialect.name == "postgresql":
+            # As autovacuum would.
+            connection.execute(text("VACUUM (ANALYZE)"))
+
+
+def _queued(connection: Connection, sql: Callable[[str], str], number: int, label: str) -> None:
+    connection.execute(text(sql(_QUEUED)), {"n": number, "label": label})
+
+
+_DEFINITIONS = """
+INSERT INTO job_definitions (name, job_type, schedule, next_run_at)
+SELECT 'task_' || (i - 1), 'task_' || (i - 1), i || CASE i % 4
+    WHEN 0 THEN ' * * * *' WHEN 1 THEN ' 7 * * 1-5' WHEN 2 THEN ' 3 1 * *' ELSE ' */2 * * *' END,
+    AGO(-60) FROM NUMBERS
+"""
+_QUEUED = """
+INSERT INTO job_runs (job_type, queue, payload, priority, run_at, scheduled_for, status, attempts,
+    concurrency_key, concurrency_limit)
+SELECT CASE WHEN i % 5000 = 0 THEN 'removed_task' ELSE 'task_' || (i % 50) END, 'default',
+    '{"user_id": 1}', i % 3, AGO(i % 1000 - 100), AGO(i % 1000 - 100),
+    CASE WHEN i % 100 = 0 THEN 'failed' ELSE 'queued' END, CASE WHEN i % 100 = 0 THEN 1 ELSE 0 END,
+    CASE WHEN i % 10 = 0 THEN :label || (i % 500) END, CASE WHEN i % 10 = 0 THEN 1 END
+FROM NUMBERS
+"""
+_FINISHED = """
+INSERT INTO job_runs (definition_id, job_type, payload, run_at, scheduled_for, status, attempts,
+    started_at, finished_at, result)
+SELECT CASE WHEN i % 10 = 0 THEN i / 10 % 50 + 1 END, 'task_' || (i / 10 % 50), '{"user_id": 1}',
+    AGO(10000000.0 - i), AGO(10000000.0 - i),
+    CASE WHEN i % 10000 = 0 THEN 'skipped' WHEN i % 10000 = 1 THEN 'cancelled' ELSE 'succeeded' END,
+    1, AGO(1000000.5 - i), AGO(1000000.0 - i), '{"sent": 1}'
+FROM NUMBERS
+"""
+_DEAD = """
+INSERT INTO job_runs (job_type, payload, run_at, scheduled_for, status, attempts, started_at,
+    finished_at, failed_at, last_error, error_type)
+SELECT 'task_' || (i % 50), '{"user_id": 1}', AGO(i * 100), AGO(i * 100), 'dead', 10, AGO(i * 100),
+    AGO(i * 100), AGO(i * 100), 'boom ' || i,
+    CASE WHEN i % 3 = 0 THEN 'ValueError' ELSE 'OSError' END
+FROM NUMBERS
+"""
+_FAILURES = """
+INSERT INTO job_failures (run_id, attempt, worker, error_type, error, stack)
+SELECT id, 10, 'host:1:abc', error_type, last_error, 'Traceback' FROM job_runs WHERE status = 'dead'
+"""
+_TICKS = """
+INSERT INTO job_ticks (worker, host, pid, started_at, seen_at, finished_at, succeeded, failed)
+SELECT 'web-1:' || i, 'web-' || (i % 5), i, AGO(i * 12), AGO(i * 12 - 5), AGO(i * 12 - 5), i % 50,
+    i % 3 FROM NUMBERS
+"""
+_EFFECTS = """
+INSERT INTO job_effects (key, state, locked_by, locked_until, done_at)
+SELECT 'effect:' || i, CASE WHEN i % 500 = 0 THEN 'begun' ELSE 'done' END, 'host:1:abc', AGO(0),
+    CASE WHEN i % 500 <> 0 THEN AGO(0) END
+FROM NUMBERS
+"""
+
+
+def _postgresql(template: str) -> str:
+    ago = "now() - make_interval(secs => CAST(({}) AS double precision))"
+    made = _replace_ago(template, ago).replace("NUMBERS", "generate_series(1, :n) AS numbers(i)")
+    return made.replace("'{", "jsonb '{")
+
+
+def _sqlite(template: str) -> str:
+    numbers = (
+        "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :n)"
+        " SELECT i FROM n) AS numbers"
+    )
+    ago = "strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', -1.0 * ({})))"
+    return _replace_ago(template, ago).replace("NUMBERS", numbers)
+
+
+def _replace_ago(template: str, pattern: str) -> str:
+    while "AGO(" in template:
+        before, _, rest = template.partition("AGO(")
+        inside, _, after = rest.partition(")")
+        template = before + pattern.format(inside) + after
+    return template
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
+    parser.add_argument("--short", action="store_true", help="a twentieth of the rows")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", choices=("sqlite", "postgresql"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
