@@ -36,6 +36,8 @@ def missing() -> str | None:
 def start(profile: Path, javascript: bool = True) -> Browser:
     """Start the browser with an empty profile in the folder *profile*."""
     options = webdriver.ChromeOptions()
+    # What JavaScript asks is answered by the test, not by the driver.
+    options.unhandled_prompt_behavior = "ignore"
     options.binary_location = shutil.which("chromium") or ""
     for flag in (*_FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)

@@ -12,6 +12,7 @@ from selenium.common.exceptions import (
     NoAlertPresentException,
     NoSuchElementException,
     StaleElementReferenceException,
+    UnexpectedAlertPresentException,
 )
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -29,18 +30,32 @@ def _link(browser: Browser, text: str) -> WebElement:
     return browser.find_element(By.PARTIAL_LINK_TEXT, text)
 
 
-def _press(browser: Browser, label: str) -> None:
+def _button(browser: Browser, label: str) -> WebElement:
     for button in browser.find_elements(By.TAG_NAME, "button"):
         if button.text.startswith(label):
-            button.click()
-            return
+            return button
     raise AssertionError(f"There is no button {label}")
 
 
-def _accept(browser: Browser) -> None:
-    """Answer yes, where JavaScript asks."""
-    with suppress(NoAlertPresentException):
-        browser.switch_to.alert.accept()
+def _follow(browser: Browser, element: WebElement) -> None:
+    """Click, answer yes where JavaScript asks, and wait until the page is left for the next one.
+
+    The driver waits for a page that loads, but not for a click to begin loading it.
+    """
+    page = browser.find_element(By.TAG_NAME, "html")
+    element.click()
+
+    def left() -> bool:
+        with suppress(NoAlertPresentException):
+            browser.switch_to.alert.accept()
+        with suppress(UnexpectedAlertPresentException):
+            try:
+                page.is_displayed()
+            except StaleElementReferenceException:
+                return True
+        return False
+
+    _until(left)
 
 
 def _heading(browser: Browser) -> str:
@@ -58,13 +73,26 @@ def _says(browser: Browser, text: str) -> None:
     _until(said)
 
 
+def _question(browser: Browser) -> str:
+    """What JavaScript asks, once it does."""
+    asked: list[str] = []
+
+    def asks() -> bool:
+        with suppress(NoAlertPresentException):
+            asked.append(browser.switch_to.alert.text)
+        return bool(asked)
+
+    _until(asks)
+    return asked[0]
+
+
 def _icon(browser: Browser) -> str:
     found = browser.find_element(By.CSS_SELECTOR, "link[rel=icon]").get_attribute("href")
     assert found is not None
     return found.rpartition("/")[2].partition("?")[0]
 
 
-def _until(true: Callable[[], bool], seconds: float = 10) -> None:
+def _until(true: Callable[[], bool], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
@@ -92,15 +120,15 @@ def test_a_dead_run_is_found_read_retried_and_succeeds(either_browser: Browser, 
     site.tick()
     browser.get(f"{site.url}/")
     assert _heading(browser).startswith("Ticks are well, but 1 run died")
-    _link(browser, "print_invoice").click()
-    _link(browser, "print_invoice").click()
+    _follow(browser, _link(browser, "print_invoice"))
+    _follow(browser, _link(browser, "print_invoice"))
     assert "gave up" in browser.find_element(By.CSS_SELECTOR, ".verdict").text
     stack = browser.find_element(By.CSS_SELECTOR, ".stack")
     assert stack.is_displayed()
     assert "RuntimeError: the printer is out of paper" in stack.text
     assert "in print_invoice" in stack.text
     site.broken.clear()
-    _press(browser, "Retry")
+    _follow(browser, _button(browser, "Retry"))
     _says(browser, "is queued again")
     site.tick()
     browser.refresh()
@@ -113,13 +141,13 @@ def test_pause_and_resume_and_run_now(either_browser: Browser, site: Site) -> No
     browser = either_browser
     site.tick()
     browser.get(f"{site.url}/")
-    _press(browser, "Pause")
+    _follow(browser, _button(browser, "Pause"))
     _says(browser, "print_letters is paused")
     assert "paused" in browser.find_element(By.CSS_SELECTOR, ".definitions").text
-    _press(browser, "Resume")
+    _follow(browser, _button(browser, "Resume"))
     _says(browser, "print_letters is resumed")
     assert "07:00" in browser.find_element(By.CSS_SELECTOR, ".definitions .next").text
-    _press(browser, "Run now")
+    _follow(browser, _button(browser, "Run now"))
     _says(browser, "is queued")
     site.tick()
     browser.get(f"{site.url}/")
@@ -134,8 +162,7 @@ def test_a_group_is_retried(either_browser: Browser, site: Site) -> None:
         site.db.session.commit()
     site.tick()
     browser.get(f"{site.url}/")
-    _press(browser, "Retry all")
-    _accept(browser)
+    _follow(browser, _button(browser, "Retry all"))
     _says(browser, "3 runs of print_invoice are queued again.")
 
 
@@ -145,8 +172,8 @@ def test_a_group_is_left_alone_by_who_says_no(browser: Browser, site: Site) -> N
         site.db.session.commit()
     site.tick()
     browser.get(f"{site.url}/")
-    _press(browser, "Retry")
-    assert browser.switch_to.alert.text == "Queue 1 dead run of print_invoice again?"
+    _button(browser, "Retry").click()
+    assert _question(browser) == "Queue 1 dead run of print_invoice again?"
     browser.switch_to.alert.dismiss()
     browser.refresh()
     assert "1 run" in browser.find_element(By.CSS_SELECTOR, ".groups").text
@@ -162,7 +189,7 @@ def test_runs_are_filtered_by_the_form(either_browser: Browser, site: Site) -> N
     browser.get(f"{site.url}/runs")
     assert len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 2
     browser.find_element(By.NAME, "error").send_keys("PAPER")
-    _press(browser, "Show")
+    _follow(browser, _button(browser, "Show"))
     assert len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 1
     field = browser.find_element(By.NAME, "error")
     assert field.get_attribute("value") == "PAPER"
@@ -181,7 +208,7 @@ def test_an_action_is_refused_from_another_site(browser: Browser, site: Site) ->
         form.action = form.action.replace("localhost", "127.0.0.1");
         """
     )
-    _press(browser, "Retry")
+    _button(browser, "Retry").click()
     # The form-action of the policy stops it in the browser; a site without one gets a 403.
     time.sleep(0.2)
     host = site.url.removeprefix("http://").removesuffix("/jobs")
@@ -219,7 +246,7 @@ def test_the_keyboard_is_enough(browser: Browser, site: Site) -> None:
     assert skip.text == "Skip to the content"
     assert skip.location["x"] >= 0
     skip.send_keys(Keys.ENTER)
-    assert browser.switch_to.active_element.get_attribute("id") == "main"
+    _until(lambda: browser.switch_to.active_element.get_attribute("id") == "main")
     labels: list[str] = []
     for _ in range(12):
         browser.switch_to.active_element.send_keys(Keys.TAB)
