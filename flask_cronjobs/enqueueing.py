@@ -20,9 +20,14 @@ from .payload import check_payload
 from .state import State
 from .store.clock import database_now
 from .store.enqueue import insert_run, insert_runs
+from .store.notify import wake_listeners
 from .store.trouble import explain, remedy_for
 from .types import JSON
 
+#: How soon one process wakes resident workers again, in seconds: they look for themselves as often.
+WAKE_AGAIN = 0.25
+#: How soon it asks again whether there are any, in seconds.
+ASK_AGAIN = 5.0
 _UNCOMMITTED = "_cronjobs_uncommitted"
 
 
@@ -44,6 +49,7 @@ def enqueue_one(
     }
     with _explaining_missing_tables():
         run = insert_run(state.db.session, values)
+        _wake(state, options)
     _note(f"{task.name} (run {run.id})")
     if options.commit:
         state.db.session.commit()
@@ -70,6 +76,7 @@ def enqueue_rows(
     rows = [_checked(state, task, payload) for payload in payloads]
     with _explaining_missing_tables():
         ids = insert_runs(state.db.session, shared, rows)
+        _wake(state, options)
     if ids:
         _note(f"{task.name} ({len(ids)} runs)")
     if options.commit:
@@ -91,6 +98,13 @@ def watch_commits(app: Flask, session_factory: Any) -> None:
                 "enqueue(), or use task.using(commit=True).",
                 ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else ""),
             )
+
+
+def _wake(state: State, options: EnqueueOptions) -> None:
+    """Wake the resident workers, if what was enqueued is due and they were not woken just now."""
+    if options.run_at is None and not options.delay and state.waking.open():
+        listened = wake_listeners(state.db.session)
+        state.waking.close(WAKE_AGAIN if listened else ASK_AGAIN)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ class Hand:
     :ivar held: all of them, by the run's id.
     :ivar outcomes: what the runner has come to and is not recorded yet.
     :ivar told: what handlers said and is not written yet.
+    :ivar woken: whether `wake` was called before the last `collect` returned.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Hand:
         self.held: dict[int, Claim] = {}
         self.outcomes: list[Outcome] = []
         self.told: list[Told] = []
+        self.woken = False
         self._inbox = inbox
         self._mailbox = mailbox
 
@@ -44,12 +46,15 @@ class Hand:
 
     def collect(self, pause: float) -> None:
         """Wait up to *pause* seconds for the first word, then take all that came."""
+        self.woken = False
         with suppress(Empty):
             item = self._mailbox.get(timeout=pause)
             while True:
                 if isinstance(item, Outcome):
                     self.outcomes.append(item)
-                elif item is not None:
+                elif item is None:
+                    self.woken = True
+                else:
                     self.told.append(item)
                 item = self._mailbox.get_nowait()
 
@@ -82,7 +87,7 @@ class Hand:
         self.held.pop(outcome.id, None)
 
     def wake(self) -> None:
-        """Let `collect` return. May be called from a signal handler."""
+        """Let `collect` return. May be called from any thread, and from a signal handler."""
         self._mailbox.put(None)
 
     def close(self) -> None:

@@ -82,15 +82,23 @@ class Keeper(threading.Thread):
         try:
             with self._books:
                 while not self._finished():
-                    self._hand.collect(self._pause())
+                    self._collect()
                     self._trade()
                     self._tend()
+                if self._options.upkeep is not None:
+                    self._options.upkeep.end(self._books, self.counts)
         except BaseException as error:
             self.error = error
             self._abandon(error)
         finally:
             self._warden.leave()
             self._hand.close()
+
+    def _collect(self) -> None:
+        """Wait for a word, and take all that came."""
+        self._hand.collect(self._pause())
+        if self._hand.woken:
+            self._dry_at = None
 
     def _finished(self) -> bool:
         if self._hand.full or self._doubtful is not None:
@@ -278,7 +286,7 @@ class Keeper(threading.Thread):
         upkeep = self._options.upkeep
         if upkeep is not None and time.monotonic() >= self._upkeep_at:
             self._upkeep_at = time.monotonic() + UPKEEP_AGAIN
-            upkeep(self._books, self.counts)
+            upkeep.each_minute(self._books, self.counts, self._hand.wake)
             self._upkeep_at = time.monotonic() + UPKEEP
 
     def _abandon(self, error: BaseException) -> None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from sqlalchemy import (
+    Boolean,
     CheckConstraint,
     Float,
     ForeignKey,
@@ -287,6 +288,9 @@ class JobTick(Base):
     finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     clock_offset: Mapped[float | None] = mapped_column(Float)
     """Seconds that the host's clock was ahead of the database's."""
+    # Quoted: a migration written on either database then runs on the other.
+    listening: Mapped[bool] = mapped_column(Boolean, server_default=text("'0'"))
+    """Whether it is a resident worker that a NOTIFY wakes."""
     recorded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     """Runs made of due slots."""
     skipped: Mapped[int] = mapped_column(Integer, server_default=text("0"))

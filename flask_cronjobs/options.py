@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .errors import MAX_DELAY, TaskError
 from .retry import Retry, RetryCallable, check_attempts
@@ -29,14 +29,30 @@ class TaskOptions:
     atomic: bool = False
 
 
+class Upkeep(Protocol):
+    """What a resident worker does beside its runs."""
+
+    def each_minute(
+        self, books: Bookkeeping, counts: Counter[str], wake: Callable[[], None]
+    ) -> None:
+        """Do what is due each minute; the first is when work begins.
+
+        :param counts: how many attempts came to which outcome, to be reset at will.
+        :param wake: lets the worker look for runs at once. May be called from any thread.
+        """
+
+    def end(self, books: Bookkeeping, counts: Counter[str]) -> None:
+        """Close the last minute, when the worker has stopped."""
+
+
 @dataclass(frozen=True)
 class WorkOptions:
     """What one worker does, and until when.
 
     :ivar worker: its name, ``host:pid``, at the head of its tokens.
     :ivar until: `time.monotonic` after which nothing is claimed.
-    :ivar upkeep: called each minute; a worker that has it is resident, and waits for more work
-        when nothing is claimable.
+    :ivar upkeep: what a resident worker does beside its runs. A worker that has it waits for more
+        work when nothing is claimable.
     :ivar may_kill: whether the process is ours to end when a handler will not.
     """
 
@@ -44,7 +60,7 @@ class WorkOptions:
     until: float = float("inf")
     max_runs: int | None = None
     queues: tuple[str, ...] = ()
-    upkeep: Callable[[Bookkeeping, Counter[str]], None] | None = None
+    upkeep: Upkeep | None = None
     may_kill: bool = False
     on_outcome: Callable[[Outcome], None] | None = None
     on_beat: Callable[[Bookkeeping], None] | None = None

@@ -1,7 +1,8 @@
-"""How many runs a worker claims ahead: about so much work, by the recent mean. Pure."""
+"""How much at once, and how soon again: what a worker claims ahead, and a throttle."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 #: How much work a worker claims ahead, in seconds.
@@ -37,3 +38,21 @@ class Pace:
             return 1 if ahead == 0 else 0
         target = max(1, min(MOST, int(AHEAD / max(self._mean, 1e-6))))
         return target - ahead if ahead <= target // 2 else 0
+
+
+class Throttle:
+    """Keeps something from being done again too soon.
+
+    Any number of threads may share one without a lock: at worst two of them do it at once.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def open(self) -> bool:
+        """Whether it may be done."""
+        return time.monotonic() >= self._until
+
+    def close(self, seconds: float) -> None:
+        """Let it not be done for so long."""
+        self._until = time.monotonic() + seconds

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from .listener import Listener
 from .options import WorkOptions
 from .ping import ping
 from .state import State
@@ -18,6 +20,9 @@ from .types import TickReport
 from .worker import worker_name
 from .workers import run_workers
 
+#: How long a worker that begins waits for its listener to know whether it can hear, in seconds.
+SETTLE = 1.0
+
 
 def serve(state: State, options: TickOptions) -> Counter[str]:
     """Work until SIGTERM or SIGINT; how many attempts came to which outcome.
@@ -26,14 +31,18 @@ def serve(state: State, options: TickOptions) -> Counter[str]:
     :raises DatabaseTrouble: the database stayed away for longer than a lease.
     """
     number = state.settings.workers if options.workers is None else options.workers
+    minutes = _Minutes(state, options)
     work_options = WorkOptions(
         worker=worker_name(),
         queues=options.queues,
         may_kill=options.own_process,
         on_outcome=options.on_outcome,
-        upkeep=_Minutes(state, options),
+        upkeep=minutes,
     )
-    return run_workers(state, number, work_options)
+    try:
+        return run_workers(state, number, work_options)
+    finally:
+        minutes.stop_listening()
 
 
 @dataclass
@@ -45,20 +54,36 @@ class _Minutes:
     row: TickRow | None = None
     offset: float = 0.0
     since: float = 0.0
+    listener: Listener | None = None
 
-    def __call__(self, books: Bookkeeping, counts: Counter[str]) -> None:
+    def each_minute(
+        self, books: Bookkeeping, counts: Counter[str], wake: Callable[[], None]
+    ) -> None:
         """End the minute that was, and begin the next."""
+        if self.listener is None:
+            self.listener = Listener(self.state.engine, wake)
+            self.listener.start()
+            self.listener.settled.wait(SETTLE)
+        self.end(books, counts)
         ticks = Ticks(books)
-        if self.row is not None:
-            self._finish(ticks, self.row, counts)
         self.since = time.monotonic()
-        self.row, self.offset = begin(ticks)
+        self.row, self.offset = begin(ticks, self.listener.listening)
         counts.clear()
         counts.update(upkeep(self.state, books, self.options))
         counts["pruned"] = prune(self.state, ticks, self.row)
 
-    def _finish(self, ticks: Ticks, row: TickRow, counts: Counter[str]) -> None:
+    def end(self, books: Bookkeeping, counts: Counter[str]) -> None:
+        """End the minute that was, if one was."""
+        if self.row is None:
+            return
         seconds = round(time.monotonic() - self.since, 3)
-        ticks.finish(row.id, TickReport(worker_name(), **counts, seconds=seconds), self.offset)
+        report = TickReport(worker_name(), **counts, seconds=seconds)
+        Ticks(books).finish(self.row.id, report, self.offset)
+        self.row = None
         if self.state.settings.ping_url is not None:
             ping(self.state.settings.ping_url)
+
+    def stop_listening(self) -> None:
+        """Let the listener end."""
+        if self.listener is not None:
+            self.listener.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flask import Flask, current_app, has_app_context
 from flask.typing import ResponseReturnValue
@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 from .config import Settings
 from .errors import SetupError
 from .handlers import Registry
+from .pace import Throttle
 
 #: Asked ``"read"`` or ``"act"`` on every request to the pages; true lets it pass. It may also
 #: return a response, such as a redirect to the login page.
@@ -25,7 +26,10 @@ EXTENSION = "cronjobs"
 
 @dataclass(frozen=True)
 class State:
-    """One app's share of the extension."""
+    """One app's share of the extension.
+
+    :ivar waking: how often this process wakes resident workers, or asks whether there are any.
+    """
 
     app: Flask
     db: SQLAlchemy
@@ -33,6 +37,7 @@ class State:
     registry: Registry
     authorize: Authorize | None = None
     actor: Actor | None = None
+    waking: Throttle = field(default_factory=Throttle)
 
     @property
     def engine(self) -> Engine:

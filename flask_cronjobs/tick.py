@@ -75,10 +75,13 @@ def tick(state: State, options: TickOptions) -> TickReport:
     return report
 
 
-def begin(ticks: Ticks) -> tuple[TickRow, float]:
-    """Begin a tick's row; the row, and by how many seconds this host's clock is ahead."""
+def begin(ticks: Ticks, listening: bool = False) -> tuple[TickRow, float]:
+    """Begin a tick's row; the row, and by how many seconds this host's clock is ahead.
+
+    :param listening: whether it is a resident worker's that a NOTIFY wakes.
+    """
     before = time.time()
-    row = ticks.begin(worker_name(), socket.gethostname(), os.getpid())
+    row = ticks.begin(worker_name(), socket.gethostname(), os.getpid(), listening)
     offset = (before + time.time()) / 2 - row.now.timestamp()
     if abs(offset) > CLOCK_TOLERANCE + (time.time() - before):
         logger.warning(

@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
-from tests import postgres
+from tests import pgbouncer, postgres
 
 if TYPE_CHECKING:
     from flask_cronjobs import CronJobs
@@ -42,6 +42,16 @@ def postgresql_url(postgres_server: postgres.Server, postgres_database: list[str
     """The URL of an empty PostgreSQL database, with a name that no test has had before."""
     postgres_database[-1] = postgres_server.renew_database(postgres_database[-1])
     return postgres_database[-1]
+
+
+@pytest.fixture
+def pgbouncer_url(postgresql_url: str) -> Iterator[str]:
+    """The URL of `postgresql_url`'s database by way of PgBouncer in transaction mode."""
+    program = pgbouncer.find_program()
+    if program is None:
+        pytest.skip("pgbouncer is not installed, and cannot be")
+    with pgbouncer.running_pgbouncer(program, postgresql_url) as url:
+        yield url
 
 
 @pytest.fixture

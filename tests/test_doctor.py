@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import pwd
-import shutil
-import socket
-import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import make_url, text
+from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.options import TaskOptions
+from flask_cronjobs.report import doctor_database
 from flask_cronjobs.report.doctor import examine
-from flask_cronjobs.report.doctor_database import _pooler
 from flask_cronjobs.report.findings import Finding
 from flask_cronjobs.state import State, state_of
 from flask_cronjobs.store import create_tables
@@ -220,63 +212,19 @@ def test_a_pool_of_one_is_a_warning(on_postgresql: Flask) -> None:
     assert findings["pooler"].level == "ok"
 
 
-def test_a_pooler_is_known_by_the_process_id_that_it_tells(on_postgresql: Flask) -> None:
-    """PgBouncer gives its clients an id of its own, which is no server process's."""
+def test_a_pooler_is_no_trouble_once_psycopg_is_set_for_it(
+    on_postgresql: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_database, "is_pooled", lambda connection: True)
     with state_of(on_postgresql).engine.connect() as connection:
         driver = connection.connection.driver_connection
         assert driver is not None
-        (finding,) = _pooler(connection, driver.info.backend_pid + 1)
+        (finding,) = doctor_database._pooler(connection)
         assert finding.level == "warning"
         assert "prepare_threshold" in finding.todo
         driver.prepare_threshold = None
-        (finding,) = _pooler(connection, driver.info.backend_pid + 1)
+        (finding,) = doctor_database._pooler(connection)
         assert finding.level == "ok"
-
-
-@pytest.fixture
-def pgbouncer_url(postgresql_url: str, tmp_path: Path) -> Iterator[str]:
-    """The same database, through PgBouncer in transaction mode."""
-    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
-        pytest.skip("pgbouncer is not installed")
-    url = make_url(postgresql_url)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    config = tmp_path / "pgbouncer.ini"
-    target = f"host={url.host} port={url.port} dbname={url.database} user={url.username}"
-    config.write_text(
-        f"[databases]\n{url.database} = {target}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
-        f"listen_port = {port}\nauth_type = any\npool_mode = transaction\nunix_socket_dir =\n"
-    )
-    command = [program, "-q", str(config)]
-    user: dict[str, Any] = {}
-    if os.geteuid() == 0:
-        # It refuses to run as root.
-        nobody = pwd.getpwnam("nobody")
-        config = Path(tempfile.mkdtemp(prefix="pgbouncer-")) / "pgbouncer.ini"
-        config.write_text(Path(command[-1]).read_text())
-        config.parent.chmod(0o755)
-        command[-1] = str(config)
-        user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd="/", **user) as process:
-        try:
-            _wait_for(port)
-            yield url.set(host="127.0.0.1", port=port).render_as_string(False)
-        finally:
-            process.terminate()
-    if config.parent != tmp_path:
-        shutil.rmtree(config.parent)
-
-
-def _wait_for(port: int) -> None:
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.02)
-    raise TimeoutError("PgBouncer does not listen")
 
 
 @pytest.mark.pgbouncer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -241,15 +241,21 @@ def test_upkeep_is_tried_again_soon_after_trouble(
     jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper_module, "UPKEEP_AGAIN", 0.05)
-    calls: list[float] = []
+    calls: list[str] = []
 
-    def upkeep(books: Bookkeeping, counts: Counter[str]) -> None:
-        calls.append(time.monotonic())
-        if len(calls) == 1:
-            raise DatabaseTrouble("The database is locked.", transient=True)
-        thread = threading.current_thread()
-        assert isinstance(thread, Keeper)
-        thread.stop()
+    class Upkeep:
+        def each_minute(
+            self, books: Bookkeeping, counts: Counter[str], wake: Callable[[], None]
+        ) -> None:
+            calls.append("minute")
+            if len(calls) == 1:
+                raise DatabaseTrouble("The database is locked.", transient=True)
+            thread = threading.current_thread()
+            assert isinstance(thread, Keeper)
+            thread.stop()
 
-    work(state_of(), WorkOptions("web:1", until=time.monotonic() + 10, upkeep=upkeep))
-    assert len(calls) == 2
+        def end(self, books: Bookkeeping, counts: Counter[str]) -> None:
+            calls.append("end")
+
+    work(state_of(), WorkOptions("web:1", until=time.monotonic() + 30, upkeep=Upkeep()))
+    assert calls == ["minute", "minute", "end"]

@@ -33,7 +33,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("hand", "warden", "reclaim", "scheduling"),
     ("keeper",),
     ("worker",),
-    ("workers", "ping"),
+    ("workers", "ping", "listener"),
     ("tick",),
     ("resident",),
     ("admin",),

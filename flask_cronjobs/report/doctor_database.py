@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Inspector, Table, inspect, text
 from sqlalchemy.pool import QueuePool
 
 from ..models import Base
+from ..store.notify import is_pooled
 from .findings import Finding
 from .reader import Reader
 
@@ -79,22 +80,18 @@ def _journal(reader: Reader) -> Finding:
 
 
 def _postgresql(reader: Reader) -> Iterator[Finding]:
-    row = reader.rows(text("SELECT pg_backend_pid() AS pid, pg_is_in_recovery() AS standby"))[0]
-    if row.standby:
+    if reader.rows(text("SELECT pg_is_in_recovery() AS standby"))[0].standby:
         what = "The database is a standby: nothing can be written to it, so no job can run"
         yield Finding("read-only", "error", what, "Point SQLALCHEMY_DATABASE_URI at the primary.")
-    yield from _pooler(reader.connection, row.pid)
+    yield from _pooler(reader.connection)
 
 
-def _pooler(connection: Connection, backend: int) -> Iterator[Finding]:
-    """Whether a pooler such as PgBouncer stands between, and whether psycopg is set for it.
-
-    The server told the client its process id when they met. A pooler tells one of its own.
-    """
-    driver: Any = connection.connection.driver_connection
-    if driver.info.backend_pid == backend:
+def _pooler(connection: Connection) -> Iterator[Finding]:
+    """Whether a pooler such as PgBouncer stands between, and whether psycopg is set for it."""
+    if not is_pooled(connection):
         yield Finding("pooler", "ok", "no pooler stands before PostgreSQL")
         return
+    driver: Any = connection.connection.driver_connection
     if driver.prepare_threshold is None:
         yield Finding("pooler", "ok", "a pooler stands before PostgreSQL; psycopg is set for it")
         return

@@ -41,12 +41,17 @@ class Ticks:
     def __init__(self, books: Bookkeeping) -> None:
         self._books = books
 
-    def begin(self, worker: str, host: str, pid: int) -> TickRow:
+    def begin(self, worker: str, host: str, pid: int, listening: bool = False) -> TickRow:
         """Insert the row of a tick that begins."""
         statement = (
             insert(JobTick)
             .values(
-                worker=worker, host=host, pid=pid, started_at=database_now(), seen_at=database_now()
+                worker=worker,
+                host=host,
+                pid=pid,
+                started_at=database_now(),
+                seen_at=database_now(),
+                listening=listening,
             )
             .returning(JobTick.id, JobTick.started_at)
         )

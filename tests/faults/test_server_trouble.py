@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,23 +14,12 @@ from sqlalchemy import make_url
 
 from tests.faults import support
 from tests.faults.support import Site
-from tests.postgres import LocalServer, free_port, user_of_servers
+from tests.postgres import LocalServer, user_of_servers
 from tests.processes.support import wait_until
 
 CUT = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
-BOUNCER = """
-[databases]
-* = host=127.0.0.1 port={server} user=postgres
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = {port}
-unix_socket_dir =
-auth_type = any
-pool_mode = transaction
-default_pool_size = 4
 """
 
 
@@ -185,45 +172,10 @@ def fill_tablespace(site: Site, folder: Path) -> None:
                 admin.execute(fill)
 
 
-@pytest.fixture
-def bouncer(site: Site, tmp_path: Path) -> Iterator[str]:
-    """The site's URL by way of PgBouncer in transaction mode."""
-    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None and os.geteuid() == 0:
-        for command in (["update"], ["install", "--yes", "pgbouncer"]):
-            subprocess.run(["apt-get", "--quiet", *command], capture_output=True)
-        program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
-        pytest.skip("pgbouncer is not installed, and cannot be")
-    port, url = free_port(), make_url(site.url)
-    config = tmp_path / "pgbouncer.ini"
-    config.write_text(BOUNCER.format(server=url.port, port=port))
-    for folder in (config, tmp_path, *tmp_path.parents):
-        if folder == Path(tempfile.gettempdir()):
-            break
-        folder.chmod(0o755)
-    process = subprocess.Popen(
-        [program, str(config)], stderr=subprocess.DEVNULL, **user_of_servers()
-    )
-    via = url.set(port=port)
-    try:
-        wait_until(lambda: answers(plain(via.render_as_string(False))))
-        yield via.render_as_string(False)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def answers(url: str) -> bool:
-    try:
-        psycopg.connect(url).close()
-    except psycopg.OperationalError:
-        return False
-    return True
-
-
 @pytest.mark.pgbouncer
-def test_everything_works_by_way_of_pgbouncer_in_transaction_mode(site: Site, bouncer: str) -> None:
+def test_everything_works_by_way_of_pgbouncer_in_transaction_mode(
+    site: Site, pgbouncer_url: str
+) -> None:
     notes = site.enqueue_many("note", [{}] * 30)
     site.enqueue_many("effect", [{"key": str(n % 3)} for n in range(6)])
     atomic = site.enqueue_many("atomic_entry", [{"label": str(n)} for n in range(5)])
@@ -231,7 +183,7 @@ def test_everything_works_by_way_of_pgbouncer_in_transaction_mode(site: Site, bo
     site.enqueue("fail", {"attempts": 1})
     site.enqueue("kill_self", {"attempts": 1}, priority=-1)
     site.config["SQLALCHEMY_ENGINE_OPTIONS"] = {"connect_args": {"prepare_threshold": None}}
-    site.env["JOBS_APP_DATABASE"] = bouncer
+    site.env["JOBS_APP_DATABASE"] = pgbouncer_url
     ticks = [site.start_tick() for _ in range(3)]
     codes = sorted(tick.wait().returncode for tick in ticks)
     assert codes == [-9, 0, 0], [tick.errors for tick in ticks]

@@ -1,0 +1,278 @@
+"""``flask jobs work`` from within: a commit on PostgreSQL wakes it, else it looks by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import event, make_url, select
+from sqlalchemy.orm import Session
+
+from flask_cronjobs import CronJobs, enqueueing
+from flask_cronjobs import keeper as keeper_module
+from flask_cronjobs import listener as listener_module
+from flask_cronjobs.keeper import Keeper
+from flask_cronjobs.models import JobRun, JobTick
+from flask_cronjobs.resident import serve
+from flask_cronjobs.state import state_of
+from flask_cronjobs.store.clock import database_now
+from flask_cronjobs.store.notify import CHANNEL, Notifications, wake_listeners
+from flask_cronjobs.tick import TickOptions
+
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+CUT_LISTENERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
+
+
+@pytest.fixture(autouse=True)
+def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
+    """An app context around the whole test, as in a shell."""
+    with app.app_context():
+        yield
+
+
+@pytest.fixture
+def resident(app: Flask, jobs: CronJobs) -> Iterator[Callable[[], None]]:
+    """Start a resident worker in a thread; it ends with the test."""
+    threads: list[threading.Thread] = []
+
+    def start() -> None:
+        state = state_of()
+        thread = threading.Thread(target=serve, args=(state, TickOptions(workers=1)))
+        thread.start()
+        threads.append(thread)
+
+    yield start
+    for keeper in [each for each in threading.enumerate() if isinstance(each, Keeper)]:
+        keeper.stop()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def statuses(db: SQLAlchemy) -> list[str]:
+    db.session.rollback()
+    return list(db.session.scalars(select(JobRun.status).order_by(JobRun.id)))
+
+
+def ticks(db: SQLAlchemy) -> list[JobTick]:
+    db.session.rollback()
+    return list(db.session.scalars(select(JobTick).order_by(JobTick.id)))
+
+
+def begun(db: SQLAlchemy) -> bool:
+    """Whether the worker has looked for runs, in vain, and waits."""
+    return bool(ticks(db)) and all(
+        each._dry_at is not None for each in threading.enumerate() if isinstance(each, Keeper)
+    )
+
+
+def add_tick(db: SQLAlchemy, age: float = 0, finished: bool = False) -> None:
+    """Add the row of a resident worker that listens."""
+    at = database_now(-age)
+    row = JobTick(worker="web:1", host="web", pid=1, started_at=at, seen_at=at, listening=True)
+    if finished:
+        row.finished_at = database_now()
+    db.session.add(row)
+    db.session.commit()
+
+
+@pytest.fixture
+def stranger(database_url: str) -> Iterator[psycopg.Connection]:
+    """A connection of somebody else's that listens."""
+    url = make_url(database_url).set(drivername="postgresql").render_as_string(False)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
+        yield connection
+
+
+def heard(connection: psycopg.Connection) -> int:
+    # What was sent before this answer came with it or before it.
+    connection.execute("SELECT 1")
+    return len(list(connection.notifies(timeout=0)))
+
+
+@on_postgresql
+class TestOnPostgreSQL:
+    def test_a_commit_wakes_it_at_once(
+        self,
+        jobs: CronJobs,
+        db: SQLAlchemy,
+        resident: Callable[[], None],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(keeper_module, "POLL", 3600.0)
+
+        @jobs.task
+        def note() -> None: ...
+
+        resident()
+        until(lambda: begun(db))
+        assert [row.listening for row in ticks(db)] == [True]
+        note.enqueue()
+        assert statuses(db) == []  # Rolled back, and nobody the wiser.
+        state_of().waking.close(0)
+        note.enqueue()
+        db.session.commit()
+        until(lambda: statuses(db) == ["succeeded"])
+
+    def test_one_whose_connection_was_cut_listens_again(
+        self,
+        jobs: CronJobs,
+        db: SQLAlchemy,
+        resident: Callable[[], None],
+        stranger: psycopg.Connection,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(keeper_module, "POLL", 3600.0)
+        monkeypatch.setattr(listener_module, "AGAIN", 0.05)
+
+        @jobs.task
+        def note() -> None: ...
+
+        resident()
+        until(lambda: begun(db))
+        listeners = f"{CUT_LISTENERS} AND pid <> pg_backend_pid()"
+        pids = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
+        before = set(stranger.execute(pids).fetchall())
+        stranger.execute(listeners)
+        until(lambda: set(stranger.execute(pids).fetchall()) - before)
+        note.enqueue()
+        db.session.commit()
+        until(lambda: statuses(db) == ["succeeded"])
+
+    def test_nobody_is_notified_where_nobody_listens(
+        self, jobs: CronJobs, db: SQLAlchemy, stranger: psycopg.Connection
+    ) -> None:
+        add_tick(db, age=300)
+        add_tick(db, finished=True)
+        jobs.tick()
+        assert not wake_listeners(db.session)
+        db.session.commit()
+        assert heard(stranger) == 0
+
+    def test_listeners_are_notified_by_the_commit_and_not_before(
+        self, db: SQLAlchemy, stranger: psycopg.Connection
+    ) -> None:
+        add_tick(db)
+        assert wake_listeners(db.session)
+        assert heard(stranger) == 0
+        db.session.commit()
+        assert heard(stranger) == 1
+
+    def test_many_enqueues_notify_once(
+        self,
+        jobs: CronJobs,
+        db: SQLAlchemy,
+        stranger: psycopg.Connection,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(enqueueing, "WAKE_AGAIN", 3600.0)
+
+        @jobs.task
+        def note() -> None: ...
+
+        add_tick(db)
+        note.using(delay=5, commit=True).enqueue()
+        assert heard(stranger) == 0
+        for _ in range(5):
+            note.using(commit=True).enqueue()
+            note.using(commit=True).enqueue_many([{}, {}])
+        assert heard(stranger) == 1
+
+    def test_whether_anybody_listens_is_not_asked_at_each_enqueue(
+        self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(enqueueing, "ASK_AGAIN", 3600.0)
+
+        @jobs.task
+        def note() -> None: ...
+
+        asked: list[str] = []
+
+        @event.listens_for(db.engine, "before_cursor_execute")
+        def count(connection: object, cursor: object, statement: str, *rest: object) -> None:
+            if "pg_notify" in statement:
+                asked.append(statement)
+
+        for _ in range(5):
+            note.using(commit=True).enqueue()
+        assert len(asked) == 1
+
+    def test_a_transaction_of_two_phases_is_left_alone(self, db: SQLAlchemy) -> None:
+        add_tick(db)
+        with Session(db.engine, twophase=True) as session:
+            assert not wake_listeners(session)
+
+    def test_nobody_listens_through_a_pooler(self, app: Flask, pgbouncer_url: str) -> None:
+        bounced = Flask("bounced")
+        bounced.config["SQLALCHEMY_DATABASE_URI"] = pgbouncer_url
+        db = SQLAlchemy(bounced)
+        with bounced.app_context():
+            notifications = Notifications(db.engine)
+            assert not notifications.listen()
+            notifications.close()
+            db.engine.dispose()
+
+    def test_a_worker_behind_a_pooler_looks_by_itself(
+        self,
+        jobs: CronJobs,
+        db: SQLAlchemy,
+        resident: Callable[[], None],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(Notifications, "listen", lambda self: False)
+
+        @jobs.task
+        def note() -> None: ...
+
+        resident()
+        until(lambda: begun(db))
+        assert [row.listening for row in ticks(db)] == [False]
+        note.using(commit=True).enqueue()
+        until(lambda: statuses(db) == ["succeeded"])
+
+
+@on_sqlite
+def test_on_sqlite_it_looks_by_itself(
+    jobs: CronJobs, db: SQLAlchemy, resident: Callable[[], None]
+) -> None:
+    @jobs.task
+    def note() -> None: ...
+
+    resident()
+    until(lambda: begun(db))
+    assert [row.listening for row in ticks(db)] == [False]
+    note.using(commit=True).enqueue()
+    until(lambda: statuses(db) == ["succeeded"])
+
+
+def test_its_last_minute_is_finished_when_it_stops(
+    jobs: CronJobs, db: SQLAlchemy, resident: Callable[[], None]
+) -> None:
+    @jobs.task
+    def note() -> None: ...
+
+    resident()
+    note.using(commit=True).enqueue()
+    until(lambda: statuses(db) == ["succeeded"])
+    (row,) = ticks(db)
+    assert row.finished_at is None
+    for keeper in [each for each in threading.enumerate() if isinstance(each, Keeper)]:
+        keeper.stop()
+    until(lambda: ticks(db)[0].finished_at is not None)
+    (row,) = ticks(db)
+    assert row.succeeded == 1
