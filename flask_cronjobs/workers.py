@@ -34,6 +34,7 @@ class _Child:
     pid: int
     pipe: int
     unread: bytes = b""
+    orderly: bool = False
 
 
 def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]:
@@ -97,9 +98,10 @@ def _live(state: State, options: WorkOptions, writer: int) -> int:
             handle_signals=options.may_kill,
         )
     except CronJobsError as error:
-        _write(writer, {"error": str(error)})
+        _write(writer, {"end": [str(error)]})
         passing = isinstance(error, DatabaseTrouble) and error.transient
         return 1 if passing else HOPELESS
+    _write(writer, {"end": []})
     return 0
 
 
@@ -142,7 +144,7 @@ class _Crew:
                     return child
                 *lines, child.unread = (child.unread + chunk).split(b"\n")
                 for line in lines:
-                    self._hear(json.loads(line))
+                    self._hear(child, json.loads(line))
         return None
 
     def stop(self) -> None:
@@ -153,9 +155,10 @@ class _Crew:
             with suppress(ProcessLookupError):
                 os.kill(key.data.pid, number)
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        if "error" in message:
-            self.errors.append(message["error"])
+    def _hear(self, child: _Child, message: dict[str, Any]) -> None:
+        if "end" in message:
+            child.orderly = True
+            self.errors += message["end"]
             return
         outcome = Outcome(**message["outcome"])
         self.counts[outcome.kind] += 1
@@ -165,6 +168,8 @@ class _Crew:
 def _wait(child: _Child) -> int:
     _, status = os.waitpid(child.pid, 0)
     ended = os.waitstatus_to_exitcode(status)
+    if not child.orderly:
+        ended = 1  # Whatever its status says: a handler may have called os._exit(0).
     if ended != 0:
         logger.error("The worker process %d ended before its time", child.pid)
     return ended

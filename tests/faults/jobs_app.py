@@ -7,11 +7,51 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
-from flask_cronjobs import current_run
-from tests.processes.jobs_app import AGAIN, Entry, create_app, db, jobs, say
+from flask import Flask
 
-__all__ = ["create_app"]
+from flask_cronjobs import current_run, tick_finished
+from tests.processes import jobs_app
+from tests.processes.jobs_app import AGAIN, Entry, db, jobs, say
+
+#: How many connections the app holds in its pool when its tick begins, by this variable.
+CONNECTED = "JOBS_APP_CONNECTED"
+
+
+def create_app() -> Flask:
+    """The app of the process tests, as the environment says."""
+    app = jobs_app.create_app()
+    number = int(os.environ.get(CONNECTED, "0"))
+    if number:
+
+        def say_again(sender: Flask, **details: Any) -> None:
+            say_backends(number)
+
+        with app.app_context():
+            say_backends(number)
+        tick_finished.connect(say_again, app, weak=False)
+    return app
+
+
+def say_backends(number: int) -> None:
+    """Say ``connected``, and which server processes are behind the pool's connections."""
+    connections = [db.engine.connect() for _ in range(number)]
+    backends = [
+        each.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() for each in connections
+    ]
+    for each in connections:
+        each.close()
+    say("connected", backends=sorted(backends))
+
+
+@jobs.task(retry=AGAIN)
+def entry_of_backend(label: str) -> None:
+    """Insert an `Entry`, commit it, and say which server process did it."""
+    db.session.add(Entry(label=label, run_id=current_run.id))
+    backend = db.session.connection().exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+    db.session.commit()
+    say("note", backend=backend)
 
 
 @jobs.task(retry=AGAIN)
@@ -20,6 +60,17 @@ def hold_the_interpreter(seconds: int = 600) -> None:
     say("begun")
     if current_run.attempt == 1:
         ctypes.PyDLL(None).sleep(seconds)
+    say("ended")
+
+
+@jobs.task(retry=AGAIN)
+def end_process(how: str) -> None:
+    """At the first attempt, end the process: by ``os._exit`` with a status, or by a crash in C."""
+    say("begun")
+    if current_run.attempt == 1:
+        if how == "crash":
+            ctypes.string_at(0)
+        os._exit(int(how))
     say("ended")
 
 

@@ -1,0 +1,337 @@
+"""The bookkeeping connection: whose isolation it has, what it tries again, and what it lets go."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, event, insert, make_url, text
+
+from flask_cronjobs.errors import SetupError
+from flask_cronjobs.models import JobRun
+from flask_cronjobs.store import connection as connection_module
+from flask_cronjobs.store import create_tables
+from flask_cronjobs.store.dialect import dialect_of
+from tests.postgres import LocalServer, Server
+from tests.store.kit import Kit
+
+on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+#: What an app may have set; SQLite has READ UNCOMMITTED in the place of REPEATABLE READ.
+ENGINES: dict[str, dict[str, Any]] = {
+    "autocommit": {"isolation_level": "AUTOCOMMIT"},
+    "repeatable read": {"isolation_level": "REPEATABLE READ"},
+    "serializable": {"isolation_level": "SERIALIZABLE"},
+}
+#: As above, but by the server's own default, for all connections.
+SERVER = {"connect_args": {"options": "-c default_transaction_isolation=serializable"}}
+TRANSIENT = ["40001", "40P01", "55P03", "57014", "25006", "25P03", "25P04", "57P01"]
+
+
+@pytest.fixture
+def options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The engine options of the app."""
+    return dict(getattr(request, "param", {}))
+
+
+@pytest.fixture
+def kit(database_url: str, options: dict[str, Any]) -> Iterator[Kit]:
+    """The store on an engine with options of a test's choice."""
+    if database_url.startswith("sqlite") and "REPEATABLE READ" in options.values():
+        options = {"isolation_level": "READ UNCOMMITTED"}
+    engine = create_engine(database_url, **options)
+    create_tables(engine)
+    made = Kit(engine)
+    yield made
+    made.close()
+
+
+any_engine = pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES, indirect=True)
+
+
+def insert_run(connection: Connection) -> None:
+    connection.execute(insert(JobRun).values(job_type="task"))
+
+
+def errors_of(engine: Engine) -> list[BaseException]:
+    """Every error that the database will answer with from now on, also those tried again."""
+    heard: list[BaseException] = []
+
+    def hear(context: Any) -> None:
+        heard.append(context.original_exception)
+
+    event.listen(engine, "handle_error", hear)
+    return heard
+
+
+def fail_with(connection: Connection, code: str) -> None:
+    """Fail in the database, as PostgreSQL does with this SQLSTATE."""
+    connection.exec_driver_sql(
+        f"DO $$ BEGIN RAISE EXCEPTION 'trouble' USING ERRCODE = '{code}'; END $$"
+    )
+
+
+class TestIsolation:
+    @any_engine
+    def test_transaction_that_raises_leaves_nothing(self, kit: Kit) -> None:
+        def work(connection: Connection) -> None:
+            insert_run(connection)
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            kit.books.transaction(work)
+        assert kit.all_rows() == []
+        kit.books.transaction(insert_run)
+        assert len(kit.all_rows()) == 1
+
+    @any_engine
+    def test_statement_is_committed_at_once_and_sees_what_others_commit(self, kit: Kit) -> None:
+        other = kit.another()
+        count = text("SELECT count(*) FROM job_runs")
+        assert kit.books.rows(count)[0][0] == 0
+        other.books.rows(insert(JobRun).values(job_type="task").returning(JobRun.id))
+        assert kit.books.rows(count)[0][0] == 1
+        other.books.close()
+
+    @on_postgresql
+    @pytest.mark.parametrize(
+        "options", [*ENGINES.values(), SERVER], ids=[*ENGINES, "server"], indirect=True
+    )
+    def test_transaction_sees_what_others_commit_meanwhile(self, kit: Kit) -> None:
+        def work(connection: Connection) -> tuple[str, list[int]]:
+            count = text("SELECT count(*) FROM job_runs")
+            before = connection.execute(count).scalar_one()
+            kit.run()
+            level = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+            return level, [before, connection.execute(count).scalar_one()]
+
+        assert kit.books.transaction(work) == ("read committed", [0, 1])
+
+    @any_engine
+    def test_racing_workers_share_no_run_and_meet_no_serialization_failure(self, kit: Kit) -> None:
+        ids = kit.runs(40)
+        errors = errors_of(kit.engine)
+        assert race_to_the_end(kit) == ids
+        assert "40001" not in [getattr(error, "sqlstate", None) for error in errors]
+
+    @on_postgresql
+    @pytest.mark.parametrize("options", [SERVER], ids=["server"], indirect=True)
+    def test_serialization_failures_of_the_server_s_own_isolation_lose_no_run(
+        self, kit: Kit
+    ) -> None:
+        ids = kit.runs(40)
+        assert race_to_the_end(kit) == ids
+        assert {(row.status, row.attempts) for row in kit.all_rows()} == {("succeeded", 1)}
+
+
+def race_to_the_end(kit: Kit) -> list[int]:
+    """Four workers claim and finish until nothing is left; the ids that they claimed."""
+    claimed: list[int] = []
+    start = threading.Barrier(4)
+
+    def compete() -> None:
+        worker = kit.another()
+        start.wait()
+        with worker.books:
+            while claims := worker.claim(limit=3):
+                for claim in claims:
+                    claimed.append(claim.id)
+                    assert worker.finish(claim)
+
+    threads = [threading.Thread(target=compete) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(claimed)
+
+
+@on_postgresql
+class TestTriedAgain:
+    @pytest.mark.parametrize("code", TRANSIENT)
+    def test_whole_transaction_runs_again(self, kit: Kit, code: str) -> None:
+        tries: list[str] = []
+
+        def work(connection: Connection) -> None:
+            insert_run(connection)
+            tries.append(code)
+            if len(tries) <= 2:
+                fail_with(connection, code)
+            insert_run(connection)
+
+        kit.books.transaction(work)
+        assert len(tries) == 3
+        assert len(kit.all_rows()) == 2
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"connect_args": {"options": "-c deadlock_timeout=50ms"}}],
+        ids=[""],
+        indirect=True,
+    )
+    def test_both_of_a_real_deadlock_come_to_their_end(self, kit: Kit) -> None:
+        one, two = kit.runs(2)
+        both = threading.Barrier(2)
+        tries: list[int] = []
+
+        def take(first: int, second: int) -> None:
+            mine: list[int] = []
+
+            def work(connection: Connection) -> None:
+                mine.append(first)
+                tries.append(first)
+                take_one(connection, first)
+                if len(mine) == 1:
+                    both.wait(60)
+                take_one(connection, second)
+
+            with kit.another().books as books:
+                books.transaction(work)
+
+        threads = [threading.Thread(target=take, args=ids) for ids in ((one, two), (two, one))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [row.priority for row in kit.all_rows()] == [2, 2]
+        assert len(tries) > 2
+
+    def test_connection_that_is_refused_without_a_code_is_tried_again(self, kit: Kit) -> None:
+        refused: list[int] = []
+
+        def refuse(*ignored: object) -> None:
+            if len(refused) < 3:
+                refused.append(1)
+                raise psycopg.OperationalError("connection refused")
+
+        event.listen(kit.engine, "do_connect", refuse)
+        assert kit.books.rows(text("SELECT 1 AS one"))[0].one == 1
+        assert len(refused) == 3
+
+    def test_place_for_a_connection_is_waited_for(
+        self, kit: Kit, postgres_server: Server, postgresql_url: str
+    ) -> None:
+        """The server says too_many_connections, which reaches us without its SQLSTATE."""
+        if not isinstance(postgres_server, LocalServer):
+            pytest.skip("roles are made on a server of our own only")
+        database = make_url(postgresql_url).database
+        role = f"guest_of_{database}"
+        url = make_url(postgresql_url).set(username=role)
+        kit.sql(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1")
+        asked: list[int] = []
+        engine = create_engine(url)
+        holder = psycopg.connect(url.set(drivername="postgresql").render_as_string(False))
+
+        def ask(*ignored: object) -> None:
+            asked.append(1)
+            if len(asked) == 3:
+                holder.close()
+
+        event.listen(engine, "do_connect", ask)
+        try:
+            with Kit(engine).books as books:
+                assert books.rows(text("SELECT 1 AS one"))[0].one == 1
+            assert len(asked) >= 3
+        finally:
+            holder.close()
+            engine.dispose()
+            kit.sql(f"DROP ROLE {role}")
+
+    @pytest.mark.parametrize(
+        ("code", "emptied"), [("25006", True), ("25P03", True), ("57P01", True), ("40001", False)]
+    )
+    def test_trouble_with_the_server_empties_the_app_s_pool(
+        self, kit: Kit, code: str, emptied: bool
+    ) -> None:
+        """What else the pool holds goes to the same server that went away or turned read-only."""
+        before = backend(kit.engine)
+        assert backend(kit.engine) == before
+        tries: list[int] = []
+
+        def work(connection: Connection) -> None:
+            tries.append(1)
+            if len(tries) == 1:
+                fail_with(connection, code)
+
+        kit.books.transaction(work)
+        assert (backend(kit.engine) != before) == emptied
+
+
+def take_one(connection: Connection, run_id: int) -> None:
+    connection.execute(
+        text("UPDATE job_runs SET priority = priority + 1 WHERE id = :id"), {"id": run_id}
+    )
+
+
+def backend(engine: Engine) -> int:
+    """The server process behind the connection that the pool gives."""
+    with engine.connect() as connection:
+        pid: int = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        return pid
+
+
+@on_sqlite
+class TestSQLite:
+    def test_lock_of_another_writer_is_waited_for_beyond_the_busy_timeout(
+        self, kit: Kit, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connection_module, "SQLITE_BUSY", 0.02)
+        path = make_url(kit.engine.url).database or ""
+        holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        holder.execute("BEGIN IMMEDIATE")
+        heard: list[BaseException] = []
+
+        def hear(context: Any) -> None:
+            heard.append(context.original_exception)
+            if len(heard) == 3:
+                holder.execute("COMMIT")
+
+        event.listen(kit.engine, "handle_error", hear)
+        tries: list[int] = []
+
+        def work(connection: Connection) -> None:
+            tries.append(1)
+            insert_run(connection)
+
+        kit.books.transaction(work)
+        holder.close()
+        assert [str(error) for error in heard] == ["database is locked"] * 3
+        assert (len(tries), len(kit.all_rows())) == (1, 1)
+
+    def test_transaction_that_reads_before_it_writes_is_not_overtaken(self, kit: Kit) -> None:
+        """A deferred one would fail at its write, since another has written since its read."""
+        run_id = kit.run()
+        tries: list[int] = []
+        overtaken = threading.Event()
+
+        def overtake() -> None:
+            with kit.another().books as books:
+                books.rows(text("UPDATE job_runs SET priority = 5"))
+            overtaken.set()
+
+        thread = threading.Thread(target=overtake)
+
+        def work(connection: Connection) -> None:
+            tries.append(1)
+            connection.execute(text("SELECT priority FROM job_runs")).all()
+            if len(tries) == 1:
+                thread.start()
+                assert not overtaken.wait(0.3)
+            take_one(connection, run_id)
+
+        kit.books.transaction(work)
+        thread.join()
+        assert len(tries) == 1
+        assert kit.row(run_id).priority == 5
+
+    def test_sqlite_too_old_for_returning_is_refused(
+        self, kit: Kit, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
+        with pytest.raises(SetupError, match=r"needs 3\.35\.0 or later"):
+            dialect_of(kit.engine)
