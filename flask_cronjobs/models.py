@@ -123,8 +123,8 @@ class JobRun(Base):
         _partial(
             "uq_job_runs_concurrency",
             "concurrency_key",
-            "concurrency_slot",
-            where="concurrency_slot IS NOT NULL",
+            "concurrency_share",
+            where="concurrency_share IS NOT NULL",
             unique=True,
         ),
         _partial("ix_job_runs_lease", "locked_until", where=RUNNING),
@@ -149,8 +149,9 @@ class JobRun(Base):
             name="ck_job_runs_attempts",
         ),
         CheckConstraint(
-            "(status = 'running' AND concurrency_key IS NOT NULL) = (concurrency_slot IS NOT NULL)",
-            name="ck_job_runs_concurrency_slot",
+            "(status = 'running' AND concurrency_key IS NOT NULL)"
+            " = (concurrency_share IS NOT NULL)",
+            name="ck_job_runs_concurrency_share",
         ),
         CheckConstraint(
             "(concurrency_key IS NULL) = (concurrency_limit IS NULL)",
@@ -197,7 +198,7 @@ class JobRun(Base):
     concurrency_key: Mapped[str | None] = mapped_column(String)
     concurrency_limit: Mapped[int | None] = mapped_column(Integer)
     """How many runs of the key may run at once."""
-    concurrency_slot: Mapped[int | None] = mapped_column(Integer)
+    concurrency_share: Mapped[int | None] = mapped_column(Integer)
     """Which share of the key this run holds while it runs, from 1."""
     cancel_requested_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)

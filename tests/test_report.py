@@ -86,7 +86,7 @@ def test_verdict_is_overdue_when_work_waits_though_ticks_come(state: State, rows
 def test_runs_behind_a_full_concurrency_key_are_not_overdue(state: State, rows: Rows) -> None:
     rows.tick()
     key: dict[str, Any] = {"concurrency_key": "user:1", "concurrency_limit": 1}
-    rows.run("running", **key, concurrency_slot=1)
+    rows.run("running", **key, concurrency_share=1)
     rows.run(age=3600, **key)
     assert report.verdict(state).ok
     rows.run(age=3600, concurrency_key="user:2", concurrency_limit=1)

@@ -68,11 +68,11 @@ IMPOSSIBLE_RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "negative attempts": ("ck_job_runs_attempts", {"attempts": -1}),
     "no attempt at all": ("ck_job_runs_attempts", {"max_attempts": 0}),
     "share without running": (
-        "ck_job_runs_concurrency_slot",
-        {"concurrency_key": "key", "concurrency_limit": 1, "concurrency_slot": 1},
+        "ck_job_runs_concurrency_share",
+        {"concurrency_key": "key", "concurrency_limit": 1, "concurrency_share": 1},
     ),
     "running with a key but no share": (
-        "ck_job_runs_concurrency_slot",
+        "ck_job_runs_concurrency_share",
         {"status": "running", "concurrency_key": "key", "concurrency_limit": 1, **LOCK},
     ),
     "key without a limit": ("ck_job_runs_concurrency_limit", {"concurrency_key": "key"}),
@@ -131,7 +131,7 @@ def test_impossible_row_is_refused(engine: Engine, case: str) -> None:
         {"idempotency_key": "key"},
         {
             "status": "running", "concurrency_key": "key", "concurrency_limit": 2,
-            "concurrency_slot": 1, **LOCK,
+            "concurrency_share": 1, **LOCK,
         },
     ],
     ids=["slot", "idempotency key", "share"],

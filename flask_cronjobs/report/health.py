@@ -62,7 +62,7 @@ def waiting(before: datetime) -> tuple[Query, Query]:
 def _keyed(before: datetime) -> Query:
     full = (
         select(RUNS.c.concurrency_key.label("key"), func.count().label("taken"))
-        .where(RUNS.c.concurrency_slot.is_not(None))
+        .where(RUNS.c.concurrency_share.is_not(None))
         .group_by(RUNS.c.concurrency_key)
         .cte("taken")
     )

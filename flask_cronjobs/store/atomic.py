@@ -24,7 +24,7 @@ def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
             error_type=None,
             locked_by=None,
             locked_until=None,
-            concurrency_slot=None,
+            concurrency_share=None,
         )
         .returning(JobRun.id)
         .execution_options(synchronize_session=False)

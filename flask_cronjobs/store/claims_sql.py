@@ -62,7 +62,7 @@ def _record(d: Dialect) -> str:
         last_error = CASE WHEN o.kind = 'released' THEN job_runs.last_error ELSE o.error END,
         error_type = CASE WHEN o.kind = 'released' THEN job_runs.error_type ELSE o.error_type END,
         result = {d.json("o.result")},
-        locked_by = NULL, locked_until = NULL, concurrency_slot = NULL, updated_at = {d.now}
+        locked_by = NULL, locked_until = NULL, concurrency_share = NULL, updated_at = {d.now}
     FROM {d.table("outcomes", **_OUTCOME_COLUMNS)} AS o
     WHERE job_runs.id = o.id AND job_runs.locked_by = o.token AND (job_runs.{RUNNING}) IS TRUE
         AND (COALESCE(o.reclaimed, 0) = 0 OR job_runs.locked_until <= {d.now})
@@ -145,13 +145,13 @@ def _keyed(d: Dialect) -> str:
             (SELECT min(share) FROM (
                 SELECT 1 AS share
                 UNION ALL
-                SELECT concurrency_slot + 1 FROM job_runs
-                WHERE concurrency_key = head.key AND concurrency_slot IS NOT NULL
+                SELECT concurrency_share + 1 FROM job_runs
+                WHERE concurrency_key = head.key AND concurrency_share IS NOT NULL
              ) AS possible
              WHERE share <= (SELECT concurrency_limit FROM job_runs WHERE id = head.id)
                 AND NOT EXISTS (
                     SELECT 1 FROM job_runs AS taken
-                    WHERE taken.concurrency_key = head.key AND taken.concurrency_slot = share
+                    WHERE taken.concurrency_key = head.key AND taken.concurrency_share = share
                 )) AS share
         FROM head WHERE head.id IS NOT NULL
     ),
@@ -208,7 +208,7 @@ def _claim(d: Dialect) -> str:
     UPDATE job_runs SET
         status = 'running', attempts = job_runs.attempts + 1,
         locked_by = :token, locked_until = {d.later(":lease")},
-        concurrency_slot = chosen.share, started_at = {d.now}, updated_at = {d.now},
+        concurrency_share = chosen.share, started_at = {d.now}, updated_at = {d.now},
         progress = NULL, progress_message = NULL
     FROM chosen WHERE job_runs.id = chosen.id
     RETURNING {returned}
@@ -270,7 +270,7 @@ _PROGRESS = f"""
 def _release_token(d: Dialect) -> str:
     return f"""
     UPDATE job_runs SET status = CASE WHEN attempts > 1 THEN 'failed' ELSE 'queued' END,
-        attempts = attempts - 1, locked_by = NULL, locked_until = NULL, concurrency_slot = NULL,
+        attempts = attempts - 1, locked_by = NULL, locked_until = NULL, concurrency_share = NULL,
         updated_at = {d.now}
     WHERE {RUNNING} AND locked_by = :token RETURNING id
     """

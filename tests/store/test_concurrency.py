@@ -28,7 +28,7 @@ def claim_all(kit: Kit) -> list[int]:
 def test_no_more_of_a_key_run_than_its_limit(kit: Kit, limit: int) -> None:
     ids = [keyed(kit, limit=limit) for _ in range(5)]
     assert claim_all(kit) == ids[:limit]
-    assert sorted(row.concurrency_slot or 0 for row in kit.all_rows())[-limit:] == list(
+    assert sorted(row.concurrency_share or 0 for row in kit.all_rows())[-limit:] == list(
         range(1, limit + 1)
     )
 
@@ -65,7 +65,7 @@ def test_lowest_free_share_is_taken(kit: Kit) -> None:
         keyed(kit, limit=3)
     one, two, _ = (kit.claim_one() for _ in range(3))
     kit.finish(two)
-    assert kit.row(kit.claim_one().id).concurrency_slot == 2
+    assert kit.row(kit.claim_one().id).concurrency_share == 2
     kit.finish(one)
     assert kit.claim() == ()
 

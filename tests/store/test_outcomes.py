@@ -13,7 +13,7 @@ from tests.store.kit import Kit, ago, now, outcome
 
 
 def is_unlocked(row: JobRun) -> bool:
-    return (row.locked_by, row.locked_until, row.concurrency_slot) == (None, None, None)
+    return (row.locked_by, row.locked_until, row.concurrency_share) == (None, None, None)
 
 
 @pytest.mark.parametrize("result", [None, 0, "", False, [1, {"a": "é"}], {"a": None}])

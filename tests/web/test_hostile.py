@@ -81,7 +81,7 @@ def hostile(
             "concurrency_limit": 1,
         }
         if status == "running":
-            values |= {"locked_by": EVIL, "concurrency_slot": 1}
+            values |= {"locked_by": EVIL, "concurrency_share": 1}
         if status == "succeeded":
             values |= {"definition_id": definition}
         ids.append(add(status, attempts=1, **values))
