@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
+import re
+import select
 import signal
 import time
 from pathlib import Path
@@ -17,6 +20,11 @@ from tests.processes.jobs_app import AGAIN, Entry, db, jobs, say
 
 #: How many connections the app holds in its pool when its tick begins, by this variable.
 CONNECTED = "JOBS_APP_CONNECTED"
+
+
+if "FAKETIME" in os.environ:
+    # libfaketime lets the call that Python sleeps by fail where it leaves monotonic time alone.
+    time.sleep = lambda seconds: select.select([], [], [], seconds)  # type: ignore[assignment]
 
 
 def create_app() -> Flask:
@@ -61,6 +69,26 @@ def hold_the_interpreter(seconds: int = 600) -> None:
     if current_run.attempt == 1:
         ctypes.PyDLL(None).sleep(seconds)
     say("ended")
+
+
+@jobs.task(retry=AGAIN)
+def backtrack(seconds: float) -> None:
+    """Match a regular expression that backtracks, for twice as long each time, until *seconds*."""
+    say("begun")
+    length, took = 16, 0.0
+    while took < seconds:
+        length += 1
+        began = time.monotonic()
+        re.match("(a+)+$", "a" * length + "b")
+        took = time.monotonic() - began
+    say("ended")
+
+
+@jobs.task(retry=AGAIN, timeout=0.3)
+def too_long_in_c() -> None:
+    """Compute in C for longer than the timeout, where no exception can be raised."""
+    say("begun")
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 
 
 @jobs.task(retry=AGAIN)

@@ -113,6 +113,20 @@ def test_handler_that_swallows_its_timeout_is_ended_with_its_process(site: Site)
     }
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_handler_in_c_that_hears_no_timeout_is_ended_with_its_process(site: Site) -> None:
+    """It lets go of the interpreter's lock, and never comes back to be interrupted."""
+    site.config["CRONJOBS_LEASE"] = 300
+    bad = site.enqueue("too_long_in_c", priority=1, max_attempts=1)
+    neighbor = site.enqueue("note")
+    assert site.run_tick().returncode == 1
+    run = site.run(bad)
+    assert (run.status, run.error_type, run.attempts) == ("dead", "TimedOut", 1)
+    assert "its process was ended" in run.last_error
+    site.tick_here()
+    assert (site.run(neighbor).status, site.run(neighbor).attempts) == ("succeeded", 1)
+
+
 def test_neighbors_of_a_long_run_are_free_while_it_works(site: Site) -> None:
     gate = site.folder / "gate"
     site.enqueue_many("note", [{}] * 30, priority=2)
