@@ -66,6 +66,7 @@ class Keeper(threading.Thread):
         self._pace = Pace()
         self._claimed = 0
         self._dry_at: float | None = None
+        self._after = ""
         self._doubtful: str | None = None
         self._trouble_since: float | None = None
         self._upkeep_at = 0.0
@@ -167,6 +168,7 @@ class Keeper(threading.Thread):
             queues=self._options.queues,
             lease=self._state.settings.lease,
             alone=self._hand.held.keys() <= finished,
+            after=self._after,
         )
 
     def _exchange(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Exchange:
@@ -189,8 +191,12 @@ class Keeper(threading.Thread):
             self._warden.light_fuse()
         self._hand.give(exchange.claims)
         self._claimed += len(exchange.claims)
-        # Outcomes may have made room under a concurrency key: only a look without them is final.
-        dry = asked and not outcomes and not exchange.claims
+        # Outcomes may have made room under a concurrency key, and a look may have begun amid the
+        # keys: only one without either is final.
+        dry = asked and not outcomes and not exchange.claims and not self._after
+        if asked:
+            keys = [claim.concurrency_key for claim in exchange.claims if claim.concurrency_key]
+            self._after = keys[-1] if keys else ""
         self._dry_at = time.monotonic() if dry else None
 
     def _report(self, outcome: Outcome, recorded: bool) -> None:

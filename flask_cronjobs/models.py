@@ -221,6 +221,9 @@ _partial(
     JobRun.id,
     where=KEYED,
 )
+_partial(
+    "ix_job_runs_runnable_front", JobRun.priority.desc(), JobRun.run_at, JobRun.id, where=KEYED
+)
 
 
 class JobFailure(Base):

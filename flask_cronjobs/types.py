@@ -42,6 +42,7 @@ class Claim:
     scheduled_for: datetime
     idempotency_key: str | None = None
     definition_id: int | None = None
+    concurrency_key: str | None = None
 
 
 #: What an attempt came to. ``released`` gives the run back with its attempt not counted.
@@ -77,6 +78,7 @@ class ClaimRequest:
     """What a worker asks for: how many runs, of which tasks and queues, for how long a lease.
 
     ``alone`` allows the one claim of a retry: true only while the worker holds nothing else.
+    ``after`` is the concurrency key after which to go on where keys have to be looked through.
     """
 
     limit: int
@@ -85,6 +87,7 @@ class ClaimRequest:
     queues: tuple[str, ...] = ()
     lease: float = 120.0
     alone: bool = True
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)

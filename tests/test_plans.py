@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from flask_cronjobs.store import create_tables
+from flask_cronjobs.store import Bookkeeping, Claims, create_tables
 from flask_cronjobs.store.claims_sql import claim_statements
 from flask_cronjobs.store.definitions import _read
 from flask_cronjobs.store.dialect import dialect_of
+from flask_cronjobs.types import ClaimRequest
 from tests.postgres import Server
 
 FINISHED = 200_000
@@ -91,6 +92,15 @@ def filled(
         server.drop_database(url)
 
 
+@pytest.fixture
+def empty(database_url: str) -> Iterator[Engine]:
+    """A database without rows."""
+    engine = create_engine(database_url)
+    create_tables(engine)
+    yield engine
+    engine.dispose()
+
+
 @pytest.fixture(scope="module", params=["without statistics", "with statistics"])
 def engine(request: pytest.FixtureRequest, filled: Engine) -> Engine:
     """The filled database, before and after ANALYZE."""
@@ -127,6 +137,7 @@ def claim_parameters(engine: Engine) -> dict[str, Any]:
         "any_queue": True,
         "lease": 120.0,
         "alone": True,
+        "after": "",
         "outcomes": '[{"id": 1, "token": "host:1:y", "kind": "succeeded"}]',
     }
 
@@ -172,12 +183,47 @@ def test_due_definitions_use_their_index(engine: Engine) -> None:
 
 
 def test_claim_reads_few_pages_of_a_large_table(engine: Engine) -> None:
-    """On SQLite, which does not count pages, it takes few steps of the virtual machine."""
-    if engine.dialect.name == "postgresql":
-        assert pages_read_by_a_claim(engine) < 2000, (
-            "26 runs were to be had; the table has thousands"
+    assert cost_of_a_claim(engine) < 2000, "26 runs were to be had; the table has thousands"
+
+
+def add_keyed_runs(engine: Engine, key: str, count: int, run_at: str = "2026-01-01") -> None:
+    """Add runs with *key*, SQL that may use the number ``i``."""
+    cast = "::timestamptz" if engine.dialect.name == "postgresql" else ""
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO job_runs (job_type, run_at, concurrency_key, concurrency_limit)"
+                f" SELECT 'task', '{run_at} 00:00:00'{cast}, {key}, 1 FROM (WITH RECURSIVE n(i) AS"
+                f" (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) SELECT i FROM n) AS n"
+            )
         )
-        return
+        connection.execute(text("ANALYZE"))
+
+
+@pytest.mark.parametrize("run_at", ["2026-01-02", "2999-01-01"], ids=["due", "delayed"])
+def test_claim_costs_no_more_with_many_more_keys(empty: Engine, run_at: str) -> None:
+    """Delayed ones are stepped over in their index, at a twentieth of what a key would cost."""
+    add_keyed_runs(empty, "'key ' || i", 500, run_at)
+    few = cost_of_a_claim(empty)
+    add_keyed_runs(empty, "'more ' || i", 9_500, run_at)
+    assert cost_of_a_claim(empty) < 2 * few + 800
+
+
+def test_claim_costs_no_more_with_many_more_runs_of_a_busy_key(empty: Engine) -> None:
+    add_keyed_runs(empty, "'busy'", 1)
+    with Bookkeeping(empty) as books:
+        assert Claims(books).exchange([], ClaimRequest(1, "host:1:x", ("task",))).claims
+    add_keyed_runs(empty, "'busy'", 500)
+    add_keyed_runs(empty, "'key ' || i", 5_000, "2026-01-02")
+    few = cost_of_a_claim(empty)
+    add_keyed_runs(empty, "'busy'", 9_500)
+    assert cost_of_a_claim(empty) < 2 * few + 800
+
+
+def cost_of_a_claim(engine: Engine) -> int:
+    """In pages; on SQLite, which does not count them, in hundreds of its machine's steps."""
+    if engine.dialect.name == "postgresql":
+        return pages_read_by_a_claim(engine)
     statement = claim_statements(dialect_of(engine)).claim
     steps = 0
 
@@ -193,7 +239,7 @@ def test_claim_reads_few_pages_of_a_large_table(engine: Engine) -> None:
         connection.execute(statement, claim_parameters(engine)).all()
         raw.set_progress_handler(None, 0)
         connection.rollback()
-    assert steps < 1000, "a hundred instructions each"
+    return steps
 
 
 def pages_read_by_a_claim(engine: Engine) -> int:

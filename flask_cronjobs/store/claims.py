@@ -153,6 +153,7 @@ class Claims:
             "any_queue": not request.queues,
             "lease": request.lease,
             "alone": request.alone,
+            "after": request.after,
         }
 
     def _received(self, rows: Sequence[Row[Any]], token: str) -> Exchange:
@@ -174,6 +175,7 @@ class Claims:
             scheduled_for=self._dialect.moment(row.scheduled_for),
             idempotency_key=row.idempotency_key,
             definition_id=row.definition_id,
+            concurrency_key=row.concurrency_key,
         )
 
     @staticmethod

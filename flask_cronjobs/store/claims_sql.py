@@ -7,7 +7,8 @@ from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 
-from ..models import FREE, KEYED, RUNNABLE, RUNNING
+from ..models import RUNNING
+from .candidates_sql import free, keyed
 from .dialect import Dialect
 
 
@@ -96,75 +97,6 @@ def _failures(d: Dialect) -> str:
     """
 
 
-def _claimable(d: Dialect) -> str:
-    """Conditions that every claim has beside its partial index's own."""
-    return (
-        f"run_at <= {d.now} AND attempts < max_attempts AND {d.one_of('job_type', 'tasks')}"
-        f" AND (:any_queue OR {d.one_of('queue', 'queues')})"
-    )
-
-
-def _free(d: Dialect) -> str:
-    """CTE ``free``: runnable rows without a concurrency key.
-
-    The limit stands in a materialized CTE: a planner is free to run a LIMIT subquery again, and to
-    update more rows than the limit.
-    """
-    return f"""
-    free AS MATERIALIZED (
-        SELECT id, attempts, priority, run_at, CAST(NULL AS integer) AS share FROM job_runs
-        WHERE {FREE} AND {_claimable(d)}
-        ORDER BY priority DESC, run_at, id LIMIT :limit {d.skip_locked}
-    ),
-    """
-
-
-def _keyed(d: Dialect) -> str:
-    """CTEs that end in ``keyed``: the next run of each concurrency key that has a share free.
-
-    ``keys`` hops from key to key, so ten thousand runs of a busy key cost one step; ``head`` is
-    each key's next run; ``shared`` gives it the lowest free share of its key, if there is one.
-    """
-    return f"""
-    keys(key) AS (
-        SELECT min(concurrency_key) FROM job_runs WHERE {KEYED}
-        UNION ALL
-        SELECT (SELECT min(concurrency_key) FROM job_runs
-                WHERE {KEYED} AND concurrency_key > keys.key)
-        FROM keys WHERE keys.key IS NOT NULL
-    ),
-    head AS MATERIALIZED (
-        SELECT keys.key AS key,
-            (SELECT id FROM job_runs
-             WHERE {KEYED} AND concurrency_key = keys.key AND {_claimable(d)}
-             ORDER BY priority DESC, run_at, id LIMIT 1) AS id
-        FROM keys WHERE keys.key IS NOT NULL
-    ),
-    shared AS (
-        SELECT head.id AS id,
-            (SELECT min(share) FROM (
-                SELECT 1 AS share
-                UNION ALL
-                SELECT concurrency_share + 1 FROM job_runs
-                WHERE concurrency_key = head.key AND concurrency_share IS NOT NULL
-             ) AS possible
-             WHERE share <= (SELECT concurrency_limit FROM job_runs WHERE id = head.id)
-                AND NOT EXISTS (
-                    SELECT 1 FROM job_runs AS taken
-                    WHERE taken.concurrency_key = head.key AND taken.concurrency_share = share
-                )) AS share
-        FROM head WHERE head.id IS NOT NULL
-    ),
-    keyed AS MATERIALIZED (
-        SELECT r.id, r.attempts, r.priority, r.run_at, shared.share
-        FROM shared JOIN job_runs r ON r.id = shared.id
-        WHERE shared.share IS NOT NULL AND r.{RUNNABLE}
-        ORDER BY r.priority DESC, r.run_at, r.id LIMIT :limit
-        {d.skip_locked.replace("UPDATE", "UPDATE OF r")}
-    ),
-    """
-
-
 def _candidates(d: Dialect) -> str:
     """CTEs that end in ``chosen``: which rows a claim takes.
 
@@ -172,7 +104,7 @@ def _candidates(d: Dialect) -> str:
     holds nothing else; otherwise first attempts are taken together.
     """
     return f"""
-    {_free(d)} {_keyed(d)}
+    {free(d)}, {keyed(d)},
     candidate AS MATERIALIZED (
         SELECT id, attempts, share,
             row_number() OVER (ORDER BY priority DESC, run_at, id) AS place
@@ -196,6 +128,7 @@ _CLAIMED = (
     "scheduled_for",
     "idempotency_key",
     "definition_id",
+    "concurrency_key",
     "priority",
     "run_at",
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flask_cronjobs.store.candidates_sql import FRONT
 from flask_cronjobs.types import OutcomeKind
 from tests.store.kit import Kit, ago
 
@@ -138,6 +139,53 @@ def test_ten_thousand_runs_of_a_busy_key_are_stepped_over(kit: Kit) -> None:
     assert kit.claim() == ()
     # A walk over ten thousand rows with a look at each takes far longer than a step over them.
     assert time.monotonic() - started < 5
+
+
+def test_keys_are_served_in_the_order_of_their_next_runs(kit: Kit) -> None:
+    late = keyed(kit, "a", run_at=ago(seconds=10))
+    urgent = keyed(kit, "c", priority=5, run_at=ago(seconds=5))
+    early = keyed(kit, "b", run_at=ago(seconds=20))
+    assert kit.claim_ids(limit=2) == [urgent, early]
+    assert kit.claim_ids() == [late]
+
+
+class TestBehindABusyKey:
+    """More of its runs than a claim looks through stand in front."""
+
+    @pytest.fixture(autouse=True)
+    def busy(self, kit: Kit) -> None:
+        keyed(kit, "m")
+        kit.claim_one()
+        for _ in range(FRONT + 10):
+            keyed(kit, "m", run_at=ago(seconds=600))
+
+    def test_others_are_found_on_both_sides_of_it(self, kit: Kit) -> None:
+        ids = {keyed(kit, "a"), keyed(kit, "z")}
+        assert set(kit.claim_ids(limit=10)) == ids
+
+    def test_each_has_its_turn(self, kit: Kit) -> None:
+        """However many runs the first have: a claim goes on where the last one ended."""
+        for key in "abxyz":
+            for _ in range(3):
+                keyed(kit, key, limit=3)
+        keys: list[str] = []
+        after = ""
+        for _ in range(5):
+            (claim,) = kit.claim(limit=1, after=after)
+            after = claim.concurrency_key or ""
+            keys.append(after)
+        assert keys == list("abxyz")
+        assert kit.claim(limit=1, after=after) == ()
+        assert [claim.concurrency_key for claim in kit.claim(limit=9)] == list("abxyz")
+
+    def test_those_without_a_share_or_not_due_are_passed_by(self, kit: Kit) -> None:
+        keyed(kit, "a")
+        assert len(kit.claim()) == 1
+        keyed(kit, "a")
+        keyed(kit, "b", run_at=ago(seconds=-3600))
+        keyed(kit, "c", job_type="unknown")
+        last = keyed(kit, "d")
+        assert kit.claim_ids(limit=1) == [last]
 
 
 def test_racing_claims_never_run_two_of_a_key(kit: Kit) -> None:

@@ -1,0 +1,117 @@
+"""What a claim may choose from, as CTEs: runs without a concurrency key, and runs with one.
+
+What they cost must not grow with what waits: neither with ten thousand runs of one busy key, nor
+with ten thousand keys.
+"""
+
+from __future__ import annotations
+
+from ..models import FREE, KEYED, RUNNABLE
+from .dialect import Dialect
+
+#: How many runs beyond its limit a claim looks through before it leaves their order and hops.
+FRONT = 100
+
+_ORDER = "priority DESC, run_at, id"
+
+
+def free(d: Dialect) -> str:
+    """CTE ``free``: the next runs without a concurrency key.
+
+    The limit stands in a materialized CTE: a planner is free to run a LIMIT subquery again, and to
+    update more rows than the limit.
+    """
+    return f"""
+    free AS MATERIALIZED (
+        SELECT id, attempts, priority, run_at, CAST(NULL AS integer) AS share FROM job_runs
+        WHERE {FREE} AND {_claimable(d)}
+        ORDER BY {_ORDER} LIMIT :limit {d.skip_locked}
+    )
+    """
+
+
+def keyed(d: Dialect) -> str:
+    """CTEs that end in ``keyed``: the next run of each concurrency key that has a share free.
+
+    1. ``front`` is the front of the queue, and ``ahead`` the first run there of each key.
+    2. If the front is full of keys that have no share free, ``hop`` goes from key to key until it
+       has passed enough that have one: each key costs a step, however many runs it has. It begins
+       after the key where the worker's last claim ended, so that each key has its turn.
+    3. ``shared`` gives each of these runs the lowest free share of its key.
+
+    ``IS TRUE`` hides a status that is checked once more from the planner, which else would not look
+    the few rows up by their id.
+    """
+    enough = "SELECT count(*) FROM ahead WHERE share IS NOT NULL"
+    return f"""
+    front AS MATERIALIZED (
+        SELECT id, concurrency_key AS key, priority, run_at FROM job_runs
+        WHERE {KEYED} AND {_claimable(d)}
+        ORDER BY {_ORDER} LIMIT CASE WHEN :limit > 0 THEN :limit + {FRONT} ELSE 0 END
+    ),
+    ahead AS MATERIALIZED (
+        SELECT id, {_share("first.key", "first.id")} AS share
+        FROM (SELECT id, key, row_number() OVER (PARTITION BY key ORDER BY {_ORDER}) AS place
+              FROM front) AS first
+        WHERE place = 1
+    ),
+    hop(key, passed) AS (
+        SELECT min(concurrency_key), 0 FROM job_runs
+        WHERE {KEYED} AND concurrency_key > :after
+            AND (SELECT count(*) FROM front) = :limit + {FRONT} AND ({enough}) < :limit
+        UNION ALL
+        SELECT (SELECT min(concurrency_key) FROM job_runs
+                WHERE {KEYED} AND concurrency_key > hop.key),
+            hop.passed + CASE WHEN {_share("hop.key", _head(d, "hop.key"))} IS NULL
+                              THEN 0 ELSE 1 END
+        FROM hop WHERE hop.key IS NOT NULL AND hop.passed < :limit
+    ),
+    behind AS MATERIALIZED (
+        SELECT key, {_head(d, "hop.key")} AS id FROM hop WHERE key IS NOT NULL
+    ),
+    shared AS MATERIALIZED (
+        SELECT id, share FROM ahead WHERE share IS NOT NULL
+        UNION
+        SELECT id, {_share("behind.key", "behind.id")} FROM behind WHERE id IS NOT NULL
+    ),
+    keyed AS MATERIALIZED (
+        SELECT r.id, r.attempts, r.priority, r.run_at, shared.share
+        FROM shared JOIN job_runs r ON r.id = shared.id
+        WHERE shared.share IS NOT NULL AND (r.{RUNNABLE}) IS TRUE
+        ORDER BY r.priority DESC, r.run_at, r.id LIMIT :limit
+        {d.skip_locked.replace("UPDATE", "UPDATE OF r")}
+    )
+    """
+
+
+def _claimable(d: Dialect) -> str:
+    """Conditions that every claim has beside its partial index's own."""
+    return (
+        f"run_at <= {d.now} AND attempts < max_attempts AND {d.one_of('job_type', 'tasks')}"
+        f" AND (:any_queue OR {d.one_of('queue', 'queues')})"
+    )
+
+
+def _head(d: Dialect, key: str) -> str:
+    """SQL for the id of the next run of *key*."""
+    return f"""
+    (SELECT id FROM job_runs WHERE {KEYED} AND concurrency_key = {key} AND {_claimable(d)}
+     ORDER BY {_ORDER} LIMIT 1)
+    """
+
+
+def _share(key: str, run: str) -> str:
+    """SQL for the lowest share of *key* that is free and within the limit of *run*, else NULL."""
+    return f"""
+    (SELECT min(share) FROM (
+        SELECT 1 AS share
+        UNION ALL
+        SELECT concurrency_share + 1 FROM job_runs
+        WHERE concurrency_key = {key} AND concurrency_share IS NOT NULL
+     ) AS possible
+     WHERE share <= (SELECT concurrency_limit FROM job_runs WHERE id = {run})
+        AND NOT EXISTS (
+            SELECT 1 FROM job_runs AS taken
+            WHERE taken.concurrency_key = {key} AND taken.concurrency_share = share
+        ))
+    """
