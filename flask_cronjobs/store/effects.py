@@ -43,7 +43,8 @@ class Effects:
         """Make the mark of *key* for *owner*, or tell what stands there.
 
         :param run_id: the run whose claim *owner* is; its lease says whether the owner lives, and
-            must hold for a mark to be made. None outside a run: then *lease* seconds say so.
+            must hold for an effect to be the owner's. None outside a run: then *lease* seconds say
+            so.
         """
         d = self._dialect
         values = {"key": key, "owner": owner, "run_id": run_id, "lease": lease}
@@ -57,23 +58,27 @@ class Effects:
         while True:
             if self._books.attempt(insert):
                 return Mark("mine")
-            rows = self._books.rows(text(_look(d)), {"key": key})
-            if rows:
-                mark = self._mark(rows[0])
-                # Our own, though the connection broke before we heard of it?
-                return Mark("mine") if tries > 1 and mark == Mark("busy", owner) else mark
-            tries = 0
+            mark = self._standing(key)
+            # Our own, though the connection broke before we heard of it?
+            if tries > 1 and mark == Mark("busy", owner):
+                return Mark("mine")
+            if mark is not None and mark.state == "done":
+                return mark
             if run_id is not None and not self._holds(run_id, owner):
                 return Mark("lost")
+            if mark is not None:
+                return mark
+            tries = 0
 
     def take_over(
         self, key: str, previous: str | None, owner: str, run_id: int | None, lease: float
     ) -> bool:
-        """Make an effect in doubt *owner*'s, if nobody was faster."""
+        """Make an effect in doubt *owner*'s, if nobody was faster and *owner* still has its run."""
         statement = f"""
-        UPDATE job_effects SET state = 'begun', locked_by = :owner, run_id = :run_id,
+        UPDATE job_effects SET state = 'begun', locked_by = {_OWNER}, run_id = :run_id,
             locked_until = {self._dialect.later(":lease")}, created_at = {self._dialect.now}
         WHERE key = :key AND state <> 'done' AND (locked_by = :previous OR locked_by IS NULL)
+            AND {_owned(run_id is not None)}
         RETURNING id
         """
         values = {
@@ -120,6 +125,10 @@ class Effects:
         """
         self._books.rows(text(statement), {"key": key, "owner": owner})
 
+    def _standing(self, key: str) -> Mark | None:
+        rows = self._books.rows(text(_look(self._dialect)), {"key": key})
+        return self._mark(rows[0]) if rows else None
+
     def _mark(self, row: Row[Any]) -> Mark:
         if row.state == "done":
             return Mark("done", row.locked_by, self._dialect.parsed(row.result))
@@ -131,18 +140,25 @@ class Effects:
         return bool(self._books.rows(text(statement), {"id": run_id, "token": token}))
 
 
+# Cast, since PostgreSQL takes it for text in a SELECT list and for varchar in a comparison, and
+# then refuses both.
+_OWNER = "CAST(:owner AS varchar)"
+
+
+def _owned(in_run: bool) -> str:
+    # In a run, an effect is begun only under the run's lease: a worker that woke up too late must
+    # neither do it nor leave a mark that others would have to doubt.
+    if not in_run:
+        return "1 = 1"
+    held = f"id = CAST(:run_id AS bigint) AND locked_by = {_OWNER} AND {RUNNING}"
+    return f"EXISTS (SELECT 1 FROM job_runs WHERE {held})"
+
+
 def _begin(d: Dialect, in_run: bool) -> str:
-    # In a run, a mark is made only under the run's lease: a worker that woke up too late must not
-    # leave one that others would have to doubt. The owner is cast since PostgreSQL takes it for
-    # text in the SELECT list and for varchar in the comparison, and then refuses both.
-    owner = "CAST(:owner AS varchar)"
-    held = (
-        f"EXISTS (SELECT 1 FROM job_runs WHERE id = :run_id AND locked_by = {owner} AND {RUNNING})"
-    )
     return f"""
     INSERT INTO job_effects (key, run_id, state, locked_by, locked_until, created_at)
-    SELECT :key, CAST(:run_id AS bigint), 'begun', {owner}, {d.later(":lease")}, {d.now}
-    WHERE {held if in_run else "1 = 1"}
+    SELECT :key, CAST(:run_id AS bigint), 'begun', {_OWNER}, {d.later(":lease")}, {d.now}
+    WHERE {_owned(in_run)}
     ON CONFLICT DO NOTHING RETURNING id
     """
 

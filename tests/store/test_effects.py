@@ -104,6 +104,27 @@ class TestInARun:
         assert kit.effects.begin("key", claim.token, claim.id, 60).state == "lost"
         assert kit.sql("SELECT * FROM job_effects") == []
 
+    def test_worker_that_lost_its_lease_takes_no_effect_over(self, kit: Kit) -> None:
+        kit.run()
+        gone = kit.claim_one()
+        kit.effects.begin("key", "gone", None, -1)
+        kit.expire(gone)
+        kit.finish(gone, "failed", reclaimed=True)
+        holder = kit.claim_one()
+        assert kit.effects.begin("key", gone.token, gone.id, 60).state == "lost"
+        assert not kit.effects.take_over("key", "gone", gone.token, gone.id, 60)
+        assert kit.effects.take_over("key", "gone", holder.token, holder.id, 60)
+
+    def test_worker_that_lost_its_lease_still_learns_what_was_done(self, kit: Kit) -> None:
+        kit.run()
+        claim = kit.claim_one()
+        begin(kit, "other")
+        kit.effects.done("key", "other", "result")
+        kit.expire(claim)
+        kit.finish(claim, "failed", reclaimed=True)
+        mark = kit.effects.begin("key", claim.token, claim.id, 60)
+        assert mark == Mark("done", "other", "result")
+
     def test_result_of_an_earlier_attempt_is_found_by_the_next(self, kit: Kit) -> None:
         kit.run()
         first = kit.claim_one()
