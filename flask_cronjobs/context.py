@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -24,7 +25,8 @@ class CurrentRun:
 
     :param claim: the claim that holds it.
     :param tell: passes ``(fraction, message)`` on to be written, or None for a heartbeat.
-    :param books: the bookkeeping connection that `once` may use while the handler works.
+    :param books: the bookkeeping connection that `once` may use while the handler works, in the
+        thread that makes this.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class CurrentRun:
     ) -> None:
         self.claim = claim
         self.books = books
+        self.thread = threading.get_ident()
         self._tell = tell
         self._told_at = float("-inf")
         self._untold: tuple[float, str | None] | None = None

@@ -10,11 +10,15 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import TypeVar, cast
 
+from flask import Flask
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from . import crashpoints
@@ -38,6 +42,14 @@ T = TypeVar("T")
 #: How long a caller that waits for another sleeps between two looks, in seconds: at first, at most.
 WAIT_FIRST, WAIT_MOST = 0.05, 1.0
 
+#: The effects that this code is called in.
+_inside: ContextVar[frozenset[tuple[Flask, str]]] = ContextVar(
+    "flask_cronjobs.effects", default=frozenset()
+)
+#: The tokens and keys at which a thread of a run is.
+_taken: set[tuple[str, str]] = set()
+_turns = threading.Condition()
+
 
 def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T | None:
     """Do the effect *key* by *call*, unless it was done.
@@ -49,7 +61,7 @@ def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T 
     3. Record the result.
     """
     _check(key, in_doubt)
-    with _owning(state) as (books, owner, run_id):
+    with _entered(state, key), _owning(state, key) as (books, owner, run_id):
         effects = Effects(books)
         try:
             with _refusing_own_lock(state, books):
@@ -73,7 +85,7 @@ def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T 
         with _refusing_own_lock(state, books):
             recorded = effects.done(key, owner, kept)
         if not recorded:
-            raise LeaseLost(f"once({key!r}): the effect was done, but its mark was taken over")
+            _overtaken(state, key, run_id)
         return value
 
 
@@ -85,15 +97,51 @@ def _check(key: object, in_doubt: object) -> None:
 
 
 @contextmanager
-def _owning(state: State) -> Generator[tuple[Bookkeeping, str, int | None]]:
+def _entered(state: State, key: str) -> Generator[None]:
+    """Refuse an effect inside itself: it would wait for itself, or doubt its own mark."""
+    outer, this = _inside.get(), (state.app, key)
+    if this in outer:
+        raise SetupError(
+            f"once({key!r}) is called inside itself. Call the function in it directly, or give "
+            "the inner effect another key."
+        )
+    token = _inside.set(outer | {this})
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+@contextmanager
+def _owning(state: State, key: str) -> Generator[tuple[Bookkeeping, str, int | None]]:
     """The connection to use, the owner of marks made here, and the run whose claim that is."""
     run = running()
-    if run is not None:
-        yield run.books, run.claim.token, run.claim.id
+    if run is None:
+        owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
+        with Bookkeeping(state.engine) as books:
+            yield books, owner, None
         return
-    owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
-    with Bookkeeping(state.engine) as books:
-        yield books, owner, None
+    with _in_turn(run.claim.token, key):
+        if run.thread == threading.get_ident():
+            yield run.books, run.claim.token, run.claim.id
+        else:  # The run's own connection is not for further threads of its handler.
+            with Bookkeeping(state.engine) as books:
+                yield books, run.claim.token, run.claim.id
+
+
+@contextmanager
+def _in_turn(owner: str, key: str) -> Generator[None]:
+    """Let the threads of one run at *key* one by one: they could not tell their marks apart."""
+    turn = (owner, key)
+    with _turns:
+        _turns.wait_for(lambda: turn not in _taken)
+        _taken.add(turn)
+    try:
+        yield
+    finally:
+        with _turns:
+            _taken.discard(turn)
+            _turns.notify_all()
 
 
 @contextmanager
@@ -118,7 +166,10 @@ def _session_holds_lock(state: State) -> bool:
     session = cast("Session", state.db.session())
     if state.engine.dialect.name != "sqlite" or not session.in_transaction():
         return False
-    connection = session.connection().connection.driver_connection
+    try:
+        connection = session.connection().connection.driver_connection
+    except SQLAlchemyError:  # A flush failed, say, and has rolled back: it holds nothing.
+        return False
     return bool(getattr(connection, "in_transaction", False))
 
 
@@ -163,6 +214,30 @@ def _call(state: State, books: Bookkeeping, key: str, owner: str, call: Callable
             Effects(books).doubt(key, owner)
         raise
     except BaseException:
+        try:
+            _remove(state, books, key, owner)
+        except CronJobsError as trouble:  # What *call* raised is what its caller is to see.
+            logger.error("once(%r) failed, and its mark stays, in doubt: %s", key, trouble)
+        raise
+
+
+def _remove(state: State, books: Bookkeeping, key: str, owner: str) -> None:
+    try:
         with _refusing_own_lock(state, books):
             Effects(books).remove(key, owner)
-        raise
+    except SetupError:
+        # What the call wrote before it failed holds the lock. Nothing else can: the mark was made.
+        state.db.session.rollback()
+        Effects(books).remove(key, owner)
+
+
+def _overtaken(state: State, key: str, run_id: int | None) -> None:
+    """The effect was done, but its mark had gone to another caller by then."""
+    if run_id is not None:
+        raise LeaseLost(f"once({key!r}): the effect was done, but its mark was taken over")
+    logger.error(
+        "once(%r): the effect took longer than the lease of %g s, so another caller took its mark "
+        "over, and may have done it as well. Set CRONJOBS_LEASE to more than it may take.",
+        key,
+        state.settings.lease,
+    )

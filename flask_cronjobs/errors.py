@@ -16,7 +16,7 @@ class CronJobsError(Exception):
 
 
 class SetupError(CronJobsError, RuntimeError):
-    """The extension is not set up as the call needs it: no app, no database, a closed registry."""
+    """The call cannot be served as things stand: no app, no database, ``once`` inside itself."""
 
 
 class ConfigError(CronJobsError, ValueError):

@@ -224,10 +224,13 @@ class CronJobs(Verbs):
             shown to the operator; returns None), ``"redo"``, or ``"raise"`` `EffectInDoubt`.
         :returns: what *func* returned; from the record, as JSON gives it back.
         :raises EffectInDoubt: as *in_doubt* says.
-        :raises SetupError: on SQLite, ``db.session`` holds the write lock.
+        :raises SetupError: it is called inside itself; or, on SQLite, ``db.session`` holds the
+            write lock.
 
-        If *func* raises, the mark is taken away, so that a retry does it. Two callers of one key:
-        one calls, the other waits for its result.
+        If *func* raises, the mark is taken away, so that a retry does it; on SQLite that rolls
+        back what it wrote in ``db.session`` and did not commit. Two callers of one key: one calls,
+        the other waits for its result. Outside a run, an effect that takes longer than
+        ``CRONJOBS_LEASE`` may be done by another caller as well: an error in the log says so.
         """
         from .effects import once
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from flask import Flask
@@ -19,7 +21,8 @@ from flask_cronjobs import (
     TickReport,
     current_run,
 )
-from flask_cronjobs.models import JobEffect, JobRun
+from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
+from flask_cronjobs.types import InDoubt
 from tests.faults.support import Site
 
 Tick = Callable[[], TickReport]
@@ -199,16 +202,117 @@ def test_waiting_caller_does_the_effect_if_the_first_one_raises(app: Flask, jobs
     assert results == ["done"]
 
 
-def test_once_inside_itself_is_told_instead_of_waiting_for_itself(
-    app: Flask, jobs: CronJobs, tick: Tick
+def test_error_of_a_flush_comes_through_and_the_retry_does_the_effect(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
+    """A failed flush leaves a session that can be asked nothing until it is rolled back."""
+    done: list[int] = []
+
+    def effect() -> str:
+        if current_run.attempt == 1:
+            db.session.add(JobTick(worker=None, host="h", pid=1))
+            db.session.flush()
+        done.append(current_run.attempt)
+        return "sent"
+
+    @jobs.task(retry=AGAIN)
+    def send() -> str | None:
+        return jobs.once("mail:1", effect)
+
+    with app.app_context():
+        send.using(commit=True).enqueue()
+    report = tick()
+    assert (report.failed, report.succeeded, done) == (1, 1, [2])
+    with app.app_context():
+        assert "IntegrityError" in db.session.scalars(db.select(JobFailure.error_type)).one()
+        assert db.session.scalars(db.select(JobRun.result)).one() == "sent"
+
+
+def test_error_of_the_effect_comes_through_though_its_mark_cannot_be_removed(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    def effect() -> None:
+        db.session.execute(text("DROP TABLE job_effects"))
+        db.session.commit()
+        raise ConnectionError("not yet")
+
+    with app.app_context(), pytest.raises(ConnectionError, match="not yet"):
+        jobs.once("mail:1", effect)
+    assert "once('mail:1') failed, and its mark stays, in doubt" in caplog.text
+
+
+@pytest.mark.parametrize("in_doubt", ["skip", "redo", "raise"])
+def test_once_inside_itself_is_refused_in_a_run(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, in_doubt: InDoubt
+) -> None:
+    inner: list[int] = []
+
     @jobs.task(retry=False)
     def nested() -> None:
-        jobs.once("k", lambda: jobs.once("k", lambda: None, in_doubt="raise"))
+        jobs.once("k", lambda: jobs.once("k", lambda: inner.append(1), in_doubt=in_doubt))
 
     with app.app_context():
         nested.using(commit=True).enqueue()
     assert tick().dead == 1
+    with app.app_context():
+        error = db.session.scalars(db.select(JobRun.last_error)).one()
+        assert error is not None
+        assert "once('k') is called inside itself" in error
+        assert db.session.scalars(db.select(JobEffect)).all() == []
+    assert inner == []
+
+
+def test_once_inside_itself_is_refused_outside_of_a_run(app: Flask, jobs: CronJobs) -> None:
+    with app.app_context():
+        with pytest.raises(SetupError, match="called inside itself"):
+            jobs.once("k", lambda: jobs.once("k", lambda: None))
+        assert jobs.once("k", lambda: "free again") == "free again"
+
+
+def test_threads_of_a_handler_do_their_effects_side_by_side(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    together = threading.Barrier(4, timeout=60)
+
+    def effect(number: int) -> int:
+        together.wait()
+        return number
+
+    @jobs.task(retry=False)
+    async def gather() -> list[int | None]:
+        calls = (asyncio.to_thread(jobs.once, f"k{n}", effect, n) for n in range(4))
+        return await asyncio.gather(*calls)
+
+    with app.app_context():
+        gather.using(commit=True).enqueue()
+    assert tick().succeeded == 1
+    with app.app_context():
+        assert db.session.scalars(db.select(JobRun.result)).one() == [0, 1, 2, 3]
+        assert set(db.session.scalars(db.select(JobEffect.state))) == {"done"}
+
+
+def test_threads_of_a_handler_do_one_effect_once(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    """They have one token, by which they could not tell each other's marks from their own."""
+    done: list[int] = []
+
+    def effect() -> str:
+        time.sleep(0.3)  # So that the others come while it is at it.
+        done.append(1)
+        return "sent"
+
+    @jobs.task(retry=False)
+    async def gather() -> list[str | None]:
+        calls = (asyncio.to_thread(jobs.once, "k", effect, in_doubt="redo") for _ in range(4))
+        return await asyncio.gather(*calls)
+
+    with app.app_context():
+        gather.using(commit=True).enqueue()
+    assert tick().succeeded == 1
+    assert done == [1]
+    with app.app_context():
+        assert db.session.scalars(db.select(JobRun.result)).one() == ["sent"] * 4
 
 
 def test_effects_of_different_keys_nest(app: Flask, jobs: CronJobs) -> None:
@@ -234,22 +338,52 @@ def test_zombie_with_a_lost_lease_begins_no_effect(site: Site) -> None:
     assert "lease lost" in zombie.errors
 
 
-def test_effect_done_while_others_doubted_it_is_done(app: Flask, jobs: CronJobs) -> None:
+def test_effect_done_while_others_doubted_it_is_done(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
     """A slow owner that comes back knows what no one else could: the doubt is over."""
-    results: list[object] = []
 
     def slow() -> str:
-        jobs_effects = "UPDATE job_effects SET locked_until = '2020-01-01 00:00:00+00'"
-        with app.extensions["sqlalchemy"].engine.begin() as connection:
-            connection.execute(text(jobs_effects.replace("+00", "") if sqlite else jobs_effects))
-        results.append(jobs.once("k", lambda: "twice"))
+        with db.engine.begin() as connection:
+            connection.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(other).result(60) is None
         return "sent"
 
+    def other() -> str | None:
+        with app.app_context():
+            return jobs.once("k", lambda: "twice")
+
     with app.app_context():
-        sqlite = app.extensions["sqlalchemy"].engine.dialect.name == "sqlite"
         assert jobs.once("k", slow) == "sent"
-        assert results == [None]
         assert jobs.once("k", lambda: "twice") == "sent"
+
+
+def test_effect_that_outlasted_its_lease_returns_its_value_to_a_request(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another did it meanwhile, as it wished: both know a value, and the log knows of both."""
+
+    def slow() -> str:
+        with db.engine.begin() as connection:
+            connection.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(other).result(60) == "other"
+        return "slow"
+
+    def other() -> str | None:
+        with app.app_context():
+            return jobs.once("k", lambda: "other", in_doubt="redo")
+
+    @app.post("/charge")
+    def charge() -> str:
+        return jobs.once("k", slow) or ""
+
+    response = app.test_client().post("/charge")
+    assert (response.status_code, response.text) == (200, "slow")
+    assert "took longer than the lease of 120 s" in caplog.text
+    with app.app_context():
+        assert jobs.once("k", lambda: "third") == "other"
 
 
 def test_result_that_is_no_json_is_not_kept_and_the_effect_still_happens_once(
@@ -302,6 +436,20 @@ class TestOnSQLite:
             db.session.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
             db.session.commit()
             assert jobs.once("k", lambda: "again") is None
+
+    def test_effect_that_failed_with_an_open_write_loses_both_write_and_mark(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
+    ) -> None:
+        def effect() -> None:
+            db.session.add(JobEffect(key="of the session", state="in_doubt"))
+            db.session.flush()
+            raise ConnectionError("not yet")
+
+        with app.app_context():
+            with pytest.raises(ConnectionError, match="not yet"):
+                jobs.once("k", effect)
+            assert db.session.scalars(db.select(JobEffect)).all() == []
+            assert jobs.once("k", lambda: "done") == "done"
 
     def test_session_that_only_reads_is_no_hindrance(
         self, app: Flask, db: SQLAlchemy, jobs: CronJobs
