@@ -20,7 +20,7 @@ from flask import Flask
 from . import atomic, crashpoints, signals
 from .alarm import Alarm
 from .context import CurrentRun, enter_run
-from .errors import Cancelled, Discard, RetryLater, ShuttingDown, TimedOut, WorkerLost
+from .errors import Cancelled, Discard, PayloadError, RetryLater, ShuttingDown, TimedOut, WorkerLost
 from .handlers import Handler
 from .log import log_run, logger
 from .payload import json_result
@@ -94,6 +94,8 @@ class Runner:
         try:
             log_run(logging.INFO, "started", **_about(claim))
             signals.send(signals.run_started, self._app, claim=claim)
+            if claim.broken is not None:
+                raise PayloadError(claim.broken)
             handler = self._handler(claim.job_type)
             result = self._enter(handler, claim, started)
         except BaseException as error:

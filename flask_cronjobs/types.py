@@ -31,7 +31,10 @@ InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One run that a worker holds: what the runner needs, and the token that fences its writes."""
+    """One run that a worker holds: what the runner needs, and the token that fences its writes.
+
+    ``broken`` says why the row could not be read: then the attempt fails, and no handler is called.
+    """
 
     id: int
     token: str
@@ -43,6 +46,7 @@ class Claim:
     idempotency_key: str | None = None
     definition_id: int | None = None
     concurrency_key: str | None = None
+    broken: str | None = None
 
 
 #: What an attempt came to. ``released`` gives the run back with its attempt not counted.

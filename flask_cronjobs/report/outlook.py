@@ -44,7 +44,7 @@ def definitions(source: Source, after: str | None = None, limit: int = 50) -> De
     :param limit: at most this many, and no more than 200.
     """
     limit = max(1, min(limit, _LONGEST_PAGE))
-    statement = select(DEFINITIONS).order_by(DEFINITIONS.c.name).limit(limit + 1)
+    statement = _shown().order_by(DEFINITIONS.c.name).limit(limit + 1)
     if after is not None:
         statement = statement.where(DEFINITIONS.c.name > after)
     with reading(source) as reader:
@@ -56,7 +56,7 @@ def definitions(source: Source, after: str | None = None, limit: int = 50) -> De
 def definition(source: Source, name: str) -> DefinitionView | None:
     """The definition called *name*, if there is one."""
     with reading(source) as reader:
-        views = _views(reader, reader.rows(select(DEFINITIONS).where(DEFINITIONS.c.name == name)))
+        views = _views(reader, reader.rows(_shown().where(DEFINITIONS.c.name == name)))
     return views[0] if views else None
 
 
@@ -83,6 +83,11 @@ def next_slots(cron: str, zone: str, now: datetime, number: int = NEXT) -> tuple
         _known.clear()
     _known[key] = (now, slots)
     return slots
+
+
+def _shown() -> Query:
+    # Not the payload: it is not shown, and on SQLite may be a text that is no JSON.
+    return select(*(DEFINITIONS.c[name] for name in (*_OWN, "job_type")))
 
 
 def _views(reader: Reader, rows: Sequence[Row[Any]]) -> tuple[DefinitionView, ...]:

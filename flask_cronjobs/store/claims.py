@@ -12,14 +12,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from ..text import clean
-from ..types import Claim, ClaimRequest, Exchange, Outcome
+from ..types import JSON, Claim, ClaimRequest, Exchange, Outcome
 from .claims_sql import ClaimStatements, claim_statements
 from .connection import Bookkeeping, Rows
+
+_UNKNOWN = datetime.min.replace(tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +168,25 @@ class Claims:
         )
 
     def _claim(self, row: Row[Any], token: str) -> Claim:
+        payload: dict[str, JSON] = {}
+        scheduled_for, broken = _UNKNOWN, None
+        try:
+            payload = self._dialect.parsed(row.payload)
+            scheduled_for = self._dialect.moment(row.scheduled_for)
+        except (AttributeError, TypeError, ValueError) as error:  # SQLite takes any text.
+            broken = f"the run's row cannot be read: {error!r}. Mend it in job_runs."
         return Claim(
             id=row.id,
             token=token,
             job_type=row.job_type,
-            payload=self._dialect.parsed(row.payload),
+            payload=payload,
             attempt=row.attempts,
             max_attempts=row.max_attempts,
-            scheduled_for=self._dialect.moment(row.scheduled_for),
+            scheduled_for=scheduled_for,
             idempotency_key=row.idempotency_key,
             definition_id=row.definition_id,
             concurrency_key=row.concurrency_key,
+            broken=broken,
         )
 
     @staticmethod

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .. import crashpoints
+from ..log import logger
 from ..models import LIVE, SCHEDULED, JobDefinition
 from ..types import DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
 from .clock import database_now
@@ -58,7 +59,8 @@ class Definitions:
             "all": after == 0,
         }
         rows = self._books.rows(text(_read(self._dialect)), parameters)
-        return sorted((self._definition(row) for row in rows), key=lambda definition: definition.id)
+        found = [read for row in rows if (read := self._readable(row)) is not None]
+        return sorted(found, key=lambda definition: definition.id)
 
     def record_slots(self, plans: Sequence[SlotPlan]) -> list[RecordedSlot]:
         """Move the watermarks of *plans* and insert the rows of their slots.
@@ -163,6 +165,19 @@ class Definitions:
         ids = json.dumps([row.id for row in moved])
         insert = text(_insert(self._dialect, "SELECT value FROM json_each(:moved)"))
         return connection.execute(insert, {**parameters, "moved": ids}).all()
+
+    def _readable(self, row: Row[Any]) -> DefinitionRow | None:
+        """The definition in *row*; None if it cannot be read, which stops no other."""
+        try:
+            return self._definition(row)
+        except (AttributeError, TypeError, ValueError) as error:  # SQLite takes any text.
+            logger.error(
+                "The definition %r cannot be read, and its slots wait: %r. Mend its row in "
+                "job_definitions, or delete it.",
+                row.name,
+                error,
+            )
+            return None
 
     def _definition(self, row: Row[Any]) -> DefinitionRow:
         moment = self._dialect.moment

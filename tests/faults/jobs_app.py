@@ -24,7 +24,7 @@ CONNECTED = "JOBS_APP_CONNECTED"
 
 if "FAKETIME" in os.environ:
     # libfaketime lets the call that Python sleeps by fail where it leaves monotonic time alone.
-    time.sleep = lambda seconds: select.select([], [], [], seconds)  # type: ignore[assignment]
+    time.sleep = lambda seconds: select.select([], [], [], float(seconds))  # type: ignore[assignment]
 
 
 def create_app() -> Flask:
