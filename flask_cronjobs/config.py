@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, cast
-from zoneinfo import ZoneInfo
 
-from .errors import ConfigError
+from .cron import parse_zone
+from .errors import ConfigError, ScheduleError
 
 PREFIX = "CRONJOBS_"
 MINUTE = 60.0
@@ -118,8 +118,8 @@ def _whole(least: int, most: int) -> Callable[[str, Any], int]:
 
 def _zone(key: str, value: Any) -> str:
     try:
-        ZoneInfo(value)
-    except Exception:
+        parse_zone(value)
+    except ScheduleError:
         raise _refuse(key, value, "the name of a time zone, such as 'Europe/Berlin'") from None
     return str(value)
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from sqlalchemy import Row, select, true
 
+from ..cron import parse_zone
 from ..errors import ScheduleError
 from ..schedule import Schedule
 from .reader import DEFINITIONS, RUNS, Query, Reader, Source, reading
@@ -77,7 +77,7 @@ def next_slots(cron: str, zone: str, now: datetime, number: int = NEXT) -> tuple
     if slots and found <= now < slots[0]:
         return slots
     following = islice(Schedule(cron, zone).between(now, now + _HORIZON), number)
-    local = ZoneInfo(zone)
+    local = parse_zone(zone)
     slots = tuple(slot.astimezone(local) for slot in following)
     if len(_known) >= _MOST_KNOWN:
         _known.clear()

@@ -1,0 +1,56 @@
+"""A machine without a tz database, as small containers are: UTC works nevertheless."""
+
+from __future__ import annotations
+
+import zoneinfo
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import ConfigError, CronJobs
+from flask_cronjobs import cron as cron_module
+from flask_cronjobs.config import read_settings
+
+
+@pytest.fixture(autouse=True)
+def no_zones(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hide the files of the zones, and the package that has them."""
+
+    def nothing(*args: Any, **more: Any) -> Any:
+        raise ModuleNotFoundError("no tzdata")
+
+    monkeypatch.setattr("importlib.resources.open_binary", nothing)
+    monkeypatch.setattr("importlib.resources.files", nothing)
+    monkeypatch.setattr(cron_module, "available_timezones", set)
+    zoneinfo.reset_tzpath(to=[])
+    zoneinfo.ZoneInfo.clear_cache()
+    yield
+    zoneinfo.reset_tzpath()
+    zoneinfo.ZoneInfo.clear_cache()
+
+
+def test_there_is_none() -> None:
+    with pytest.raises(zoneinfo.ZoneInfoNotFoundError):
+        zoneinfo.ZoneInfo("UTC")
+
+
+def test_utc_may_be_named_and_others_are_refused() -> None:
+    assert read_settings({"CRONJOBS_TIMEZONE": "UTC"}).timezone == "UTC"
+    with pytest.raises(ConfigError, match="CRONJOBS_TIMEZONE"):
+        read_settings({"CRONJOBS_TIMEZONE": "Europe/Berlin"})
+
+
+@pytest.mark.parametrize("command", [[], ["definitions"], ["doctor", "--json"]])
+def test_commands_show_definitions_in_utc(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, command: list[str]
+) -> None:
+    jobs.task(name="daily", schedule="@daily")(lambda: None)
+    run = app.test_cli_runner().invoke
+    assert run(args=["jobs", "tick"]).exit_code == 0
+    done = run(args=["jobs", "admin", *command])
+    assert done.exception is None or isinstance(done.exception, SystemExit)
+    assert "Traceback" not in done.output
+    assert done.output
