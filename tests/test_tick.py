@@ -18,6 +18,7 @@ from flask_cronjobs import CronJobs, TablesMissing
 from flask_cronjobs import tick as tick_module
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.store import Ticks, connection
+from tests.rows import Rows, ago
 
 Tick = Callable[..., Result]
 
@@ -186,6 +187,17 @@ class TestOptions:
         assert statuses(app, db) == ["queued"]
         with app.app_context():
             assert db.session.scalars(select(JobTick)).all() == []
+
+    def test_dry_run_tells_only_of_definitions_that_the_tick_would_touch(
+        self, app: Flask, db: SQLAlchemy, hello: Any, tick: Tick
+    ) -> None:
+        rows = Rows(app, db)
+        rows.definition("gone", next_run_at=ago(60))
+        rows.definition("stranger", next_run_at=ago(60), origin="database")
+        rows.definition("customer", next_run_at=ago(60), origin="database", job_type="hello")
+        done = tick("--dry-run")
+        assert "would enqueue  customer" in done.stdout
+        assert len(done.stdout.splitlines()) == 1
 
     def test_python_takes_the_same(self, app: Flask, jobs: CronJobs, hello: Any) -> None:
         enqueue(app, hello, 3, queue="mail")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select, text
+from sqlalchemy import ColumnElement, and_, func, or_, select, text
 
 from ..models import FREE, KEYED, RUNNING, SCHEDULED
-from .reader import DEFINITIONS, RUNS, Source, reading
+from .reader import DEFINITIONS, RUNS, Reader, Source, reading
 
 #: How many rows of a kind are looked through.
 MOST = 10_000
@@ -29,7 +29,7 @@ def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
     with reading(source) as reader:
         definitions = reader.rows(
             select(DEFINITIONS.c.name, DEFINITIONS.c.next_run_at)
-            .where(text(SCHEDULED), DEFINITIONS.c.next_run_at <= reader.now)
+            .where(text(SCHEDULED), DEFINITIONS.c.next_run_at <= reader.now, _ours(reader))
             .order_by(DEFINITIONS.c.next_run_at)
             .limit(MOST)
         )
@@ -55,3 +55,14 @@ def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
             tuple((task, queue, number) for (task, queue), number in sorted(counts.items())),
             expired[0][0],
         )
+
+
+def _ours(reader: Reader) -> ColumnElement[bool]:
+    """The condition that a definition is this app's business, as `Definitions.read` has it."""
+    registry = reader.state.registry
+    declared = DEFINITIONS.c.name.in_(list(registry.declarations))
+    known = DEFINITIONS.c.job_type.in_(list(registry.tasks))
+    return or_(
+        and_(DEFINITIONS.c.origin == "code", declared),
+        and_(DEFINITIONS.c.origin == "database", known),
+    )
