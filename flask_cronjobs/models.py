@@ -73,6 +73,10 @@ class JobDefinition(Base):
         CheckConstraint("overlap IN ('skip', 'allow')", name="ck_job_definitions_overlap"),
         CheckConstraint("origin IN ('code', 'database')", name="ck_job_definitions_origin"),
         CheckConstraint("max_attempts >= 1", name="ck_job_definitions_max_attempts"),
+        CheckConstraint(
+            "(concurrency_key IS NULL) = (concurrency_limit IS NULL)",
+            name="ck_job_definitions_concurrency_limit",
+        ),
         # Ids are never used again: the runs of a removed definition must not become another's.
         {"sqlite_autoincrement": True},
     )

@@ -9,13 +9,14 @@ from datetime import datetime
 
 from . import crashpoints, signals
 from .announce import pass_on
-from .errors import CronJobsError, TaskError
+from .errors import CronJobsError, DatabaseTrouble, TaskError
 from .log import logger
 from .schedule import Schedule
 from .slots import plan_slots
 from .state import State
 from .store import Bookkeeping, Definitions
 from .store.definitions import BATCH
+from .store.trouble import is_about_the_rows
 from .types import DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
 
 
@@ -35,7 +36,7 @@ def enqueue_slots(
         rows = definitions.read(declared, list(state.registry.tasks), after)
         due = [row for row in rows if row.due]
         plans = [plan for row in due if (plan := _plan(row)) is not None]
-        for slot in definitions.record_slots(plans):
+        for slot in _record(definitions, rows, plans):
             counts["skipped" if slot.skipped else "recorded"] += 1
             _announce_slot(state, slot, on_slot)
         if after == 0:
@@ -63,15 +64,19 @@ def sync(state: State, definitions: Definitions, rows: Sequence[DefinitionRow]) 
         row = by_name.get(name)
         if row is None:
             missing.append(spec)
-        elif spec != row.spec:
+        elif spec != row.spec or row.broken is not None:
             definitions.change(row, spec, _first_slot(spec, row.now))
     if missing:
         now = definitions.now()
-        definitions.declare([(spec, _first_slot(spec, now)) for spec in missing], "code")
+        made = definitions.declare([(spec, _first_slot(spec, now)) for spec in missing], "code")
+        if made < len(missing):
+            _complain_of_names(definitions, missing)
 
 
 def add_definition(state: State, spec: DefinitionSpec) -> bool:
     """Insert or change a definition of the database's own; whether it is new.
+
+    A slot of it that is due is recorded first: it is owed under what the row says still.
 
     :raises TaskError: code declares a definition of that name.
     """
@@ -79,17 +84,20 @@ def add_definition(state: State, spec: DefinitionSpec) -> bool:
         definitions = Definitions(books)
         while True:
             row = definitions.find(spec.name)
+            if spec.name in state.registry.declarations or (row and row.origin == "code"):
+                raise TaskError(
+                    f"The definition {spec.name!r} is declared in code. Give this one another name."
+                )
             if row is None:
                 first = _first_slot(spec, definitions.now())
                 if definitions.declare([(spec, first)], "database"):
                     return True
-            elif row.origin == "code" or spec.name in state.registry.declarations:
-                raise TaskError(
-                    f"The definition {spec.name!r} is declared in code. Give this one another name."
-                )
+            elif row.due and (plan := _plan(row)) is not None:
+                for slot in definitions.record_slots([plan]):
+                    _announce_slot(state, slot, None)
             elif definitions.change(row, spec, _first_slot(spec, row.now)):
                 return False
-            # Somebody else wrote between: look again.
+            # Somebody else wrote between, or a slot was recorded: look again.
 
 
 def remove_definition(state: State, name: str) -> bool:
@@ -97,13 +105,44 @@ def remove_definition(state: State, name: str) -> bool:
 
     :raises TaskError: this app's code declares it.
     """
-    if name in state.registry.declarations:
-        raise TaskError(
-            f"The definition {name!r} is declared in code, so the next tick would make it anew. "
-            "Remove its schedule from the code, or pause it."
-        )
     with Bookkeeping(state.engine) as books:
-        return Definitions(books).remove(name)
+        definitions = Definitions(books)
+        if name in state.registry.declarations:
+            row = definitions.find(name)
+            if row is None or row.origin == "code":
+                raise TaskError(
+                    f"The definition {name!r} is declared in code, so the next tick would make it "
+                    "anew. Remove its schedule from the code, or pause it."
+                )
+        return definitions.remove(name)
+
+
+def _record(
+    definitions: Definitions, rows: Sequence[DefinitionRow], plans: Sequence[SlotPlan]
+) -> list[RecordedSlot]:
+    """Record *plans*, if need be one by one: a row that the database refuses stops no other."""
+    try:
+        return definitions.record_slots(plans)
+    except DatabaseTrouble as trouble:
+        if not is_about_the_rows(trouble):
+            raise
+        if len(plans) == 1:
+            _complain(next(row for row in rows if row.id == plans[0].definition_id), trouble)
+            return []
+    return [slot for plan in plans for slot in _record(definitions, rows, [plan])]
+
+
+def _complain_of_names(definitions: Definitions, specs: Sequence[DefinitionSpec]) -> None:
+    """Log which of *specs*, declared in code, have a row of `add_definition` in their way."""
+    for spec in specs:
+        row = definitions.find(spec.name)
+        if row is not None and row.origin == "database":
+            logger.error(
+                "The definition %r is declared in code, but add_definition() made one of that name "
+                "before, which holds. Rename one of them, or call remove_definition(%r).",
+                spec.name,
+                spec.name,
+            )
 
 
 def _first_slot(spec: DefinitionSpec, now: datetime) -> datetime | None:
@@ -119,19 +158,25 @@ def _moved(row: DefinitionRow, plans: Sequence[SlotPlan]) -> DefinitionRow:
 
 def _plan(row: DefinitionRow) -> SlotPlan | None:
     """What becomes of a due definition's slots; None if the row is broken, which stops no other."""
+    if row.broken is not None or row.next_run_at is None:
+        _complain(row, row.broken)
+        return None
     try:
         schedule = Schedule(row.spec.schedule, row.spec.timezone)
-        assert row.next_run_at is not None
         return plan_slots(row.id, schedule, row.spec.catchup, row.next_run_at, row.now)
     except CronJobsError as error:
-        logger.error(
-            "The definition %r is broken, and its slots wait: %s Mend it in the code or in "
-            "job_definitions, or run: flask jobs admin pause %s",
-            row.spec.name,
-            error,
-            row.spec.name,
-        )
+        _complain(row, error)
         return None
+
+
+def _complain(row: DefinitionRow, why: object) -> None:
+    logger.error(
+        "The definition %r is broken, and its slots wait: %s Mend it in the code or in "
+        "job_definitions, or run: flask jobs admin pause %s",
+        row.spec.name,
+        why,
+        row.spec.name,
+    )
 
 
 def _announce_slot(

@@ -159,7 +159,10 @@ class DefinitionSpec:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionRow:
-    """A definition as its row stands, with the database's now of the same statement."""
+    """A definition as its row stands, with the database's now of the same statement.
+
+    ``broken`` says what of the row cannot be read, and stands in *spec* as if it were empty.
+    """
 
     id: int
     spec: DefinitionSpec
@@ -167,11 +170,14 @@ class DefinitionRow:
     paused: bool
     next_run_at: datetime | None
     now: datetime
+    broken: str | None = None
 
     @property
     def due(self) -> bool:
-        """Whether a slot is waiting to be recorded."""
-        return not self.paused and self.next_run_at is not None and self.next_run_at <= self.now
+        """Whether a slot is waiting to be recorded, or might be for all that can be read."""
+        if self.next_run_at is None:
+            return not self.paused and self.broken is not None
+        return not self.paused and self.next_run_at <= self.now
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from flask_cronjobs import CronJobs, ScheduleError, TaskError, UnknownTask, slot_skipped
 from flask_cronjobs.models import JobDefinition, JobRun
@@ -55,6 +55,14 @@ def set_watermark(db: SQLAlchemy, at: datetime, name: str = "it") -> None:
         update(JobDefinition).where(JobDefinition.name == name).values(next_run_at=at)
     )
     db.session.commit()
+
+
+def drop_check(db: SQLAlchemy, table: str, name: str) -> None:
+    """Take one CHECK away from a table."""
+    if db.engine.dialect.name == "postgresql":
+        db.session.execute(text(f"ALTER TABLE {table} DROP CONSTRAINT {name}"))
+        return
+    db.session.execute(text("PRAGMA ignore_check_constraints = ON"))
 
 
 def runs(db: SQLAlchemy) -> list[JobRun]:
@@ -265,6 +273,54 @@ class TestSlots:
         assert "The definition 'broken' is broken" in caplog.text
         assert definition(db, "broken").next_run_at == due
 
+    def test_row_that_the_database_refuses_to_make_a_run_of_stops_no_other(
+        self, deploy: Deploy, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        code = deploy()
+        code.task(name="fine", schedule="@yearly")(lambda: None)
+        code.add_definition("broken", "it", schedule="@yearly")
+        code.tick()
+        due = datetime(now().year, 1, 1, tzinfo=timezone.utc)
+        for name in ("it", "fine", "broken"):
+            set_watermark(db, due, name)
+        # As in tables that were made before job_definitions had the constraint.
+        drop_check(db, "job_definitions", "ck_job_definitions_concurrency_limit")
+        db.session.execute(
+            text("UPDATE job_definitions SET concurrency_key = 'x' WHERE name = 'broken'")
+        )
+        db.session.commit()
+        assert code.tick().succeeded == 2
+        assert "The definition 'broken' is broken" in caplog.text
+        assert definition(db, "broken").next_run_at == due
+
+    @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+    @pytest.mark.parametrize(
+        "broken", ["payload = '{'", "payload = '[1]'", "next_run_at = 'soon'", "next_run_at = ''"]
+    )
+    def test_row_that_cannot_be_read_stops_no_other(
+        self, deploy: Deploy, db: SQLAlchemy, caplog: pytest.LogCaptureFixture, broken: str
+    ) -> None:
+        code = deploy()
+        code.task(name="fine", schedule="@yearly")(lambda: None)
+        code.add_definition("broken", "it", schedule="@yearly")
+        code.tick()
+        for name in ("it", "fine", "broken"):
+            set_watermark(db, datetime(now().year, 1, 1, tzinfo=timezone.utc), name)
+        db.session.execute(text(f"UPDATE job_definitions SET {broken} WHERE name <> 'fine'"))
+        db.session.commit()
+        code.tick()
+        assert [run.job_type for run in runs(db) if run.status == "succeeded"] == ["fine"]
+        assert "The definition 'it' is broken" in caplog.text
+        assert not code.add_definition("broken", "it", schedule="@yearly")
+        caplog.clear()
+        code.tick()
+        assert "is broken" not in caplog.text
+        for name in ("it", "broken"):
+            row = definition(db, name)
+            assert row.payload == {}
+            assert row.next_run_at is not None
+            assert row.next_run_at > now()
+
     def test_broken_row_of_code_is_mended_by_the_code(self, deploy: Deploy, db: SQLAlchemy) -> None:
         code = deploy()
         code.tick()
@@ -335,3 +391,57 @@ class TestOfTheDatabase:
         code.tick()
         with pytest.raises(TaskError, match="is declared in code"):
             code.add_definition("it", "it", schedule="@daily")
+
+    def test_name_that_code_declares_is_refused_before_the_first_tick_too(
+        self, deploy: Deploy, db: SQLAlchemy
+    ) -> None:
+        code = deploy()
+        with pytest.raises(TaskError, match="is declared in code"):
+            code.add_definition("it", "it", schedule="@daily")
+        code.tick()
+        assert definition(db).origin == "code"
+
+    def test_code_that_declares_its_name_later_is_told_and_the_row_can_be_removed(
+        self, deploy: Deploy, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        deploy("send").add_definition("it", "send", schedule="@daily")
+        code = deploy()
+        code.tick()
+        assert "'it' is declared in code, but add_definition() made one" in caplog.text
+        assert (definition(db).origin, definition(db).schedule) == ("database", "@daily")
+        assert code.remove_definition("it")
+        caplog.clear()
+        code.tick()
+        assert (definition(db).origin, definition(db).schedule) == ("code", "@yearly")
+        assert caplog.text == ""
+        with pytest.raises(TaskError, match="is declared in code"):
+            code.remove_definition("it")
+
+    def test_slot_that_was_due_is_recorded_before_its_definition_is_changed(
+        self, deploy: Deploy, db: SQLAlchemy
+    ) -> None:
+        code = deploy(schedule=None)
+        code.add_definition("customer 1", "it", schedule="* * * * *")
+        due = now().replace(second=0, microsecond=0) - timedelta(minutes=1)
+        set_watermark(db, due, "customer 1")
+        assert not code.add_definition("customer 1", "it", schedule="*/1 * * * *")
+        assert [(run.status, run.scheduled_for >= due) for run in runs(db)][-1] == ("queued", True)
+        row = definition(db, "customer 1")
+        assert row.schedule == "*/1 * * * *"
+        assert row.next_run_at is not None
+        assert row.next_run_at > runs(db)[-1].scheduled_for
+
+    def test_watermark_set_by_hand_without_microseconds_is_a_watermark(
+        self, deploy: Deploy, db: SQLAlchemy
+    ) -> None:
+        code = deploy(schedule="* * * * *")
+        code.add_definition("customer 1", "it", schedule="* * * * *")
+        code.tick()
+        by_hand = "CURRENT_TIMESTAMP" if db.engine.dialect.name != "sqlite" else "datetime('now')"
+        db.session.execute(text(f"UPDATE job_definitions SET next_run_at = {by_hand}"))
+        db.session.commit()
+        assert not code.add_definition("customer 1", "it", schedule="@yearly")
+        code.tick()
+        marks = [definition(db, name).next_run_at for name in ("it", "customer 1")]
+        assert all(mark is not None and mark > now() - timedelta(minutes=1) for mark in marks)
+        assert {mark.microsecond + mark.second for mark in marks if mark is not None} == {0}

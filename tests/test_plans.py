@@ -5,6 +5,7 @@ With statistics and without: a table that grew since the last ANALYZE must be cl
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from sqlalchemy import Engine, create_engine, text
 
 from flask_cronjobs.store import Bookkeeping, Claims, create_tables
 from flask_cronjobs.store.claims_sql import claim_statements
-from flask_cronjobs.store.definitions import _read
+from flask_cronjobs.store.definitions_sql import insert_slots, read_definitions, record_at_once
 from flask_cronjobs.store.dialect import dialect_of
 from flask_cronjobs.types import ClaimRequest
 from tests.postgres import Server
@@ -26,12 +27,20 @@ pytestmark = pytest.mark.slow
 
 
 def fill(engine: Engine) -> None:
-    """Finish 200,000 runs; leave 50 that are runnable, 10 that run, and 1,000 definitions."""
+    """Finish 220,000 runs, leave 51 that are runnable and 10 that run; and 1,000 definitions.
+
+    The seventh definition has a tenth of those that finished, and one that is runnable.
+    """
     numbers = (
         "generate_series(1, {count}) AS n(i)"
         if engine.dialect.name == "postgresql"
         else "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
         " SELECT i FROM n) AS n"
+    )
+    minutes = (
+        "'2026-01-01' + i * interval '1 minute'"
+        if engine.dialect.name == "postgresql"
+        else "datetime('2026-01-01', i || ' minutes')"
     )
     finished = "CASE WHEN i % 20 = 0 THEN 'dead' ELSE 'succeeded' END"
     with engine.begin() as connection:
@@ -41,6 +50,13 @@ def fill(engine: Engine) -> None:
                 f" scheduled_for, priority) SELECT 'task', {finished}, 1, '2026-01-01',"
                 " CASE WHEN i % 2 = 0 THEN i END, '2026-01-01', 0 FROM ",
                 FINISHED,
+            ),
+            (
+                "INSERT INTO job_runs (job_type, definition_id, scheduled_for, status, finished_at)"
+                f" SELECT 'task', 7, {minutes},"
+                " CASE WHEN i > 20000 THEN 'queued' ELSE 'succeeded' END,"
+                " CASE WHEN i > 20000 THEN NULL ELSE '2026-01-01' END FROM ",
+                20_001,
             ),
             ("INSERT INTO job_runs (job_type, run_at) SELECT 'task', '2026-01-01' FROM ", 25),
             (
@@ -178,8 +194,24 @@ def test_due_definitions_use_their_index(engine: Engine) -> None:
         "batch": 500,
         "all": False,
     }
-    shown = plan(engine, _read(dialect), parameters)
+    shown = plan(engine, read_definitions(dialect), parameters)
     assert "ix_job_definitions_due" in shown, shown
+
+
+def test_overlap_is_looked_up_in_the_index_of_live_runs(engine: Engine) -> None:
+    dialect = dialect_of(engine)
+    parameters: dict[str, Any] = {
+        "slots": json.dumps([{"definition_id": 7, "at": "2026-01-02 00:00:00+00", "skipped": 0}])
+    }
+    if dialect.one_statement:
+        statement = record_at_once(dialect)
+        plans = [{"definition_id": 7, "expected": "2026-01-01", "following": None}]
+        parameters["plans"] = json.dumps(plans)
+    else:
+        statement = insert_slots(dialect, "7")
+    shown = plan(engine, statement, parameters)
+    assert "ix_job_runs_live" in shown, shown
+    assert not walks_all(shown, "live"), shown
 
 
 def test_claim_reads_few_pages_of_a_large_table(engine: Engine) -> None:

@@ -97,6 +97,10 @@ IMPOSSIBLE_OTHERS: dict[str, tuple[str, Base]] = {
         "ck_job_definitions_max_attempts",
         JobDefinition(name="a", job_type="a", schedule="* * * * *", max_attempts=0),
     ),
+    "definition with a key without a limit": (
+        "ck_job_definitions_concurrency_limit",
+        JobDefinition(name="a", job_type="a", schedule="* * * * *", concurrency_key="key"),
+    ),
     "unknown effect state": ("ck_job_effects_state", JobEffect(key="a", state="maybe")),
     "effect done at no time": ("ck_job_effects_done", JobEffect(key="a", state="done")),
     "effect done before it is": ("ck_job_effects_done", JobEffect(key="a", done_at=NOW)),

@@ -49,6 +49,16 @@ class Dialect:
         utc = moment.astimezone(timezone.utc)
         return utc.isoformat() if self.name == "postgresql" else f"{utc:%Y-%m-%d %H:%M:%S.%f}"
 
+    def same_instant(self, column: str, value: str) -> str:
+        """SQL for *column* being *value*: an instant as above, or NULL if it holds no time.
+
+        SQLite keeps times as texts, and a hand may have written one in another way than we do.
+        """
+        if self.name == "postgresql":
+            return f"{column} IS NOT DISTINCT FROM CAST({value} AS timestamptz)"
+        form = "'%Y-%m-%d %H:%M:%f'"
+        return f"strftime({form}, {column}) IS strftime({form}, {value})"
+
     def table(self, parameter: str, **columns: str) -> str:
         """SQL for a JSON array of objects as a table; *columns* give PostgreSQL's types."""
         if self.name == "postgresql":
@@ -76,10 +86,10 @@ class Dialect:
 
     def moment(self, value: Any) -> datetime:
         """A time that a plain text statement returned, aware, in UTC."""
-        if isinstance(value, str):
-            return datetime.fromisoformat(value).replace(tzinfo=timezone.utc)
-        aware: datetime = value.astimezone(timezone.utc)
-        return aware
+        found: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
+        if found.tzinfo is None:
+            return found.replace(tzinfo=timezone.utc)
+        return found.astimezone(timezone.utc)
 
     def prepare(self, connection: Connection, busy_seconds: float) -> None:
         """Make a new bookkeeping connection ready."""

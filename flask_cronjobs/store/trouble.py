@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from sqlalchemy.exc import DBAPIError, PendingRollbackError, ResourceClosedError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    PendingRollbackError,
+    ResourceClosedError,
+    SQLAlchemyError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ..errors import CronJobsError, DatabaseTrouble, TablesMissing
@@ -83,6 +90,11 @@ def explain(error: SQLAlchemyError) -> CronJobsError:
         f"The database cannot be used: {_first_line(cause)}",
         transient=remedy_for(error) in ("again", "reconnect"),
     )
+
+
+def is_about_the_rows(trouble: DatabaseTrouble) -> bool:
+    """Whether the database was well, and refused the very rows that it was given."""
+    return isinstance(trouble.__cause__, (IntegrityError, DataError))
 
 
 def _first_line(error: BaseException) -> str:

@@ -84,7 +84,7 @@ def test_definition_that_cannot_be_read_is_logged_and_the_others_go_on(
     execute(state, f"UPDATE job_definitions SET {corrupt} WHERE name = 'bad'")
     assert tick().succeeded == 2
     assert outcomes(db).keys() == {"it", "good"}
-    assert "The definition 'bad' cannot be read, and its slots wait" in caplog.text
+    assert "The definition 'bad' is broken, and its slots wait" in caplog.text
     if "payload" in corrupt:
         assert [view.name for view in report.definitions(state).rows] == ["bad", "good", "it"]
 

@@ -98,7 +98,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.slots[id_] += times
 
     def live_of(self, definition: int) -> Iterator[int]:
-        live = "status IN ('queued', 'failed', 'running')"
+        live = "status IN ('queued', 'running')"
         rows = self.sql(f"SELECT id FROM job_runs WHERE definition_id = {definition} AND {live}")
         return (row.id for row in rows)
 

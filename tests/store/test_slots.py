@@ -98,7 +98,6 @@ class TestOverlap:
         "live",
         [
             {"status": "queued"},
-            {"status": "failed", "attempts": 1},
             {
                 "status": "running",
                 "attempts": 1,
@@ -120,6 +119,16 @@ class TestOverlap:
         assert row.finished_at is not None
         assert row.last_error == recorded.reason == "overlap: an earlier run was not finished"
         assert recorded.skipped == 1
+
+    def test_run_that_waits_for_its_retry_does_not_stand_in_the_way(self, kit: Kit) -> None:
+        at = ago(minutes=1)
+        definition = kit.define(due=at)
+        kit.run(
+            definition_id=definition, status="failed", attempts=1, scheduled_for=ago(hours=1),
+            run_at=now() + timedelta(hours=1),
+        )  # fmt: skip
+        (recorded,) = kit.definitions.record_slots([plan(definition, at)])
+        assert recorded.skipped == 0
 
     @pytest.mark.parametrize("status", ["succeeded", "dead", "cancelled", "skipped"])
     def test_finished_run_does_not_stand_in_the_way(self, kit: Kit, status: str) -> None:

@@ -1,0 +1,88 @@
+"""The statements about definitions and slots, as SQL for both databases."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from ..models import LIVE, SCHEDULED
+from ..types import DefinitionSpec
+from .dialect import Dialect
+
+SPEC_COLUMNS = tuple(field.name for field in fields(DefinitionSpec))
+COLUMNS = ", ".join(("id", *SPEC_COLUMNS, "origin", "paused_at", "next_run_at"))
+_SLOT_COLUMNS = {
+    "definition_id": "bigint",
+    "at": "text",
+    "skipped": "integer",
+    "reason": "text",
+    "note": "text",
+}
+_ONE_SKIPPED = """'{"skipped": 1}'"""
+# One that failed waits for its retry, and is in nobody's way meanwhile. The index of live runs has
+# it too: SQLite uses a partial index only if the query repeats its condition to the letter.
+_IN_THE_WAY = f"{LIVE} AND live.status <> 'failed'"
+
+
+def read_definitions(d: Dialect) -> str:
+    ours = (
+        f"((origin = 'code' AND {d.one_of('name', 'declared')})"
+        f" OR (origin = 'database' AND {d.one_of('job_type', 'tasks')}))"
+    )
+    due = f"{SCHEDULED} AND next_run_at <= {d.now}"
+    # The plus keeps SQLite from walking all definitions by id instead of those that are due.
+    return f"""
+    SELECT * FROM (
+        SELECT {COLUMNS}, {d.now} AS now FROM job_definitions
+        WHERE {due} AND {ours} AND +id > :after ORDER BY +id LIMIT :batch
+    ) AS due
+    UNION ALL
+    SELECT {COLUMNS}, {d.now} AS now FROM job_definitions
+    WHERE :all AND origin = 'code' AND {d.one_of("name", "declared")}
+        AND (paused_at IS NOT NULL OR next_run_at IS NULL OR next_run_at > {d.now})
+    """
+
+
+def _moment(d: Dialect, value: str) -> str:
+    return f"CAST({value} AS timestamptz)" if d.name == "postgresql" else value
+
+
+def move_watermarks(d: Dialect) -> str:
+    plans = d.table("plans", definition_id="bigint", expected="text", following="text")
+    return f"""
+    UPDATE job_definitions SET next_run_at = {_moment(d, "p.following")}, updated_at = {d.now}
+    FROM {plans} AS p
+    WHERE job_definitions.id = p.definition_id AND job_definitions.paused_at IS NULL
+        AND {d.same_instant("job_definitions.next_run_at", "p.expected")}
+    RETURNING job_definitions.id AS id
+    """
+
+
+def insert_slots(d: Dialect, moved: str) -> str:
+    overlapping = (
+        "(d.overlap = 'skip' AND EXISTS (SELECT 1 FROM job_runs live"
+        f" WHERE live.definition_id = d.id AND live.{_IN_THE_WAY}))"
+    )
+    at = _moment(d, "s.at")
+    return f"""
+    INSERT INTO job_runs (definition_id, job_type, queue, payload, priority, scheduled_for, run_at,
+        max_attempts, concurrency_key, concurrency_limit, created_at, updated_at,
+        status, finished_at, last_error, error_type, result)
+    SELECT d.id, d.job_type, d.queue, d.payload, d.priority, {at}, {at},
+        d.max_attempts, d.concurrency_key, d.concurrency_limit, {d.now}, {d.now},
+        CASE WHEN s.skipped > 0 OR {overlapping} THEN 'skipped' ELSE 'queued' END,
+        CASE WHEN s.skipped > 0 OR {overlapping} THEN {d.now} END,
+        CASE WHEN s.skipped > 0 THEN s.reason
+             WHEN {overlapping} THEN 'overlap: an earlier run was not finished' END,
+        CASE WHEN s.skipped > 0 THEN 'Missed' WHEN {overlapping} THEN 'Overlap' END,
+        CASE WHEN s.skipped > 0 THEN {d.json("s.note")}
+             WHEN {overlapping} THEN {d.json(_ONE_SKIPPED)} END
+    FROM {d.table("slots", **_SLOT_COLUMNS)} AS s JOIN job_definitions d ON d.id = s.definition_id
+    WHERE d.id IN ({moved})
+    ORDER BY s.at
+    ON CONFLICT DO NOTHING
+    RETURNING id, definition_id, job_type, scheduled_for, status, result, last_error
+    """
+
+
+def record_at_once(d: Dialect) -> str:
+    return f"WITH moved AS ({move_watermarks(d)}) {insert_slots(d, 'SELECT id FROM moved')}"
