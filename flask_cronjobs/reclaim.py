@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from .announce import announce, pass_on
 from .errors import WorkerLost
-from .runner import failure
+from .outcomes import failure
 from .state import State
 from .store import Claims, Expired
 from .types import Claim, Outcome

@@ -20,14 +20,12 @@ from flask import Flask
 from . import atomic, crashpoints, signals
 from .alarm import Alarm
 from .context import CurrentRun, enter_run
-from .errors import Cancelled, Discard, PayloadError, RetryLater, ShuttingDown, TimedOut, WorkerLost
-from .handlers import Handler
+from .errors import PayloadError
 from .log import log_run, logger
+from .outcomes import failure
 from .payload import json_result
-from .retry import Retry
 from .state import State
 from .store import Bookkeeping
-from .text import error_text, stack_text, type_name
 from .types import JSON, Claim, Outcome
 
 
@@ -220,48 +218,6 @@ def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
         return asyncio.run(func(**arguments))
 
     return run
-
-
-def failure(
-    task: Handler | None, state: State, claim: Claim, error: BaseException, seconds: float
-) -> Outcome:
-    """The outcome of an attempt that ended with *error*.
-
-    :param task: None if this process does not know it; then the default policy holds.
-    """
-    outcome = Outcome(
-        claim.id,
-        claim.token,
-        "failed",
-        claim.attempt,
-        claim.job_type,
-        error=error_text(error),
-        error_type=type_name(error),
-        seconds=seconds,
-    )
-    if isinstance(error, ShuttingDown):
-        return replace(outcome, kind="released")
-    if isinstance(error, (Discard, Cancelled)):
-        return replace(outcome, kind="cancelled")
-    delay = _delay(task, state, claim, error)
-    if not isinstance(error, (RetryLater, TimedOut)):
-        outcome = replace(outcome, stack=stack_text(error))
-    if delay is None or claim.attempt >= claim.max_attempts:
-        return replace(outcome, kind="dead")
-    return replace(outcome, delay=delay)
-
-
-def _delay(task: Handler | None, state: State, claim: Claim, error: BaseException) -> float | None:
-    if isinstance(error, RetryLater):
-        return error.delay
-    policy = task.retry_policy(state.settings.max_attempts) if task is not None else Retry()
-    if isinstance(error, WorkerLost) and isinstance(policy, Retry):
-        policy = replace(policy, on=BaseException)  # No exception of the handler's.
-    try:
-        return policy.delay(claim.attempt, error)
-    except Exception:
-        logger.exception("task %s: its retry policy raised; the default is used", claim.job_type)
-        return Retry().delay(claim.attempt, error)
 
 
 def _about(claim: Claim) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from contextlib import suppress
 from .alarm import Alarm
 from .errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
 from .log import logger
-from .runner import Runner, Working, failure
+from .outcomes import failure
+from .runner import Runner, Working
 from .state import State
 from .store import Claims, Renewal
 from .types import Claim, Outcome

@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("checks",),
     ("handlers",),
     ("state",),
-    ("store",),
+    ("store", "outcomes"),
     ("context",),
     ("enqueueing",),
     ("tasks",),
