@@ -47,7 +47,7 @@ def _delay(task: Handler | None, state: State, claim: Claim, error: BaseExceptio
         return error.delay
     policy = task.retry_policy(state.settings.max_attempts) if task is not None else Retry()
     if isinstance(error, WorkerLost) and isinstance(policy, Retry):
-        policy = replace(policy, on=BaseException)  # No exception of the handler's.
+        policy = replace(policy, on=BaseException, not_on=())  # No exception of the handler's.
     try:
         return policy.delay(claim.attempt, error)
     except Exception:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
 from .announce import announce, pass_on
-from .errors import WorkerLost
+from .errors import DatabaseTrouble, WorkerLost
 from .outcomes import failure
 from .state import State
 from .store import Claims, Expired
@@ -26,7 +26,7 @@ def reclaim(
         outcomes = [_lost(state, expired) for expired in claims.expired_leases(BATCH)]
         if not outcomes:
             return total
-        recorded = claims.exchange(outcomes, None).recorded
+        recorded = _record(claims, outcomes)
         for outcome in outcomes:
             if outcome.id in recorded:
                 announce(state.app, outcome, recorded=True)
@@ -34,6 +34,18 @@ def reclaim(
         total += len(recorded)
         if len(outcomes) < BATCH:
             return total
+
+
+def _record(claims: Claims, outcomes: Sequence[Outcome]) -> frozenset[int]:
+    """Record *outcomes*; which of them, those included whose answer a broken connection lost."""
+    try:
+        return claims.exchange(outcomes, None, repeat=False).recorded
+    except DatabaseTrouble as trouble:
+        if not trouble.transient:
+            raise
+    settled = claims.settled(outcomes)
+    left = [outcome for outcome in outcomes if outcome.id not in settled]
+    return settled | claims.exchange(left, None).recorded
 
 
 def _lost(state: State, expired: Expired) -> Outcome:
