@@ -9,9 +9,12 @@ Receivers of a run's end are called in the keeper's thread: a slow one holds up 
 
 from __future__ import annotations
 
+import threading
+
 from blinker import NamedSignal, Namespace
 from flask import Flask
 
+from .errors import Interruption
 from .log import logger
 
 _signals = Namespace()
@@ -49,5 +52,16 @@ def send(signal: NamedSignal, app: Flask, **details: object) -> None:
         try:
             with app.app_context():
                 receiver(app, **details)
-        except (Exception, SystemExit):
+        except BaseException as error:
+            if _is_meant_for_the_caller(error):
+                raise
             logger.exception("A receiver of the signal %r raised; the run is unharmed", signal.name)
+
+
+def _is_meant_for_the_caller(error: BaseException) -> bool:
+    """Whether *error* only happened to come while a receiver ran: a timeout, the keyboard.
+
+    Signal handlers raise in the main thread alone.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    return in_main and isinstance(error, (Interruption, KeyboardInterrupt))

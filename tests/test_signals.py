@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -86,6 +87,42 @@ class TestSignals:
             run = perform(lambda: None)
         assert run.status == "succeeded"
         assert "A receiver of the signal" in caplog.text
+
+    @pytest.mark.parametrize("name", ["run_started", "run_succeeded", "tick_finished"])
+    @pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, SystemExit])
+    def test_receiver_that_raises_what_is_no_exception_harms_nothing(
+        self,
+        app: Flask,
+        perform: Any,
+        caplog: pytest.LogCaptureFixture,
+        name: str,
+        error: type[BaseException],
+    ) -> None:
+        def receive(sender: Flask, **details: Any) -> None:
+            raise error
+
+        with getattr(signals, name).connected_to(receive, app):
+            run = perform(lambda: None)
+        assert run.status == "succeeded"
+        assert "A receiver of the signal" in caplog.text
+
+    def test_interrupt_is_no_keyboard_s_in_the_keeper_s_thread(
+        self, app: Flask, perform: Any
+    ) -> None:
+        def receive(sender: Flask, **details: Any) -> None:
+            raise KeyboardInterrupt
+
+        with signals.run_succeeded.connected_to(receive, app):
+            assert perform(lambda: None).status == "succeeded"
+
+    def test_keyboard_s_interrupt_of_a_receiver_goes_on_up(
+        self, app: Flask, jobs: CronJobs
+    ) -> None:
+        def receive(sender: Flask, **details: Any) -> None:
+            raise KeyboardInterrupt
+
+        with signals.tick_finished.connected_to(receive, app), pytest.raises(KeyboardInterrupt):
+            jobs.tick()
 
 
 class TestLog:
