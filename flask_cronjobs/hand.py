@@ -75,11 +75,17 @@ class Hand:
     def give_back(self) -> int:
         """Take back what waits, to be released with its attempts not counted; how many."""
         waiting = self.take_back()
-        self.outcomes += [
-            Outcome(claim.id, claim.token, "released", claim.attempt, claim.job_type)
-            for claim in waiting
-        ]
+        self.outcomes += map(_released, waiting)
         return len(waiting)
+
+    def give_all_back(self) -> None:
+        """As `give_back`, and the run that the runner began or took, and left without an outcome.
+
+        For a runner that has left: the keyboard interrupts it anywhere.
+        """
+        self.take_back()
+        finished = {outcome.id for outcome in self.outcomes}
+        self.outcomes += [_released(self.held[id_]) for id_ in self.held.keys() - finished]
 
     def let_go(self, outcome: Outcome) -> None:
         """Hold a run no more: its outcome is recorded, or its lease lost."""
@@ -93,3 +99,7 @@ class Hand:
     def close(self) -> None:
         """Tell the runner that nothing more comes."""
         self._inbox.put(None)
+
+
+def _released(claim: Claim) -> Outcome:
+    return Outcome(claim.id, claim.token, "released", claim.attempt, claim.job_type)

@@ -97,7 +97,10 @@ class Keeper(threading.Thread):
 
     def _collect(self) -> None:
         """Wait for a word, and take all that came."""
+        left = self._runner.left
         self._hand.collect(self._pause())
+        if left:
+            self._hand.give_all_back()
         if self._hand.woken:
             self._dry_at = None
 
@@ -113,7 +116,7 @@ class Keeper(threading.Thread):
         most = self._options.max_runs
         return (
             self._stopping
-            or self._runner.interrupted is not None
+            or self._runner.left
             or time.monotonic() >= self._options.until
             or (most is not None and self._claimed >= most)
         )

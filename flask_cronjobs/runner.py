@@ -56,6 +56,9 @@ class Runner:
     """Performs claims from *inbox* until None comes; outcomes go to *mailbox*.
 
     :param keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
+    :ivar working: what it is at.
+    :ivar interrupted: by what the user interrupted it.
+    :ivar left: whether it performs nothing more; what it came to is all in the mailbox.
     """
 
     def __init__(
@@ -66,9 +69,10 @@ class Runner:
         mailbox: SimpleQueue[Any],
         keyboard: bool,
     ) -> None:
-        self._keyboard = keyboard
         self.working: Working | None = None
         self.interrupted: BaseException | None = None
+        self.left = False
+        self._keyboard = keyboard
         self._state = state
         self._app = state.app
         self._alarm = alarm
@@ -80,11 +84,15 @@ class Runner:
 
     def run(self) -> None:
         """Perform what comes, until None does or the user interrupts."""
-        with self._books:
-            while (claim := self._inbox.get()) is not None:
-                self._mailbox.put(self.perform(claim))
-                if self.interrupted is not None:
-                    break
+        try:
+            with self._books:
+                while (claim := self._inbox.get()) is not None:
+                    self._mailbox.put(self.perform(claim))
+                    if self.interrupted is not None:
+                        break
+        finally:
+            self.working = None
+            self.left = True
 
     def perform(self, claim: Claim) -> Outcome:
         """Perform one claimed run and return what came of it."""

@@ -49,11 +49,9 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
             keeper.start()
             try:
                 runner.run()
-            except BaseException:
+            finally:
                 keeper.stop()
                 keeper.join()
-                raise
-            keeper.join()
     if runner.interrupted is not None:
         raise runner.interrupted
     if keeper.error is not None:

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from flask import Flask, g
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select, text
+from sqlalchemy import func, select, text
 
 from flask_cronjobs import CronJobs, Discard, Retry, RetryLater
 from flask_cronjobs.models import JobFailure, JobRun
+from flask_cronjobs.runner import Runner
+from flask_cronjobs.types import Claim, Outcome
 
 ONE_TRY = Retry(max_attempts=1)
 
@@ -322,6 +324,38 @@ def test_interrupt_from_the_keyboard_gives_the_run_back_and_goes_on_up(
         raise KeyboardInterrupt
 
     run = interrupted.using(commit=True).enqueue()
+    with pytest.raises(KeyboardInterrupt):
+        jobs.tick()
+    db.session.refresh(run)
+    assert (run.status, run.attempts, run.locked_by) == ("queued", 0, None)
+
+
+def test_interrupt_from_the_keyboard_gives_back_what_waits_as_well(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    running = select(func.count()).where(JobRun.status == "running")
+
+    @jobs.task
+    def interrupted_while_others_wait() -> None:
+        if db.session.scalars(running).one() > 1:
+            raise KeyboardInterrupt
+
+    interrupted_while_others_wait.using(commit=True).enqueue_many([{}] * 200)
+    with pytest.raises(KeyboardInterrupt):
+        jobs.tick()
+    db.session.rollback()
+    found = db.session.execute(select(JobRun.status, JobRun.attempts).distinct()).all()
+    assert {tuple(row) for row in found} == {("succeeded", 1), ("queued", 0)}
+
+
+def test_interrupt_from_the_keyboard_between_claim_and_handler_gives_the_run_back(
+    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Runner, claim: Claim) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Runner, "perform", interrupted)
+    run = jobs.task(name="it")(lambda: None).using(commit=True).enqueue()
     with pytest.raises(KeyboardInterrupt):
         jobs.tick()
     db.session.refresh(run)
