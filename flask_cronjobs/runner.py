@@ -99,7 +99,6 @@ class Runner:
         started = time.monotonic()
         try:
             log_run(logging.INFO, "started", **_about(claim))
-            signals.send(signals.run_started, self._app, claim=claim)
             if claim.broken is not None:
                 raise PayloadError(claim.broken)
             handler = self._handler(claim.job_type)
@@ -134,23 +133,36 @@ class Runner:
             self.working = None
 
     def _call(self, handler: Prepared, claim: Claim) -> JSON:
-        alarm = self._alarm
-        # Disarmed before the context is torn down: interrupted there, db.session would be left to
-        # the next run, with this one's rows in it.
         context = self._app.app_context()
+        value: JSON = None
+        ended = False
         try:
             with context:
-                try:
-                    alarm.arm(claim, handler.timeout)
-                    crashpoints.reach("before-handler")
-                    if handler.atomic:
-                        return atomic.call(self._state, claim, handler.call, alarm.disarm)
-                    value = handler.call(**claim.payload)
-                    crashpoints.reach("after-handler")
-                finally:
-                    alarm.disarm()
+                value = self._armed(handler, claim)
+                ended = True
+        except BaseException as error:
+            # What an atomic handler did is committed by now, whatever the teardown raises.
+            if not (ended and handler.atomic):
+                raise
+            if not self._is_interrupted(error):
+                logger.exception("task %s, run %d: a teardown raised", claim.job_type, claim.id)
         finally:
             self._forget_session(context)
+        return value
+
+    def _armed(self, handler: Prepared, claim: Claim) -> JSON:
+        # Disarmed before the context is torn down: interrupted there, db.session would be left to
+        # the next run, with this one's rows in it.
+        try:
+            self._alarm.arm(claim, handler.timeout)
+            signals.send(signals.run_started, self._app, claim=claim)
+            crashpoints.reach("before-handler")
+            if handler.atomic:
+                return atomic.call(self._state, claim, handler.call, self._alarm.disarm)
+            value = handler.call(**claim.payload)
+            crashpoints.reach("after-handler")
+        finally:
+            self._alarm.disarm()
         return self._kept(value, claim)
 
     def _forget_session(self, context: object) -> None:
@@ -178,11 +190,15 @@ class Runner:
     def _outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
         task = self._state.registry.tasks.get(claim.job_type)
         outcome = failure(task, self._state, claim, error, seconds)
+        return replace(outcome, kind="released") if self._is_interrupted(error) else outcome
+
+    def _is_interrupted(self, error: BaseException) -> bool:
+        """Whether *error* comes from the keyboard: then nothing more is begun."""
         # Where the worker handles SIGINT itself, this one is the handler's own doing.
-        if isinstance(error, KeyboardInterrupt) and self._keyboard:
-            self.interrupted = error
-            return replace(outcome, kind="released")
-        return outcome
+        if not (isinstance(error, KeyboardInterrupt) and self._keyboard):
+            return False
+        self.interrupted = error
+        return True
 
     def _handler(self, name: str) -> Prepared:
         handler = self._handlers.get(name)

@@ -16,7 +16,7 @@ from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, Retry, TimedOut, current_run, in_run, signals
 from flask_cronjobs.alarm import Alarm
-from flask_cronjobs.models import JobEffect, JobRun
+from flask_cronjobs.models import JobEffect, JobFailure, JobRun
 from flask_cronjobs.store import Effects
 from flask_cronjobs.types import Claim
 
@@ -168,6 +168,27 @@ def test_receiver_of_a_start_that_exits_harms_no_run(
         assert jobs.tick().succeeded == 1
     assert "A receiver of the signal 'run-started' raised" in caplog.text
     assert the_run(db).attempts == 1
+
+
+def test_receiver_of_a_start_that_hangs_is_ended_by_the_timeout(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    called: list[int] = []
+
+    def hangs(sender: Flask, claim: Claim) -> None:
+        if claim.attempt == 1:
+            time.sleep(600)
+
+    @jobs.task(timeout=0.3, retry=AGAIN)
+    def fine() -> None:
+        called.append(current_run.attempt)
+
+    fine.using(commit=True).enqueue()
+    with signals.run_started.connected_to(hangs, app):
+        report = jobs.tick()
+    assert (report.failed, report.succeeded) == (1, 1)
+    assert called == [2]
+    assert db.session.scalars(select(JobFailure.error_type)).all() == ["TimedOut"]
 
 
 @on_sqlite

@@ -14,10 +14,10 @@ from flask import Flask, g
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import func, select, text
 
-from flask_cronjobs import CronJobs, Discard, Retry, RetryLater
+from flask_cronjobs import CronJobs, Discard, Retry, RetryLater, signals
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.runner import Runner
-from flask_cronjobs.types import Claim, Outcome
+from flask_cronjobs.types import JSON, Claim, Outcome
 
 ONE_TRY = Retry(max_attempts=1)
 
@@ -272,6 +272,52 @@ class TestSession:
         jobs.tick()
         db.session.refresh(run)
         assert (run.status, run.last_error) == ("dead", "teardown")
+
+    def test_teardown_that_raises_after_an_atomic_commit_is_logged_and_changes_nothing(
+        self, app: Flask, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        heard: list[tuple[str, JSON]] = []
+
+        @jobs.task(atomic=True)
+        def fine() -> str:
+            g.break_teardown = True
+            return "kept"
+
+        @app.teardown_appcontext
+        def broken(error: BaseException | None) -> None:
+            if g.get("break_teardown"):
+                raise asyncio.CancelledError("teardown")
+
+        def hear(sender: Flask, outcome: Outcome) -> None:
+            heard.append((outcome.kind, outcome.result))
+
+        run = fine.using(commit=True).enqueue()
+        with signals.run_succeeded.connected_to(hear, app):
+            report = jobs.tick()
+        assert (report.succeeded, report.lost) == (1, 0)
+        assert heard == [("succeeded", "kept")]
+        db.session.refresh(run)
+        assert (run.status, run.result) == ("succeeded", "kept")
+        assert "CancelledError: teardown" in caplog.text
+
+    def test_interrupt_in_the_teardown_after_an_atomic_commit_goes_on_up(
+        self, app: Flask, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @jobs.task(atomic=True)
+        def fine() -> None:
+            g.interrupt_teardown = True
+
+        @app.teardown_appcontext
+        def interrupted(error: BaseException | None) -> None:
+            if g.get("interrupt_teardown"):
+                raise KeyboardInterrupt
+
+        run = fine.using(commit=True).enqueue()
+        with pytest.raises(KeyboardInterrupt):
+            jobs.tick()
+        db.session.refresh(run)
+        assert run.status == "succeeded"
+        assert "lease lost" not in caplog.text
 
 
 def test_async_handler_runs_through_the_app_s_ensure_sync(
