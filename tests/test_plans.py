@@ -167,6 +167,16 @@ def test_claim_uses_the_partial_indexes_of_runnable_rows(engine: Engine) -> None
     assert not walks_all(shown, "job_runs"), shown
 
 
+@pytest.mark.parametrize("part", ["free", "keyed", "candidate", "chosen"])
+def test_limit_of_a_claim_is_taken_once(engine: Engine, part: str) -> None:
+    """A planner may run a LIMIT subquery again, and so claim more rows than the limit."""
+    statements = claim_statements(dialect_of(engine))
+    statement = statements.exchange if dialect_of(engine).one_statement else statements.claim
+    shown = plan(engine, statement.text, claim_parameters(engine))
+    once = "CTE" if engine.dialect.name == "postgresql" else "MATERIALIZE"
+    assert f"{once} {part}" in [line.strip() for line in shown.splitlines()], shown
+
+
 def test_recording_finds_its_rows_by_id(engine: Engine) -> None:
     statements = claim_statements(dialect_of(engine))
     if dialect_of(engine).one_statement:

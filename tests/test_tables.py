@@ -182,6 +182,21 @@ def test_every_index_and_constraint_has_a_name_of_its_own(engine: Engine) -> Non
     assert declared <= set(names)
 
 
+def test_what_refers_to_a_run_is_found_by_an_index(engine: Engine) -> None:
+    """Else deleting a run would read a whole table for what goes with it."""
+    inspector = inspect(engine)
+    references = [
+        (table, key["constrained_columns"])
+        for table in inspector.get_table_names()
+        for key in inspector.get_foreign_keys(table)
+        if key["referred_table"] == "job_runs"
+    ]
+    assert references == [("job_failures", ["run_id"])]
+    for table, columns in references:
+        leading = [index["column_names"][: len(columns)] for index in inspector.get_indexes(table)]
+        assert columns in leading
+
+
 class TestTimes:
     def test_naive_time_is_refused(self, engine: Engine) -> None:
         with pytest.raises(StatementError, match=r"has no time zone\. Give an aware one"):

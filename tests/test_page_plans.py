@@ -1,0 +1,120 @@
+"""What the pages cost does not grow with the runs that have finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import Engine, event, text
+
+from flask_cronjobs import CronJobs, report
+from flask_cronjobs.report import RunFilter
+from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.state import State, state_of
+from tests.rows import Rows
+
+FEW, MANY = 1_000, 30_000
+
+REPORTS: dict[str, Callable[[State], object]] = {
+    "health": report.verdict,
+    "overview": report.overview,
+    "runs": report.runs,
+    "queued runs": lambda state: report.runs(state, RunFilter(status="queued")),
+    "failed runs": lambda state: report.runs(state, RunFilter(status="failed")),
+    "running runs": lambda state: report.runs(state, RunFilter(status="running")),
+    "dead runs": lambda state: report.runs(state, RunFilter(status="dead")),
+    "skipped runs": lambda state: report.runs(state, RunFilter(status="skipped")),
+    "overdue runs": lambda state: report.runs(state, RunFilter(overdue=True)),
+    "doctor": examine,
+}
+
+
+@pytest.fixture
+def state(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> State:
+    """An app with a definition, a few runs of each status, and a few more that have succeeded."""
+    made = state_of(app)
+    rows = Rows(app, db)
+    definition = rows.definition("one")
+    rows.tick()
+    for status in ("queued", "failed", "running", "dead", "cancelled"):
+        rows.run(status, age=3600)
+    finish(made.engine, definition, FEW)
+    return made
+
+
+def finish(engine: Engine, definition: int, number: int) -> None:
+    """Add so many runs of a definition that succeeded, one a minute up to an hour ago."""
+    at = (
+        "clock_timestamp() - make_interval(mins => 60 + i)"
+        if engine.dialect.name == "postgresql"
+        else "strftime('%Y-%m-%d %H:%M:%f000', 'now', '-' || (60 + i) || ' minutes')"
+    )
+    with engine.begin() as connection:
+        last = "SELECT count(*) FROM job_runs WHERE status = 'succeeded'"
+        first = connection.execute(text(last)).scalar_one()
+        connection.execute(
+            text(
+                "INSERT INTO job_runs (job_type, definition_id, status, attempts, scheduled_for,"
+                " started_at, finished_at) WITH RECURSIVE n(i) AS (SELECT CAST(:first AS integer)"
+                " UNION ALL SELECT i + 1 FROM n WHERE i < :last) SELECT 'send',"
+                f" CAST(:definition AS integer), 'succeeded', 1, {at}, {at}, {at} FROM n"
+            ),
+            {"first": first + 1, "last": first + number, "definition": definition},
+        )
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("ANALYZE")
+
+
+@pytest.mark.slow
+def test_pages_cost_no_more_with_many_more_finished_runs(state: State) -> None:
+    for read in REPORTS.values():
+        read(state)  # What is looked up once for all is looked up.
+    few = {name: cost(state, read) for name, read in REPORTS.items()}
+    finish(state.engine, 1, MANY)
+    many = {name: cost(state, read) for name, read in REPORTS.items()}
+    assert [name for name in REPORTS if many[name] > 2 * few[name] + 100] == [], (few, many)
+
+
+def cost(state: State, read: Callable[[State], object]) -> int:
+    """In pages; on SQLite, which does not count them, in hundreds of its machine's steps."""
+    if state.engine.dialect.name == "sqlite":
+        with steps_counted(state.engine) as steps:
+            read(state)
+        return len(steps)
+    sent: list[tuple[str, Any]] = []
+
+    def note(conn: object, cursor: object, sql: str, parameters: Any, *rest: object) -> None:
+        if sql.lstrip().startswith(("SELECT", "WITH")):
+            sent.append((sql, parameters))
+
+    event.listen(state.engine, "before_cursor_execute", note)
+    read(state)
+    event.remove(state.engine, "before_cursor_execute", note)
+    with state.engine.connect() as connection:
+        return sum(pages(connection.exec_driver_sql, sql, values) for sql, values in sent)
+
+
+def pages(execute: Callable[..., Any], sql: str, parameters: Any) -> int:
+    """How many pages a statement of PostgreSQL reads."""
+    (top,) = execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", parameters).scalar_one()
+    read: int = top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"]
+    return read
+
+
+@contextmanager
+def steps_counted(engine: Engine) -> Iterator[list[int]]:
+    """A list that grows by one for each hundred steps of SQLite's machine."""
+    steps: list[int] = []
+
+    def watch(raw: Any, record: object) -> None:
+        raw.set_progress_handler(lambda: steps.append(1), 100)
+
+    engine.dispose()
+    event.listen(engine, "connect", watch)
+    yield steps
+    event.remove(engine, "connect", watch)
+    engine.dispose()
