@@ -123,15 +123,16 @@ class Ticks:
 
 
 def _prune_runs(connection: Connection, condition: str, seconds: float) -> int:
+    # Locked, so that a run which an operator retries meanwhile keeps its row and its failures both.
     oldest = (
         select(JobRun.id)
         .where(text(condition), JobRun.finished_at < database_now(-seconds))
         .order_by(JobRun.finished_at)
         .limit(BATCH)
+        .with_for_update(skip_locked=True)
     )
     ids = list(connection.scalars(oldest))
     if ids:
         connection.execute(delete(JobFailure).where(JobFailure.run_id.in_(ids)))
-        # Still terminal? An operator may have retried one since it was selected.
-        connection.execute(delete(JobRun).where(JobRun.id.in_(ids), text(condition)))
+        connection.execute(delete(JobRun).where(JobRun.id.in_(ids)))
     return len(ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, text
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.models import JobTick
@@ -88,6 +88,18 @@ class TestPrune:
         assert kit.ticks.prune(FORTNIGHT, QUARTER) == 1
         assert kit.failures(gone) == []
         assert len(kit.failures(kept)) == 1
+
+    @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+    def test_run_that_is_retried_meanwhile_keeps_its_failures(self, kit: Kit) -> None:
+        """On SQLite nobody can: pruning holds the write lock."""
+        run = kit.run(max_attempts=1)
+        kit.finish(kit.claim_one(), "dead")
+        kit.sql("UPDATE job_runs SET finished_at = '2000-01-01'")
+        with kit.engine.begin() as operator:
+            operator.execute(text("UPDATE job_runs SET status = 'queued', finished_at = NULL"))
+            assert kit.ticks.prune(FORTNIGHT, QUARTER) == 0
+        assert ids(kit) == [run]
+        assert len(kit.failures(run)) == 1
 
     def test_large_backlog_goes_in_small_batches(
         self, kit: Kit, monkeypatch: pytest.MonkeyPatch
