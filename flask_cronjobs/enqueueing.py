@@ -48,9 +48,11 @@ def enqueue_one(
         "updated_at": database_now(),
     }
     with _explaining_missing_tables():
-        run = insert_run(state.db.session, values)
-        _wake(state, options)
-    _note(f"{task.name} (run {run.id})")
+        run, new = insert_run(state.db.session, values)
+        if new:
+            _wake(state, options)
+    if new:
+        _note(f"{task.name} (run {run.id})")
     if options.commit:
         state.db.session.commit()
     return run

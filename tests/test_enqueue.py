@@ -234,6 +234,25 @@ class TestUncommitted:
             getattr(db.session, end)()
         assert self.warnings(caplog) == []
 
+    def test_key_that_exists_is_not_warned_of(
+        self, app: Flask, greet: Greet, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        keyed = greet.using(idempotency_key="key")
+        with app.app_context():
+            keyed.using(commit=True).enqueue(1, "x")
+        with app.app_context():
+            keyed.enqueue(1, "x")
+        assert self.warnings(caplog) == []
+
+    def test_new_run_is_warned_of_once_though_its_key_is_used_twice(
+        self, app: Flask, greet: Greet, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        keyed = greet.using(idempotency_key="key")
+        with app.app_context():
+            run = keyed.enqueue(1, "x").id
+            keyed.enqueue(1, "x")
+        assert f"so lost: greet (run {run})." in self.warnings(caplog)[0]
+
     def test_savepoint_settles_nothing(
         self, app: Flask, db: SQLAlchemy, greet: Greet, caplog: pytest.LogCaptureFixture
     ) -> None:

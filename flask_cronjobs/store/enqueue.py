@@ -23,8 +23,8 @@ _SHARED = ("job_type", "queue", "priority", "max_attempts", "concurrency_limit")
 Sessions: TypeAlias = scoped_session[Any] | Session
 
 
-def insert_run(session: Sessions, values: Mapping[str, Any]) -> JobRun:
-    """Insert a run in *session*'s transaction and return it.
+def insert_run(session: Sessions, values: Mapping[str, Any]) -> tuple[JobRun, bool]:
+    """Insert a run in *session*'s transaction; return it, and whether it is new.
 
     With an idempotency key that exists, the row that has it is returned instead. Two transactions
     that insert the same key at once: the later waits for the earlier to end, and then finds its
@@ -32,7 +32,7 @@ def insert_run(session: Sessions, values: Mapping[str, Any]) -> JobRun:
     """
     if values.get("idempotency_key") is None:
         run = session.scalars(_insert(session).values(**values).returning(JobRun)).one()
-        return cast(JobRun, run)
+        return cast(JobRun, run), True
     statement = (
         _insert(session)
         .values(**values)
@@ -44,9 +44,10 @@ def insert_run(session: Sessions, values: Mapping[str, Any]) -> JobRun:
     )
     existing = select(JobRun).where(JobRun.idempotency_key == values["idempotency_key"])
     while True:
-        run = session.scalars(statement).one_or_none() or session.scalars(existing).one_or_none()
-        if run is not None:
-            return cast(JobRun, run)
+        for query in (statement, existing):
+            run = session.scalars(query).one_or_none()
+            if run is not None:
+                return run, query is statement
         # The row that stood in the way was deleted between the two: insert again.
 
 

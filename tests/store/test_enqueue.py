@@ -66,9 +66,10 @@ def test_run_exists_when_the_transaction_commits(kit: Kit) -> None:
 
 def test_key_that_exists_returns_the_run_that_has_it(kit: Kit) -> None:
     with Session(kit.engine) as session:
-        first = insert_run(session, values("key", payload={"a": 1}))
-        again = insert_run(session, values("key", payload={"a": 2}))
+        first, first_is_new = insert_run(session, values("key", payload={"a": 1}))
+        again, again_is_new = insert_run(session, values("key", payload={"a": 2}))
         assert again.id == first.id
+        assert (first_is_new, again_is_new) == (True, False)
         assert again.payload == {"a": 1}
         session.commit()
     assert len(kit.all_rows()) == 1
@@ -76,7 +77,7 @@ def test_key_that_exists_returns_the_run_that_has_it(kit: Kit) -> None:
 
 def test_keyless_runs_are_all_new(kit: Kit) -> None:
     with Session(kit.engine) as session:
-        assert insert_run(session, values()).id != insert_run(session, values()).id
+        assert insert_run(session, values())[0].id != insert_run(session, values())[0].id
 
 
 def test_racing_enqueues_of_one_key_are_one_run_and_break_no_transaction(kit: Kit) -> None:
@@ -88,7 +89,7 @@ def test_racing_enqueues_of_one_key_are_one_run_and_break_no_transaction(kit: Ki
         start.wait()
         with Session(kit.engine) as session:
             session.execute(text("INSERT INTO entries VALUES (:name)"), {"name": name})
-            run = insert_run(session, values("key"))
+            run, _ = insert_run(session, values("key"))
             session.execute(text("INSERT INTO entries VALUES (:name)"), {"name": name})
             found.append(run.id)
             session.commit()
@@ -106,7 +107,7 @@ def test_enqueue_waits_for_the_transaction_that_has_the_key_and_takes_its_run(ki
 
     def first() -> None:
         with Session(kit.engine) as session:
-            found.append(insert_run(session, values("key")).id)
+            found.append(insert_run(session, values("key"))[0].id)
             inserted.set()
             committed.wait(30)
             session.commit()
@@ -115,7 +116,7 @@ def test_enqueue_waits_for_the_transaction_that_has_the_key_and_takes_its_run(ki
         inserted.wait(30)
         threading.Timer(0.2, committed.set).start()
         with Session(kit.engine) as session:
-            found.append(insert_run(session, values("key")).id)
+            found.append(insert_run(session, values("key"))[0].id)
             session.commit()
 
     in_threads(first, second)
@@ -138,7 +139,7 @@ def test_enqueue_makes_its_own_run_when_the_other_transaction_rolls_back(kit: Ki
         inserted.wait(30)
         threading.Timer(0.2, go_on.set).start()
         with Session(kit.engine) as session:
-            found.append(insert_run(session, values("key", payload={"by": "second"})).id)
+            found.append(insert_run(session, values("key", payload={"by": "second"}))[0].id)
             session.commit()
 
     in_threads(first, second)
