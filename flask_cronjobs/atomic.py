@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from . import crashpoints
 from .errors import AtomicCommit, LeaseLost
-from .payload import json_result
+from .results import kept_result
 from .state import State
 from .store.atomic import finalize_in
 from .types import JSON, Claim
@@ -40,7 +40,7 @@ def call(
                 raise AtomicCommit(_REPLACED)
             session.flush()
         disarm()
-        result = json_result(value, state.settings.max_payload_bytes)
+        result = kept_result(value, state.settings.max_payload_bytes, str(claim))
         if not finalize_in(session, claim, result):
             session.rollback()
             raise LeaseLost("the lease was lost before the commit; the work is rolled back")

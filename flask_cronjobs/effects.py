@@ -32,7 +32,7 @@ from .errors import (
     SetupError,
 )
 from .log import logger
-from .payload import json_result
+from .results import kept_result
 from .state import State
 from .store import Bookkeeping, Effects
 from .types import InDoubt
@@ -75,13 +75,7 @@ def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T 
         crashpoints.reach("before-effect")
         value = _call(state, books, key, owner, call)
         crashpoints.reach("after-effect")
-        kept = json_result(value, state.settings.max_payload_bytes)
-        if kept is None and value is not None:
-            logger.warning(
-                "once(%r): the result is no JSON or too large, so it is not kept; a repeated call "
-                "will return None",
-                key,
-            )
+        kept = kept_result(value, state.settings.max_payload_bytes, f"once({key!r})")
         with _refusing_own_lock(state, books):
             recorded = effects.done(key, owner, kept)
         if not recorded:

@@ -23,7 +23,7 @@ from .context import CurrentRun, enter_run
 from .errors import PayloadError
 from .log import log_run, logger
 from .outcomes import failure
-from .payload import json_result
+from .results import kept_result
 from .state import State
 from .store import Bookkeeping
 from .types import JSON, Claim, Outcome
@@ -163,7 +163,7 @@ class Runner:
             crashpoints.reach("after-handler")
         finally:
             self._alarm.disarm()
-        return self._kept(value, claim)
+        return kept_result(value, self._state.settings.max_payload_bytes, str(claim))
 
     def _forget_session(self, context: object) -> None:
         """Close the session of *context* if a teardown that raised has left it open.
@@ -174,18 +174,6 @@ class Runner:
         session = sessions.pop(id(context), None)
         if session is not None:
             session.close()
-
-    def _kept(self, value: object, claim: Claim) -> JSON:
-        if value is None:
-            return None
-        kept = json_result(value, self._state.settings.max_payload_bytes)
-        if kept is None:
-            logger.warning(
-                "task %s, run %d: the result is no JSON or too large, so it is not kept",
-                claim.job_type,
-                claim.id,
-            )
-        return kept
 
     def _outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
         task = self._state.registry.tasks.get(claim.job_type)

@@ -33,7 +33,14 @@ InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
 class Claim:
     """One run that a worker holds: what the runner needs, and the token that fences its writes.
 
-    ``broken`` says why the row could not be read: then the attempt fails, and no handler is called.
+    :ivar id: the run's id.
+    :ivar token: ``host:pid:random``, fresh for each claim.
+    :ivar job_type: the task's name.
+    :ivar attempt: which attempt this is, from 1.
+    :ivar max_attempts: how many attempts the run has in all.
+    :ivar scheduled_for: the slot, or the time first asked for; aware, UTC.
+    :ivar definition_id: the definition whose slot this is; None for what was enqueued.
+    :ivar broken: why the row could not be read: then the attempt fails, and no handler is called.
     """
 
     id: int
@@ -48,6 +55,10 @@ class Claim:
     concurrency_key: str | None = None
     broken: str | None = None
 
+    def __str__(self) -> str:
+        """The run in a few words, without its payload, which is never logged."""
+        return f"task {self.job_type}, run {self.id}"
+
 
 #: What an attempt came to. ``released`` gives the run back with its attempt not counted.
 OutcomeKind: TypeAlias = Literal["succeeded", "failed", "dead", "cancelled", "released"]
@@ -57,9 +68,19 @@ OutcomeKind: TypeAlias = Literal["succeeded", "failed", "dead", "cancelled", "re
 class Outcome:
     """What one attempt came to, ready to be finalized if *token* still holds the run.
 
-    ``delay`` is in seconds from the database's now and used by ``failed`` only. ``reclaimed`` says
-    that the lease ran out: the write then also needs the lease to be still expired. ``finalized``
-    says that the row has it already, written in the handler's own transaction.
+    :ivar id: the run's id.
+    :ivar token: the claim's token.
+    :ivar kind: the outcome; ``failed`` will be tried again, ``dead`` was given up.
+    :ivar attempt: which attempt it was, from 1.
+    :ivar job_type: the task's name.
+    :ivar error: the message, cut and stripped of credentials; None if it succeeded.
+    :ivar error_type: the name of the exception's type.
+    :ivar stack: the stack, bounded; None where it would say nothing.
+    :ivar result: what the handler returned, if JSON and small.
+    :ivar delay: seconds from the database's now to the next attempt; used by ``failed`` only.
+    :ivar seconds: how long the attempt took.
+    :ivar reclaimed: the lease ran out: the write also needs the lease to be still expired.
+    :ivar finalized: the row has it already, written in the handler's own transaction.
     """
 
     id: int
@@ -196,7 +217,14 @@ class SlotPlan:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSlot:
-    """A row of ``job_runs`` that a slot became: a run, or a skip with its reason."""
+    """A row of ``job_runs`` that a slot became: a run, or a skip with its reason.
+
+    :ivar run_id: the row's id.
+    :ivar job_type: the task's name.
+    :ivar at: the slot; of a gap, its last one; aware, UTC.
+    :ivar skipped: how many slots the row stands for that are not run; 0: it is a run.
+    :ivar reason: why they were skipped; None of a run.
+    """
 
     run_id: int
     definition_id: int
