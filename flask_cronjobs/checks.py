@@ -75,7 +75,10 @@ def _check_concurrency_key(
     try:
         fields = [field for _, field, _, _ in string.Formatter().parse(key) if field is not None]
     except ValueError as error:
-        raise TaskError(f"{name}: concurrency_key {key!r} is no format: {error}.") from None
+        raise TaskError(
+            f"{name}: concurrency_key {key!r} is no format: {error}. Write arguments in "
+            "braces, such as 'user:{user_id}', and a brace that is meant as such twice."
+        ) from None
     for field in fields:
         argument = field.split(".")[0].split("[")[0]
         if argument not in known:

@@ -11,11 +11,14 @@ from typing import Any, get_args
 from .checks import check_choice, check_name, did_you_mean
 from .config import Settings
 from .errors import TaskError, UnknownTask
-from .options import TaskOptions
-from .payload import check_payload
+from .options import TaskOptions, is_key
+from .payload import check_keys, check_payload
 from .retry import RetryPolicy, retry_policy
 from .schedule import Schedule
 from .types import JSON, Catchup, DefinitionSpec, Overlap
+
+#: How long a concurrency key may be, in characters: it is part of an index.
+MAX_KEY = 500
 
 
 class Handler:
@@ -47,8 +50,12 @@ class Handler:
         return arguments
 
     def payload_from(self, payload: Mapping[str, object]) -> dict[str, object]:
-        """As `payload`, from a mapping of keyword arguments."""
-        check_payload(dict.fromkeys(payload), 1 << 30)  # The keys must be texts.
+        """As `payload`, from a mapping of keyword arguments.
+
+        :raises TypeError: the handler does not take them.
+        :raises PayloadError: *payload* is no mapping with texts for keys.
+        """
+        check_keys(payload)
         return self.payload(**payload)
 
     def retry_policy(self, default_attempts: int) -> RetryPolicy:
@@ -64,7 +71,10 @@ class Handler:
         return options.concurrency or 1
 
     def concurrency_key_for(self, payload: Mapping[str, object]) -> str | None:
-        """The concurrency key of a run with *payload*; by default, one for the whole task."""
+        """The concurrency key of a run with *payload*; by default, one for the whole task.
+
+        :raises TaskError: the payload lacks what the key names, or makes a key that cannot be kept.
+        """
         if self.concurrency_limit is None:
             return None
         if self.options.concurrency_key is None:
@@ -75,12 +85,21 @@ class Handler:
             if parameter.default is not parameter.empty
         }
         try:
-            return self.options.concurrency_key.format(**{**arguments, **payload})
+            key = self.options.concurrency_key.format(**{**arguments, **payload})
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise TaskError(
-                f"The concurrency_key {self.options.concurrency_key!r} of the task {self.name} "
-                f"cannot be filled in from the payload: {error!r}."
+                f"{self._its_key()} cannot be filled in from the payload: {error!r}. Pass what it "
+                "names, or let it name what every payload has."
             ) from None
+        if not is_key(key, MAX_KEY):
+            raise TaskError(
+                f"{self._its_key()} makes the key {key[:60]!r}, of {len(key):,} characters. It "
+                f"must have 1 to {MAX_KEY} printable ones: let it name an id, or a short code."
+            )
+        return key
+
+    def _its_key(self) -> str:
+        return f"The concurrency_key {self.options.concurrency_key!r} of the task {self.name}"
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class EnqueueOptions:
             ("queue", self.queue, 100),
             ("idempotency_key", self.idempotency_key, 500),
         ):
-            if text is not None and not _is_key(text, most):
+            if text is not None and not is_key(text, most):
                 raise TaskError(
                     f"{name} is {text!r}. Give a text of 1 to {most} printable characters."
                 )
@@ -118,5 +118,6 @@ def _is_small_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -32768 <= value <= 32767
 
 
-def _is_key(value: object, most: int) -> bool:
+def is_key(value: object, most: int) -> bool:
+    """Whether *value* is a text of 1 to *most* printable characters."""
     return isinstance(value, str) and 0 < len(value) <= most and value.isprintable()

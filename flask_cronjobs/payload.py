@@ -21,15 +21,16 @@ def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
     :param limit: how many bytes it may have as JSON text.
     :raises PayloadError: it is not; the message names the offending key.
     """
-    if not isinstance(payload, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise PayloadError(f"The payload is a {type(payload).__name__}. Give a dict of arguments.")
+    check_keys(payload)
     # Any mapping will do at the top; inside, json knows dict alone.
     plain = cast("dict[str, JSON]", dict(payload))
     _check(plain, "", 0)
     try:
         size = len(json.dumps(plain, ensure_ascii=False).encode())
     except ValueError as error:  # An integer of more digits than Python turns into text.
-        raise PayloadError(f"The payload cannot be written as JSON: {error}.") from None
+        raise PayloadError(
+            f"The payload cannot be written as JSON: {error}. Pass so large a number as text."
+        ) from None
     if size > limit:
         raise PayloadError(
             f"The payload has {size:,} bytes; the limit is {limit:,} (CRONJOBS_MAX_PAYLOAD_BYTES). "
@@ -38,14 +39,15 @@ def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
     return plain
 
 
-def json_result(value: object, limit: int) -> JSON:
-    """A handler's return value if it is JSON and at most *limit* bytes; None otherwise."""
-    if value is None:
-        return None
-    try:
-        return check_payload({"result": value}, limit)["result"]
-    except PayloadError:
-        return None
+def check_keys(payload: Mapping[str, object]) -> None:
+    """Check that *payload* is a mapping whose keys are texts.
+
+    :raises PayloadError: it is not; the message names the offending key.
+    """
+    if not isinstance(payload, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PayloadError(f"The payload is a {type(payload).__name__}. Give a dict of arguments.")
+    for key in payload:
+        _check_key(key, "")
 
 
 def _check(value: object, path: str, depth: int) -> None:
@@ -87,7 +89,8 @@ def _check_key(key: object, path: str) -> None:
 def _check_text(text: str, path: str) -> None:
     if "\0" in text:
         raise PayloadError(
-            f"payload{_short(path)} holds a NUL character, which PostgreSQL refuses."
+            f"payload{_short(path)} holds a NUL character, which PostgreSQL refuses. Pass "
+            r"text.replace('\0', ''), or base64 if it is binary data."
         )
     if not text.isascii():
         try:

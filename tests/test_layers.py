@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("types", "errors", "log", "crashpoints", "columns"),
     ("models", "signals", "cron", "pace", "text"),
     ("schedule", "retry", "payload", "config", "alarm", "lending", "announce"),
-    ("slots", "options"),
+    ("slots", "options", "results"),
     ("checks",),
     ("handlers",),
     ("state",),

@@ -100,6 +100,25 @@ def test_payload_that_the_concurrency_key_cannot_use_is_refused_clearly(jobs: Cr
         jobs.enqueue("it", {"user": 5})
 
 
+def test_result_of_an_atomic_task_that_is_no_json_is_dropped_with_a_warning(
+    jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs.task(name="book", atomic=True)(lambda: object())
+    run = jobs.enqueue("book", commit=True).id
+    assert jobs.tick().succeeded == 1
+    assert the_run(db).result is None
+    assert f"task book, run {run}: the result is no JSON or too large" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["x" * 500, "two\nlines"], ids=["long", "unprintable"])
+def test_concurrency_key_that_cannot_be_kept_is_refused(jobs: CronJobs, name: str) -> None:
+    jobs.task(name="it", concurrency=1, concurrency_key="user:{name}")(lambda name: None)
+    with pytest.raises(TaskError, match="must have 1 to 500 printable ones: let it name an id"):
+        jobs.enqueue("it", {"name": name})
+    run = jobs.enqueue("it", {"name": "x" * 495})
+    assert run.concurrency_key == "user:" + "x" * 495
+
+
 def test_one_broken_declaration_stops_no_other(
     jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
 ) -> None:

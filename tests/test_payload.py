@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from flask_cronjobs import PayloadError
-from flask_cronjobs.payload import MAX_DEPTH, check_payload, json_result
+from flask_cronjobs.payload import MAX_DEPTH, check_payload
+from flask_cronjobs.results import kept_result
 
 LIMIT = 64 * 1024
 
@@ -34,7 +35,7 @@ KEPT: dict[str, dict[str, Any]] = {
 REFUSED: dict[str, tuple[dict[Any, Any], str]] = {
     "NaN": ({"user": {"score": float("nan")}}, r"payload\['user'\]\['score'\] is nan"),
     "infinity": ({"a": [1, float("inf")]}, r"payload\['a'\]\[1\] is inf"),
-    "NUL": ({"name": "a\0b"}, r"payload\['name'\] holds a NUL"),
+    "NUL": ({"name": "a\0b"}, r"payload\['name'\] holds a NUL.*Pass text\.replace"),
     "NUL in a key": ({"a\0b": 1}, "holds a NUL"),
     "lone surrogate": ({"name": "a\ud800"}, r"payload\['name'\] holds a lone surrogate"),
     "lone surrogate in a key": ({"\udfff": 1}, "lone surrogate"),
@@ -47,7 +48,10 @@ REFUSED: dict[str, tuple[dict[Any, Any], str]] = {
     "20,000 levels": ({"a": nested(20_000)}, "nested over 100 levels deep"),
     "too large": ({"small": 1, "body": "x" * LIMIT}, r"limit is 65,536 .*largest key is 'body'"),
     "too large in bytes": ({"body": "é" * (LIMIT // 2 + 1)}, "the limit is"),
-    "endless integer": ({"a": 10**5000}, "cannot be written as JSON"),
+    "endless integer": (
+        {"a": 10**5000},
+        "cannot be written as JSON.*Pass so large a number as text",
+    ),
 }
 
 
@@ -93,7 +97,7 @@ def test_payload_that_holds_itself_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [None, 0, "", [], {"a": [1]}, "é"])
 def test_result_that_is_json_is_kept(value: Any) -> None:
-    assert json_result(value, LIMIT) == value
+    assert kept_result(value, LIMIT, "task it, run 1") == value
 
 
 @pytest.mark.parametrize(
@@ -101,5 +105,8 @@ def test_result_that_is_json_is_kept(value: Any) -> None:
     [object(), {1: 2}, float("nan"), "x" * LIMIT, "\0", nested(200), 10**5000],
     ids=["object", "number as a key", "NaN", "too large", "NUL", "deep", "endless integer"],
 )
-def test_result_that_is_not_is_dropped(value: Any) -> None:
-    assert json_result(value, LIMIT) is None
+def test_result_that_is_not_is_dropped_with_a_warning(
+    value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert kept_result(value, LIMIT, "task it, run 1") is None
+    assert "task it, run 1: the result is no JSON or too large" in caplog.text
