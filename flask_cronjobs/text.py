@@ -14,12 +14,20 @@ MAX_CHAIN = 8
 MAX_FRAMES = 30
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-_URL_CREDENTIALS = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.-]{1,30}://)[^\s/@:]*:[^\s/]*@")
-_NAMED_SECRET = re.compile(
-    r"""(?ix) (\b[\w-]{0,40}(?:password|passwd|pwd|secret|token|api[_-]?key|authorization)
-        ["']? \s* [=:] \s* (?:bearer\s+|basic\s+)?) ("[^"\n]*"|'[^'\n]*'|[^\s,;&"']+)"""
+# The patterns take time in proportion to the text: what one looks through in vain ends where the
+# next may begin.
+_URL_CREDENTIALS = re.compile(
+    r"""(?x) :// (?: [^\s/@:?#"'<>]+  # a token,
+        | [^\s/@:"'<>]* : (?!\d{1,5}[/?#]) (?: (?!://) [^\s"'<>] )*  # or user:password, no port
+        ) @"""
 )
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
+_NAMED_SECRET = re.compile(
+    r"""(?ix) ((?:password|passwd|passphrase|pwd|secret|token|authorization
+        |(?:access|account|api|encryption|private|secret|signing)[_-]?key)
+        ["']? \s{0,20} [=:] \s{0,20} (?:bearer\s{1,20}|basic\s{1,20})?)
+        ("(?:[^"\\\n]|\\.)*"? | '(?:[^'\\\n]|\\.)*'? | [^\s,;&"']+)"""
+)
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s{1,20}[A-Za-z0-9._~+/=-]{8,}")
 
 
 def clean(text: str | None) -> str | None:
@@ -39,7 +47,7 @@ def cut(text: str, limit: int) -> str:
 
 def strip_credentials(text: str) -> str:
     """*text* with passwords in URLs, bearer tokens and ``password=…`` replaced by ``***``."""
-    text = _URL_CREDENTIALS.sub(r"\1***@", text)
+    text = _URL_CREDENTIALS.sub("://***@", text)
     text = _NAMED_SECRET.sub(r"\1***", text)
     return _BEARER.sub(r"\1 ***", text)
 
