@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select
+from sqlalchemy import select, update
 
-from flask_cronjobs import CronJobs, PayloadError, Retry, Task, TaskError, UnknownTask
+from flask_cronjobs import (
+    CronJobs,
+    NotFound,
+    PayloadError,
+    Retry,
+    StateConflict,
+    Task,
+    TaskError,
+    UnknownTask,
+)
 from flask_cronjobs.models import JobRun
 
 Greet = Task[[int, str], None]
@@ -144,6 +153,40 @@ class TestUsing:
         db.session.delete(runs(db)[0])
         db.session.commit()
         assert greet.using(idempotency_key="key").enqueue(1, "x").id != first
+
+    def test_key_of_a_run_that_is_tried_again_makes_no_second_one(
+        self, db: SQLAlchemy, jobs: CronJobs, greet: Greet
+    ) -> None:
+        """In either order: enqueued and then retried, retried and then enqueued."""
+        keyed = greet.using(idempotency_key="key", commit=True)
+        first = keyed.enqueue(1, "x").id
+        for end in ("cancelled", "dead"):
+            db.session.execute(
+                update(JobRun).values(status=end, finished_at=datetime.now(timezone.utc))
+            )
+            db.session.commit()
+            assert keyed.enqueue(2, "y").id == first
+            assert jobs.retry(first).status == "queued"
+            assert keyed.enqueue(3, "z").id == first
+        assert jobs.tick().succeeded == 1
+        with pytest.raises(StateConflict, match="It succeeded"):
+            jobs.retry(first)
+        assert [(run.id, run.status) for run in runs(db)] == [(first, "succeeded")]
+
+    def test_run_whose_key_went_to_another_when_it_was_pruned_cannot_be_tried_again(
+        self, db: SQLAlchemy, jobs: CronJobs, greet: Greet
+    ) -> None:
+        keyed = greet.using(idempotency_key="key", commit=True)
+        first = keyed.enqueue(1, "x").id
+        long_ago = datetime(2020, 1, 1, tzinfo=timezone.utc)
+        db.session.execute(update(JobRun).values(status="dead", finished_at=long_ago))
+        db.session.commit()
+        assert jobs.prune() == 1
+        second = keyed.enqueue(1, "x").id
+        assert second > first
+        with pytest.raises(NotFound, match="may have been pruned"):
+            jobs.retry(first)
+        assert [run.id for run in runs(db)] == [second]
 
 
 @pytest.mark.usefixtures("context")

@@ -93,6 +93,24 @@ def test_passing_trouble_is_tried_again_and_harms_nothing(
     assert attempts(app, db) == {("succeeded", 1)}
 
 
+@on_postgresql
+def test_full_disk_of_the_server_ends_the_tick_with_one_line_and_loses_nothing(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    """What does not pass by waiting is not waited for."""
+    calls = enqueue_notes(app, jobs, 5)
+    with app.app_context(), db.engine.begin() as connection:
+        connection.exec_driver_sql(RAISE.format(code="53100"))
+    result = app.test_cli_runner().invoke(args=["jobs", "tick"])
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == ["Error: The database cannot be used: trouble"]
+    assert calls == []
+    with app.app_context(), db.engine.begin() as connection:
+        connection.exec_driver_sql("DROP TRIGGER trouble ON job_runs")
+    assert tick().succeeded == 5
+    assert attempts(app, db) == {("succeeded", 1)}
+
+
 @pytest.mark.parametrize("number", [1, 2, 3])
 @on_postgresql
 def test_exchange_whose_answer_is_lost_loses_and_doubles_nothing(

@@ -14,9 +14,13 @@ from flask import Flask
 from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, TickReport
+from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, TickReport
+from flask_cronjobs import keeper as keeper_module
+from flask_cronjobs.keeper import Keeper
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.ping import ping
+from flask_cronjobs.resident import serve
+from flask_cronjobs.state import state_of
 from flask_cronjobs.tick import TickOptions
 
 from .conftest import NOW
@@ -283,3 +287,42 @@ def test_a_redirect_leads_to_no_file(monitor: Monitor) -> None:
     assert not ping(monitor.url)
     monitor.location = "ftp://localhost/x"
     assert not ping(monitor.url)
+
+
+class TestPings:
+    """``CRONJOBS_PING_URL``: who did their work say so, and silence is the alarm."""
+
+    @pytest.fixture
+    def settings(self, monitor: Monitor) -> dict[str, Any]:
+        return {"CRONJOBS_PING_URL": f"{monitor.url}uuid"}
+
+    def test_a_tick_that_did_its_work_pings(
+        self, app: Flask, jobs: CronJobs, monitor: Monitor
+    ) -> None:
+        with app.app_context():
+            jobs.tick()
+        assert monitor.requests == [("/uuid", None)]
+
+    def test_a_tick_that_could_not_is_silent(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs, monitor: Monitor
+    ) -> None:
+        with app.app_context():
+            db.drop_all()
+            with pytest.raises(TablesMissing):
+                jobs.tick()
+        assert monitor.requests == []
+
+    def test_a_resident_worker_pings_each_minute(
+        self, app: Flask, jobs: CronJobs, monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(keeper_module, "UPKEEP", 0.05)
+        thread = threading.Thread(target=serve, args=(state_of(app), TickOptions(workers=1)))
+        thread.start()
+        until = time.monotonic() + 60
+        while len(monitor.requests) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        for keeper in [each for each in threading.enumerate() if isinstance(each, Keeper)]:
+            keeper.stop()
+        thread.join(60)
+        assert set(monitor.requests) == {("/uuid", None)}
+        assert len(monitor.requests) >= 2
