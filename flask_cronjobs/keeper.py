@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from . import crashpoints
 from .announce import announce, pass_on
@@ -180,7 +181,7 @@ class Keeper(threading.Thread):
         written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
         open_outcomes = [outcome for outcome in outcomes if not outcome.finalized]
         exchange = self._claims.exchange(open_outcomes, request, repeat=False)
-        return Exchange(exchange.recorded | written, exchange.claims)
+        return replace(exchange, recorded=exchange.recorded | written)
 
     def _receive(self, outcomes: Sequence[Outcome], exchange: Exchange, asked: bool) -> None:
         if outcomes:
@@ -188,7 +189,7 @@ class Keeper(threading.Thread):
             self._pace.note([each.seconds for each in outcomes if each.kind != "released"])
         for outcome in outcomes:
             self._hand.let_go(outcome)
-            self._report(outcome, outcome.id in exchange.recorded)
+            self._report(exchange.stored(outcome), outcome.id in exchange.recorded)
         if exchange.claims:
             crashpoints.reach("after-claim")
             self._warden.light_fuse()
@@ -231,9 +232,9 @@ class Keeper(threading.Thread):
             self._doubtful = None
         if self._hand.outcomes:
             settled = self._claims.settled(self._hand.outcomes)
-            for outcome in [each for each in self._hand.outcomes if each.id in settled]:
+            for outcome in [each for each in self._hand.outcomes if each.id in settled.recorded]:
                 self._hand.let_go(outcome)
-                self._report(outcome, recorded=True)
+                self._report(settled.stored(outcome), recorded=True)
 
     def _tend(self) -> None:
         """Do what is due about the runs that are held."""

@@ -11,7 +11,7 @@ from .errors import DatabaseTrouble, WorkerLost
 from .outcomes import failure
 from .state import State
 from .store import Claims, Expired
-from .types import Claim, Outcome
+from .types import Claim, Exchange, Outcome
 
 #: How many expired leases are taken back at a time.
 BATCH = 200
@@ -27,25 +27,28 @@ def reclaim(
         if not outcomes:
             return total
         recorded = _record(claims, outcomes)
-        for outcome in outcomes:
-            if outcome.id in recorded:
-                announce(state.app, outcome, recorded=True)
-                pass_on(on_outcome, outcome)
+        for outcome in recorded:
+            announce(state.app, outcome, recorded=True)
+            pass_on(on_outcome, outcome)
         total += len(recorded)
         if len(outcomes) < BATCH:
             return total
 
 
-def _record(claims: Claims, outcomes: Sequence[Outcome]) -> frozenset[int]:
-    """Record *outcomes*; which of them, those included whose answer a broken connection lost."""
+def _record(claims: Claims, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Record *outcomes*; those that were, also where a broken connection lost the answer."""
     try:
-        return claims.exchange(outcomes, None, repeat=False).recorded
+        return _stored(outcomes, claims.exchange(outcomes, None, repeat=False))
     except DatabaseTrouble as trouble:
         if not trouble.transient:
             raise
     settled = claims.settled(outcomes)
-    left = [outcome for outcome in outcomes if outcome.id not in settled]
-    return settled | claims.exchange(left, None).recorded
+    left = [outcome for outcome in outcomes if outcome.id not in settled.recorded]
+    return _stored(outcomes, settled) + _stored(left, claims.exchange(left, None))
+
+
+def _stored(outcomes: Sequence[Outcome], exchange: Exchange) -> list[Outcome]:
+    return [exchange.stored(each) for each in outcomes if each.id in exchange.recorded]
 
 
 def _lost(state: State, expired: Expired) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeAlias
 
@@ -117,10 +117,19 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What one statement of the keeper brought: runs recorded, and runs newly claimed."""
+    """What one statement of the keeper brought: runs recorded, and runs newly claimed.
+
+    ``cancelled`` are those of the recorded whose cancel was asked for while they ran, so that they
+    are not tried again, whatever the attempt came to.
+    """
 
     recorded: frozenset[int] = frozenset()
     claims: tuple[Claim, ...] = ()
+    cancelled: frozenset[int] = frozenset()
+
+    def stored(self, outcome: Outcome) -> Outcome:
+        """*outcome* as its row has it."""
+        return replace(outcome, kind="cancelled") if outcome.id in self.cancelled else outcome
 
 
 @dataclass(frozen=True, slots=True)

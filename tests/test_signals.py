@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
-from flask_cronjobs import CronJobs, Discard, Retry, signals
+from flask_cronjobs import CronJobs, Discard, Retry, current_run, signals
 from flask_cronjobs.models import JobRun
 
 ONE_TRY = Retry(max_attempts=1)
@@ -75,6 +76,19 @@ class TestSignals:
 
         perform(handler, **options)
         assert heard == ["run_started(claim)", *names, "tick_finished(report)"]
+
+    def test_failure_of_a_run_that_is_to_be_cancelled_is_told_as_the_end_that_it_is(
+        self, perform: Any, heard: list[str], caplog: pytest.LogCaptureFixture, db: SQLAlchemy
+    ) -> None:
+        def handler() -> None:
+            run = db.session.get_one(JobRun, current_run.id)
+            run.cancel_requested_at = datetime.now(timezone.utc)
+            db.session.commit()
+            raise ValueError("x")
+
+        assert perform(handler, retry=5).status == "cancelled"
+        assert heard == ["run_started(claim)", "run_cancelled(outcome)", "tick_finished(report)"]
+        assert [record.cronjobs_event for record in caplog.records][-1] == "cancelled"  # type: ignore[attr-defined]
 
     @pytest.mark.parametrize("name", ["run_started", "run_succeeded", "tick_finished"])
     def test_receiver_that_raises_is_logged_and_harms_nothing(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -113,13 +113,13 @@ class Claims:
         """
         return len(self._books.rows(self._sql.release_token, {"token": token}))
 
-    def settled(self, outcomes: Iterable[Outcome]) -> frozenset[int]:
+    def settled(self, outcomes: Iterable[Outcome]) -> Exchange:
         """Which of *outcomes* stand in their rows already.
 
         For a record whose answer never came: it may have been committed before the trouble.
         """
         parameters = {"outcomes": json.dumps([_settled_row(outcome) for outcome in outcomes])}
-        return frozenset(row.id for row in self._books.rows(self._sql.settled, parameters))
+        return _recorded(self._books.rows(self._sql.settled, parameters))
 
     def expired_leases(self, limit: int = 200) -> list[Expired]:
         """Runs whose lease ran out, oldest first, at most *limit*."""
@@ -162,10 +162,8 @@ class Claims:
     def _received(self, rows: Sequence[Row[Any]], token: str) -> Exchange:
         claimed = [row for row in rows if row.job_type is not None]
         claimed.sort(key=lambda row: (-row.priority, row.run_at, row.id))
-        return Exchange(
-            recorded=frozenset(row.id for row in rows if row.job_type is None),
-            claims=tuple(self._claim(row, token) for row in claimed),
-        )
+        recorded = _recorded([row for row in rows if row.job_type is None])
+        return replace(recorded, claims=tuple(self._claim(row, token) for row in claimed))
 
     def _claim(self, row: Row[Any], token: str) -> Claim:
         payload: dict[str, JSON] = {}
@@ -192,6 +190,13 @@ class Claims:
     @staticmethod
     def _outcome_parameters(outcomes: Sequence[Outcome]) -> dict[str, object]:
         return {"outcomes": json.dumps([_outcome_row(outcome) for outcome in outcomes])}
+
+
+def _recorded(rows: Sequence[Row[Any]]) -> Exchange:
+    return Exchange(
+        recorded=frozenset(row.id for row in rows),
+        cancelled=frozenset(row.id for row in rows if row.stored == "cancelled"),
+    )
 
 
 def _outcome_row(outcome: Outcome) -> dict[str, object]:

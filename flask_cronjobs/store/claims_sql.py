@@ -29,8 +29,6 @@ class ClaimStatements:
     expired: TextClause
 
 
-# What a finalized row becomes. ``o`` is the outcome, ``r`` the row as it was. A failed or released
-# run whose cancellation was asked for meanwhile is cancelled instead of being tried again.
 _OUTCOME_COLUMNS = {
     "id": "bigint",
     "token": "text",
@@ -43,6 +41,7 @@ _OUTCOME_COLUMNS = {
     "delay": "double precision",
     "reclaimed": "integer",
 }
+# A run whose cancel was asked for meanwhile is cancelled instead of being tried again.
 _STOPPED = "(o.kind IN ('failed', 'released') AND job_runs.cancel_requested_at IS NOT NULL)"
 
 
@@ -144,7 +143,7 @@ def _claim(d: Dialect) -> str:
         concurrency_share = chosen.share, started_at = {d.now}, updated_at = {d.now},
         progress = NULL, progress_message = NULL
     FROM chosen WHERE job_runs.id = chosen.id
-    RETURNING {returned}
+    RETURNING {returned}, NULL AS stored
     """
 
 
@@ -153,15 +152,15 @@ def _exchange(d: Dialect) -> str:
     WITH RECURSIVE
     recorded AS (
         {_record(d)}
-        RETURNING job_runs.id, job_runs.started_at,
+        RETURNING job_runs.id, job_runs.status, job_runs.started_at,
             o.kind, o.attempt, o.token, o.error_type, o.error, o.stack
     ),
     failures AS ({_failures_of_recorded(d)}),
     {_candidates(d)},
     claimed AS ({_claim(d)})
-    SELECT {", ".join(_CLAIMED)} FROM claimed
+    SELECT {", ".join(_CLAIMED)}, NULL AS stored FROM claimed
     UNION ALL
-    SELECT id, {_NO_CLAIM} FROM recorded
+    SELECT id, {_NO_CLAIM}, status AS stored FROM recorded
     """
 
 
@@ -187,7 +186,7 @@ def _watch(d: Dialect) -> str:
 def _settled(d: Dialect) -> str:
     outcomes = d.table("outcomes", id="bigint", kind="text", attempt="integer")
     return f"""
-    SELECT r.id FROM job_runs r JOIN {outcomes} AS o ON r.id = o.id
+    SELECT r.id, r.status AS stored FROM job_runs r JOIN {outcomes} AS o ON r.id = o.id
     WHERE (r.status = o.kind AND r.attempts = o.attempt)
         OR (o.kind = 'failed' AND r.status = 'cancelled' AND r.attempts = o.attempt)
         OR (o.kind = 'released' AND r.attempts = o.attempt - 1)
@@ -221,7 +220,9 @@ def claim_statements(d: Dialect) -> ClaimStatements:
     """The statements for one dialect."""
     return ClaimStatements(
         exchange=text(_exchange(d)),
-        record=text(f"{_record(d)} RETURNING job_runs.id AS id, {_NO_CLAIM}"),
+        record=text(
+            f"{_record(d)} RETURNING job_runs.id AS id, {_NO_CLAIM}, job_runs.status AS stored"
+        ),
         failures=text(_failures(d)),
         claim=text(f"WITH RECURSIVE {_candidates(d)} {_claim(d)}"),
         renew=text(_renew(d)),
