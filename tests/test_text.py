@@ -88,6 +88,8 @@ def test_long_text_keeps_head_and_tail_and_says_what_is_missing() -> None:
         ("AWS_SECRET_ACCESS_KEY=s3cret", "AWS_SECRET_ACCESS_KEY=***"),
         ("secret_key=s3cret, access_key=s3cret", "secret_key=***, access_key=***"),
         ("passphrase: s3cret", "passphrase: ***"),
+        (r'{"password": "a\"s3cret", "a": 1}', '{"password": ***, "a": 1}'),
+        ("password='s3cret in a text that was cut", "password=***"),
         ("SharedAccessKey=s3cret==;x=1", "SharedAccessKey=***;x=1"),
         ("no user: http://host:8080/@me/x?to=a@b", "no user: http://host:8080/@me/x?to=a@b"),
         ("no user: https://host/x?to=a@b", "no user: https://host/x?to=a@b"),
@@ -108,8 +110,9 @@ def test_fifty_megabytes_are_cut_in_no_time() -> None:
 
 
 HOSTILE = [
-    "a", "://", "://a", "://:", "://a:", "://a:b/", "a://1:", "token", "token ", "token=", "token: ",
-    'token="', "token='\n", "password\t", "secret-", "secret_access_", "bearer ", "basic  ", "@:/",
+    "a", "://", "://a", "://:", "://a:", "://a:b/", "a://1:", "token", "token ", "token=",
+    "token: ", 'token="', "token='\n", r'token=\"', 'token="\\', "password\t", "secret-",
+    "secret_access_", "bearer ", "basic  ", "@:/",
 ]  # fmt: skip
 
 
