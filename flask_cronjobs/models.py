@@ -59,7 +59,13 @@ def _partial(name: str, *columns: Any, where: str, unique: bool = False) -> Inde
 class Base(DeclarativeBase):
     """The declarative base of the job tables, apart from the app's own."""
 
-    metadata: ClassVar[MetaData] = MetaData()
+    # Every name is fixed: so a convention of the app's own leaves the copies' names alone.
+    metadata: ClassVar[MetaData] = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            **dict.fromkeys(("ck", "fk", "ix", "uq"), "%(constraint_name)s"),
+        }
+    )
 
 
 class JobDefinition(Base):

@@ -105,8 +105,10 @@ def works(project: Path, url: str) -> None:
         column["name"]: str(column["type"]) for column in inspect(engine).get_columns("job_runs")
     }
     indexes = {index["name"] for index in inspect(engine).get_indexes("job_runs")}
+    primary_key = inspect(engine).get_pk_constraint("job_runs")["name"]
     engine.dispose()
     assert tuple(row) == ("succeeded", 1)
     assert {"uq_job_runs_slot", "ix_job_runs_runnable", "ix_job_runs_lease"} <= indexes
     if url.startswith("postgresql"):
         assert types["id"] == types["definition_id"] == "BIGINT"
+        assert primary_key == "pk_job_runs"

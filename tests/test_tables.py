@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy import Engine, MetaData, create_engine, inspect, text
 from sqlalchemy.exc import IntegrityError, StatementError
 from sqlalchemy.orm import Session
 
@@ -176,10 +176,14 @@ def test_every_index_and_constraint_has_a_name_of_its_own(engine: Engine) -> Non
         names += [index["name"] for index in inspector.get_indexes(table)]
         names += [check["name"] for check in inspector.get_check_constraints(table)]
         names += [key["name"] for key in inspector.get_foreign_keys(table)]
+        if engine.dialect.name == "postgresql":  # SQLite's AUTOINCREMENT makes it the column's.
+            names.append(inspector.get_pk_constraint(table)["name"])
     assert all(name is not None and "job_" in name for name in names), names
     assert len(names) == len(set(names))
     declared = {index.name for table in Base.metadata.tables.values() for index in table.indexes}
     assert declared <= set(names)
+    keys = {str(table.primary_key.name) for table in Base.metadata.tables.values()}
+    assert keys == {f"pk_{table}" for table in NAMES}
 
 
 def test_what_refers_to_a_run_is_found_by_an_index(engine: Engine) -> None:
@@ -248,6 +252,24 @@ class TestCreation:
             assert set(create_tables(db.engine)) == NAMES
             assert shape(db.engine) == created
 
+    def test_naming_convention_of_the_app_s_own_leaves_their_names_alone(
+        self, database_url: str
+    ) -> None:
+        convention = dict.fromkeys(("ck", "fk", "ix", "pk", "uq"), "app_%(table_name)s")
+        convention["ck"] = "app_%(table_name)s_%(constraint_name)s"
+        db = SQLAlchemy(metadata=MetaData(naming_convention=convention))
+        app = Flask("tests")
+        app.config["SQLALCHEMY_DATABASE_URI"] = database_url
+        db.init_app(app)
+        CronJobs(app)
+        with app.app_context():
+            db.create_all()
+            created = shape(db.engine)
+            db.drop_all()
+            create_tables(db.engine)
+            assert shape(db.engine) == created
+            db.engine.dispose()
+
     def test_init_command_creates_them(self, app: Flask, db: SQLAlchemy) -> None:
         CronJobs(app)
         first = app.test_cli_runner().invoke(args=["jobs", "admin", "init"])
@@ -278,7 +300,7 @@ class TestCreation:
         )  # fmt: skip
 
     def test_table_of_the_app_s_own_by_one_of_the_names_is_not_replaced(self) -> None:
-        from sqlalchemy import Column, Integer, MetaData, Table
+        from sqlalchemy import Column, Integer, Table
 
         metadata = MetaData()
         own = Table("job_ticks", metadata, Column("id", Integer, primary_key=True))
@@ -295,6 +317,8 @@ def shape(engine: Engine) -> dict[str, object]:
             [(c["name"], str(c["type"]), c["nullable"]) for c in inspector.get_columns(table)],
             sorted(str(index["name"]) for index in inspector.get_indexes(table)),
             sorted(str(check["name"]) for check in inspector.get_check_constraints(table)),
+            sorted(str(key["name"]) for key in inspector.get_foreign_keys(table)),
+            inspector.get_pk_constraint(table)["name"],
         )
         for table in sorted(NAMES)
     }
