@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import Context
 from dataclasses import asdict
 
 from flask import jsonify, request
@@ -9,9 +10,10 @@ from flask.typing import ResponseReturnValue
 
 from ..errors import CronJobsError
 from ..log import logger
-from ..state import state_of
+from ..state import State, state_of
 from ..tick import TickOptions
 from ..tick import tick as run_tick
+from ..types import TickReport
 from .query import clamped
 
 
@@ -24,8 +26,14 @@ def tick() -> ResponseReturnValue:
     longest = int(state.settings.tick_budget) or 1
     budget = clamped(request.args, "budget", longest, longest)
     try:
-        report = run_tick(state, TickOptions(budget=budget))
+        # A context of its own: handlers are to see neither the request nor the token in it.
+        report = Context().run(_tick, state, TickOptions(budget=budget))
     except CronJobsError as error:
         logger.error("The tick by URL could not do its work: %s", error)
         return jsonify(error="The tick could not do its work. The log says why."), 503
     return jsonify(asdict(report))
+
+
+def _tick(state: State, options: TickOptions) -> TickReport:
+    with state.app.app_context():
+        return run_tick(state, options)

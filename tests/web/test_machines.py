@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
-from flask import Flask
+from flask import Flask, current_app, has_request_context, url_for
 from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 
@@ -143,11 +143,33 @@ class TestTick:
         with app.app_context():
             assert db.session.get_one(JobRun, run_id).status == "succeeded"
 
+    def test_a_handler_sees_nothing_of_the_request(
+        self, app: Flask, client: FlaskClient, jobs: CronJobs
+    ) -> None:
+        seen: list[object] = []
+
+        @app.get("/reset")
+        def reset() -> str:
+            return ""
+
+        @jobs.task(retry=1)
+        def look() -> None:
+            seen.append((has_request_context(), current_app._get_current_object()))  # type: ignore[attr-defined]
+            url_for("reset", _external=True)  # Refused, rather than by the caller's Host.
+
+        with app.app_context():
+            jobs.enqueue("look", commit=True)
+        answer = client.post("/jobs/tick", headers=BEARER, base_url="http://10.0.0.5:8000")
+        assert answer.json is not None
+        assert answer.json["dead"] == 1
+        assert seen == [(False, app)]
+
     @pytest.mark.parametrize(
         "headers",
         [
             {},
             {"Authorization": TOKEN},
+            {"Authorization": f"Token {TOKEN}"},
             {"Authorization": f"Basic {TOKEN}"},
             {"Authorization": f"Bearer {TOKEN}x"},
             {"Authorization": f"Bearer {TOKEN[:-1]}"},
