@@ -204,9 +204,10 @@ class Keeper(threading.Thread):
         self._dry_at = time.monotonic() if dry else None
 
     def _report(self, outcome: Outcome, recorded: bool) -> None:
-        self.counts[outcome.kind if recorded else "lost"] += 1
         announce(self._state.app, outcome, recorded)
-        if recorded:
+        if outcome.begun:
+            self.counts[outcome.kind if recorded else "lost"] += 1
+        if recorded and outcome.begun:
             pass_on(self._options.on_outcome, outcome)
 
     def _bear(self, trouble: DatabaseTrouble) -> None:

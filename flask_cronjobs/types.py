@@ -97,6 +97,11 @@ class Outcome:
     reclaimed: bool = False
     finalized: bool = False
 
+    @property
+    def begun(self) -> bool:
+        """Whether the handler began: claims that wait behind a long run are given back before."""
+        return self.kind != "released" or self.seconds > 0
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:

@@ -233,7 +233,8 @@ def test_max_runs_is_not_spent_on_what_is_handed_back(jobs: CronJobs, db: SQLAlc
 
     quick.using(commit=True).enqueue_many([{}] * 10)
     slow.using(commit=True).enqueue_many([{}] * 5)
-    assert jobs.tick(max_runs=13).succeeded == 13
+    report = jobs.tick(max_runs=13)
+    assert (report.succeeded, report.released) == (13, 0)
 
 
 @on_sqlite

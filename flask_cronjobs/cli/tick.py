@@ -49,8 +49,6 @@ class Printer:
 
     def outcome(self, outcome: Outcome) -> None:
         """One attempt came to its outcome."""
-        if outcome.kind == "released" and outcome.seconds == 0:
-            return  # Handed back before it began: its run is somebody else's line.
         if self.as_json:
             self.runs.append(_run(outcome))
             return
