@@ -169,7 +169,7 @@ class TickReport:
     seconds: float = 0.0
 
     @property
-    def runs(self) -> int:
+    def attempts(self) -> int:
         """How many attempts this tick brought to an outcome."""
         return self.succeeded + self.failed + self.dead + self.cancelled + self.released
 

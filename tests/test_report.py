@@ -407,20 +407,20 @@ def test_a_run_is_shown_with_its_attempts_and_redacted(state: State, rows: Rows)
     assert view is not None
     assert view.payload == {"user": 1, "api_token": "***", "nested": [{"Password": "***"}]}
     assert view.result == {"secret": "***", "sent": 2}
-    assert [(a.number, a.outcome) for a in view.tries] == [
+    assert [(a.number, a.outcome) for a in view.attempts] == [
         (3, "succeeded"),
         (2, "failed"),
         (1, "failed"),
     ]
-    assert view.tries[0].seconds == pytest.approx(2, abs=0.1)
-    assert view.tries[1].error_type == "OSError"
-    assert view.tries[2].stack == "Traceback: boom"
+    assert view.attempts[0].seconds == pytest.approx(2, abs=0.1)
+    assert view.attempts[1].error_type == "OSError"
+    assert view.attempts[2].stack == "Traceback: boom"
 
 
 def test_a_running_run_shows_the_attempt_under_way(state: State, rows: Rows) -> None:
     view = report.run(state, rows.run("running"))
     assert view is not None
-    (attempt,) = view.tries
+    (attempt,) = view.attempts
     assert (attempt.outcome, attempt.worker, attempt.seconds) == ("running", "web-1:7:token", None)
 
 
@@ -431,8 +431,8 @@ def test_a_waiting_or_dead_run_has_no_attempt_beyond_its_failures(state: State, 
     dead = report.run(state, dead_id)
     assert waiting is not None
     assert dead is not None
-    assert waiting.tries == ()
-    assert [attempt.number for attempt in dead.tries] == [1]
+    assert waiting.attempts == ()
+    assert [attempt.number for attempt in dead.attempts] == [1]
 
 
 def test_no_run_by_an_unknown_id(state: State) -> None:

@@ -205,7 +205,7 @@ class TestOptions:
         with app.app_context():
             assert jobs.tick(queues=["mail"], max_runs=2).succeeded == 2
             report = jobs.tick(budget=10)
-        assert (report.succeeded, report.runs) == (2, 2)
+        assert (report.succeeded, report.attempts) == (2, 2)
 
 
 class TestCost:

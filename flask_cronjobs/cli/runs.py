@@ -12,7 +12,7 @@ import click
 
 from .. import admin, report
 from ..admin import BulkResult, Change, Progress
-from ..errors import CronJobsError, NotFound
+from ..errors import CronJobsError
 from ..report import Attempt, RunFilter, RunPage, RunRow, RunView
 from ..report.words import duration, plural
 from ..state import State, state_of
@@ -42,7 +42,7 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
         click.echo("No run matches." if which != RunFilter() else "There are no runs yet.")
         return
     table(
-        ("ID", "STATUS", "TASK", "TRY", "WHEN", "ERROR"),
+        ("ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR"),
         [_row(row, page) for row in page.rows],
     )
     if page.before is not None:
@@ -56,7 +56,7 @@ def show(run_id: int, as_json: bool) -> None:
     """Show one run: its payload, its attempts with times, workers, errors and stacks."""
     view = report.run(state_of(), run_id)
     if view is None:
-        raise NotFound(f"There is no run {run_id}; it may have been pruned.")
+        raise admin.no_run(run_id)
     if as_json:
         print_json(view)
     else:
@@ -138,10 +138,10 @@ def _print(view: RunView) -> None:
     _print_json("Payload", view.payload)
     if view.result is not None:
         _print_json("Result", view.result)
-    if view.last_error and not view.tries:
+    if view.last_error and not view.attempts:
         heading("Note")
         click.echo(printable(view.last_error))
-    for attempt in view.tries:
+    for attempt in view.attempts:
         _print_attempt(attempt)
 
 

@@ -70,7 +70,7 @@ class Printer:
         if self.as_json:
             everything = {"tick": asdict(report), "slots": self.slots, "runs": self.runs}
             click.echo(json.dumps(everything))
-        elif report.runs or report.skipped or report.reclaimed or report.lost:
+        elif report.attempts or report.skipped or report.reclaimed or report.lost:
             names = ("succeeded", "failed", "dead", "cancelled", "released", "lost")
             counts = [f"{getattr(report, name)} {name}" for name in names if getattr(report, name)]
             click.echo(f"tick: {', '.join(counts) or 'no runs'} in {report.seconds:.1f} s")

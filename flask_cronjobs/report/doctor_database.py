@@ -26,7 +26,7 @@ def schema(connection: Connection) -> Iterator[Finding]:
     tables = Base.metadata.sorted_tables
     missing = [table.name for table in tables if table.name not in names]
     if missing:
-        what = f"missing: {', '.join(missing)}. No job can run."
+        what = f"missing: {', '.join(missing)}. No run can begin."
         yield Finding("tables", "error", what, _MIGRATE)
     else:
         yield Finding("tables", "ok", f"all {len(tables)} tables exist")
@@ -81,7 +81,7 @@ def _journal(reader: Reader) -> Finding:
 
 def _postgresql(reader: Reader) -> Iterator[Finding]:
     if reader.rows(text("SELECT pg_is_in_recovery() AS standby"))[0].standby:
-        what = "The database is a standby: nothing can be written to it, so no job can run"
+        what = "The database is a standby: nothing can be written to it, so no run can begin"
         yield Finding("read-only", "error", what, "Point SQLALCHEMY_DATABASE_URI at the primary.")
     yield from _pooler(reader.connection)
 

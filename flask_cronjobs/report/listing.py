@@ -205,12 +205,12 @@ def _view(reader: Reader, row: Row[Any], failures: Sequence[Row[Any]]) -> RunVie
         cancel_requested_at=row.cancel_requested_at,
         created_at=row.created_at,
         updated_at=row.updated_at,
-        tries=_tries(row, failures),
+        attempts=_attempts(row, failures),
         now=reader.now,
     )
 
 
-def _tries(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:
+def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:
     failed = tuple(
         Attempt(
             number=failure.attempt,

@@ -102,7 +102,7 @@ class RunView:
     """One run in full, redacted by ``CRONJOBS_REDACT``.
 
     :ivar row: what a list shows of it.
-    :ivar tries: its attempts, the latest first, at most the latest 50.
+    :ivar attempts: the latest first, at most the latest 50.
     :ivar now: the database's now.
     """
 
@@ -117,5 +117,5 @@ class RunView:
     cancel_requested_at: datetime | None
     created_at: datetime
     updated_at: datetime
-    tries: tuple[Attempt, ...]
+    attempts: tuple[Attempt, ...]
     now: datetime

@@ -48,11 +48,11 @@ class Effects:
         """
         d = self._dialect
         values = {"key": key, "owner": owner, "run_id": run_id, "lease": lease}
-        tries = 0
+        sent = 0
 
         def insert(connection: Connection) -> Rows:
-            nonlocal tries
-            tries += 1
+            nonlocal sent
+            sent += 1
             return execute(connection, text(_begin(d, run_id is not None)), values)
 
         while True:
@@ -60,7 +60,7 @@ class Effects:
                 return Mark("mine")
             mark = self._standing(key)
             # Our own, though the connection broke before we heard of it?
-            if tries > 1 and mark == Mark("busy", owner):
+            if sent > 1 and mark == Mark("busy", owner):
                 return Mark("mine")
             if mark is not None and mark.state == "done":
                 return mark
@@ -68,7 +68,7 @@ class Effects:
                 return Mark("lost")
             if mark is not None:
                 return mark
-            tries = 0
+            sent = 0
 
     def take_over(
         self, key: str, previous: str | None, owner: str, run_id: int | None, lease: float

@@ -49,7 +49,7 @@ class Operator:
         self._books = books
 
     def retry(self, ids: Sequence[int]) -> list[Change]:
-        """Queue those of *ids* that are dead, cancelled or failed, due now, for one more try."""
+        """Queue those of *ids* that are dead, cancelled or failed, for one attempt more, now."""
         statement = (
             update(JobRun)
             .where(JobRun.id.in_(ids), JobRun.status.in_(RETRIABLE))

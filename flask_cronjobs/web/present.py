@@ -73,7 +73,7 @@ def headline(verdict: Verdict, figures: Figures) -> str:
             "overdue": "Work is waiting too long",
         }[verdict.word]
     if figures.dead:
-        return f"Ticks are well, but {_runs(figures.dead)} died in the last 24 h"
+        return f"Ticks are well, but {_runs(figures.dead)} ended dead in the last 24 h"
     if figures.stale:
         return "Ticks are well, but a worker was lost"
     return "All is well"

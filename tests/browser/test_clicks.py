@@ -119,7 +119,7 @@ def test_a_dead_run_is_found_read_retried_and_succeeds(either_browser: Browser, 
         site.db.session.commit()
     site.tick()
     browser.get(f"{site.url}/")
-    assert _heading(browser).startswith("Ticks are well, but 1 run died")
+    assert _heading(browser).startswith("Ticks are well, but 1 run ended dead")
     _follow(browser, _link(browser, "print_invoice"))
     _follow(browser, _link(browser, "print_invoice"))
     assert "gave up" in browser.find_element(By.CSS_SELECTOR, ".verdict").text

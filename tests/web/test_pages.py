@@ -66,7 +66,7 @@ def test_all_is_not_well_while_runs_die(
     ticked()
     add("dead")
     page = client.get("/jobs/").text
-    assert _title(page) == "Ticks are well, but 1 run died in the last 24 h · Jobs"
+    assert _title(page) == "Ticks are well, but 1 run ended dead in the last 24 h · Jobs"
     assert "icon-warn.svg" in page
 
 
