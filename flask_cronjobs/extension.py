@@ -66,7 +66,10 @@ class CronJobs(Verbs):
         :raises ConfigError: a ``CRONJOBS_*`` value cannot be right.
         """
         if EXTENSION in app.extensions:
-            raise SetupError(f"Flask-CronJobs is initialized on the app {app.name!r} already.")
+            raise SetupError(
+                f"Flask-CronJobs is initialized on the app {app.name!r} already. Remove the second "
+                "init_app(app); note that CronJobs(app) calls it."
+            )
         settings = read_settings(app.config)
         db = _database(app)
         state = State(
@@ -142,6 +145,8 @@ class CronJobs(Verbs):
         :returns: the `Task`.
         :raises TaskError: an option cannot be right, or the name is taken.
         :raises ScheduleError: the schedule or zone cannot be read.
+        :raises TypeError: the handler does not take *payload*.
+        :raises PayloadError: *payload* is not plain JSON.
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         options = TaskOptions(queue, priority, retry, seconds, concurrency, concurrency_key, atomic)
@@ -176,6 +181,7 @@ class CronJobs(Verbs):
     def get(self, name: str) -> Task[..., Any]:
         """The task called *name*.
 
+        :returns: the `Task` that `task` made.
         :raises UnknownTask: there is none.
         """
         return cast("Task[..., Any]", self._registry.get(name))
@@ -193,9 +199,23 @@ class CronJobs(Verbs):
         max_attempts: int | None = None,
         commit: bool | None = None,
     ) -> JobRun:
-        """Enqueue a run of a task by its name; see `Task.enqueue` and `Task.using`.
+        """Enqueue a run of a task by its name, in ``db.session``: your commit makes it exist.
 
+        :param name: the task's name.
+        :param payload: the handler's keyword arguments.
+        :param run_at: not before this time (aware).
+        :param delay: not before so many seconds from now, by the database's clock.
+        :param idempotency_key: at most one run has it, as long as that run's row is kept.
+        :param queue: the queue, instead of the task's.
+        :param priority: instead of the task's; higher is claimed first.
+        :param max_attempts: instead of the retry policy's.
+        :param commit: commit ``db.session`` at once.
+        :returns: the run; with an idempotency key that exists, the run that has it.
         :raises UnknownTask: no task has that name.
+        :raises TaskError: an option cannot be right.
+        :raises TypeError: the handler does not take *payload*.
+        :raises PayloadError: *payload* is not plain JSON.
+        :raises TablesMissing: the job tables do not exist.
         """
         task = self.get(name)
         chosen = task.using(
@@ -222,7 +242,9 @@ class CronJobs(Verbs):
         :param key: what the effect is, such as ``"charge:invoice:812"``; never the attempt.
         :param in_doubt: what to do if a process died in the midst of it: ``"skip"`` (logged, and
             shown to the operator; returns None), ``"redo"``, or ``"raise"`` `EffectInDoubt`.
-        :returns: what *func* returned; from the record, as JSON gives it back.
+        :param func: does it; called with *args* and *kwargs*.
+        :returns: what *func* returned; from the record, as JSON gives it back, or None if it was
+            no JSON or too large.
         :raises EffectInDoubt: as *in_doubt* says.
         :raises SetupError: it is called inside itself; or, on SQLite, ``db.session`` holds the
             write lock.

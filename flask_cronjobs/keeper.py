@@ -222,7 +222,7 @@ class Keeper(threading.Thread):
         alone = self._books.dialect.name == "sqlite" and self._runner.working is not None
         if not trouble.transient or (too_long and not alone):
             raise trouble
-        logger.warning("%s Trying again.", trouble)
+        logger.warning("Trying again. %s", trouble)
 
     def _settle_doubts(self) -> None:
         """After trouble: what was claimed or recorded without our hearing of it?"""

@@ -32,7 +32,8 @@ class Retry:
 
     :param max_attempts: how often a run is tried in all, from 1.
     :param backoff: how the delay grows with the attempt: ``"exponential"`` (base, 2, 4, 8 … times
-        base), ``"linear"``, ``"quadratic"`` (the article's attempts²) or ``"fixed"``.
+        base), ``"linear"`` (1, 2, 3 … times), ``"quadratic"`` (1, 4, 9 …
+        times) or ``"fixed"``.
     :param base: seconds before the second attempt.
     :param cap: seconds that no delay exceeds.
     :param jitter: spread each delay evenly over its upper half, so that runs which failed together
@@ -64,6 +65,8 @@ class Retry:
 
     def delay(self, attempt: int, error: BaseException) -> float | None:
         """Seconds to wait after *attempt* (from 1) failed with *error*; None means give up now.
+
+        :returns: from 0 to *cap*.
 
         Whether attempts are used up is the run's to know, not this policy's.
         """

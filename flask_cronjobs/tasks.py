@@ -55,6 +55,7 @@ class Task(Handler, Generic[P, R]):
         :returns: the run; with an idempotency key that exists, the run that has it.
         :raises TypeError: the handler does not take these arguments.
         :raises PayloadError: an argument is not plain JSON.
+        :raises TaskError: the task's concurrency key cannot be made from them.
         :raises TablesMissing: the job tables do not exist.
         """
         return enqueue_one(state_of(), self, self.payload(*args, **kwargs), self._enqueue_options)
@@ -91,6 +92,7 @@ class Task(Handler, Generic[P, R]):
         :param priority: instead of the task's; higher is claimed first.
         :param max_attempts: instead of the retry policy's.
         :param commit: commit ``db.session`` at once.
+        :returns: the copy; the task itself stays as it is.
         :raises TaskError: a value that cannot be right.
         """
         given: dict[str, Any] = {
@@ -131,6 +133,7 @@ class Task(Handler, Generic[P, R]):
         :raises ScheduleError: *cron* or *timezone* cannot be read.
         :raises TaskError: the name is taken, or a policy is unknown.
         :raises TypeError: the handler does not take *payload*.
+        :raises PayloadError: *payload* is not plain JSON.
         """
         self._registry.declare(declaration(self, cron, name, payload, timezone, catchup, overlap))
         return self

@@ -47,6 +47,8 @@ class Verbs:
     def retry(self, run_id: int) -> Change:
         """Queue a dead, cancelled or failed run again, for one attempt more at least.
 
+        :param run_id: the run's id.
+        :returns: the change: its ``run_id``, ``task`` and ``status`` now.
         :raises NotFound: there is no such run.
         :raises StateConflict: its status does not allow it.
         """
@@ -57,6 +59,7 @@ class Verbs:
     def cancel(self, run_id: int) -> Change:
         """Cancel a run: at once if it waits; if it runs, its worker interrupts it within seconds.
 
+        :param run_id: the run's id.
         :returns: the change; its status is ``running`` while the worker is still to follow.
         :raises NotFound: there is no such run.
         :raises StateConflict: it has ended already.
@@ -68,6 +71,7 @@ class Verbs:
     def pause(self, name: str) -> None:
         """Pause a definition: none of its slots is recorded until `resume`.
 
+        :param name: the definition's name.
         :raises NotFound: there is none by that name.
         """
         from .admin import pause
@@ -77,6 +81,7 @@ class Verbs:
     def resume(self, name: str) -> bool:
         """Resume a definition from its next slot: what passed meanwhile is not made up.
 
+        :param name: the definition's name.
         :returns: False if it was not paused.
         :raises NotFound: there is none by that name.
         """
@@ -87,6 +92,7 @@ class Verbs:
     def run_now(self, name: str, payload: Mapping[str, object] | None = None) -> int:
         """Queue a run of a definition, or of a task, due now.
 
+        :param name: the definition's name, or the task's.
         :param payload: the handler's keyword arguments; by default the definition's own.
         :returns: the run's id.
         :raises NotFound: neither has that name.
@@ -108,7 +114,11 @@ class Verbs:
         return prune(state_of(), dry_run)
 
     def health(self) -> Verdict:
-        """Whether ticks come and runnable work is taken up in time."""
+        """Whether ticks come and runnable work is taken up in time.
+
+        :returns: the verdict: its ``ok`` says so, its ``sentence`` why, its ``age`` how many
+            seconds ago the last tick was alive.
+        """
         from .admin import health
 
         return health(state_of())
@@ -134,10 +144,14 @@ class Verbs:
         :param schedule: cron text; see `Schedule`.
         :param payload: the handler's keyword arguments.
         :param timezone: an IANA zone; default ``CRONJOBS_TIMEZONE``.
+        :param catchup: what becomes of missed slots: ``"latest"``, ``"all"`` or ``"none"``.
+        :param overlap: ``"skip"`` or ``"allow"`` a slot while an earlier run is not finished.
         :returns: whether it is new.
         :raises ScheduleError: the schedule or zone cannot be read.
         :raises UnknownTask: no task has that name.
-        :raises TaskError: code declares a definition of that name.
+        :raises TaskError: code declares a definition of that name, or a policy is unknown.
+        :raises TypeError: the handler does not take *payload*.
+        :raises PayloadError: *payload* is not plain JSON, or too large.
         """
         from .handlers import declaration
 
@@ -153,6 +167,7 @@ class Verbs:
 
         Its runs stay.
 
+        :param name: the definition's name.
         :returns: False if there was none.
         :raises TaskError: this app's code declares it.
         """

@@ -144,13 +144,16 @@ def test_show_prints_payload_attempts_and_stacks(run: Run, rows: Rows) -> None:
     assert "hush" not in output
     view = data(run("show", str(run_id), "--json"))
     assert view["row"]["status"] == "dead"
-    assert view["tries"][0]["stack"] == "Traceback: boom"
+    assert view["attempts"][0]["stack"] == "Traceback: boom"
 
 
 def test_show_of_an_unknown_run_is_one_line_and_exit_1(run: Run) -> None:
     result = run("show", "4711")
     assert result.exit_code == 1
-    assert result.output == "Error: There is no run 4711; it may have been pruned.\n"
+    assert result.output == (
+        "Error: There is no run 4711; it may have been pruned. "
+        "To see which there are: flask jobs admin list\n"
+    )
 
 
 # retry and cancel

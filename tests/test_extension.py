@@ -55,7 +55,7 @@ def test_app_without_a_default_database_is_a_clear_error(tmp_path: Path) -> None
 def test_second_initialization_is_refused(tmp_path: Path) -> None:
     app, db = an_app(tmp_path)
     jobs = CronJobs(app)
-    with pytest.raises(SetupError, match="initialized on the app 'one' already"):
+    with pytest.raises(SetupError, match=r"on the app 'one' already\. Remove the second"):
         jobs.init_app(app)
     close(app, db)
 

@@ -122,9 +122,17 @@ def count(state: State, which: RunFilter) -> Count:
     return report.count(state, which)
 
 
+def no_run(run_id: int) -> NotFound:
+    """The error that there is no such run."""
+    return NotFound(
+        f"There is no run {run_id}; it may have been pruned. To see which there are: "
+        "flask jobs admin list"
+    )
+
+
 def _refusal(run_id: int, status: Status | None, why: Mapping[Status, str]) -> CronJobsError:
     if status is None:
-        return NotFound(f"There is no run {run_id}; it may have been pruned.")
+        return no_run(run_id)
     advice = why.get(status, "Its status changed in the same moment. Try again.")
     return StateConflict(f"Run {run_id} is {status}. {advice}")
 

@@ -16,6 +16,11 @@ from .runs import Progress
 #: For how many seconds one round of pruning goes on, between two steps of a progress bar.
 _ROUND = 1.0
 
+_NOT_IN_DOUBT = {
+    "begun": "It is being done right now: wait for its end.",
+    "done": "It is done, and will not be done again. To do it anew, give once() another key.",
+}
+
 
 def prune(
     state: State,
@@ -73,6 +78,8 @@ def _settle(state: State, key: str, settle: Callable[[Operator, str], bool]) -> 
             return
         found = operator.effect_state(key)
     if found is None:
-        raise NotFound(f"There is no effect {key!r}.")
-    why = "It is being done right now." if found == "begun" else "It is done."
-    raise StateConflict(f"The effect {key!r} is not in doubt. {why}")
+        raise NotFound(
+            f"There is no effect {key!r}. To see which there are: flask jobs admin effects --all"
+        )
+    advice = _NOT_IN_DOUBT.get(found, "Its state changed in the same moment. Try again.")
+    raise StateConflict(f"The effect {key!r} is not in doubt. {advice}")

@@ -87,7 +87,8 @@ def explain(error: SQLAlchemyError) -> CronJobsError:
         return TablesMissing()
     cause = getattr(error, "orig", None) or error
     return DatabaseTrouble(
-        f"The database cannot be used: {_first_line(cause)}",
+        f"The database cannot be used: {_first_line(cause)}. "
+        "To learn more: flask jobs admin doctor",
         transient=remedy_for(error) in ("again", "reconnect"),
     )
 

@@ -28,6 +28,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "serializable": {"isolation_level": "SERIALIZABLE"},
     "pool of one": {"pool_size": 1, "max_overflow": 0, "pool_timeout": 60},
 }
+LEARN_MORE = "To learn more: flask jobs admin doctor"
 RAISE = """
 CREATE SEQUENCE troubles;
 CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -103,7 +104,9 @@ def test_full_disk_of_the_server_ends_the_tick_with_one_line_and_loses_nothing(
         connection.exec_driver_sql(RAISE.format(code="53100"))
     result = app.test_cli_runner().invoke(args=["jobs", "tick"])
     assert result.exit_code == 1
-    assert result.stderr.splitlines() == ["Error: The database cannot be used: trouble"]
+    assert result.stderr.splitlines() == [
+        f"Error: The database cannot be used: trouble. {LEARN_MORE}"
+    ]
     assert calls == []
     with app.app_context(), db.engine.begin() as connection:
         connection.exec_driver_sql("DROP TRIGGER trouble ON job_runs")
@@ -254,7 +257,7 @@ def test_full_disk_ends_the_tick_with_one_line_and_loses_nothing(
     result = app.test_cli_runner().invoke(args=["jobs", "tick"])
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1] == (
-        "Error: The database cannot be used: database or disk is full"
+        f"Error: The database cannot be used: database or disk is full. {LEARN_MORE}"
     )
     assert "Traceback" not in result.output
     assert ended == []
