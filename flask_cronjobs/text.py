@@ -21,13 +21,24 @@ _URL_CREDENTIALS = re.compile(
         | [^\s/@:"'<>]* : (?!\d{1,5}[/?#]) (?: (?!://) [^\s"'<>] )*  # or user:password, no port
         ) @"""
 )
+_HEADER = re.compile(
+    r"""(?ix) ((?:authorization|cookie) ["']? \s{0,20} [=:] \s{0,20})
+        ("[^"\n]*"? | '[^'\n]*'? | [^\n"']* (?: "[^"\n]*" [^\n"']* )* )"""
+)
 _NAMED_SECRET = re.compile(
-    r"""(?ix) ((?:password|passwd|passphrase|pwd|secret|token|authorization
-        |(?:access|account|api|encryption|private|secret|signing)[_-]?key)
-        ["']? \s{0,20} [=:] \s{0,20} (?:bearer\s{1,20}|basic\s{1,20})?)
-        ("(?:[^"\\\n]|\\.)*"? | '(?:[^'\\\n]|\\.)*'? | [^\s,;&"']+)"""
+    r"""(?ix) ((?:password|passwd|passphrase|pwd|secret|token|credentials?|jwt|session[_-]?id
+        |signature|[?&]sig|(?:access|account|api|encryption|private|secret|signing)[ _-]?key)
+        \\{0,4} ["']? \s{0,20} (?:=>|:=|[=:]) \s{0,20} (?:bearer\s{1,20}|basic\s{1,20})?)
+        (b?"(?:[^"\\\n]|\\.)*"? | b?'(?:[^'\\\n]|\\.)*'? | \\{1,4}["'][^"'\n]*["']?
+        | [^\s,;&"']+)"""
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s{1,20}[A-Za-z0-9._~+/=-]{8,}")
+
+# What a database error says of a statement's values: by SQLAlchemy, and by PostgreSQL.
+_VALUES = re.compile(
+    r"""(?sx) (\[parameters:[ ] | Failing[ ]row[ ]contains[ ]\() .*?
+        (?= \n\[SQL:[ ] | \n\(Background[ ]on | \n{1,2}Traceback[ ]\( | \Z)"""
+)
 
 
 def clean(text: str | None) -> str | None:
@@ -46,14 +57,20 @@ def cut(text: str, limit: int) -> str:
 
 
 def strip_credentials(text: str) -> str:
-    """*text* with passwords in URLs, bearer tokens and ``password=…`` replaced by ``***``."""
+    """*text* with passwords in URLs, such headers and ``password=…`` replaced by ``***``."""
     text = _URL_CREDENTIALS.sub("://***@", text)
+    text = _HEADER.sub(r"\1***", text)
     text = _NAMED_SECRET.sub(r"\1***", text)
     return _BEARER.sub(r"\1 ***", text)
 
 
 def safe_text(text: str, limit: int) -> str:
-    """*text* fit to be kept: cut to *limit*, cleaned, stripped of credentials."""
+    """*text* fit to be kept: cut to *limit*, cleaned, stripped of credentials.
+
+    The values of a statement that failed are left out, since they may be anyone's.
+    """
+    # A cut would take away where the values begin.
+    text = _VALUES.sub(r"\1***", text)
     # Cut first, since a 50 MB message should not go through the patterns; with room for a
     # credential that straddles the cut to be recognized in what is left.
     return cut(strip_credentials(clean(cut(text, limit * 4)) or ""), limit)

@@ -78,7 +78,21 @@ def test_long_text_keeps_head_and_tail_and_says_what_is_missing() -> None:
         ("password=s3cret, user=me", "password=***, user=me"),
         ("{'api_key': 's3cret', 'a': 1}", "{'api_key': ***, 'a': 1}"),
         ("DB_PASSWORD: s3cret", "DB_PASSWORD: ***"),
-        ("Authorization: Bearer abcdefgh12345", "Authorization: Bearer ***"),
+        ("Authorization: Bearer abcdefgh12345", "Authorization: ***"),
+        ("Authorization: Token s3cret\nHost: a", "Authorization: ***\nHost: a"),
+        ("Proxy-Authorization: Negotiate s3cret", "Proxy-Authorization: ***"),
+        ("{'Authorization': 'ApiKey s3cret', 'a': 1}", "{'Authorization': ***, 'a': 1}"),
+        ('Authorization: Digest username="me", response="s3cret"', "Authorization: ***"),
+        ("sent 'Authorization: Token s3cret' to /a", "sent 'Authorization: ***' to /a"),
+        ("Set-Cookie: session=s3cret; HttpOnly\nHost: a", "Set-Cookie: ***\nHost: a"),
+        ("{'password': b's3cret', 'a': 1}", "{'password': ***, 'a': 1}"),
+        ("password => s3cret, a => 1", "password => ***, a => 1"),
+        ("password := s3cret", "password := ***"),
+        (r"{\"password\": \"s3cret\", \"a\": 1}", r"{\"password\": ***, \"a\": 1}"),
+        ("api key: s3cret", "api key: ***"),
+        ("credentials=s3cret sessionid=s3cret jwt=s3cret", "credentials=*** sessionid=*** jwt=***"),
+        ("https://s3/a?X-Amz-Signature=s3cret&a=1", "https://s3/a?X-Amz-Signature=***&a=1"),
+        ("https://blob/a?sv=1&sig=s3cret", "https://blob/a?sv=1&sig=***"),
         ("sent bearer abcdefgh12345 along", "sent bearer *** along"),
         ("access_token=abc&x=1", "access_token=***&x=1"),
         ("https://ghp_t0ken@github.com/a/b", "https://***@github.com/a/b"),
@@ -111,8 +125,10 @@ def test_fifty_megabytes_are_cut_in_no_time() -> None:
 
 HOSTILE = [
     "a", "://", "://a", "://:", "://a:", "://a:b/", "a://1:", "token", "token ", "token=",
-    "token: ", 'token="', "token='\n", r'token=\"', 'token="\\', "password\t", "secret-",
-    "secret_access_", "bearer ", "basic  ", "@:/",
+    "token: ", "token = > ", "token\\\\", 'token="', "token='\n", r'token=\"', 'token="\\',
+    "password\t", "secret-", "secret_access_", "bearer ", "basic  ", "@:/", "authorization:",
+    "cookie: a", 'cookie:a"', "cookie:a\"b'", 'authorization="', "[parameters: ",
+    "Failing row contains (", "\n(Background",
 ]  # fmt: skip
 
 
@@ -124,11 +140,52 @@ def test_patterns_take_time_in_proportion_to_the_text(part: str) -> None:
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.parametrize(
+    ("start", "part"),
+    [
+        ("[parameters: ", "\n"),
+        ("password", " "),
+        ("token=", "\\"),
+        ("cookie: ", 'a"'),
+        ("://a:", "/"),
+    ],
+)
+def test_what_begins_like_a_secret_takes_no_longer(start: str, part: str) -> None:
+    started = time.monotonic()
+    safe_text(start + part * (5_000_000 // len(part)), 2_000_000)
+    assert time.monotonic() - started < 60
+
+
 @pytest.mark.parametrize("part", HOSTILE)
 def test_fifty_megabytes_of_anything_are_kept_in_short(part: str) -> None:
     started = time.monotonic()
     assert len(safe_text(part * (50_000_000 // len(part)), MAX_ERROR)) < MAX_ERROR + 100
     assert time.monotonic() - started < 60
+
+
+STATEMENT = "(sqlite3.IntegrityError) no\n[SQL: INSERT INTO people VALUES (?, ?)]\n[parameters: "
+BACKGROUND = "\n(Background on this error at: https://sqlalche.me/e/20/gkpj)"
+ROW = "(psycopg.errors.NotNullViolation) no\nDETAIL:  Failing row contains ("
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (f"{STATEMENT}('ada', 's3cret')]{BACKGROUND}", f"{STATEMENT}***{BACKGROUND}"),
+        (f"{STATEMENT}(ada,\ns3cret])]{BACKGROUND} twice", f"{STATEMENT}***{BACKGROUND} twice"),
+        (f"{STATEMENT}('ada', 's3cret')]", f"{STATEMENT}***"),
+        (f"{ROW}ada,\ns3cret).\n[SQL: INSERT]", f"{ROW}***\n[SQL: INSERT]"),
+        (f"{ROW}ada, s3cret).", f"{ROW}***"),
+        (f"{ROW}s3cret).\n\nTraceback (most", f"{ROW}***\n\nTraceback (most"),
+    ],
+)
+def test_the_values_of_a_failed_statement_are_dropped(text: str, kept: str) -> None:
+    assert safe_text(text, MAX_ERROR) == kept
+
+
+def test_the_values_of_a_long_failed_statement_are_dropped_before_it_is_cut() -> None:
+    text = f"{STATEMENT.replace('?', '?, ' * 9000)}[{'s3cret, ' * 9000}]]{BACKGROUND}"
+    assert "s3cret" not in safe_text(text, MAX_ERROR)
 
 
 class TestErrors:

@@ -12,7 +12,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 from jinja2 import StrictUndefined
-from sqlalchemy import event
+from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobEffect, JobFailure
@@ -338,6 +338,24 @@ class TestHidden:
         assert "r3sult" not in page
         assert "st4ck" not in page
         assert "CRONJOBS_SHOW_PAYLOAD" in page
+
+    def test_the_values_of_a_statement_that_failed_are_not_shown(
+        self, app: Flask, db: SQLAlchemy, client: FlaskClient, jobs: CronJobs
+    ) -> None:
+        @jobs.task(retry=1)
+        def register(word: str) -> None:
+            db.session.execute(text("CREATE TABLE people (word text, age integer NOT NULL)"))
+            db.session.execute(text("INSERT INTO people (word) VALUES (:word)"), {"word": word})
+
+        with app.app_context():
+            jobs.enqueue("register", {"word": "p4yload"}, commit=True)
+            jobs.tick()
+        page = client.get("/jobs/runs/1").text
+        assert "INSERT INTO people" in page
+        assert "p4yload" not in page
+        with app.app_context():
+            failure = db.session.query(JobFailure).one()
+            assert "p4yload" not in f"{failure.error} {failure.stack}"
 
 
 @pytest.mark.parametrize("path", ["", "runs", "runs?task=remind", "runs/1", "effects", "ticks"])
