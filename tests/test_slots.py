@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from itertools import accumulate
+from typing import get_args
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flask_cronjobs import Schedule
 from flask_cronjobs.slots import CATCHUP_CAP, plan_slots
-from flask_cronjobs.types import Catchup, SlotPlan
+from flask_cronjobs.types import Catchup, Slot, SlotPlan
 
 EVERY_MINUTE = Schedule("* * * * *")
 NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=timezone.utc)
@@ -45,6 +50,13 @@ def test_latest_runs_the_newest_and_records_the_others_as_one_gap() -> None:
     assert skipped(plan) == [(5, LATEST - 5 * MINUTE, LATEST - MINUTE)]
     assert plan.slots[0].reason == "missed: no tick ran in time"
     assert plan.following == LATEST + MINUTE
+
+
+@pytest.mark.parametrize("hours", [1, 24, 24 * 365], ids=["an hour", "a day", "a year"])
+def test_outage_of_any_length_is_one_run_and_one_gap(hours: int) -> None:
+    plan = planned("latest", hours * 60)
+    assert running(plan) == [LATEST]
+    assert skipped(plan) == [(hours * 60, LATEST - hours * 60 * MINUTE, LATEST - MINUTE)]
 
 
 def test_all_runs_each() -> None:
@@ -95,3 +107,45 @@ def test_watermark_after_which_nothing_came_moves_on_without_a_slot() -> None:
     plan = plan_slots(7, Schedule("0 0 * * *"), "latest", LATEST, NOW)
     assert plan.slots == ()
     assert plan.following == datetime(2026, 3, 2, tzinfo=timezone.utc)
+
+
+SECONDS = st.integers(0, 400).map(lambda seconds: timedelta(seconds=seconds))
+
+
+def slots_of_ticks(schedule: Schedule, catchup: Catchup, moments: list[datetime]) -> Iterator[Slot]:
+    """What ticks at *moments* record, from *NOW* on."""
+    watermark = schedule.next_after(NOW)
+    for moment in moments:
+        if watermark is not None and watermark <= moment:
+            plan = plan_slots(7, schedule, catchup, watermark, moment)
+            assert plan.expected == watermark
+            yield from plan.slots
+            watermark = plan.following
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["* * * * *", "*/5 * * * *", "3-59/7 * * * *"]),
+    st.sampled_from(get_args(Catchup)),
+    st.lists(SECONDS, min_size=1, max_size=40),
+)
+def test_ticks_at_any_moments_account_for_each_slot_once(
+    cron: str, catchup: Catchup, pauses: list[timedelta]
+) -> None:
+    """They cross the minute as they boot, come twice in one, from several hosts, or stay away."""
+    schedule = Schedule(cron)
+    moments = list(accumulate(pauses, initial=NOW))
+    slots = list(slots_of_ticks(schedule, catchup, moments))
+    times = [slot.at for slot in slots]
+    assert times == sorted(set(times))
+    assert all(NOW < at <= moments[-1] for at in times)
+    assert sum(slot.skipped or 1 for slot in slots) == schedule.count(NOW, moments[-1])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=60))
+def test_ticks_at_least_once_a_minute_run_each_slot(pauses: list[int]) -> None:
+    moments = list(accumulate((timedelta(seconds=pause) for pause in pauses), initial=NOW))
+    slots = list(slots_of_ticks(EVERY_MINUTE, "none", moments))
+    assert [slot.skipped for slot in slots] == [0] * len(slots)
+    assert [slot.at for slot in slots] == list(EVERY_MINUTE.between(NOW, moments[-1]))

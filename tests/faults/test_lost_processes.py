@@ -1,11 +1,19 @@
-"""FAULTS: a run that ends its process by itself: by `os._exit`, or by a crash in C."""
+"""FAULTS: runs that end their process, and processes that wake when their run is another's."""
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+from collections.abc import Callable
 
 import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select
 
+from flask_cronjobs import CronJobs, Retry, TickReport
+from flask_cronjobs.models import JobFailure
 from tests.faults.support import Site
 from tests.processes.support import wait_until
 
@@ -48,3 +56,64 @@ def test_resident_workers_that_runs_end_are_replaced(site: Site) -> None:
     assert process.running
     process.send(signal.SIGTERM)
     assert process.wait().returncode == 0
+
+
+@on_sqlite
+def test_run_that_kills_its_workers_takes_its_neighbors_along_once_at_most(site: Site) -> None:
+    """They are claimed together at their first attempt, and each by itself after that."""
+    site.config["CRONJOBS_LEASE"] = 300
+    killer = site.enqueue("kill_self", priority=1, max_attempts=3)
+    neighbors = site.enqueue_many("note", [{}] * 20)
+    for _ in range(3):
+        site.enqueue_many("note", [{}] * 30, priority=2)  # So short that more are claimed ahead.
+        assert site.run_tick().returncode == -signal.SIGKILL
+        site.expire()
+    site.tick_here()
+    assert (site.run(killer).status, site.failures(killer)) == ("dead", ["WorkerLost"] * 3)
+    ends = {(site.run(run_id).status, site.run(run_id).attempts) for run_id in neighbors}
+    assert ends <= {("succeeded", 1), ("succeeded", 2)}
+
+
+def test_process_that_wakes_while_another_does_its_run_is_told_and_changes_nothing(
+    site: Site,
+) -> None:
+    site.config["CRONJOBS_LEASE"] = 300
+    run_id = site.enqueue("sleep", {"seconds": 300})
+    zombie = site.start_tick()
+    site.wait_for("begun")
+    zombie.send(signal.SIGSTOP)
+    site.expire()
+    other = site.start_tick()
+    site.wait_for("begun", 2)
+    before = site.run(run_id)
+    assert (before.status, before.attempts) == ("running", 2)
+    assert f":{other.pid}:" in before.locked_by
+    zombie.send(signal.SIGCONT)
+    assert zombie.wait().returncode == 0
+    assert "lease lost: task sleep" in zombie.errors
+    (interrupted,) = site.trace("interrupted")
+    assert (interrupted["pid"], interrupted["by"]) == (zombie.pid, "LeaseLost")
+    assert site.run(run_id) == before
+    assert site.failures(run_id) == ["WorkerLost"]
+    other.send(signal.SIGTERM)
+    assert other.wait().returncode == 0
+    assert (site.run(run_id).status, site.run(run_id).attempts) == ("failed", 1)
+
+
+def test_each_claim_has_a_token_of_its_own_though_one_process_makes_them_all(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Callable[[], TickReport]
+) -> None:
+    """Else an outcome of an earlier claim would be taken for that of a later one."""
+
+    @jobs.task(retry=Retry(max_attempts=5, base=0))
+    def broken() -> None:
+        raise RuntimeError("as ever")
+
+    with app.app_context():
+        broken.using(commit=True).enqueue()
+        assert tick().dead == 1
+        tokens = db.session.scalars(select(JobFailure.worker)).all()
+    assert len(tokens) == len(set(tokens)) == 5
+    assert {token.rpartition(":")[0] for token in tokens} == {
+        f"{socket.gethostname()}:{os.getpid()}"
+    }
