@@ -47,7 +47,7 @@ def enqueue_one(
         "created_at": database_now(),
         "updated_at": database_now(),
     }
-    with _explaining_missing_tables():
+    with _explaining_missing_tables(state):
         run, new = insert_run(state.db.session, values)
         if new:
             _wake(state, options)
@@ -76,7 +76,7 @@ def enqueue_rows(
         "delay": options.delay or 0.0,
     }
     rows = [_checked(state, task, payload) for payload in payloads]
-    with _explaining_missing_tables():
+    with _explaining_missing_tables(state):
         ids = insert_runs(state.db.session, shared, rows)
         _wake(state, options)
     if ids:
@@ -110,13 +110,13 @@ def _wake(state: State, options: EnqueueOptions) -> None:
 
 
 @contextmanager
-def _explaining_missing_tables() -> Generator[None, None, None]:
+def _explaining_missing_tables(state: State) -> Generator[None, None, None]:
     try:
         yield
     except DBAPIError as error:
         # All else that can go wrong in the user's own transaction is the user's to see as it is.
         if remedy_for(error) == "init":
-            raise explain(error) from error
+            raise explain(error, state.engine) from error
         raise
 
 

@@ -17,6 +17,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.cli import install
 from flask_cronjobs.cli.install import Wake
 from flask_cronjobs.state import state_of
 from tests.rows import Rows, ago
@@ -286,7 +287,9 @@ def test_init_creates_the_tables_once(app: Flask, db: SQLAlchemy) -> None:
     runner = app.test_cli_runner()
     missing = runner.invoke(args=["jobs", "admin"])
     assert missing.exit_code == 1
-    assert missing.output == ("Error: The job tables do not exist. Run: flask jobs admin init\n")
+    assert missing.output.startswith(
+        "Error: The job tables do not exist. Run: flask jobs admin init (in the database "
+    )
     created = json.loads(runner.invoke(args=["jobs", "admin", "init", "--json"]).output)["created"]
     assert sorted(created) == [
         "job_definitions",
@@ -362,6 +365,32 @@ def test_crontab_takes_a_log_and_prints_json(run: Run, tmp_path: Path) -> None:
     assert f">> {shlex.quote(str(log))} 2>&1" in ok(result)
     assert "does not exist yet" in result.output
     assert set(data(run("crontab", "--json"))) == {"crontab", "service", "timer"}
+
+
+@pytest.mark.parametrize("args", [(), ("--systemd",)])
+def test_crontab_warns_of_a_database_url_from_a_variable_of_this_shell(
+    run: Run, app: Flask, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
+) -> None:
+    assert "seems to come" not in ok(run("crontab", *args))
+    _, _, address = app.config["SQLALCHEMY_DATABASE_URI"].partition("://")
+    monkeypatch.setenv("SHOP_DATABASE", f"postgres://{address}")
+    result = run("crontab", *args)
+    assert "SHOP_DATABASE" in ok(result)
+    assert "SHOP_DATABASE" not in result.stdout
+
+
+def test_crontab_does_not_warn_of_a_variable_that_flask_finds_under_cron_as_well(
+    run: Run, app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = app.config["SQLALCHEMY_DATABASE_URI"]
+    (tmp_path / ".env").write_text(f"SHOP_DATABASE={url}\n")
+    (tmp_path / "deeper").mkdir()
+    monkeypatch.chdir(tmp_path / "deeper")
+    monkeypatch.setenv("SHOP_DATABASE", url)
+    monkeypatch.setattr(install, "find_spec", lambda name: None)
+    assert "SHOP_DATABASE" in ok(run("crontab"))
+    monkeypatch.setattr(install, "find_spec", lambda name: name)
+    assert "SHOP_DATABASE" not in ok(run("crontab"))
 
 
 def test_systemd_units_escape_what_systemd_would_read() -> None:

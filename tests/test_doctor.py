@@ -76,6 +76,10 @@ def test_tables_made_by_the_app_are_sound_as_well(
     assert not {"columns", "indexes"} & findings.keys()
 
 
+def test_the_database_in_use_is_named(state: State) -> None:
+    assert str(state.engine.url.database) in found(state)["database"].what
+
+
 def test_missing_tables_are_an_error(app: Flask, db: SQLAlchemy) -> None:
     CronJobs(app)
     finding = found(state_of(app))["tables"]
@@ -114,6 +118,7 @@ def test_no_tick_ever_is_an_error_that_names_the_crontab(state: State) -> None:
     finding = found(state)["ticks"]
     assert finding.level == "error"
     assert "admin crontab" in finding.todo
+    assert "another database" in finding.todo
 
 
 def test_ticks_that_stopped_are_an_error(state: State, rows: Rows) -> None:
@@ -184,6 +189,7 @@ def test_a_database_that_does_not_answer_is_a_finding(db: SQLAlchemy, postgresql
     CronJobs(app)
     findings = examine(state_of(app))
     assert [(finding.id, finding.level) for finding in findings] == [("database", "error")]
+    assert "_that_is_not_there" in findings[0].todo
 
 
 def test_sqlite_without_wal_is_a_warning(app: Flask, jobs: CronJobs) -> None:

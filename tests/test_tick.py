@@ -17,6 +17,7 @@ from sqlalchemy import event, select, text, update
 from flask_cronjobs import CronJobs, TablesMissing
 from flask_cronjobs import tick as tick_module
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
+from flask_cronjobs.state import state_of
 from flask_cronjobs.store import Ticks, connection
 from tests.rows import Rows, ago
 
@@ -111,7 +112,14 @@ class TestErrors:
         CronJobs(app)
         done = tick()
         assert done.exit_code == 1
-        assert done.output == "Error: The job tables do not exist. Run: flask jobs admin init\n"
+        (line,) = done.output.splitlines()
+        assert line.startswith("Error: The job tables do not exist. Run: flask jobs admin init ")
+
+    def test_missing_tables_name_the_database_that_lacks_them(self, app: Flask, tick: Tick) -> None:
+        CronJobs(app)
+        with app.app_context():
+            database = state_of().engine.url.database
+        assert f"{database}, if it is the right one)" in tick().output
 
     def test_missing_tables_are_an_error_of_ours_in_python(self, app: Flask) -> None:
         jobs = CronJobs(app)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -104,9 +106,11 @@ def crontab(info: ScriptInfo, systemd: bool, log: Path | None, as_json: bool) ->
         click.echo(f"# /etc/systemd/system/cronjobs.service\n{wake.service}")
         click.echo(f"# /etc/systemd/system/cronjobs.timer\n{wake.timer}")
         click.echo("# Then: systemctl daemon-reload && systemctl enable --now cronjobs.timer")
+        _warn_of_environment(state.app)
     else:
         click.echo(wake.line)
         _warn_of_log(wake.log)
+        _warn_of_environment(state.app)
 
 
 commands: tuple[click.Command, ...] = tuple(_group.commands.values())
@@ -161,6 +165,36 @@ def _quoted(text: str) -> str:
     """*text* as one word of a unit file."""
     plain = _escaped(text).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
     return f'"{plain}"' if any(char in plain for char in " \t\"';\\") else plain
+
+
+def _warn_of_environment(app: Flask) -> None:
+    name = _variable_of(str(app.config.get("SQLALCHEMY_DATABASE_URI")))
+    if name is not None:
+        click.echo(
+            f"The app's database URL seems to come from the variable {name} of this shell, which a "
+            "tick will not see: put it into .env (with python-dotenv), at the top of the crontab, "
+            "or as Environment= into the unit. Or else ticks work on another database.",
+            err=True,
+        )
+
+
+def _variable_of(url: str) -> str | None:
+    """The variable of this shell that holds *url*, but for its scheme, which apps often mend."""
+    _, _, address = url.partition("://")
+    for name, value in os.environ.items():
+        if address and value.partition("://")[2] == address and not _is_in_dotenv(name):
+            return name
+    return None
+
+
+def _is_in_dotenv(name: str) -> bool:
+    """Whether Flask finds the variable in a file, and so does under cron."""
+    if find_spec("dotenv") is None:
+        return False
+    folders = (Path.cwd(), *Path.cwd().parents)
+    files = (folder / file for folder in folders for file in (".env", ".flaskenv"))
+    line = re.compile(rf"^\s*(export\s+)?{re.escape(name)}\s*=", re.MULTILINE)
+    return any(line.search(file.read_text()) for file in files if file.is_file())
 
 
 def _warn_of_log(log: Path) -> None:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterator
 
 from ..errors import CronJobsError
+from ..state import State
+from ..store.trouble import name_of
 from .doctor_database import database, schema, versions
 from .findings import Finding
 from .groups import doubts, orphans, ticks
 from .health import vital_signs
 from .outlook import definitions
-from .reader import Reader, Source, reading
+from .reader import Reader, reading
 from .views import DefinitionView, Figures, TickView, Verdict
 from .words import duration, plural
 
@@ -25,15 +27,18 @@ _TICKS = 100
 __all__ = ["CLOCK_TOLERANCE", "Finding", "examine"]
 
 
-def examine(source: Source) -> tuple[Finding, ...]:
+def examine(state: State) -> tuple[Finding, ...]:
     """Look at everything, and say for each thing how it is; trouble is a finding as well."""
     findings: list[Finding] = []
     try:
-        with reading(source) as reader:
+        with reading(state) as reader:
             for finding in _examine(reader):
                 findings.append(finding)
     except CronJobsError as error:
-        todo = "Look at the database and at SQLALCHEMY_DATABASE_URI, then run this again."
+        todo = (
+            f"Look at the database, and at SQLALCHEMY_DATABASE_URI, which is "
+            f"{name_of(state.engine)} here; then run this again."
+        )
         findings.append(Finding("database", "error", str(error), todo))
     return tuple(findings)
 
@@ -63,7 +68,11 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
 def _ticks(verdict: Verdict) -> Finding:
     crontab = "Put the line that `flask jobs admin crontab` prints into the crontab"
     if verdict.word == "never":
-        return Finding("ticks", "error", "No tick has ever been seen: nothing runs", f"{crontab}.")
+        todo = (
+            f"{crontab}. If it is there, its ticks may work on another database than this command: "
+            "cron does not know the variables of your shell. See its log."
+        )
+        return Finding("ticks", "error", "No tick has ever been seen: nothing runs", todo)
     if verdict.word == "late":
         todo = f"{crontab}; see its log, and run `flask jobs tick` by hand."
         return Finding("ticks", "error", f"{verdict.sentence}; nothing runs", todo)

@@ -12,6 +12,7 @@ from sqlalchemy.pool import QueuePool
 
 from ..models import Base
 from ..store.notify import is_pooled
+from ..store.trouble import name_of
 from .findings import Finding
 from .reader import Reader
 
@@ -63,7 +64,8 @@ def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
 
 
 def database(reader: Reader) -> Iterator[Finding]:
-    """The settings of the database and of the way to it."""
+    """Which database it is, its settings, and those of the way to it."""
+    yield Finding("database", "info", name_of(reader.connection.engine))
     if reader.sqlite:
         yield _journal(reader)
     else:

@@ -85,4 +85,4 @@ def reading(source: Source) -> Generator[Reader, None, None]:
         with engine.connect() as connection:
             yield Reader(source, connection)
     except SQLAlchemyError as error:
-        raise explain(error) from error
+        raise explain(error, engine) from error

@@ -97,12 +97,12 @@ class Bookkeeping:
                 remedy = remedy_for(error)
                 if remedy in ("init", "give up"):
                     self.close()
-                    raise explain(error) from error
+                    raise explain(error, self.engine) from error
                 if remedy == "reconnect":
                     self._start_over()
                 over = remedy == "reconnect" and not repeat
                 if over or time.monotonic() + pause >= until:
-                    raise explain(error) from error
+                    raise explain(error, self.engine) from error
             except BaseException:
                 # An interruption in the midst of it: nobody knows what the connection is at.
                 self._drop()

@@ -29,5 +29,5 @@ def create_tables(engine: Engine) -> list[str]:
             with engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
     except SQLAlchemyError as error:
-        raise explain(error) from error
+        raise explain(error, engine) from error
     return [table.name for table in Base.metadata.sorted_tables if table.name not in before]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from sqlalchemy import Engine
 from sqlalchemy.exc import (
     DataError,
     DBAPIError,
@@ -20,6 +21,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ..errors import CronJobsError, DatabaseTrouble, TablesMissing
+from ..text import strip_credentials
 
 Remedy: TypeAlias = Literal["again", "reconnect", "init", "give up"]
 
@@ -43,6 +45,7 @@ _RECONNECT = {
 _MISSING = {"42P01", "42703"}  # undefined_table, undefined_column
 _SQLITE_MISSING = ("no such table", "no such column", "has no column")
 _SQLITE_AGAIN = ("database is locked", "database table is locked", "database schema has changed")
+_SQLITE_FORBIDDEN = ("unable to open database file", "readonly database")
 
 
 def remedy_for(error: SQLAlchemyError) -> Remedy:
@@ -75,20 +78,22 @@ def _remedy_by_text(error: DBAPIError) -> Remedy:
     return "give up"
 
 
-def explain(error: SQLAlchemyError) -> CronJobsError:
-    """*error* as one of ours, in one line, for a caller that cannot go on."""
-    if remedy_for(error) == "init":
-        missing = getattr(error, "orig", None)
-        if missing is not None and "column" in str(missing):
-            return TablesMissing(
-                "The job tables are of another version: "
-                f"{_first_line(missing)}. Run your migrations, or: flask jobs admin doctor"
-            )
-        return TablesMissing()
+def explain(error: SQLAlchemyError, engine: Engine) -> CronJobsError:
+    """*error* as one of ours, in one line, for a caller that cannot go on.
+
+    :param engine: whose database it is: that is named, since it may be another than one thinks.
+    """
     cause = getattr(error, "orig", None) or error
+    if remedy_for(error) == "init":
+        message = str(TablesMissing())
+        if "column" in str(cause):
+            message = (
+                f"The job tables are of another version: {_first_line(cause)}. Run your "
+                "migrations, or: flask jobs admin doctor"
+            )
+        return TablesMissing(f"{message} (in the database {name_of(engine)}, if it is the right one)")
     return DatabaseTrouble(
-        f"The database cannot be used: {_first_line(cause)}. "
-        "To learn more: flask jobs admin doctor",
+        f"The database cannot be used: {_first_line(cause)}.{_hint(str(cause), engine)}",
         transient=remedy_for(error) in ("again", "reconnect"),
     )
 
@@ -96,6 +101,20 @@ def explain(error: SQLAlchemyError) -> CronJobsError:
 def is_about_the_rows(trouble: DatabaseTrouble) -> bool:
     """Whether the database was well, and refused the very rows that it was given."""
     return isinstance(trouble.__cause__, (IntegrityError, DataError))
+
+
+def name_of(engine: Engine) -> str:
+    """The URL of *engine*'s database, without its password."""
+    return strip_credentials(engine.url.render_as_string(hide_password=True))
+
+
+def _hint(cause: str, engine: Engine) -> str:
+    if not any(part in cause for part in _SQLITE_FORBIDDEN):
+        return " To learn more: flask jobs admin doctor."
+    return (
+        f" Its file is {engine.url.database}: does its folder exist, and may the user that this "
+        "runs as write to both?"
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -28,7 +28,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "serializable": {"isolation_level": "SERIALIZABLE"},
     "pool of one": {"pool_size": 1, "max_overflow": 0, "pool_timeout": 60},
 }
-LEARN_MORE = "To learn more: flask jobs admin doctor"
+LEARN_MORE = "To learn more: flask jobs admin doctor."
 RAISE = """
 CREATE SEQUENCE troubles;
 CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

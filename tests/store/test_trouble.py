@@ -1,0 +1,35 @@
+"""What is said of a database that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from flask_cronjobs import DatabaseTrouble
+from flask_cronjobs.store import Bookkeeping
+from flask_cronjobs.store.trouble import name_of
+
+
+def test_a_database_is_named_without_its_password() -> None:
+    engine = create_engine("postgresql+psycopg://ada:hush@db/shop?password=hush&sslmode=require")
+    name = name_of(engine)
+    assert name.startswith("postgresql+psycopg://***@db/shop?")
+    assert "hush" not in name
+
+
+@pytest.mark.parametrize(
+    ("file", "mode"), [("none/shop.sqlite", "rwc"), ("shop.sqlite", "ro")], ids=["lost", "readonly"]
+)
+def test_an_sqlite_file_that_cannot_be_written_is_named(
+    tmp_path: Path, file: str, mode: str
+) -> None:
+    (tmp_path / "shop.sqlite").touch()
+    engine = create_engine(f"sqlite:///file:{tmp_path / file}?mode={mode}&uri=true")
+    with Bookkeeping(engine, patience=0.1) as books, pytest.raises(DatabaseTrouble) as caught:
+        books.rows(text("CREATE TABLE t (a INTEGER)"))
+    said = str(caught.value)
+    assert str(tmp_path / file) in said
+    assert "may the user" in said
+    assert said.count("\n") == 0
