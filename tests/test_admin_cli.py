@@ -79,6 +79,17 @@ def test_overview_shows_verdict_definitions_dead_orphans_and_doubts(
     assert len(seen["activity"]) == 24
 
 
+def test_overview_counts_a_last_attempt_among_the_failed_ones(run: Run, rows: Rows) -> None:
+    rows.tick(failed=2, dead=1)
+    assert "3 failed attempts" in ok(run())
+
+
+def test_json_before_a_command_is_refused_with_where_to_write_it(run: Run, rows: Rows) -> None:
+    result = run("--json", "list")
+    assert result.exit_code == 2
+    assert "jobs admin list --json" in result.output
+
+
 def test_output_fits_80_columns_and_a_pipe(run: Run, rows: Rows) -> None:
     made = rows.definition("a_definition_with_a_very_long_name_" * 3)
     rows.run("dead", error_type="module.that.is.deep." * 8, job_type="t" * 90, definition_id=made)

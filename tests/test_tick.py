@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +26,33 @@ from flask_cronjobs.store import Ticks, connection
 from tests.rows import Rows, ago
 
 Tick = Callable[..., Result]
+
+ROOT = Path(__file__).parents[1]
+TALKATIVE = """
+import logging
+import os
+import subprocess
+import sys
+
+from flask import Flask
+from flask_cronjobs import CronJobs
+from flask_sqlalchemy import SQLAlchemy
+
+app = Flask(__name__)
+app.config["SQLALCHEMY_DATABASE_URI"] = os.environ["URL"]
+SQLAlchemy(app)
+jobs = CronJobs(app)
+standard = sys.stdout
+logging.basicConfig(stream=standard, level=logging.INFO)
+
+
+@jobs.task
+def talk():
+    print("printed")
+    standard.write("buffered")
+    subprocess.run(["echo", "by a command"], check=True)
+    logging.info("logged")
+"""
 
 
 @pytest.fixture
@@ -94,6 +125,26 @@ class TestOutput:
     def test_json_with_nothing_due_is_an_object_too(self, jobs: CronJobs, tick: Tick) -> None:
         told = json.loads(tick("--json").stdout)
         assert (told["runs"], told["tick"]["succeeded"]) == ([], 0)
+
+    @pytest.mark.parametrize("workers", ["1", "2"])
+    def test_json_stays_one_object_whatever_handlers_print(
+        self, tmp_path: Path, database_url: str, workers: str
+    ) -> None:
+        (tmp_path / "app.py").write_text(TALKATIVE)
+
+        def flask(*args: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "flask", "jobs", *args]
+            env = {**os.environ, "URL": database_url, "PYTHONPATH": str(ROOT)}
+            return subprocess.run(
+                command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+            )
+
+        flask("admin", "init")
+        flask("admin", "run", "talk")
+        done = flask("tick", "--json", "--workers", workers)
+        assert json.loads(done.stdout)["tick"]["succeeded"] == 1
+        for said in ("printed", "buffered", "by a command", "logged"):
+            assert said in done.stderr
 
     def test_skipped_slots_are_lines(
         self, app: Flask, jobs: CronJobs, db: SQLAlchemy, tick: Tick

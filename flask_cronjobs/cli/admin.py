@@ -32,6 +32,11 @@ _CELLS = {
 def admin(ctx: click.Context, as_json: bool) -> None:
     """See and manage the jobs; without a command, an overview."""
     if ctx.invoked_subcommand is not None:
+        if as_json:
+            raise click.UsageError(
+                f"Write --json behind {ctx.invoked_subcommand}: {ctx.command_path} "
+                f"{ctx.invoked_subcommand} --json"
+            )
         return
     seen = report.overview(state_of())
     if as_json:
@@ -56,7 +61,7 @@ def _print(seen: Overview) -> None:
     _print_dead(seen)
     _print_orphans(seen)
     if seen.doubts:
-        heading(f"{seen.doubts} effects are in doubt: flask jobs admin effects")
+        heading(f"{seen.doubts.of('effect')} in doubt: flask jobs admin effects")
 
 
 def _print_figures(seen: Overview) -> None:
@@ -65,7 +70,7 @@ def _print_figures(seen: Overview) -> None:
     oldest = "nothing waits" if waited is None else f"the oldest waits {duration(waited)}"
     ran = sum(bucket.succeeded for bucket in seen.activity)
     ticks = sum(bucket.ticks for bucket in seen.activity)
-    failed = sum(bucket.failed for bucket in seen.activity)
+    failed = sum(bucket.failed + bucket.dead for bucket in seen.activity)  # The last one too.
     click.echo(f"overdue {figures.overdue} ({oldest})")
     click.echo(f"running {figures.running} (stale {figures.stale})")
     click.echo(f"dead in 24 h {figures.dead}")

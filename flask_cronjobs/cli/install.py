@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -168,7 +169,8 @@ def _quoted(text: str) -> str:
 
 
 def _warn_of_environment(app: Flask) -> None:
-    name = _variable_of(str(app.config.get("SQLALCHEMY_DATABASE_URI")))
+    config: Mapping[str, object] = app.config
+    name = _variable_of(str(config.get("SQLALCHEMY_DATABASE_URI")))
     if name is not None:
         click.echo(
             f"The app's database URL seems to come from the variable {name} of this shell, which a "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
+import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict
 
 import click
@@ -18,6 +20,25 @@ from ..log import LOST, logger
 from ..state import state_of
 from ..tick import TickOptions, tick
 from ..types import Outcome, RecordedSlot, TickReport
+
+
+@contextmanager
+def handlers_print_to_stderr() -> Generator[None]:
+    """Keep standard output for our own document: what handlers print goes to standard error.
+
+    Also what forked workers print, commands that handlers call, and logs that an app set up to go
+    to standard output.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()  # What stands in its buffer belongs to handlers.
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextmanager
@@ -63,7 +84,9 @@ class Printer:
         if self.as_json:
             self.slots.append({**asdict(slot), "at": slot.at.isoformat()})
         elif slot.skipped:
-            click.echo(f"skipped    {slot.job_type}  {slot.skipped} slot(s)  {slot.reason}")
+            from ..report.words import plural  # Few ticks skip: the others start without it.
+
+            click.echo(f"skipped    {slot.job_type}  {plural(slot.skipped, 'slot')}  {slot.reason}")
 
     def summary(self, report: TickReport) -> None:
         """The last line; nothing if nothing was due."""
@@ -92,7 +115,12 @@ class Printer:
     help="Wait up to so many seconds first, so that hosts do not all wake at once.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what is due, and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object; what handlers print goes to standard error.",
+)
 @with_appcontext
 def tick_command(
     workers: int | None,
@@ -128,7 +156,9 @@ def tick_command(
     )
     say_warnings()
     with one_line_errors():
-        printer.summary(tick(state, options))
+        with handlers_print_to_stderr() if as_json else nullcontext():
+            report = tick(state, options)
+        printer.summary(report)
 
 
 def _run(outcome: Outcome) -> dict[str, object]:

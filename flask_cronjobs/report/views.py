@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal, TypeAlias
 
 from ..types import Status
+from .words import plural
 
 #: ``ok``; ``never``: no tick has ever been seen; ``late``: the last one is too long ago;
 #: ``overdue``: ticks come, but runnable work is older than it should be.
@@ -25,6 +26,10 @@ class Count:
 
     def __str__(self) -> str:
         return f"{self.value:,}{'+' if self.capped else ''}"
+
+    def of(self, noun: str) -> str:
+        """``1 run``, ``2 runs``, ``1,000+ runs``."""
+        return f"{self} {noun}s" if self.capped else plural(self.value, noun)
 
     def __bool__(self) -> bool:
         return self.value > 0

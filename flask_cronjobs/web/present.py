@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
-from ..report import Count, Figures, RunRow, RunView, Verdict
+from ..report import Figures, RunRow, RunView, Verdict
 from ..report.words import duration, plural
 from ..types import JSON, Status
 
@@ -73,7 +73,7 @@ def headline(verdict: Verdict, figures: Figures) -> str:
             "overdue": "Work is waiting too long",
         }[verdict.word]
     if figures.dead:
-        return f"Ticks are well, but {_runs(figures.dead)} ended dead in the last 24 h"
+        return f"Ticks are well, but {figures.dead.of('run')} ended dead in the last 24 h"
     if figures.stale:
         return "Ticks are well, but a worker was lost"
     return "All is well"
@@ -188,10 +188,6 @@ def story(run: RunView) -> str:
 
 def _ago(moment: datetime | None, now: datetime) -> str:
     return "" if moment is None else ago(seconds_since(moment, now))
-
-
-def _runs(count: Count) -> str:
-    return f"{count} runs" if count.capped else plural(count.value, "run")
 
 
 @lru_cache(maxsize=64)
