@@ -18,8 +18,6 @@ from contextvars import ContextVar
 from typing import TypeVar, cast
 
 from flask import Flask
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from . import crashpoints
 from .context import running
@@ -32,6 +30,7 @@ from .errors import (
     SetupError,
 )
 from .log import logger
+from .own_lock import session_holds_lock
 from .results import kept_result
 from .state import State
 from .store import Bookkeeping, Effects
@@ -141,7 +140,7 @@ def _in_turn(owner: str, key: str) -> Generator[None]:
 @contextmanager
 def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
     """On SQLite, fail fast and clearly if the caller's own session holds the write lock."""
-    if not _session_holds_lock(state):
+    if not session_holds_lock(state):
         yield
         return
     patience, books.patience = books.patience, 0.0
@@ -154,17 +153,6 @@ def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
         ) from error
     finally:
         books.patience = patience
-
-
-def _session_holds_lock(state: State) -> bool:
-    session = cast("Session", state.db.session())
-    if state.engine.dialect.name != "sqlite" or not session.in_transaction():
-        return False
-    try:
-        connection = session.connection().connection.driver_connection
-    except SQLAlchemyError:  # A flush failed, say, and has rolled back: it holds nothing.
-        return False
-    return bool(getattr(connection, "in_transaction", False))
 
 
 def _settle(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .state import state_of
+from .state import State, state_of
 from .types import Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 class Verbs:
     """The methods of `CronJobs` that act on the tables, each in the current app.
 
-    All but `tick` commit by themselves, at once, on a connection apart from ``db.session``.
+    All but `tick` commit by themselves, at once, on a connection apart from ``db.session``. On
+    SQLite, which has one write lock, those that write raise `SetupError` while the session holds
+    it: commit the session first.
     """
 
     def tick(
@@ -42,7 +44,7 @@ class Verbs:
         from .tick import TickOptions, tick
 
         options = TickOptions(budget=budget, max_runs=max_runs, queues=tuple(queues))
-        return tick(state_of(), options)
+        return tick(_writable(), options)
 
     def retry(self, run_id: int) -> Change:
         """Queue a dead, cancelled or failed run again, for one attempt more at least.
@@ -54,7 +56,7 @@ class Verbs:
         """
         from .admin import retry
 
-        return retry(state_of(), run_id)
+        return retry(_writable(), run_id)
 
     def cancel(self, run_id: int) -> Change:
         """Cancel a run: at once if it waits; if it runs, its worker interrupts it within seconds.
@@ -66,7 +68,7 @@ class Verbs:
         """
         from .admin import cancel
 
-        return cancel(state_of(), run_id)
+        return cancel(_writable(), run_id)
 
     def pause(self, name: str) -> None:
         """Pause a definition: none of its slots is recorded until `resume`.
@@ -76,7 +78,7 @@ class Verbs:
         """
         from .admin import pause
 
-        pause(state_of(), name)
+        pause(_writable(), name)
 
     def resume(self, name: str) -> bool:
         """Resume a definition from its next slot: what passed meanwhile is not made up.
@@ -87,7 +89,7 @@ class Verbs:
         """
         from .admin import resume
 
-        return resume(state_of(), name)
+        return resume(_writable(), name)
 
     def run_now(self, name: str, payload: Mapping[str, object] | None = None) -> int:
         """Queue a run of a definition, or of a task, due now.
@@ -101,7 +103,7 @@ class Verbs:
         """
         from .admin import run_now
 
-        return run_now(state_of(), name, payload)
+        return run_now(_writable(), name, payload)
 
     def prune(self, dry_run: bool = False) -> int:
         """Delete the runs that are older than their retention, as some ticks do by themselves.
@@ -111,7 +113,7 @@ class Verbs:
         """
         from .admin import prune
 
-        return prune(state_of(), dry_run)
+        return prune(_writable(), dry_run)
 
     def health(self) -> Verdict:
         """Whether ticks come and runnable work is taken up in time.
@@ -155,7 +157,7 @@ class Verbs:
         """
         from .handlers import declaration
 
-        state = state_of()
+        state = _writable()
         handler = state.registry.get(task) if isinstance(task, str) else task
         declared = declaration(handler, schedule, name, payload, timezone, catchup, overlap)
         from .scheduling import add_definition
@@ -173,4 +175,12 @@ class Verbs:
         """
         from .scheduling import remove_definition
 
-        return remove_definition(state_of(), name)
+        return remove_definition(_writable(), name)
+
+
+def _writable() -> State:
+    from .own_lock import refuse_own_lock
+
+    state = state_of()
+    refuse_own_lock(state)
+    return state

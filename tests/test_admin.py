@@ -11,7 +11,15 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
-from flask_cronjobs import CronJobs, NotFound, PayloadError, ScheduleError, StateConflict, admin
+from flask_cronjobs import (
+    CronJobs,
+    NotFound,
+    PayloadError,
+    ScheduleError,
+    SetupError,
+    StateConflict,
+    admin,
+)
 from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.report import RunFilter
@@ -373,3 +381,46 @@ def test_every_action_is_logged_with_who(
     assert all("by ada" in line for line in lines)
     assert "hush" not in " ".join(lines)
     assert f"run {dead} of send" in lines[0]
+
+
+# Beside an open transaction of the caller's
+
+VERBS: dict[str, Callable[[CronJobs], object]] = {
+    "run_now": lambda jobs: jobs.run_now("send"),
+    "retry": lambda jobs: jobs.retry(1),
+    "cancel": lambda jobs: jobs.cancel(1),
+    "pause": lambda jobs: jobs.pause("daily"),
+    "resume": lambda jobs: jobs.resume("daily"),
+    "prune": lambda jobs: jobs.prune(),
+    "tick": lambda jobs: jobs.tick(),
+    "add_definition": lambda jobs: jobs.add_definition("x", "send", schedule="@daily"),
+    "remove_definition": lambda jobs: jobs.remove_definition("x"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_verb_says_at_once_that_the_caller_s_session_holds_the_lock(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, rows: Rows, verb: str
+) -> None:
+    """On PostgreSQL, where rows are locked one by one, there is nothing to say."""
+    send = jobs.task(name="send")(lambda: None)
+    rows.run("dead", job_type="send")
+    rows.definition("daily", job_type="send", paused_at=ago(60))
+    with app.app_context():
+        send.enqueue()
+        if db.engine.dialect.name == "sqlite":
+            with pytest.raises(SetupError, match=r"db.session holds SQLite's write lock\. Commit"):
+                VERBS[verb](jobs)
+            db.session.commit()
+        elif verb in ("retry", "run_now"):
+            VERBS[verb](jobs)
+        db.session.rollback()
+
+
+def test_verb_works_beside_a_session_that_only_reads(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    with app.app_context():
+        assert db.session.scalars(select(JobRun)).all() == []
+        assert jobs.run_now("send")

@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("handlers",),
     ("state",),
     ("store", "outcomes"),
-    ("context",),
+    ("context", "own_lock"),
     ("enqueueing",),
     ("tasks",),
     ("effects", "atomic", "report"),

@@ -107,11 +107,11 @@ def crontab(info: ScriptInfo, systemd: bool, log: Path | None, as_json: bool) ->
         click.echo(f"# /etc/systemd/system/cronjobs.service\n{wake.service}")
         click.echo(f"# /etc/systemd/system/cronjobs.timer\n{wake.timer}")
         click.echo("# Then: systemctl daemon-reload && systemctl enable --now cronjobs.timer")
-        _warn_of_environment(state.app)
+        _warn_of_environment(state.app.config)
     else:
         click.echo(wake.line)
         _warn_of_log(wake.log)
-        _warn_of_environment(state.app)
+        _warn_of_environment(state.app.config)
 
 
 commands: tuple[click.Command, ...] = tuple(_group.commands.values())
@@ -168,8 +168,7 @@ def _quoted(text: str) -> str:
     return f'"{plain}"' if any(char in plain for char in " \t\"';\\") else plain
 
 
-def _warn_of_environment(app: Flask) -> None:
-    config: Mapping[str, object] = app.config
+def _warn_of_environment(config: Mapping[str, object]) -> None:
     name = _variable_of(str(config.get("SQLALCHEMY_DATABASE_URI")))
     if name is not None:
         click.echo(

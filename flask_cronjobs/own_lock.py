@@ -1,0 +1,44 @@
+"""SQLite's one write lock: who holds it in ``db.session`` keeps our own connection out."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from .errors import DatabaseTrouble, SetupError
+from .state import State
+from .store import Bookkeeping
+
+
+def refuse_own_lock(state: State) -> None:
+    """Fail fast and clearly if the caller's own session holds the write lock.
+
+    :raises SetupError: it does; otherwise bookkeeping would wait for it, and give up.
+    """
+    if not session_holds_lock(state):
+        return
+    try:
+        # An app may begin its transactions outright, so that one that only reads looks the same.
+        with Bookkeeping(state.engine, patience=0.0) as books:
+            books.transaction(lambda connection: None)
+    except DatabaseTrouble as error:
+        if not error.transient:
+            raise
+        raise SetupError(
+            "The job tables cannot be written: db.session holds SQLite's write lock. Commit (or "
+            "roll back) the session first."
+        ) from error
+
+
+def session_holds_lock(state: State) -> bool:
+    """Whether the caller's session may hold SQLite's write lock."""
+    session = cast("Session", state.db.session())
+    if state.engine.dialect.name != "sqlite" or not session.in_transaction():
+        return False
+    try:
+        connection = session.connection().connection.driver_connection
+    except SQLAlchemyError:  # A flush failed, say, and has rolled back: it holds nothing.
+        return False
+    return bool(getattr(connection, "in_transaction", False))
