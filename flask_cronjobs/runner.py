@@ -11,8 +11,9 @@ import inspect
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from flask import Flask
@@ -48,6 +49,8 @@ class Told:
     heard: SimpleQueue[None]
 
 
+#: How long a signal may go unheeded while there is nothing to do, in seconds.
+HEED = 1.0
 #: How long a handler waits for its progress to be written, in seconds; it goes on anyway.
 HEARD_WITHIN = 0.5
 
@@ -86,13 +89,22 @@ class Runner:
         """Perform what comes, until None does or the user interrupts."""
         try:
             with self._books:
-                while (claim := self._inbox.get()) is not None:
+                while (claim := self._next()) is not None:
                     self._mailbox.put(self.perform(claim))
                     if self.interrupted is not None:
                         break
         finally:
             self.working = None
             self.left = True
+
+    def _next(self) -> Claim | None:
+        """The next claim; None if no more will come.
+
+        A signal that comes just before the wait would be heard at its end: so it ends now and then.
+        """
+        while True:
+            with suppress(Empty):
+                return self._inbox.get(timeout=HEED)
 
     def perform(self, claim: Claim) -> Outcome:
         """Perform one claimed run and return what came of it."""
