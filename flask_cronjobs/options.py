@@ -44,6 +44,13 @@ class Upkeep(Protocol):
     def end(self, books: Bookkeeping, counts: Counter[str]) -> None:
         """Close the last minute, when the worker has stopped."""
 
+    def leave(self) -> None:
+        """Let go of all else, when the worker has ended, however it did."""
+
+    def of_worker(self, number: int) -> Upkeep:
+        """The upkeep of that worker of a crew of several, from 0."""
+        ...
+
 
 @dataclass(frozen=True)
 class WorkOptions:

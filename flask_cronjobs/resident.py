@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from .herald import Herald
 from .listener import Listener
 from .options import WorkOptions
-from .ping import ping
 from .state import State
 from .store import Bookkeeping, TickRow, Ticks
 from .tick import TickOptions, begin, prune, upkeep
@@ -39,10 +39,7 @@ def serve(state: State, options: TickOptions) -> Counter[str]:
         on_outcome=options.on_outcome,
         upkeep=minutes,
     )
-    try:
-        return run_workers(state, number, work_options)
-    finally:
-        minutes.stop_listening()
+    return run_workers(state, number, work_options)
 
 
 @dataclass
@@ -55,6 +52,8 @@ class _Minutes:
     offset: float = 0.0
     since: float = 0.0
     listener: Listener | None = None
+    herald: Herald | None = None
+    pings: bool = True
 
     def each_minute(
         self, books: Bookkeeping, counts: Counter[str], wake: Callable[[], None]
@@ -80,10 +79,18 @@ class _Minutes:
         report = TickReport(worker_name(), **counts, seconds=seconds)
         Ticks(books).finish(self.row.id, report, self.offset)
         self.row = None
-        if self.state.settings.ping_url is not None:
-            ping(self.state.settings.ping_url)
+        if self.herald is None:
+            self.herald = Herald(self.state, self.pings)
+            self.herald.start()
+        self.herald.tell(report)
 
-    def stop_listening(self) -> None:
-        """Let the listener end."""
+    def leave(self) -> None:
+        """Let the threads beside the worker end."""
         if self.listener is not None:
             self.listener.stop()
+        if self.herald is not None:
+            self.herald.leave()
+
+    def of_worker(self, number: int) -> _Minutes:
+        """The upkeep of that worker of a crew: one ping a minute is enough, the first one's."""
+        return replace(self, pings=number == 0)

@@ -41,7 +41,7 @@ slot_skipped: NamedSignal = _signals.signal("slot-skipped")
 """A slot, or a gap of several, was recorded as skipped; ``slot``."""
 
 tick_finished: NamedSignal = _signals.signal("tick-finished")
-"""A tick came to its end; ``report``."""
+"""A tick came to its end, or a minute of a resident worker; ``report``."""
 
 
 def send(signal: NamedSignal, app: Flask, **details: object) -> None:

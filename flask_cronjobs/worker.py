@@ -24,7 +24,9 @@ from .warden import Warden
 
 #: By what a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole
 #: group: passed on as such it would arrive twice, and the second ends a worker at once.
-PASSED_ON: signal.Signals | None = getattr(signal, "SIGUSR1", None)
+PASSED_ON: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
+#: What stops a worker.
+STOPPING = (signal.SIGTERM, signal.SIGINT, PASSED_ON)
 
 
 def worker_name() -> str:
@@ -73,8 +75,11 @@ def _stopping_at_signals(keeper: Keeper, enabled: bool) -> Generator[None]:
 
     numbers = (signal.SIGTERM, signal.SIGINT)
     previous = {number: signal.signal(number, stop) for number in numbers}
-    if PASSED_ON is not None:
+    if PASSED_ON not in previous:
         previous[PASSED_ON] = signal.signal(PASSED_ON, lambda number, frame: keeper.stop())
+    if hasattr(signal, "pthread_sigmask"):
+        # Whoever forked this process has held them back, until there is somebody to heed them.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     try:
         yield
     finally:

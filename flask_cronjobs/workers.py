@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from types import FrameType
@@ -21,7 +21,7 @@ from .log import logger
 from .options import WorkOptions
 from .state import State
 from .types import Outcome
-from .worker import PASSED_ON, work, worker_name
+from .worker import STOPPING, work, worker_name
 
 #: How long to wait before a worker that ended before its time is forked anew, in seconds.
 RESTART_PAUSE = 1.0
@@ -29,110 +29,148 @@ RESTART_PAUSE = 1.0
 HOPELESS = 3
 
 
-@dataclass
-class _Child:
-    pid: int
-    pipe: int
-    unread: bytes = b""
-    orderly: bool = False
-
-
 def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]:
     """Run *number* workers until nothing more is to be done; how many attempts came to what.
 
     With more than one, each is forked, and what it says comes back through a pipe: so what a worker
-    did is known even if it is killed.
+    did is known even if it is killed. ``max_runs`` is shared out among them.
 
-    :raises DatabaseTrouble: no worker could use the database.
+    :raises CronJobsError: a worker could not do its work, or none came to its regular end.
     """
-    if number > 1 and not hasattr(os, "fork"):
-        logger.warning("This platform cannot fork: one worker runs instead of %d", number)
-        number = 1
-    if number == 1:
-        return work(state, options, handle_signals=options.may_kill)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    crew = _Crew([_fork(state, options) for _ in range(number)], options.on_outcome)
-    with _passing_on_signals(crew):
-        while (child := crew.listen()) is not None:
-            ended = _wait(child)
-            if ended not in (0, HOPELESS) and options.upkeep is not None and not crew.stopping:
-                time.sleep(RESTART_PAUSE)
-                if not crew.stopping:
-                    crew.join(_fork(state, options))
-    if len(crew.errors) >= number:
-        raise DatabaseTrouble(crew.errors[0])
-    return crew.counts
+    if options.max_runs is not None:
+        number = min(number, options.max_runs)
+    options = _naming_limits(options, number)
+    if number == 1 or not hasattr(os, "fork"):
+        return _work(state, options, handle_signals=options.may_kill)
+    return _Crew(state, options, number).run()
 
 
-def _fork(state: State, options: WorkOptions) -> _Child:
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writer)
-        return _Child(pid, reader)
-    status = 1
+def _work(state: State, options: WorkOptions, handle_signals: bool) -> Counter[str]:
     try:
-        os.close(reader)
-        status = _live(state, options, writer)
+        return work(state, options, handle_signals)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+        if options.upkeep is not None:
+            options.upkeep.leave()
 
 
-def _live(state: State, options: WorkOptions, writer: int) -> int:
-    """A forked worker's life; its exit status."""
-    # The parent's connections stay the parent's: forget them, and close nothing.
-    with state.app.app_context():
-        for engine in state.db.engines.values():
-            engine.dispose(close=False)
+def _naming_limits(options: WorkOptions, number: int) -> WorkOptions:
+    """Where the platform lacks something (Windows does), say so once a first run is done.
+
+    Not before: a tick with nothing to do is silent.
+    """
+    lacking: list[str] = []
+    if number > 1 and not hasattr(os, "fork"):
+        lacking.append(f"one worker runs instead of {number}")
+    if not hasattr(signal, "setitimer"):
+        lacking.append("no handler can be interrupted, at its timeout or when it is cancelled")
+    listener = options.on_outcome
 
     def tell(outcome: Outcome) -> None:
-        _write(writer, {"outcome": asdict(replace(outcome, stack=None, result=None))})
+        if lacking:
+            logger.warning("On this platform %s", ", and ".join(lacking))
+            lacking.clear()
+        pass_on(listener, outcome)
 
-    try:
-        work(
-            state,
-            replace(options, worker=worker_name(), on_outcome=tell),
-            handle_signals=options.may_kill,
-        )
-    except CronJobsError as error:
-        _write(writer, {"end": [str(error)]})
-        passing = isinstance(error, DatabaseTrouble) and error.transient
-        return 1 if passing else HOPELESS
-    _write(writer, {"end": []})
-    return 0
+    return replace(options, on_outcome=tell) if lacking else options
 
 
-def _write(writer: int, message: dict[str, Any]) -> None:
-    left = json.dumps(message).encode() + b"\n"
-    while left:
-        left = left[os.write(writer, left) :]
+@dataclass
+class _Child:
+    """A forked worker.
+
+    :ivar number: which of the crew it is, from 0.
+    :ivar orderly: whether it said that it ends. A handler may have ended it instead.
+    :ivar error: what kept it from its work, as it said.
+    """
+
+    number: int
+    pid: int
+    pipe: int
+    unread: bytes = b""
+    orderly: bool = False
+    error: str | None = None
 
 
 class _Crew:
     """The forked workers, and what they say."""
 
-    def __init__(
-        self, children: list[_Child], on_outcome: Callable[[Outcome], None] | None
-    ) -> None:
-        self.counts: Counter[str] = Counter()
-        self.errors: list[str] = []
-        self.stopping = False
-        self._on_outcome = on_outcome
+    def __init__(self, state: State, options: WorkOptions, number: int) -> None:
+        self._state = state
+        self._options = options
+        self._number = number
+        self._stopping = False
+        self._counts: Counter[str] = Counter()
+        self._errors: list[str] = []
+        self._ends: Counter[bool] = Counter()
         self._selector = selectors.DefaultSelector()
-        for child in children:
-            self.join(child)
 
-    def join(self, child: _Child) -> None:
-        """Listen to *child* too."""
-        self._selector.register(child.pipe, selectors.EVENT_READ, child)
-        if self.stopping:  # Asked between the fork and here.
-            with suppress(ProcessLookupError):
-                os.kill(child.pid, PASSED_ON or signal.SIGTERM)
+    def run(self) -> Counter[str]:
+        """Fork the workers, and wait until all have ended.
 
-    def listen(self) -> _Child | None:
+        One that is ended by its handler, or for it, leaves its work to the others, and its runs
+        come back by lease. In a resident crew another takes its place.
+        """
+        with self._passing_on_signals():
+            for number in range(self._number):
+                self._fork(number)
+            while (child := self._listen()) is not None:
+                if self._bury(child) and not self._stopping:
+                    time.sleep(RESTART_PAUSE)
+                    self._fork(child.number)
+        if self._errors:
+            raise CronJobsError(self._errors[0])
+        if self._ends[False] and not self._ends[True]:
+            raise CronJobsError("Every worker ended before its time; their runs come back by lease")
+        return self._counts
+
+    def _fork(self, number: int) -> None:
+        """Fork one worker, unless all are to stop; signals wait until it can be told of them."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with _signals_held_back():
+            if self._stopping:
+                return
+            reader, writer = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                os.close(reader)
+                self._be_child(number, writer)
+            os.close(writer)
+            child = _Child(number, pid, reader)
+            self._selector.register(reader, selectors.EVENT_READ, child)
+
+    def _be_child(self, number: int, writer: int) -> None:
+        """A forked worker's life, to the end of the process."""
+        status = 1
+        try:
+            for each in STOPPING:  # In the parent's place they would stop the whole crew.
+                signal.signal(each, _do_nothing)
+            # So that nobody holds the pipes of the others open when their parent is gone.
+            for key in self._selector.get_map().values():
+                os.close(key.data.pipe)
+            self._selector.close()
+            status = _live(self._state, self._options_of(number, writer), writer)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _options_of(self, number: int, writer: int) -> WorkOptions:
+        """The options of one worker: its own name, its share of ``max_runs``, its upkeep."""
+
+        def tell(outcome: Outcome) -> None:
+            _write(writer, {"outcome": asdict(replace(outcome, stack=None, result=None))})
+
+        most, upkeep = self._options.max_runs, self._options.upkeep
+        return replace(
+            self._options,
+            worker=worker_name(),
+            on_outcome=tell,
+            max_runs=None if most is None else (most + number) // self._number,
+            upkeep=None if upkeep is None else upkeep.of_worker(number),
+        )
+
+    def _listen(self) -> _Child | None:
         """Read what the children say until one of them ends: that one; None when all have."""
         while self._selector.get_map():
             for key, _ in self._selector.select():
@@ -147,43 +185,83 @@ class _Crew:
                     self._hear(child, json.loads(line))
         return None
 
-    def stop(self) -> None:
+    def _hear(self, child: _Child, message: dict[str, Any]) -> None:
+        if "outcome" in message:
+            outcome = Outcome(**message["outcome"])
+            self._counts[outcome.kind] += 1
+            pass_on(self._options.on_outcome, outcome)
+        else:
+            child.orderly, child.error = True, message["error"]
+            self._counts["lost"] += message["lost"]
+
+    def _bury(self, child: _Child) -> bool:
+        """Note how a worker ended; whether another is to take its place."""
+        _, status = os.waitpid(child.pid, 0)
+        well = child.orderly and child.error is None
+        self._ends[well] += 1
+        if well:
+            return False
+        logger.error("The worker process %d ended before its time", child.pid)
+        hopeless = os.waitstatus_to_exitcode(status) == HOPELESS
+        if self._options.upkeep is not None and not hopeless and not self._stopping:
+            return True
+        if child.error is not None:
+            self._errors.append(child.error)
+        return False
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
         """Ask all that live to stop; the second time, end them at once."""
-        number = signal.SIGKILL if self.stopping else PASSED_ON or signal.SIGTERM
-        self.stopping = True
+        passed_on = signal.SIGKILL if self._stopping else STOPPING[-1]
+        self._stopping = True
         for key in list(self._selector.get_map().values()):
             with suppress(ProcessLookupError):
-                os.kill(key.data.pid, number)
+                os.kill(key.data.pid, passed_on)
 
-    def _hear(self, child: _Child, message: dict[str, Any]) -> None:
-        if "end" in message:
-            child.orderly = True
-            self.errors += message["end"]
-            return
-        outcome = Outcome(**message["outcome"])
-        self.counts[outcome.kind] += 1
-        pass_on(self._on_outcome, outcome)
-
-
-def _wait(child: _Child) -> int:
-    _, status = os.waitpid(child.pid, 0)
-    ended = os.waitstatus_to_exitcode(status)
-    if not child.orderly:
-        ended = 1  # Whatever its status says: a handler may have called os._exit(0).
-    if ended != 0:
-        logger.error("The worker process %d ended before its time", child.pid)
-    return ended
+    @contextmanager
+    def _passing_on_signals(self) -> Generator[None]:
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        previous = [signal.signal(number, self._stop) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, previous, strict=True):
+                signal.signal(number, handler)
 
 
 @contextmanager
-def _passing_on_signals(crew: _Crew) -> Generator[None]:
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        crew.stop()
-
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    previous = [signal.signal(number, pass_on) for number in numbers]
+def _signals_held_back() -> Generator[None]:
+    """Hold back the signals that stop a worker; a forked one lets them in when it can heed them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield
     finally:
-        for number, handler in zip(numbers, previous, strict=True):
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None: ...
+
+
+def _live(state: State, options: WorkOptions, writer: int) -> int:
+    """A forked worker's life; its exit status."""
+    # The parent's connections stay the parent's: forget them, and close nothing.
+    with state.app.app_context():
+        for engine in state.db.engines.values():
+            engine.dispose(close=False)
+    try:
+        counts = _work(state, options, handle_signals=True)
+    except CronJobsError as error:
+        _write(writer, {"error": str(error), "lost": 0})
+        passing = isinstance(error, DatabaseTrouble) and error.transient
+        return 1 if passing else HOPELESS
+    except BaseException as error:
+        logger.exception("The worker process %d failed; its runs come back by lease", os.getpid())
+        _write(writer, {"error": f"A worker process failed: {error!r}", "lost": 0})
+        return 1
+    _write(writer, {"error": None, "lost": counts["lost"]})
+    return 0
+
+
+def _write(writer: int, message: dict[str, Any]) -> None:
+    left = json.dumps(message).encode() + b"\n"
+    while left:
+        left = left[os.write(writer, left) :]

@@ -258,5 +258,10 @@ def test_upkeep_is_tried_again_soon_after_trouble(
         def end(self, books: Bookkeeping, counts: Counter[str]) -> None:
             calls.append("end")
 
+        def leave(self) -> None: ...
+
+        def of_worker(self, number: int) -> Upkeep:
+            return self
+
     work(state_of(), WorkOptions("web:1", until=time.monotonic() + 30, upkeep=Upkeep()))
     assert calls == ["minute", "minute", "end"]

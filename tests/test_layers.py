@@ -34,6 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("keeper",),
     ("worker",),
     ("workers", "ping", "listener"),
+    ("herald",),
     ("tick",),
     ("resident",),
     ("admin",),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -13,13 +15,15 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, make_url, select
 from sqlalchemy.orm import Session
 
-from flask_cronjobs import CronJobs, enqueueing
+from flask_cronjobs import CronJobs, TickReport, enqueueing, tick_finished
+from flask_cronjobs import herald as herald_module
 from flask_cronjobs import keeper as keeper_module
 from flask_cronjobs import listener as listener_module
 from flask_cronjobs.keeper import Keeper
 from flask_cronjobs.models import JobRun, JobTick
-from flask_cronjobs.resident import serve
+from flask_cronjobs.resident import _Minutes, serve
 from flask_cronjobs.state import state_of
+from flask_cronjobs.store import Bookkeeping
 from flask_cronjobs.store.clock import database_now
 from flask_cronjobs.store.notify import CHANNEL, Notifications, wake_listeners
 from flask_cronjobs.tick import TickOptions
@@ -49,11 +53,15 @@ def resident(app: Flask, jobs: CronJobs) -> Iterator[Callable[[], None]]:
         threads.append(thread)
 
     yield start
-    for keeper in [each for each in threading.enumerate() if isinstance(each, Keeper)]:
-        keeper.stop()
+    stop_keepers()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
+
+
+def stop_keepers() -> None:
+    for keeper in [each for each in threading.enumerate() if isinstance(each, Keeper)]:
+        keeper.stop()
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -271,8 +279,78 @@ def test_its_last_minute_is_finished_when_it_stops(
     until(lambda: statuses(db) == ["succeeded"])
     (row,) = ticks(db)
     assert row.finished_at is None
-    for keeper in [each for each in threading.enumerate() if isinstance(each, Keeper)]:
-        keeper.stop()
+    stop_keepers()
     until(lambda: ticks(db)[0].finished_at is not None)
     (row,) = ticks(db)
     assert row.succeeded == 1
+
+
+def test_a_monitor_that_hangs_holds_up_nothing(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, resident: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(keeper_module, "UPKEEP", 0.05)
+    gate, pinged = threading.Event(), threading.Event()
+
+    def hang(url: str | None) -> None:
+        pinged.set()
+        gate.wait(120)
+
+    monkeypatch.setattr(herald_module, "ping", hang)
+
+    @jobs.task
+    def note() -> None: ...
+
+    resident()
+    try:
+        until(pinged.is_set)
+        before = len(ticks(db))
+        note.using(commit=True).enqueue()
+        until(lambda: statuses(db) == ["succeeded"])
+        until(lambda: len(ticks(db)) > before + 2)
+    finally:
+        gate.set()
+
+
+def test_each_minute_is_told_with_its_report(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, resident: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(keeper_module, "UPKEEP", 0.05)
+    reports: list[TickReport] = []
+    threads: set[str] = set()
+
+    def receive(sender: Flask, report: TickReport) -> None:
+        reports.append(report)
+        threads.add(threading.current_thread().name)
+
+    @jobs.task
+    def note() -> None: ...
+
+    with tick_finished.connected_to(receive, app):
+        resident()
+        note.using(commit=True).enqueue()
+        until(lambda: sum(report.succeeded for report in list(reports)) == 1)
+        until(lambda: len(reports) > 2)
+        stop_keepers()
+        until(lambda: all(row.finished_at is not None for row in ticks(db)))
+        until(lambda: len(reports) == len(ticks(db)))
+    assert threads == {"cronjobs-herald"}
+
+
+@on_sqlite
+def test_one_ping_a_minute_is_enough_for_a_crew(
+    jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinged: list[str | None] = []
+    monkeypatch.setattr(herald_module, "ping", pinged.append)
+    state = state_of()
+    state = replace(state, settings=replace(state.settings, ping_url="http://monitor/x"))
+    minutes = _Minutes(state, TickOptions())
+    for number in range(3):
+        worker = minutes.of_worker(number)
+        with Bookkeeping(state.engine) as books:
+            worker.each_minute(books, Counter(), lambda: None)
+            worker.end(books, Counter())
+        worker.leave()
+    assert pinged == ["http://monitor/x", None, None]

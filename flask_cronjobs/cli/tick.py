@@ -106,7 +106,7 @@ class Printer:
     type=click.FloatRange(0.1, 86400),
     help="Seconds after which nothing more is claimed. [CRONJOBS_TICK_BUDGET]",
 )
-@click.option("--max-runs", type=click.IntRange(1), help="Claim at most so many runs a worker.")
+@click.option("--max-runs", type=click.IntRange(1), help="Claim at most so many runs.")
 @click.option("--queue", "queues", multiple=True, help="Only this queue; may be repeated.")
 @click.option(
     "--jitter",
