@@ -153,7 +153,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class TickReport:
-    """What one tick did: the counts that its row in ``job_ticks`` has."""
+    """What one tick did: the counts that its row in ``job_ticks`` has.
+
+    All but *recorded* (runs made of due slots), *skipped* (rows of slots not run) and *pruned* (runs)
+    count attempts; *seconds* is how long the tick took.
+    """
 
     worker: str
     recorded: int = 0
