@@ -155,8 +155,8 @@ class Slot:
 class TickReport:
     """What one tick did: the counts that its row in ``job_ticks`` has.
 
-    All but *recorded* (runs made of due slots), *skipped* (rows of slots not run) and *pruned* (runs)
-    count attempts; *seconds* is how long the tick took.
+    All but *recorded* (runs made of due slots), *skipped* (rows of slots not run) and *pruned*
+    (runs) count attempts; *seconds* is how long the tick took.
     """
 
     worker: str

@@ -181,7 +181,7 @@ def test_recording_finds_its_rows_by_id(engine: Engine) -> None:
     statements = claim_statements(dialect_of(engine))
     if dialect_of(engine).one_statement:
         shown = plan(engine, statements.exchange.text, claim_parameters(engine))
-        assert "job_runs_pkey" in shown, shown
+        assert "pk_job_runs" in shown, shown
     else:
         shown = plan(engine, statements.record.text, claim_parameters(engine))
         assert "SEARCH job_runs USING INTEGER PRIMARY KEY" in shown, shown
