@@ -56,6 +56,11 @@ def cut(text: str, limit: int) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
+def one_line(text: str) -> str:
+    """*text* without what would forge a line of a log, or what a terminal would obey."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
 def strip_credentials(text: str) -> str:
     """*text* with passwords in URLs, such headers and ``password=…`` replaced by ``***``."""
     text = _URL_CREDENTIALS.sub("://***@", text)

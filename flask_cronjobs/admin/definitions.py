@@ -52,11 +52,13 @@ def run_now(
     name: str,
     payload: Mapping[str, object] | None = None,
     actor: str = SOMEBODY,
+    tasks: bool = True,
 ) -> int:
     """Queue a run of a definition, or of a task, due now; the run's id.
 
     :param name: a definition's name, or else a task's.
     :param payload: the handler's keyword arguments; by default the definition's own.
+    :param tasks: whether *name* may be a task's.
     :raises NotFound: neither has that name; the message offers those that are close.
     :raises UnknownTask: the definition's task is not declared by this app's code.
     :raises TypeError: the handler does not take *payload*.
@@ -64,8 +66,10 @@ def run_now(
     """
     with Bookkeeping(state.engine) as books:
         values = _values(state, Definitions(books).find(name), name, payload)
+        if values is None and tasks:
+            values = _task_run(state, name, payload)
         if values is None:
-            raise _no_name(state, name)
+            raise _no_name(state, name) if tasks else _no_definition(state, name)
         run_id = Operator(books).insert(values)
     log_action("ran now", f"{name} as run {run_id}", actor, run_id=run_id)
     return run_id
@@ -74,13 +78,13 @@ def run_now(
 def _values(
     state: State, found: DefinitionRow | None, name: str, payload: Mapping[str, object] | None
 ) -> dict[str, Any] | None:
-    """The values of the run to be: of the definition *found*, of one declared, or of a task."""
+    """The values of the run to be: of the definition *found*, or of one declared."""
     if found is not None:
         return {**_own_run(state, found.spec, payload), "definition_id": found.id}
     if name in state.registry.declarations:
         # No tick has recorded it yet.
         return _own_run(state, state.registry.declarations[name].spec(state.settings), payload)
-    return _task_run(state, name, payload)
+    return None
 
 
 def _own_run(

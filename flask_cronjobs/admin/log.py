@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..log import logger
+from ..text import one_line
 
 #: Who acts where nobody says.
 SOMEBODY = "Python"
@@ -10,6 +11,7 @@ SOMEBODY = "Python"
 
 def log_action(what: str, whom: str, actor: str, run_id: int | None = None) -> None:
     """Log that *actor* did *what* to *whom*."""
+    whom = one_line(whom)
     logger.info(
         "%s by %s: %s",
         what,

@@ -17,6 +17,7 @@ from ..log import logger
 from ..report import RunFilter
 from ..report.words import plural
 from ..state import state_of
+from ..text import one_line
 from .page import back
 from .query import MAX_ID, needed, text
 
@@ -50,7 +51,7 @@ def run_now() -> ResponseReturnValue:
     name = needed(request.form, "name")
 
     def act() -> str:
-        run_id = admin.run_now(state_of(), name, actor=actor())
+        run_id = admin.run_now(state_of(), name, actor=actor(), tasks=False)
         return f"Run {run_id} of {name} is queued. The next tick takes it up."
 
     return _back_with(act, "overview", _anchor="definitions")
@@ -122,15 +123,14 @@ def effect_redo() -> ResponseReturnValue:
 def actor() -> str:
     """Who acts: what the app's `actor` says, else from where the request came. Never raises."""
     state = state_of()
-    named: object = None
+    named = ""
     if state.actor is not None:
         try:
-            named = state.app.ensure_sync(state.actor)()
+            named = str(state.app.ensure_sync(state.actor)() or "")
         except Exception:
             logger.exception("actor() raised, so the log names the address instead")
-    name = str(named or f"the pages, from {request.remote_addr}")
     # A line break in it would forge a line of the log.
-    return "".join(c if c.isprintable() else " " for c in name)[:_LONGEST_ACTOR]
+    return one_line(named or f"the pages, from {request.remote_addr}")[:_LONGEST_ACTOR]
 
 
 def _back_with(act: Callable[[], str], endpoint: str, **values: Any) -> ResponseReturnValue:

@@ -15,6 +15,7 @@ from ..errors import (
     UnknownTask,
 )
 from ..log import logger
+from .guard import is_reader
 from .page import page
 from .present import Tone
 from .routes import MACHINES
@@ -69,5 +70,5 @@ def failure(code: int, text: str, title: str | None = None) -> Response:
         return Response(f"{text}\n", code, mimetype="text/plain")
     title = title or _TITLES.get(code, "That did not work")
     tone: Tone = "bad" if code >= 500 else "idle"
-    # Whom the guard refused sees no more than that.
-    return page("failure", code, tone, title=title, text=text, may_read=code not in (401, 403))
+    # Whom the guard refused, or was not asked about yet, sees no more than that.
+    return page("failure", code, tone, title=title, text=text, may_read=is_reader())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
@@ -21,6 +22,14 @@ CLOSED = (
     "The job pages are closed: nobody has said who may see them. Give authorize= to CronJobs: a "
     'function that is asked "read" or "act" on every request. (In debug mode they are open.)'
 )
+_ELSEWHERE = (
+    "The job pages were asked for as %r. In debug mode without authorize= they are open by the "
+    "names of this machine alone: localhost, 127.0.0.1 and [::1]. Use one of those, or give "
+    "authorize= to CronJobs."
+)
+_HERE = re.compile(r"(?i)(?:(?:[a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?")
+#: In a request's environment: the guard let it read.
+_READER = "flask_cronjobs.reader"
 
 
 def check() -> ResponseReturnValue | None:
@@ -36,6 +45,7 @@ def check() -> ResponseReturnValue | None:
     if right == "token":
         return _check_token()
     refusal = _refusal("read")
+    request.environ[_READER] = refusal is None
     if refusal is None and right == "act":
         if not is_same_origin():
             abort(403, "This did not come from a page of this site, so nothing was done.")
@@ -51,12 +61,17 @@ def may(action: str) -> bool:
         return False
 
 
+def is_reader() -> bool:
+    """Whether the guard has let the current request read."""
+    return request.environ.get(_READER) is True
+
+
 def is_same_origin() -> bool:
     """Whether the browser says that a page of this very site sent the request.
 
     By ``Sec-Fetch-Site``; browsers send that to secure origins only, so where it is absent the host
-    of ``Origin`` must be the one that was asked for. The scheme is left out of it: behind a proxy
-    that ends TLS it need not be known here.
+    of ``Origin`` must be the one that was asked for. Its scheme must be https only where that is
+    known to be the request's: behind a proxy that ends TLS it need not be.
     """
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
@@ -65,46 +80,57 @@ def is_same_origin() -> bool:
         origin = urlsplit(request.headers.get("Origin", ""))
     except ValueError:
         return False
-    return origin.scheme in ("http", "https") and origin.netloc.lower() == request.host.lower()
+    if origin.scheme not in (("https",) if request.is_secure else ("http", "https")):
+        return False
+    return bool(origin.netloc) and origin.netloc.lower() == request.host.lower()
 
 
 def _refusal(action: str) -> Response | AnyResponse | None:
     """None if `authorize` lets *action* pass; a response of its own; else it aborts."""
     state = state_of()
     if state.authorize is None:
-        if current_app.debug:
+        if current_app.debug and _HERE.fullmatch(request.host):
             return None
-        _tell_once(state)
+        if current_app.debug:
+            # A page from elsewhere can make its own name mean this machine.
+            _tell_once(state, _ELSEWHERE, request.host)
+        else:
+            _tell_once(state, CLOSED)
         abort(403, "These pages are closed. The log of the app says how to open them.")
     answer = _ask(state, action)
     if isinstance(answer, AnyResponse):
         return answer
-    if not answer:
+    if answer is not True:
         what = "see these pages" if action == "read" else "do this"
         abort(403, f"You may not {what}.")
     return None
 
 
-def _ask(state: State, action: str) -> object:
-    """What `authorize` says, which may be anything: only true, false and a response are taken."""
+def _ask(state: State, action: str) -> bool | AnyResponse:
+    """What `authorize` says, which may be anything: a status or a coroutine would be true."""
     assert state.authorize is not None
     try:
-        # An async function's coroutine would be true.
         answer: object = state.app.ensure_sync(state.authorize)(action)
-        if answer and not isinstance(answer, (bool, int, AnyResponse)):
-            raise TypeError(f"authorize returned {type(answer).__name__}: return True or False.")
+        if isinstance(answer, AnyResponse):
+            return answer
+        if not answer:
+            return False
+        if isinstance(answer, int) and answer == 1:  # True, or 1 as a database gives it.
+            return True
+        raise TypeError(
+            f"authorize returned {answer!r:.80}. Return True or False, or a response; or abort()."
+        )
     except HTTPException:
         raise
     except Exception:
         logger.exception("authorize(%r) raised, so the job pages refused the request", action)
         abort(500, "It could not be told whether you may do this. The log says why.")
-    return answer
 
 
-def _tell_once(state: State) -> None:
+def _tell_once(state: State, message: str, *values: object) -> None:
     if state.app not in _told:
         _told.add(state.app)
-        logger.warning(CLOSED)
+        logger.warning(message, *values)
 
 
 def _check_token() -> ResponseReturnValue | None:

@@ -27,7 +27,10 @@ def metrics() -> ResponseReturnValue:
     with report.reading(state_of()) as reader:
         verdict, figures = report.vital_signs(reader)
         activity = report.activity(reader)
-    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    try:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    except (TypeError, ValueError):  # It asks for a version that is none.
+        encode, content_type = choose_encoder("")
     return Response(encode(_registry(verdict, figures, activity)), content_type=content_type)
 
 

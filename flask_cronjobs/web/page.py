@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from flask import Response, current_app, make_response, redirect, render_template, request, url_for
+from jinja2 import Environment
 from werkzeug.wrappers import Response as AnyResponse
 
 from .. import __version__
@@ -19,6 +20,7 @@ from .present import Tone
 _SAID = "cronjobs_said"
 # Percent-encoded a character can take 12 bytes, and a browser drops a cookie over 4,096.
 _LONGEST_MESSAGE = 300
+_TEMPLATES = "cronjobs.templates"
 
 
 def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -> Response:
@@ -40,7 +42,8 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "csrf_field": _csrf_field(current_app.config),
         "csrf": None,
     }
-    html = render_template(f"cronjobs/{template}.html", **(common | values))
+    source = _templates().get_template(f"cronjobs/{template}.html")
+    html = render_template(source, **(common | values))
     response = make_response(html, status)
     if message is not None:
         response.delete_cookie(_SAID, path=_path())
@@ -64,11 +67,20 @@ def back(endpoint: str, said: str, tone: Tone = "good", **values: Any) -> AnyRes
         quote(_shortened(f"{tone} {said}")),
         max_age=60,
         path=_path(),
-        secure=request.is_secure,
+        secure=request.is_secure or current_app.config["SESSION_COOKIE_SECURE"],
         httponly=True,
         samesite="Strict",
     )
     return response
+
+
+def _templates() -> Environment:
+    """The app's templates, where all is escaped, whatever the app does for its own."""
+    kept: dict[str, Any] = current_app.extensions
+    if _TEMPLATES not in kept:
+        kept[_TEMPLATES] = current_app.jinja_env.overlay(autoescape=True)
+    templates: Environment = kept[_TEMPLATES]
+    return templates
 
 
 def _shortened(text: str) -> str:

@@ -21,6 +21,13 @@ from .conftest import NOW, OWN
 Post = Callable[..., TestResponse]
 
 
+class Unspeakable:
+    """A user whose name cannot be told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no name")
+
+
 @pytest.fixture
 def status(app: Flask, db: SQLAlchemy) -> Callable[[int], str]:
     """The status of a run."""
@@ -207,6 +214,18 @@ def test_an_effect_in_doubt_is_settled(
         assert "Nothing was changed" in _said(client, post("/jobs/effects/done", key="charge:1"))
 
 
+def test_run_now_is_for_definitions(
+    app: Flask, jobs: CronJobs, client: FlaskClient, post: Post, add: Callable[..., int]
+) -> None:
+    """The page offers no task without a schedule, so nobody can mean one."""
+    answer = post("/jobs/definitions/run", name="break_down")
+    assert answer.status_code == 404
+    assert client.get("/jobs/runs/1").status_code == 404
+    assert "is queued" in _said(client, post("/jobs/definitions/run", name="remind"))
+    with app.app_context():
+        assert jobs.run_now("break_down") == 2
+
+
 def test_each_action_is_logged_with_who(
     post: Post,
     add: Callable[..., int],
@@ -233,6 +252,7 @@ def test_each_action_is_logged_with_who(
         (lambda: "eve\nforged line", "eve forged line"),
         (lambda: "x" * 1000, "x" * 100),
         (lambda: 1 / 0, "the pages, from 127.0.0.1"),
+        (lambda: Unspeakable(), "the pages, from 127.0.0.1"),
     ],
 )
 def test_the_actor_cannot_forge_the_log_nor_break_the_action(
@@ -288,3 +308,21 @@ def test_the_cookie_is_for_the_pages_and_for_no_script(post: Post, add: Callable
     assert unquote(cookie).startswith("cronjobs_said=good Run 1 is queued again.")
     for part in ("HttpOnly", "SameSite=Strict", "Path=/jobs/", "Max-Age=60"):
         assert part in cookie
+
+
+def test_the_cookie_stays_on_tls(
+    app: Flask, client: FlaskClient, post: Post, add: Callable[..., int]
+) -> None:
+    def cookie(base: str) -> str:
+        path = f"/jobs/runs/{add('dead')}/retry"
+        return client.post(path, headers=OWN, base_url=base).headers["Set-Cookie"]
+
+    assert "; Secure" not in cookie("http://localhost")
+    assert "; Secure" in cookie("https://localhost")
+    app.config["SESSION_COOKIE_SECURE"] = True  # TLS ends at a proxy that does not say so.
+    assert "; Secure" in cookie("http://localhost")
+
+
+def test_a_cookie_chooses_no_class_but_a_tone(client: FlaskClient) -> None:
+    client.set_cookie("cronjobs_said", "skip%20hello", path="/jobs/")
+    assert '<p class="said idle" role="status">hello</p>' in client.get("/jobs/").text

@@ -121,6 +121,7 @@ def test_without_the_token_nothing_is_done(client: FlaskClient, status: Callable
     answer = client.post("/jobs/runs/1/retry", headers=OWN)
     assert answer.status_code == 400
     assert "CSRF" in answer.text
+    assert 'href="/jobs/runs"' not in answer.text  # The guard was not asked yet.
     assert status() == "dead"
 
 
@@ -142,6 +143,7 @@ def test_a_reader_sees_and_has_no_buttons(client: FlaskClient) -> None:
     page = client.get("/jobs/runs/1").text
     assert "gave up" in page
     assert "<button" not in page
+    assert "csrf_token" not in page
 
 
 def test_a_stranger_is_led_to_the_login(client: FlaskClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -105,6 +106,35 @@ def test_debug_mode_is_open_without_authorize(app: Flask, db: SQLAlchemy) -> Non
     assert _make(app, db).get("/jobs/").status_code == 200
 
 
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:5000", "shop.localhost", "127.0.0.1:5000", "[::1]:5000"]
+)
+def test_debug_mode_is_open_by_the_names_of_this_machine(
+    app: Flask, db: SQLAlchemy, host: str
+) -> None:
+    app.debug = True
+    assert _make(app, db).get("/jobs/", base_url=f"http://{host}").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example:5000", "localhost.evil.example", "127.0.0.2", ""])
+def test_debug_mode_is_closed_by_any_other_name(
+    app: Flask, db: SQLAlchemy, caplog: pytest.LogCaptureFixture, host: str
+) -> None:
+    """A page from elsewhere can make its own name mean this machine, and would be let in."""
+    app.debug = True
+    client = _make(app, db)
+    refused = [
+        client.get("/jobs/", headers={"Host": host}),
+        client.post("/jobs/definitions/run", data={"name": "x"}, headers={"Host": host, **OWN}),
+    ]
+    assert [answer.status_code for answer in refused] == [403, 403]
+    assert [r.message for r in caplog.records if "authorize=" in r.message] == [
+        f"The job pages were asked for as {host!r}. In debug mode without authorize= they are open "
+        "by the names of this machine alone: localhost, 127.0.0.1 and [::1]. Use one of those, or "
+        "give authorize= to CronJobs."
+    ]
+
+
 def test_debug_mode_asks_authorize_if_there_is_one(app: Flask, db: SQLAlchemy) -> None:
     app.debug = True
     assert _make(app, db, authorize=lambda action: False).get("/jobs/").status_code == 403
@@ -180,6 +210,7 @@ def test_a_get_changes_nothing(
         {"Origin": "null"},
         {"Origin": ""},
         {"Origin": "http://["},
+        {"Origin": "http://", "Host": ""},
         {"Origin": "file://localhost"},
         {"Referer": "http://localhost/jobs/"},
     ],
@@ -202,6 +233,7 @@ def test_a_post_from_elsewhere_is_refused(
     [
         {"Sec-Fetch-Site": "same-origin"},
         {"Origin": "http://localhost"},
+        {"Origin": "HTTP://LOCALHOST"},
         {"Origin": "https://localhost"},  # TLS ends at a proxy that does not say so.
     ],
 )
@@ -210,6 +242,55 @@ def test_a_post_from_our_own_page_passes(
 ) -> None:
     add("dead")
     assert client.post("/jobs/runs/1/retry", headers=headers).status_code == 303
+
+
+@pytest.mark.parametrize(("scheme", "status"), [("https", 303), ("http", 403)])
+def test_a_page_sent_without_tls_cannot_act_over_tls(
+    client: FlaskClient, add: Callable[..., int], scheme: str, status: int
+) -> None:
+    """Whoever is on the line may have written that page."""
+    add("dead")
+    own = {"Origin": f"{scheme}://localhost"}
+    answer = client.post("/jobs/runs/1/retry", headers=own, base_url="https://localhost")
+    assert answer.status_code == status
+
+
+def test_an_action_leads_to_a_page_of_ours_whatever_the_query(
+    client: FlaskClient, add: Callable[..., int]
+) -> None:
+    add("dead")
+    elsewhere = "https://evil.example/"
+    answer = client.post(f"/jobs/runs/1/retry?next={elsewhere}&url={elsewhere}", headers=OWN)
+    assert answer.location == "/jobs/runs/1"
+
+
+def test_a_route_that_nobody_gave_a_right_needs_the_right_to_act(
+    client: FlaskClient, rights: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(RIGHTS, "cronjobs.overview")
+    assert client.get("/jobs/", headers=OWN).status_code == 200
+    rights.discard("act")
+    assert client.get("/jobs/", headers=OWN).status_code == 403
+
+
+def test_who_may_not_read_sees_no_more_than_the_refusal(
+    client: FlaskClient, rights: set[str]
+) -> None:
+    assert 'href="/jobs/runs"' in client.get("/jobs/runs/999").text
+    rights.clear()
+    for answer in (client.get("/jobs/"), client.get("/jobs/runs/999")):
+        assert answer.status_code == 403
+        assert 'href="/jobs/runs"' not in answer.text
+
+
+@pytest.mark.parametrize("code", [400, 429])
+def test_who_is_refused_before_the_guard_sees_no_more_than_that(
+    app: Flask, client: FlaskClient, rights: set[str], code: int
+) -> None:
+    app.before_request(lambda: abort(code))
+    answer = client.get("/jobs/")
+    assert answer.status_code == code
+    assert 'href="/jobs/' not in answer.text.replace("/jobs/static/", "")
 
 
 def test_works_behind_a_proxy_and_its_prefix(
@@ -232,8 +313,15 @@ def _raise(action: str) -> bool:
     raise RuntimeError("the directory is down: secret")
 
 
-async def _async_no(action: str) -> bool:
-    return False
+async def _async_reader(action: str) -> bool:
+    return action == "read"
+
+
+class Unwilling:
+    """What cannot say whether it is true."""
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("secret")
 
 
 @pytest.mark.parametrize(
@@ -245,6 +333,11 @@ async def _async_no(action: str) -> bool:
         (lambda action: None, 403),
         (lambda action: 0, 403),
         (lambda action: 1, 200),
+        (lambda action: 403, 500),
+        (lambda action: -1, 500),
+        (lambda action: 1.0, 500),
+        (lambda action: [], 403),
+        (lambda action: Unwilling(), 500),
         (lambda action: abort(401), 401),
         (lambda action: abort(redirect("/login")), 302),
         (lambda action: redirect("/login"), 302),
@@ -258,9 +351,24 @@ def test_whatever_authorize_does_the_pages_never_open_by_mistake(
     assert "secret" not in answer.text
 
 
-def test_an_async_authorize_does_not_open(app: Flask, db: SQLAlchemy) -> None:
-    # 403 where Flask can await it, and 500 without its async extra: its coroutine is true.
-    assert _make(app, db, authorize=_async_no).get("/jobs/").status_code in (403, 500)
+def test_the_log_says_what_authorize_is_to_return(
+    app: Flask, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    _make(app, db, authorize=lambda action: 403).get("/jobs/")
+    assert "authorize returned 403. Return True or False, or a response" in caplog.text
+
+
+def test_an_async_authorize_is_awaited(app: Flask, db: SQLAlchemy) -> None:
+    client = _make(app, db, authorize=_async_reader)
+    assert client.get("/jobs/").status_code == 200
+    assert client.post("/jobs/runs/1/retry", headers=OWN).status_code == 403
+
+
+def test_an_async_authorize_that_cannot_be_awaited_opens_nothing(
+    app: Flask, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "asgiref.sync", None)  # As without Flask's async extra.
+    assert _make(app, db, authorize=_async_reader).get("/jobs/").status_code == 500
 
 
 def test_every_page_carries_the_headers(app: Flask, client: FlaskClient) -> None:
@@ -268,11 +376,18 @@ def test_every_page_carries_the_headers(app: Flask, client: FlaskClient) -> None
         method = "POST" if "POST" in (rule.methods or ()) else "GET"
         with client.open(path, method=method) as answer:
             headers = answer.headers
-        policy = headers["Content-Security-Policy"]
-        assert policy.startswith("default-src 'none'; style-src 'self'; ")
-        assert "unsafe" not in policy
-        assert "frame-ancestors 'none'" in policy
+        assert headers["Content-Security-Policy"] == (
+            "default-src 'none'; style-src 'self'; img-src 'self' data:; script-src 'self'; "
+            "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        )
+        assert headers["X-Frame-Options"] == "DENY"
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert headers["Referrer-Policy"] == "same-origin"
         cached = "public, max-age=3600" if rule.endpoint == "cronjobs.static" else "no-store"
         assert headers["Cache-Control"] == cached
+
+
+def test_a_file_that_is_not_there_yet_is_not_cached_as_missing(client: FlaskClient) -> None:
+    with client.get("/jobs/static/next.css") as answer:
+        assert answer.status_code == 404
+        assert answer.headers["Cache-Control"] == "no-store"

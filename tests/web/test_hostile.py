@@ -101,6 +101,14 @@ def test_rows_stay_text(client: FlaskClient, hostile: list[int]) -> None:
         assert "36863" not in "".join(elements.text).replace("{{191*193}}", "")
 
 
+def test_rows_stay_text_in_an_app_that_does_not_escape(
+    app: Flask, client: FlaskClient, hostile: list[int]
+) -> None:
+    app.jinja_env.autoescape = False
+    test_rows_stay_text(client, hostile)
+    _check(client.get(f"/jobs/runs?task={quote(EVIL)}").text)
+
+
 @pytest.mark.parametrize(
     "name", ["status", "task", "queue", "error", "error_type", "definition", "older", "newer",
              "before", "limit", "overdue", "all", "after"],

@@ -109,6 +109,16 @@ def test_metrics_speak_openmetrics_to_who_asks(client: FlaskClient) -> None:
     assert answer.text.endswith("# EOF\n")
 
 
+@pytest.mark.parametrize("version", ["x", "1.0.0.0.0", "", "1.0.0;;", "99999999999999999999.0.0"])
+def test_metrics_speak_plain_text_to_who_asks_for_what_there_is_not(
+    client: FlaskClient, version: str
+) -> None:
+    accept = {"Accept": f"application/openmetrics-text; version={version}"}
+    answer = client.get("/jobs/metrics", headers=accept)
+    assert answer.status_code == 200
+    assert "cronjobs_healthy 0.0" in answer.text
+
+
 def test_metrics_without_the_library_say_what_to_install(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
