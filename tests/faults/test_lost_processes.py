@@ -10,10 +10,11 @@ from collections.abc import Callable
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, Retry, TickReport
-from flask_cronjobs.models import JobFailure
+from flask_cronjobs.models import JobFailure, JobRun
+from flask_cronjobs.store import Claims, Expired
 from tests.faults.support import Site
 from tests.processes.support import wait_until
 
@@ -117,3 +118,38 @@ def test_each_claim_has_a_token_of_its_own_though_one_process_makes_them_all(
     assert {token.rpartition(":")[0] for token in tokens} == {
         f"{socket.gethostname()}:{os.getpid()}"
     }
+
+
+def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
+    app: Flask,
+    db: SQLAlchemy,
+    jobs: CronJobs,
+    tick: Callable[[], TickReport],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was slow, not dead: its heartbeat comes between the look at the leases and the write."""
+    look = Claims.expired_leases
+    jobs.task(name="it")(lambda: None)
+    lease = "UPDATE job_runs SET locked_until = :until"
+
+    def slow_look(claims: Claims, *args: int) -> list[Expired]:
+        found = look(claims, *args)
+        assert len(found) == 1
+        db.session.execute(text(lease), {"until": "2999-01-01 00:00:00.000000"})
+        db.session.commit()
+        return found
+
+    with app.app_context():
+        jobs.get("it").using(commit=True).enqueue()
+        db.session.execute(
+            text(
+                "UPDATE job_runs SET status = 'running', attempts = 1, locked_by = 'slow:1:token',"
+                " locked_until = '2020-01-01 00:00:00.000000'"
+            )
+        )
+        db.session.commit()
+        monkeypatch.setattr(Claims, "expired_leases", slow_look)
+        assert tick().reclaimed == 0
+        run = db.session.scalars(select(JobRun)).one()
+        assert (run.status, run.attempts, run.locked_by) == ("running", 1, "slow:1:token")
+        assert db.session.scalars(select(JobFailure)).all() == []

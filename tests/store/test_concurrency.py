@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from flask_cronjobs.store.candidates_sql import FRONT
 from flask_cronjobs.types import OutcomeKind
@@ -218,3 +219,41 @@ def test_racing_claims_never_run_two_of_a_key(kit: Kit) -> None:
     assert broken == []
     assert {row.status for row in kit.all_rows()} == {"succeeded"}
     assert {row.attempts for row in kit.all_rows()} == {1}
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_claim_of_a_share_that_another_is_taking_waits_for_it_and_takes_none(kit: Kit) -> None:
+    """Neither sees the other's row yet, so a count of those that run would let both pass."""
+    first, second = keyed(kit, queue="one"), keyed(kit, queue="two")
+    other = kit.another()
+    claimed: list[int] = []
+
+    def compete() -> None:
+        with other.books:
+            claimed.extend(other.claim_ids(queues=("two",)))
+
+    thread = threading.Thread(target=compete)
+    with kit.engine.begin() as connection:
+        connection.execute(
+            text(
+                "UPDATE job_runs SET status = 'running', attempts = 1, concurrency_share = 1,"
+                " locked_by = 'host:1:other', locked_until = now() + interval '1 hour'"
+                " WHERE id = :id"
+            ),
+            {"id": first},
+        )
+        thread.start()
+        until = time.monotonic() + 60
+        while thread.is_alive() and not waits_for_a_lock(kit) and time.monotonic() < until:
+            time.sleep(0.01)
+    thread.join(60)
+    assert claimed == []
+    assert [kit.row(run).status for run in (first, second)] == ["running", "queued"]
+
+
+def waits_for_a_lock(kit: Kit) -> bool:
+    rows = kit.sql(
+        "SELECT pid FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    return bool(rows)
