@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from .errors import TaskError
 from .options import EnqueueOptions, TaskOptions
-from .retry import check_attempts, retry_policy
+from .retry import check_attempts, check_retry
 
 #: The longest timeout of a task, in seconds.
 MAX_TIMEOUT = 30 * 86400.0
@@ -25,6 +25,8 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
             f"task() was given {func!r}, which is no function. Write @jobs.task, or options by "
             "keyword: @jobs.task(schedule=…, name=…)."
         )
+    if name == "<lambda>":
+        raise TaskError("A lambda has no name to keep in the table. Give one: name=….")
     check_name(name, "task")
     parameters = inspect.signature(func).parameters.values()
     for parameter in parameters:
@@ -33,8 +35,8 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
                 f"The handler {name} takes {parameter}, which a payload cannot name. Make it a "
                 "parameter that can be given by keyword."
             )
-    retry_policy(options.retry, 10)
-    if options.timeout is not None and not 0 < options.timeout <= MAX_TIMEOUT:
+    check_retry(options.retry)
+    if options.timeout is not None and not _is_timeout(options.timeout):
         raise TaskError(f"{name}: timeout is {options.timeout!r}. Give seconds, at most 30 days.")
     if options.concurrency is not None:
         check_attempts(options.concurrency, f"{name}: concurrency")
@@ -86,6 +88,12 @@ def _check_concurrency_key(
                 f"{name}: concurrency_key {key!r} names {argument!r}, which the handler does not "
                 f"take.{did_you_mean(argument, known)}"
             )
+
+
+def _is_timeout(value: object) -> bool:
+    return (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MAX_TIMEOUT
+    )
 
 
 def check_name(name: object, what: str) -> str:

@@ -61,8 +61,8 @@ class CronJobs(Verbs):
 
         :param authorize: as for the class, for this app.
         :param actor: as for the class, for this app.
-        :raises SetupError: Flask-SQLAlchemy is not initialized on the app yet, or this is the
-            second time.
+        :raises SetupError: Flask-SQLAlchemy is not initialized on the app yet, this is the second
+            time, or *authorize* or *actor* is no function.
         :raises ConfigError: a ``CRONJOBS_*`` value cannot be right.
         """
         if EXTENSION in app.extensions:
@@ -72,9 +72,9 @@ class CronJobs(Verbs):
             )
         settings = read_settings(app.config)
         db = _database(app)
-        state = State(
-            app, db, settings, self._registry, authorize or self._authorize, actor or self._actor
-        )
+        authorize, actor = authorize or self._authorize, actor or self._actor
+        _check_callables(authorize, actor)
+        state = State(app, db, settings, self._registry, authorize, actor)
         lend_tables(db.metadata, state.engine.dialect.name)
         app.extensions[EXTENSION] = state
         watch_commits(app, db.session)
@@ -266,6 +266,16 @@ class CronJobs(Verbs):
         task = Task(func, task_name, options, self._registry)
         self._registry.add(task)
         return task
+
+
+def _check_callables(authorize: object, actor: object) -> None:
+    if authorize is not None and not callable(authorize):
+        raise SetupError(
+            f"authorize is {authorize!r}. Give a function that takes 'read' or 'act' and returns "
+            "whether whoever asks may; without one the pages are closed, but in debug mode."
+        )
+    if actor is not None and not callable(actor):
+        raise SetupError(f"actor is {actor!r}. Give a function that returns who acts, as a text.")
 
 
 def _database(app: Flask) -> SQLAlchemy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -42,12 +42,20 @@ class Handler:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self.name}() {error}") from None
+            raise TypeError(f"{self.name}() {error}{self._strangers(kwargs, str(error))}") from None
         arguments = dict(bound.arguments)
         for parameter in self._signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
                 arguments |= arguments.pop(parameter.name, {})
         return arguments
+
+    def _strangers(self, given: Iterable[str], said: str) -> str:
+        """The unknown arguments that *said* leaves out: where one is missing, Python names none."""
+        known = self._signature.parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+            return ""
+        strange = [repr(name) for name in given if name not in known and repr(name) not in said]
+        return f"; it does not take {', '.join(strange)}" if strange else ""
 
     def payload_from(self, payload: Mapping[str, object]) -> dict[str, object]:
         """As `payload`, from a mapping of keyword arguments.
@@ -171,6 +179,10 @@ class Registry:
 
         :raises UnknownTask: there is none; the message offers those that are close.
         """
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UnknownTask(
+                f"{name!r} is no task's name. Give its name as a text; a task itself has enqueue()."
+            )
         try:
             return self.tasks[name]
         except KeyError:

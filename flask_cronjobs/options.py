@@ -92,9 +92,9 @@ class EnqueueOptions:
         """
         if self.run_at is not None and self.delay is not None:
             raise TaskError("run_at and delay were both given. Give one of them.")
-        if self.run_at is not None and self.run_at.tzinfo is None:
+        if self.run_at is not None and getattr(self.run_at, "tzinfo", None) is None:
             raise TaskError(
-                f"run_at is {self.run_at.isoformat()}, without a time zone. Give an aware time, "
+                f"run_at is {str(self.run_at)!r}, not a time with a time zone. Give an aware time, "
                 "such as datetime.now(timezone.utc) + timedelta(hours=1)."
             )
         if self.delay is not None and not _is_delay(self.delay):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
 from collections.abc import Callable
@@ -121,6 +122,24 @@ def retry_policy(
     raise TaskError(
         f"retry is {retry!r}. Give a Retry, a number of attempts, False, or a callable."
     )
+
+
+def check_retry(retry: Retry | RetryCallable | int | bool | None) -> None:
+    """Check what a task's ``retry=`` says.
+
+    :raises TaskError: it names no policy, or is a callable that cannot be called as one.
+    """
+    policy = retry_policy(retry, 10)
+    if isinstance(policy, CallableRetry):
+        try:
+            inspect.signature(policy.policy).bind(1, Exception())
+        except TypeError as error:
+            raise TaskError(
+                f"retry cannot be called with an attempt and its exception: {error}. Write, for "
+                "instance, lambda attempt, error: 60 * attempt."
+            ) from None
+        except ValueError:
+            pass  # A callable in C need not tell its signature.
 
 
 def check_attempts(value: object, what: str) -> int:

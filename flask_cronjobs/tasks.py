@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from .enqueueing import enqueue_one, enqueue_rows
+from .errors import PayloadError
 from .handlers import Handler, Registry, declaration
 from .models import JobRun
 from .options import EnqueueOptions, TaskOptions
@@ -69,6 +70,11 @@ class Task(Handler, Generic[P, R]):
         :raises PayloadError: an argument is not plain JSON.
         :raises TablesMissing: the job tables do not exist.
         """
+        if isinstance(payloads, Mapping):
+            raise PayloadError(
+                "enqueue_many was given one mapping. Give a list with one for each run, or call "
+                "enqueue() for one run."
+            )
         rows = [self.payload_from(payload) for payload in payloads]
         return enqueue_rows(state_of(), self, rows, self._enqueue_options)
 

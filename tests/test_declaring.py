@@ -11,6 +11,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, PayloadError, TablesMissing, TaskError
+from flask_cronjobs.errors import UnknownTask
 
 
 def handler(user_id: int, day: object = None) -> None:
@@ -54,6 +55,47 @@ Wrong = Callable[[CronJobs], Any]
             )(handler),
             TaskError,
             "cannot be filled in from the payload",
+        ),
+        (
+            lambda jobs: jobs.task(lambda: None),
+            TaskError,
+            "A lambda has no name to keep in the table. Give one: name=….",
+        ),
+        (
+            lambda jobs: jobs.task(retry=lambda attempt: 3)(handler),
+            TaskError,
+            "retry cannot be called with an attempt and its exception: too many positional",
+        ),
+        (lambda jobs: jobs.task(timeout="60")(handler), TaskError, "timeout is '60'. Give seconds"),
+        (
+            lambda jobs: jobs.task(handler).using(run_at="tomorrow"),
+            TaskError,
+            "run_at is 'tomorrow', not a time with a time zone. Give an aware time",
+        ),
+        (
+            lambda jobs: jobs.task(handler).payload(usr=1),
+            TypeError,
+            "handler() missing a required argument: 'user_id'; it does not take 'usr'",
+        ),
+        (
+            lambda jobs: jobs.task(handler).enqueue_many({"user_id": 1}),
+            PayloadError,
+            "enqueue_many was given one mapping. Give a list",
+        ),
+        (
+            lambda jobs: jobs.task(handler).enqueue_many([1]),
+            PayloadError,
+            "Give a dict",
+        ),
+        (
+            lambda jobs: jobs.enqueue(jobs.task(handler).name, [1]),
+            PayloadError,
+            "The payload is a list. Give a dict",
+        ),
+        (
+            lambda jobs: jobs.enqueue(jobs.task(handler), {"user_id": 1}),
+            UnknownTask,
+            "<Task handler> is no task's name. Give its name as a text; a task itself has enqueue",
         ),
         (lambda jobs: jobs.task(handler).using(delay="5"), TaskError, "delay is '5'. Give seconds"),
         (lambda jobs: jobs.task(handler).using(delay=True), TaskError, "Give seconds"),

@@ -60,6 +60,18 @@ def test_second_initialization_is_refused(tmp_path: Path) -> None:
     close(app, db)
 
 
+@pytest.mark.parametrize("name", ["authorize", "actor"])
+def test_authorize_or_actor_that_is_no_function_is_refused(tmp_path: Path, name: str) -> None:
+    app = Flask("x")
+    app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path}/x.sqlite"
+    SQLAlchemy(app)
+    wrong: Any = {name: True}
+    with pytest.raises(SetupError, match=f"^{name} is True. Give a function"):
+        CronJobs(app, **wrong)
+    with pytest.raises(SetupError, match=f"^{name} is True. Give a function"):
+        CronJobs(**wrong).init_app(app)
+
+
 def test_bad_value_fails_at_initialization_and_leaves_no_trace(tmp_path: Path) -> None:
     app, db = an_app(tmp_path, CRONJOBS_LEASE="soon")
     with pytest.raises(ConfigError, match="CRONJOBS_LEASE is 'soon'"):
