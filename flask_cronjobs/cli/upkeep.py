@@ -8,9 +8,9 @@ from .. import admin, report
 from ..report.doctor import Finding, examine
 from ..report.words import plural
 from ..state import state_of
-from ..store import create_tables
+from ..store import create_tables, set_wal
 from .group import JobsGroup
-from .output import paint, paragraph, print_json, since, table
+from .output import paint, paragraph, print_json, since, table, this_command
 from .params import actor, json_option
 from .runs import progress_bar
 
@@ -64,14 +64,18 @@ def prune(dry_run: bool, as_json: bool) -> None:
 @_group.command("init")
 @json_option
 def init(as_json: bool) -> None:
-    """Create the job tables that do not exist yet. (Or use your migrations.)"""
-    created = create_tables(state_of().engine)
+    """Create the job tables that do not exist (or use your migrations); set SQLite to WAL."""
+    engine = state_of().engine
+    wal = set_wal(engine)
+    created = create_tables(engine)
     if as_json:
         print_json({"created": created})
     elif created:
         click.echo(f"Created {', '.join(created)}.")
     else:
         click.echo("All tables exist.")
+    if wal and not as_json:
+        click.echo("Set SQLite's journal mode to WAL.")
 
 
 @_group.command("doctor")
@@ -104,6 +108,8 @@ def _list_effects(everything: bool, limit: int, before: int | None, as_json: boo
         ("ID", "STATE", "RUN", "SINCE", "KEY"),
         [(row.id, row.state, row.run_id, since(now, row.created_at), row.key) for row in rows],
     )
+    if len(rows) == limit:
+        click.echo(f"Older: {this_command(before=rows[-1].id)}", err=True)
 
 
 def _print(finding: Finding) -> None:

@@ -10,7 +10,7 @@ from .connection import Bookkeeping
 from .definitions import Definitions
 from .effects import Effects, Mark
 from .enqueue import insert_run, insert_runs
-from .tables import create_tables
+from .tables import create_tables, set_wal
 from .ticks import TickRow, Ticks
 
 __all__ = [
@@ -26,4 +26,5 @@ __all__ = [
     "create_tables",
     "insert_run",
     "insert_runs",
+    "set_wal",
 ]

@@ -14,8 +14,6 @@ from .trouble import explain
 def create_tables(engine: Engine) -> list[str]:
     """Create the job tables that do not exist yet, and set a SQLite file to WAL.
 
-    In WAL mode a handler that reads does not stop bookkeeping from writing, nor the other way.
-
     :returns: the names of the tables created.
     :raises SetupError: the database is not one that Flask-CronJobs works with.
     :raises DatabaseTrouble: the tables could not be created.
@@ -25,9 +23,25 @@ def create_tables(engine: Engine) -> list[str]:
     try:
         before = set(inspect(engine).get_table_names())
         Base.metadata.create_all(engine)
-        if engine.dialect.name == "sqlite":
-            with engine.connect() as connection:
-                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        set_wal(engine)
     except SQLAlchemyError as error:
         raise explain(error, engine) from error
     return [table.name for table in Base.metadata.sorted_tables if table.name not in before]
+
+
+def set_wal(engine: Engine) -> bool:
+    """Set a SQLite file to WAL; whether it was not.
+
+    In WAL mode a handler that reads does not stop bookkeeping from writing, nor the other way.
+
+    :raises DatabaseTrouble: the file cannot be used.
+    """
+    if engine.dialect.name != "sqlite":
+        return False
+    try:
+        with engine.connect() as connection:
+            before = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+            after = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
+    except SQLAlchemyError as error:
+        raise explain(error, engine) from error
+    return bool(before != after == "wal")
