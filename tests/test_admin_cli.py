@@ -121,12 +121,25 @@ def test_list_filters_pages_and_prints_json(run: Run, rows: Rows) -> None:
     output = ok(run("list", "--status", "dead", "--limit", "2"))
     assert str(ids[2]) in output
     assert "queued" not in output
-    assert f"Older: --before {ids[1]}" in output
+    again = f"flask jobs admin list --status dead --limit 2 --before {ids[1]}"
+    assert f"Older: {again}\n" in output
     page = data(run("list", "--status", "dead", "--before", str(ids[1]), "--json"))
     assert [found["id"] for found in page["runs"]] == [ids[0]]
     assert page["before"] is None
     assert data(run("list", "--error", "oserr", "--newer-than", "2h", "--json"))["runs"]
     assert not data(run("list", "--older-than", "2h", "--json"))["runs"]
+
+
+def test_older_is_a_whole_command_with_all_that_was_asked(run: Run, rows: Rows) -> None:
+    ids = [rows.run("dead", job_type="a task", age=60) for _ in range(2)]
+    args = ("--task", "a task", "--newer-than", "2h", "--error", "$", "--stale", "--limit", "1")
+    assert "Older" not in run("list", *args).output
+    output = ok(run("list", "--task", "a task", "--newer-than", "2h", "--limit", "1"))
+    *_, line = output.splitlines()
+    words = shlex.split(line.removeprefix("Older: "))
+    assert words[:4] == ["flask", "jobs", "admin", "list"]
+    found = data(run(*words[3:], "--json"))["runs"]
+    assert [row["id"] for row in found] == ids[:1]
 
 
 def test_list_goes_on_searching_until_it_has_a_page(
@@ -185,7 +198,7 @@ def test_one_refused_id_does_not_stop_the_others(run: Run, rows: Rows) -> None:
     ended, dead = rows.run("succeeded"), rows.run("dead")
     result = run("retry", str(ended), str(dead))
     assert result.exit_code == 1
-    assert f"Run {ended} is succeeded" in result.output
+    assert f"Run {ended} succeeded. To do its work once more, enqueue a" in result.output
     assert rows.get(dead).status == "queued"
 
 
@@ -197,6 +210,22 @@ def test_bulk_counts_and_asks_first(run: Run, rows: Rows) -> None:
     assert rows.get(dead[0]).status == "dead"
     assert "3 runs changed" in ok(run("retry", "--error", "OSError", input="y\n"))
     assert {rows.get(run_id).status for run_id in dead} == {"queued"}
+
+
+def test_bulk_tells_what_was_only_asked_to_stop(run: Run, rows: Rows) -> None:
+    rows.run()
+    rows.run("running")
+    output = ok(run("cancel", "--task", "send", "--yes"))
+    assert output == "Cancel: 2 runs changed, 1 of them only asked to stop.\n"
+
+
+def test_bulk_of_a_status_that_does_not_allow_it_says_what_to_do(run: Run, rows: Rows) -> None:
+    rows.run("succeeded")
+    output = run("retry", "--status", "succeeded", "--yes").output
+    assert output == (
+        "Error: Each run like that succeeded. To do its work once more, enqueue a new run of its "
+        "task.\n"
+    )
 
 
 def test_bulk_with_yes_does_not_ask(run: Run, rows: Rows) -> None:
@@ -231,6 +260,25 @@ def test_a_typo_gets_a_suggestion(run: Run) -> None:
     assert "Did you mean 'list'?" in result.output
 
 
+def test_a_typo_in_the_first_command_gets_a_suggestion(app: Flask, jobs: CronJobs) -> None:
+    result = app.test_cli_runner().invoke(args=["jobs", "tik"])
+    assert result.exit_code == 2
+    assert "Did you mean 'tick'?" in result.output
+
+
+def test_an_id_that_is_none_is_called_an_id(run: Run) -> None:
+    assert "'abc' is not a valid run id" in run("show", "abc").output
+
+
+def test_no_color_keeps_colors_away(run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows.run("dead")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[" in run("doctor", color=True).output
+    monkeypatch.setenv("NO_COLOR", "1")
+    for args in ((), ("doctor",), ("list",)):
+        assert "\x1b" not in run(*args, color=True).output
+
+
 # run, definitions, pause, resume
 
 
@@ -246,7 +294,7 @@ def test_run_queues_a_run_with_a_payload(run: Run, rows: Rows, jobs: CronJobs) -
 
 
 def test_definitions_show_their_next_three_slots(run: Run, rows: Rows, jobs: CronJobs) -> None:
-    jobs.task(name="daily")(lambda: None)
+    jobs.task(name="daily", schedule="@daily")(lambda: None)
     made = rows.definition("daily", schedule="0 7 * * *", timezone="Europe/Berlin")
     rows.definition("broken", schedule="61 * * * *")
     rows.run("succeeded", definition_id=made)
@@ -257,6 +305,27 @@ def test_definitions_show_their_next_three_slots(run: Run, rows: Rows, jobs: Cro
     found = data(run("definitions", "--json"))["definitions"]
     assert [len(view["next_slots"]) for view in found] == [0, 3]
     assert data(run("definitions", "--limit", "1", "--json"))["after"] == "broken"
+
+
+def test_definitions_show_no_slot_that_will_not_run(run: Run, rows: Rows) -> None:
+    rows.definition("of no task")
+    output = ok(run("definitions"))
+    assert "declares no task by that name" in output
+    assert "next:" not in output
+
+
+def test_definitions_end_with_the_tasks_that_have_no_schedule(
+    run: Run, rows: Rows, jobs: CronJobs
+) -> None:
+    jobs.task(name="daily", schedule="@daily")(lambda: None)
+    jobs.task(name="send")(lambda: None)
+    rows.definition("daily")
+    rows.definition("hourly", job_type="daily")
+    line = "Tasks without a schedule in the code: send\n"
+    assert ok(run("definitions")).endswith(line)
+    more = ok(run("definitions", "--limit", "1"))
+    assert more.endswith("More: flask jobs admin definitions --limit 1 --after daily\n")
+    assert line not in more
 
 
 def test_pause_and_resume(run: Run, rows: Rows) -> None:
@@ -312,6 +381,15 @@ def test_init_creates_the_tables_once(app: Flask, db: SQLAlchemy) -> None:
     assert runner.invoke(args=["jobs", "admin", "init"]).output == "All tables exist.\n"
     with app.app_context():
         assert state_of().engine.dialect.name in ("sqlite", "postgresql")
+
+
+def test_init_says_that_it_set_a_file_of_sqlite_to_wal(app: Flask, jobs: CronJobs) -> None:
+    """The tables may be there: a migration has made them, and leaves the journal mode."""
+    output = ok(app.test_cli_runner().invoke(args=["jobs", "admin", "init"]))
+    with app.app_context():
+        on_sqlite = state_of().engine.dialect.name == "sqlite"
+    said = "Set SQLite's journal mode to WAL.\n" if on_sqlite else ""
+    assert output == f"All tables exist.\n{said}"
 
 
 def test_every_command_has_help(run: Run) -> None:

@@ -247,6 +247,19 @@ class TestOptions:
         with app.app_context():
             assert db.session.scalars(select(JobTick)).all() == []
 
+    def test_dry_run_says_that_nothing_is_due_and_what_is_next(
+        self, app: Flask, jobs: CronJobs, hello: Any, tick: Tick
+    ) -> None:
+        assert tick("--dry-run").output == "nothing is due; nothing is to come\n"
+        jobs.task(name="yearly", schedule="0 7 1 1 *")(lambda: None)
+        tick()
+        assert "nothing is due; next: " in tick("--dry-run").output
+        assert "-01-01 07:00:00 UTC (in " in tick("--dry-run").output
+        enqueue(app, hello, delay=90)
+        assert "(in 1 min " in tick("--dry-run").output
+        enqueue(app, hello)
+        assert tick("--dry-run").output == "would run      hello  1 run  queue default\n"
+
     def test_dry_run_tells_only_of_definitions_that_the_tick_would_touch(
         self, app: Flask, db: SQLAlchemy, hello: Any, tick: Tick
     ) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from .. import report
 from ..errors import CronJobsError, NotFound, StateConflict
 from ..report import Count, RunFilter
+from ..report.words import plural
 from ..state import State
 from ..store import Bookkeeping
 from ..store.operator import Change, Operator
@@ -20,15 +21,15 @@ Progress = Callable[[int], object]
 BATCH = 500
 
 _NO_RETRY: Mapping[Status, str] = {
-    "queued": "It is queued already: the next tick takes it up once it is due.",
-    "running": "It is running. Cancel it first, or wait for its outcome.",
-    "succeeded": "It succeeded. To do its work once more, enqueue a new run of its task.",
-    "skipped": "Its slot was skipped. To run its definition now: flask jobs admin run NAME",
+    "queued": "is queued already: the next tick takes it up once it is due.",
+    "running": "is running. Cancel it first, or wait for its outcome.",
+    "succeeded": "succeeded. To do its work once more, enqueue a new run of its task.",
+    "skipped": "is a slot that was skipped. To run its definition now: flask jobs admin run NAME",
 }
-_NO_CANCEL: Mapping[Status, str] = dict.fromkeys(
-    ("succeeded", "dead", "cancelled", "skipped"),
-    "It has ended; there is nothing to cancel.",
-)
+_NO_CANCEL: Mapping[Status, str] = {
+    status: f"ended as {status}; there is nothing to cancel."
+    for status in ("succeeded", "dead", "cancelled", "skipped")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,12 @@ class BulkResult:
 
     :ivar changed: how many runs it changed.
     :ivar left: how many it left as they were, since their status had moved on.
+    :ivar asked: how many of the changed ones run, and were asked to stop.
     """
 
     changed: int
     left: int
+    asked: int = 0
 
 
 def retry(state: State, run_id: int, actor: str = SOMEBODY) -> Change:
@@ -83,7 +86,7 @@ def retry_many(
     """Retry all runs of *which*, in batches; a filter without a status means dead ones."""
     ids = retriable_ids(state, which) if isinstance(which, RunFilter) else which
     result = _in_batches(state, ids, lambda operator, some: operator.retry(some), progress)
-    log_action("retried", f"{result.changed} runs", actor)
+    log_action("retried", plural(result.changed, "run"), actor)
     return result
 
 
@@ -97,7 +100,7 @@ def cancel_many(
     ids = cancellable_ids(state, which) if isinstance(which, RunFilter) else which
     why = _cancelled_by(actor)
     result = _in_batches(state, ids, lambda operator, some: operator.cancel(some, why), progress)
-    log_action("cancelled", f"{result.changed} runs", actor)
+    log_action("cancelled", plural(result.changed, "run"), actor)
     return result
 
 
@@ -133,8 +136,8 @@ def no_run(run_id: int) -> NotFound:
 def _refusal(run_id: int, status: Status | None, why: Mapping[Status, str]) -> CronJobsError:
     if status is None:
         return no_run(run_id)
-    advice = why.get(status, "Its status changed in the same moment. Try again.")
-    return StateConflict(f"Run {run_id} is {status}. {advice}")
+    changed = f"is {status}: that changed in the same moment. Try again."
+    return StateConflict(f"Run {run_id} {why.get(status, changed)}")
 
 
 def _cancelled_by(actor: str) -> str:
@@ -147,7 +150,7 @@ def _ids(
     statuses = _statuses(which, default)
     allowed = [status for status in statuses if status not in refused]
     if not allowed:
-        raise StateConflict(f"Runs that are {statuses[0]}: {refused[statuses[0]]}")
+        raise StateConflict(f"Each run like that {refused[statuses[0]]}")
     with report.reading(state) as reader:
         found = (report.matching_ids(reader, replace(which, status=status)) for status in allowed)
         return [run_id for ids in found for run_id in ids]
@@ -167,12 +170,14 @@ def _in_batches(
     change: Callable[[Operator, Sequence[int]], list[Change]],
     progress: Progress | None,
 ) -> BulkResult:
-    changed = 0
+    changed = asked = 0
     with Bookkeeping(state.engine) as books:
         operator = Operator(books)
         for start in range(0, len(ids), BATCH):
             some = ids[start : start + BATCH]
-            changed += len(change(operator, some))
+            changes = change(operator, some)
+            changed += len(changes)
+            asked += sum(each.status == "running" for each in changes)
             if progress is not None:
                 progress(len(some))
-    return BulkResult(changed, len(ids) - changed)
+    return BulkResult(changed, len(ids) - changed, asked)

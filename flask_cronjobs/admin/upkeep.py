@@ -7,6 +7,7 @@ from collections.abc import Callable
 from .. import report
 from ..errors import NotFound, StateConflict
 from ..report import Verdict
+from ..report.words import plural
 from ..state import State
 from ..store import Bookkeeping, Ticks
 from ..store.operator import Operator
@@ -42,7 +43,7 @@ def prune(
             pruned += gone
             if progress is not None:
                 progress(gone)
-    log_action("pruned", f"{pruned} runs", actor)
+    log_action("pruned", plural(pruned, "run"), actor)
     return pruned
 
 

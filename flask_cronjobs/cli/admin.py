@@ -118,6 +118,8 @@ def _next(row: DefinitionView, seen: Overview) -> str:
         return "paused"
     if row.orphaned:
         return "no task"
+    if row.undeclared:
+        return "not declared"
     return since(seen.verdict.now, row.next_slots[0]) if row.next_slots else "never"
 
 

@@ -9,7 +9,7 @@ from ..report import DefinitionView
 from ..report.words import duration
 from ..state import state_of
 from .group import JobsGroup
-from .output import paint, print_json, printable
+from .output import paint, print_json, printable, this_command
 from .params import actor, json_option
 
 _group = JobsGroup("definitions")
@@ -30,7 +30,9 @@ def definitions(limit: int, after: str | None, as_json: bool) -> None:
     for row in page.rows:
         _print(row)
     if page.after is not None:
-        click.echo(f"More: --after {page.after}", err=True)
+        click.echo(f"More: {this_command(after=page.after)}", err=True)
+    else:
+        _print_unscheduled()
 
 
 @_group.command("pause")
@@ -65,6 +67,14 @@ def _print(row: DefinitionView) -> None:
         click.echo(f"  {line}")
 
 
+def _print_unscheduled() -> None:
+    jobs = state_of().registry
+    scheduled = {declared.handler.name for declared in jobs.declarations.values()}
+    names = sorted(jobs.tasks.keys() - scheduled)
+    if names:
+        click.echo(f"Tasks without a schedule in the code: {printable(', '.join(names))}")
+
+
 def _counts(row: DefinitionView) -> dict[str, int]:
     counts: dict[str, int] = {}
     for cell in row.cells:
@@ -82,7 +92,7 @@ def _notes(row: DefinitionView) -> list[str]:
         notes.append(paint("warning", "this app's code does not declare it any more"))
     if row.paused_at is not None:
         notes.append(paint("warning", "paused"))
-    if row.next_slots:
+    if row.next_slots and not (row.orphaned or row.undeclared):
         slots = ", ".join(f"{slot:%a %Y-%m-%d %H:%M}" for slot in row.next_slots)
         notes.append(f"next: {slots}")
     return notes

@@ -6,29 +6,36 @@ import json
 
 import click
 
-from ..report.due import Due, due
+from ..report import reading
+from ..report.due import Due, due, next_due
+from ..report.words import plural
 from ..state import State
+from .output import moment, since
 
 
 def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
-    """Print what is due now; nothing if nothing is."""
-    found = due(state, queues)
+    """Print what is due now, or when something will be."""
+    with reading(state) as reader:
+        found, soon, now = due(reader, queues), next_due(reader), reader.now
     if as_json:
         click.echo(json.dumps(_as_json(found)))
         return
-    for name, since in found.definitions:
-        click.echo(f"would enqueue  {name}  slot of {since:%Y-%m-%d %H:%M} UTC")
+    for name, slot in found.definitions:
+        click.echo(f"would enqueue  {name}  slot of {slot:%Y-%m-%d %H:%M} UTC")
     for task, queue, number in found.runs:
         known = "" if task in state.registry.tasks else "  (no such task here: it would wait)"
-        click.echo(f"would run      {task}  {number} run(s)  queue {queue}{known}")
+        click.echo(f"would run      {task}  {plural(number, 'run')}  queue {queue}{known}")
     if found.expired:
-        click.echo(f"would reclaim  {found.expired} run(s) whose worker was lost")
+        click.echo(f"would reclaim  {plural(found.expired, 'run')} whose worker was lost")
+    if found == Due((), (), 0):
+        then = f"next: {moment(soon)} ({since(now, soon)})" if soon else "nothing is to come"
+        click.echo(f"nothing is due; {then}")
 
 
 def _as_json(found: Due) -> dict[str, object]:
     return {
         "definitions": [
-            {"name": name, "next_run_at": since.isoformat()} for name, since in found.definitions
+            {"name": name, "next_run_at": slot.isoformat()} for name, slot in found.definitions
         ],
         "runs": [
             {"task": task, "queue": queue, "count": number} for task, queue, number in found.runs

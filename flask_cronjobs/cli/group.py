@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from typing import Any
 
 import click
@@ -14,11 +15,13 @@ from ..errors import CronJobsError
 class JobsGroup(AppGroup):
     """A group of commands that run in the app's context.
 
-    Our errors end a command with one line and exit code 1.
+    Our errors end a command with one line and exit code 1. Colors stay away where NO_COLOR is set.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the command, and turn our errors into click's."""
+        if os.environ.get("NO_COLOR"):
+            ctx.color = False
         try:
             return super().invoke(ctx)
         except CronJobsError as error:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from importlib import import_module
 
 import click
-from flask.cli import AppGroup
+
+from .group import JobsGroup
 
 
-class LazyGroup(AppGroup):
+class LazyGroup(JobsGroup):
     """A group of commands by the names of their modules.
 
     :param lazy: the commands' names, each with ``module:attribute``.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
@@ -45,8 +47,24 @@ def paint(word: str, text: str | None = None) -> str:
 
 
 def paragraph(first: str, rest: str, text: str) -> None:
-    """Print *text* wrapped: *first* before its first line, *rest* before the others."""
-    click.echo(click.wrap_text(printable(text), width(), first, rest))
+    """Print *text*, wrapped on a terminal: *first* before its first line, *rest* before the others.
+
+    In a pipe it stays one line, to be searched and copied.
+    """
+    if not sys.stdout.isatty():
+        click.echo(first + printable(text))
+        return
+    # The first line's mark may be painted: to be counted without its color.
+    plain = click.unstyle(first)
+    lines = textwrap.wrap(
+        printable(text),
+        width(),
+        initial_indent=plain,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    click.echo("\n".join(lines).replace(plain, first, 1))
 
 
 def heading(text: str) -> None:
@@ -116,6 +134,20 @@ def width() -> int:
     if sys.stdout.isatty():
         return max(40, shutil.get_terminal_size((WIDTH, 24)).columns)
     return WIDTH
+
+
+def this_command(**changed: object) -> str:
+    """The command at work as it was called, with these options *changed*, to be called again."""
+    ctx = click.get_current_context()
+    values = {**ctx.params, **changed}
+    words = ["flask", *ctx.command_path.split()[-3:]]
+    for option in ctx.command.params:
+        value = values.get(option.name or "")
+        if value is True:
+            words.append(option.opts[0])
+        elif value not in (None, False, option.default):
+            words += [option.opts[0], f"{value:g}" if isinstance(value, float) else str(value)]
+    return shlex.join(words)
 
 
 def moment(value: datetime | None) -> str:

@@ -46,6 +46,15 @@ class Age(_Number):
         return float(match[1]) * _UNITS[unit]
 
 
+class RunId(click.IntRange):
+    """A run's id, called so where it is none."""
+
+    name = "run id"
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
 class Payload(_Object):
     """A JSON object."""
 

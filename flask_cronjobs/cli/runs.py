@@ -18,8 +18,8 @@ from ..report.words import duration, plural
 from ..state import State, state_of
 from ..types import JSON
 from .group import JobsGroup
-from .output import heading, moment, paint, print_json, printable, since, table
-from .params import Payload, actor, filtered, json_option
+from .output import heading, moment, paint, print_json, printable, since, table, this_command
+from .params import Payload, RunId, actor, filtered, json_option
 
 #: A bulk of this many runs shows how far it is.
 _LONG = 500
@@ -30,7 +30,7 @@ _group = JobsGroup("runs")
 @_group.command("list")
 @filtered
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True)
-@click.option("--before", type=click.IntRange(1), metavar="ID", help="Only runs with smaller ids.")
+@click.option("--before", type=RunId(), metavar="ID", help="Only runs with smaller ids.")
 @json_option
 def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -> None:
     """List runs, newest first."""
@@ -46,11 +46,11 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
         [_row(row, page) for row in page.rows],
     )
     if page.before is not None:
-        click.echo(f"Older: --before {page.before}", err=True)
+        click.echo(f"Older: {this_command(before=page.before)}", err=True)
 
 
 @_group.command("show")
-@click.argument("run_id", metavar="ID", type=click.IntRange(1))
+@click.argument("run_id", metavar="ID", type=RunId())
 @json_option
 def show(run_id: int, as_json: bool) -> None:
     """Show one run: its payload, its attempts with times, workers, errors and stacks."""
@@ -64,7 +64,7 @@ def show(run_id: int, as_json: bool) -> None:
 
 
 @_group.command("retry")
-@click.argument("ids", metavar="[ID]...", nargs=-1, type=click.IntRange(1))
+@click.argument("ids", metavar="[ID]...", nargs=-1, type=RunId())
 @filtered
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def retry(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
@@ -78,7 +78,7 @@ def retry(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 
 
 @_group.command("cancel")
-@click.argument("ids", metavar="[ID]...", nargs=-1, type=click.IntRange(1))
+@click.argument("ids", metavar="[ID]...", nargs=-1, type=RunId())
 @filtered
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
@@ -222,8 +222,9 @@ def _bulk(
         click.confirm(f"{verb} {plural(len(ids), 'run')}?", abort=True)
     with progress_bar(verb, len(ids)) as advance:
         result = change(ids, advance)
+    asked = f", {result.asked:,} of them only asked to stop" if result.asked else ""
     left = f"; {result.left:,} had moved on" if result.left else ""
-    click.echo(f"{verb}: {plural(result.changed, 'run')} changed{left}.")
+    click.echo(f"{verb}: {plural(result.changed, 'run')} changed{asked}{left}.")
 
 
 @contextmanager

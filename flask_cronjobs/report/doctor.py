@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 
@@ -59,6 +60,7 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield _own_clock(reader)
     yield from _host_clocks(ticks(reader, _TICKS))
     yield from _figures(verdict, figures)
+    yield _tasks(reader)
     yield from _orphans(reader)
     yield from _definitions(reader)
     yield from _doubts(reader)
@@ -110,8 +112,7 @@ def _figures(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
         yield Finding(
             "overdue",
             "error",
-            f"{figures.overdue} runs have waited for too long, the oldest for "
-            f"{duration(verdict.oldest)}",
+            f"{figures.overdue.of('run')} overdue, the oldest for {duration(verdict.oldest)}",
             "See `flask jobs admin list --overdue`: orphaned tasks, or too few --workers?",
         )
     else:
@@ -120,12 +121,24 @@ def _figures(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
         yield Finding(
             "stale-runs",
             "warning",
-            f"{figures.stale} running runs have lost their worker",
+            f"{figures.stale.of('running run')} lost the worker",
             "The next tick takes them back. If they stay, no tick comes.",
         )
     if figures.dead:
-        what = f"{figures.dead} runs ended dead in the last 24 hours"
-        yield Finding("dead", "warning", what, "See `flask jobs admin list --status dead`.")
+        what = f"{figures.dead.of('run')} ended dead in the last 24 hours"
+        todo = (
+            "See `flask jobs admin list --status dead`; once the cause is mended: "
+            "flask jobs admin retry --status dead"
+        )
+        yield Finding("dead", "warning", what, todo)
+
+
+def _tasks(reader: Reader) -> Finding:
+    tasks = reader.state.registry.tasks
+    if tasks:
+        return Finding("tasks", "ok", f"this app's code declares {plural(len(tasks), 'task')}")
+    todo = "Import the modules that declare them where the app is made: in its factory, say."
+    return Finding("tasks", "warning", "This app's code declares no task: nothing can run", todo)
 
 
 def _orphans(reader: Reader) -> Iterator[Finding]:
@@ -133,10 +146,10 @@ def _orphans(reader: Reader) -> Iterator[Finding]:
         yield Finding(
             "orphaned-task",
             "warning",
-            f"{orphan.count} waiting runs are of the task {orphan.task!r}, which this app's code "
-            "does not declare: they wait for code that does",
+            f"This app's code does not declare the task {orphan.task!r}. Waiting for code that "
+            f"does: {orphan.count.of('run')}",
             "Declare it, import the module that does, or cancel them: "
-            f"flask jobs admin cancel --task {orphan.task}",
+            f"flask jobs admin cancel --task {shlex.quote(orphan.task)}",
         )
 
 
@@ -185,7 +198,7 @@ def _doubts(reader: Reader) -> Iterator[Finding]:
         yield Finding(
             "effects-in-doubt",
             "warning",
-            f"{number} effects are in doubt: a process died in the midst of them",
+            f"{number.of('effect')} in doubt: a process died in the midst of it",
             "See `flask jobs admin effects`; find out, then settle each by --done or --redo.",
         )
 

@@ -57,6 +57,15 @@ def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
         )
 
 
+def next_due(source: Source) -> datetime | None:
+    """When the next slot or waiting run is due; None if there is none."""
+    with reading(source) as reader:
+        slots = select(func.min(DEFINITIONS.c.next_run_at)).where(text(SCHEDULED), _ours(reader))
+        runs = [select(func.min(RUNS.c.run_at)).where(text(part)) for part in (FREE, KEYED)]
+        found = [reader.value(statement) for statement in (slots, *runs)]
+    return min((moment for moment in found if isinstance(moment, datetime)), default=None)
+
+
 def _ours(reader: Reader) -> ColumnElement[bool]:
     """The condition that a definition is this app's business, as `Definitions.read` has it."""
     registry = reader.state.registry

@@ -101,7 +101,8 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(
 ) -> None:
     run_id = add(before)
     said = _said(client, post(f"/jobs/runs/{run_id}/{verb}"))
-    assert said.startswith(f"Nothing was changed. Run {run_id} is {before}.")
+    assert said.startswith(f"Nothing was changed. Run {run_id} ")
+    assert before in said
     assert status(run_id) == before
 
 

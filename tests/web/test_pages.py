@@ -448,3 +448,32 @@ def test_nothing_inline_and_every_id_once(
         assert not re.search(r"\sstyle=|\son\w+=|<style|<script(?! src=)|javascript:", page)
         ids = re.findall(r'\sid="([^"]*)"', page)
         assert len(ids) == len(set(ids))
+
+
+def test_a_cancelled_run_s_duration_is_not_told_since_it_may_have_waited(
+    client: FlaskClient, add: Callable[..., int]
+) -> None:
+    """Released by a worker that stopped, a run keeps the time at which it had begun."""
+    add("cancelled")
+    assert "took 2.0 s" not in client.get("/jobs/runs").text
+    add("succeeded")
+    assert "took 2.0 s" in client.get("/jobs/runs").text
+
+
+def test_zones_are_named_in_a_list_that_mixes_them(
+    client: FlaskClient, add: Callable[..., int], define: Callable[..., int]
+) -> None:
+    add()
+    assert "UTC</span>" not in client.get("/jobs/runs").text
+    add(definition_id=define())
+    shown = client.get("/jobs/runs").text
+    assert '<span class="soft">UTC</span>' in shown
+    assert '<span class="soft">Europe/Berlin</span>' in shown
+
+
+def test_a_definition_that_will_not_run_shows_no_slot(
+    client: FlaskClient, define: Callable[..., int]
+) -> None:
+    define("gone", job_type="gone")
+    shown = client.get("/jobs/").text
+    assert "No slot to come" in shown
