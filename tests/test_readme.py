@@ -157,3 +157,12 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
 def test_crontab_schedule_of_the_docs_is_each_minute() -> None:
     (line,) = (block for _, block in blocks(ROOT / "README.md", "text"))
     Schedule(" ".join(line.split()[:5]))
+
+
+def test_tests_that_the_guarantees_name_exist() -> None:
+    named = re.findall(r"`([\w/]+\.py)(?:: (\w+))?`", (ROOT / "docs/guarantees.md").read_text())
+    assert len(named) > 50
+    for path, function in named:
+        source = ROOT / "tests" / path
+        assert source.is_file(), path
+        assert f"def {function}" in source.read_text(), f"{path}: {function}"
