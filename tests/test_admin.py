@@ -24,6 +24,7 @@ from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.report import RunFilter
 from flask_cronjobs.state import State, state_of
+from flask_cronjobs.types import Status
 from tests.rows import Rows, ago
 
 
@@ -167,6 +168,58 @@ def test_many_leave_what_has_moved_on(state: State, rows: Rows) -> None:
     ids = [rows.run("dead"), rows.run("succeeded"), rows.run("dead")]
     result = admin.retry_many(state, ids)
     assert (result.changed, result.left) == (2, 1)
+
+
+def test_many_are_at_most_as_many_as_asked_and_the_others_are_told(
+    state: State, rows: Rows
+) -> None:
+    dead = [rows.run("dead") for _ in range(5)]
+    result = admin.retry_many(state, RunFilter(status="dead"), most=2)
+    assert (result.changed, result.left, result.beyond) == (2, 0, 3)
+    assert [rows.get(run_id).status for run_id in dead].count("queued") == 2
+    assert admin.cancel_many(state, dead, most=4).beyond == 1
+
+
+@pytest.mark.parametrize("verb", ["retry", "cancel"])
+def test_many_that_were_stopped_midway_are_logged_with_who_and_how_many(
+    state: State,
+    rows: Rows,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    verb: str,
+) -> None:
+    """A web server ends a worker whose request takes too long by SystemExit."""
+    caplog.set_level(logging.INFO, "flask_cronjobs")
+    monkeypatch.setattr("flask_cronjobs.admin.runs.BATCH", 2)
+    status: Status = "dead" if verb == "retry" else "queued"
+    for _ in range(5):
+        rows.run(status, job_type="a\nb")
+    steps: list[int] = []
+
+    def stop(done: int) -> None:
+        steps.append(done)
+        if len(steps) == 2:
+            raise SystemExit(1)
+
+    many = getattr(admin, f"{verb}_many")
+    with pytest.raises(SystemExit):
+        many(state, RunFilter(status=status, task="a\nb"), "ada", stop)
+    begun, ended = (record.getMessage() for record in caplog.records)
+    assert "by ada: 5 runs of" in begun
+    assert f"status='{status}', task='a\\nb'" in begun
+    assert ended.endswith("by ada: 4 runs")
+
+
+def test_an_action_on_a_hostile_name_is_one_line_of_the_log(
+    state: State, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flask_cronjobs")
+    rows.effect("a\nforged line", state="in_doubt")
+    rows.run("dead", job_type="b\nforged line")
+    admin.effect_done(state, "a\nforged line")
+    admin.retry(state, 1)
+    lines = "\n".join(record.getMessage() for record in caplog.records).splitlines()
+    assert len(lines) == 2
 
 
 def test_cancel_many_takes_all_that_have_not_ended(state: State, rows: Rows) -> None:
@@ -377,7 +430,7 @@ def test_every_action_is_logged_with_who(
     admin.prune(state, actor="ada")
     admin.effect_done(state, "e", "ada")
     lines = [record.getMessage() for record in caplog.records if record.name == "flask_cronjobs"]
-    assert len(lines) == 9
+    assert len(lines) == 11  # Of many, when it begins and when it ends.
     assert all("by ada" in line for line in lines)
     assert "hush" not in " ".join(lines)
     assert f"run {dead} of send" in lines[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from .. import report
 from ..errors import CronJobsError, NotFound, StateConflict
@@ -39,11 +39,13 @@ class BulkResult:
     :ivar changed: how many runs it changed.
     :ivar left: how many it left as they were, since their status had moved on.
     :ivar asked: how many of the changed ones run, and were asked to stop.
+    :ivar beyond: how many it did not come to, since it was to change no more.
     """
 
     changed: int
     left: int
     asked: int = 0
+    beyond: int = 0
 
 
 def retry(state: State, run_id: int, actor: str = SOMEBODY) -> Change:
@@ -82,12 +84,23 @@ def retry_many(
     which: RunFilter | Sequence[int],
     actor: str = SOMEBODY,
     progress: Progress | None = None,
+    most: int | None = None,
 ) -> BulkResult:
-    """Retry all runs of *which*, in batches; a filter without a status means dead ones."""
+    """Retry all runs of *which*, in batches; a filter without a status means dead ones.
+
+    :param most: retry no more than so many.
+    """
     ids = retriable_ids(state, which) if isinstance(which, RunFilter) else which
-    result = _in_batches(state, ids, lambda operator, some: operator.retry(some), progress)
-    log_action("retried", plural(result.changed, "run"), actor)
-    return result
+    some = ids[:most]
+    log_action("retrying", _described(which, some), actor)
+    result = _in_batches(
+        state,
+        some,
+        lambda operator, batch: operator.retry(batch),
+        progress,
+        lambda changed: log_action("retried", plural(changed, "run"), actor),
+    )
+    return replace(result, beyond=len(ids) - len(some))
 
 
 def cancel_many(
@@ -95,13 +108,23 @@ def cancel_many(
     which: RunFilter | Sequence[int],
     actor: str = SOMEBODY,
     progress: Progress | None = None,
+    most: int | None = None,
 ) -> BulkResult:
-    """Cancel all runs of *which*, in batches; a filter without a status means those not ended."""
+    """Cancel all runs of *which*, in batches; a filter without a status means those not ended.
+
+    :param most: cancel no more than so many.
+    """
     ids = cancellable_ids(state, which) if isinstance(which, RunFilter) else which
-    why = _cancelled_by(actor)
-    result = _in_batches(state, ids, lambda operator, some: operator.cancel(some, why), progress)
-    log_action("cancelled", plural(result.changed, "run"), actor)
-    return result
+    some, why = ids[:most], _cancelled_by(actor)
+    log_action("cancelling", _described(which, some), actor)
+    result = _in_batches(
+        state,
+        some,
+        lambda operator, batch: operator.cancel(batch, why),
+        progress,
+        lambda changed: log_action("cancelled", plural(changed, "run"), actor),
+    )
+    return replace(result, beyond=len(ids) - len(some))
 
 
 def retriable_ids(state: State, which: RunFilter) -> list[int]:
@@ -164,20 +187,34 @@ def _statuses(which: RunFilter, default: Sequence[Status]) -> Sequence[Status]:
     return ("queued", "failed") if which.overdue else default
 
 
+def _described(which: RunFilter | Sequence[int], ids: Sequence[int]) -> str:
+    """*ids* in a few words: how many, and by which filter they were found."""
+    if not isinstance(which, RunFilter):
+        return plural(len(ids), "run")
+    given = ((field.name, getattr(which, field.name)) for field in fields(which))
+    by = ", ".join(f"{name}={value!r}" for name, value in given if value not in (None, False))
+    return f"{plural(len(ids), 'run')} of {by or 'all'}"
+
+
 def _in_batches(
     state: State,
     ids: Sequence[int],
     change: Callable[[Operator, Sequence[int]], list[Change]],
     progress: Progress | None,
+    ended: Callable[[int], None],
 ) -> BulkResult:
+    """Change *ids*; *ended* is told how many were, also if something stops it midway."""
     changed = asked = 0
-    with Bookkeeping(state.engine) as books:
-        operator = Operator(books)
-        for start in range(0, len(ids), BATCH):
-            some = ids[start : start + BATCH]
-            changes = change(operator, some)
-            changed += len(changes)
-            asked += sum(each.status == "running" for each in changes)
-            if progress is not None:
-                progress(len(some))
+    try:
+        with Bookkeeping(state.engine) as books:
+            operator = Operator(books)
+            for start in range(0, len(ids), BATCH):
+                some = ids[start : start + BATCH]
+                changes = change(operator, some)
+                changed += len(changes)
+                asked += sum(each.status == "running" for each in changes)
+                if progress is not None:
+                    progress(len(some))
+    finally:
+        ended(changed)
     return BulkResult(changed, len(ids) - changed, asked)

@@ -21,6 +21,8 @@ from ..text import one_line
 from .page import back
 from .query import MAX_ID, needed, text
 
+#: How many runs one click retries: a web server ends requests that take long.
+MOST = 10_000
 _LONGEST_ACTOR = 100
 
 
@@ -90,10 +92,15 @@ def retry_group() -> ResponseReturnValue:
     )
 
     def act() -> str:
-        result = admin.retry_many(state_of(), group, actor=actor())
+        result = admin.retry_many(state_of(), group, actor=actor(), most=MOST)
         are = "is" if result.changed == 1 else "are"
-        left = f" {result.left:,} had moved on already." if result.left else ""
-        return f"{plural(result.changed, 'run')} of {group.task} {are} queued again.{left}"
+        said = f"{plural(result.changed, 'run')} of {group.task} {are} queued again."
+        if result.left:
+            said += f" {result.left:,} had moved on already."
+        if result.beyond:
+            are = "is" if result.beyond == 1 else "are"
+            said += f" {result.beyond:,} more {are} dead; retry again for the next ones."
+        return said
 
     return _back_with(act, "overview", _anchor="dead")
 

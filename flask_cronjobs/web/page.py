@@ -67,7 +67,7 @@ def back(endpoint: str, said: str, tone: Tone = "good", **values: Any) -> AnyRes
         quote(_shortened(f"{tone} {said}")),
         max_age=60,
         path=_path(),
-        secure=request.is_secure or current_app.config["SESSION_COOKIE_SECURE"],
+        secure=request.is_secure or _is_secure(current_app.config),
         httponly=True,
         samesite="Strict",
     )
@@ -107,6 +107,10 @@ def _csrf() -> str | None:
 
 def _csrf_field(config: Mapping[str, Any]) -> str:
     return str(config.get("WTF_CSRF_FIELD_NAME", "csrf_token"))
+
+
+def _is_secure(config: Mapping[str, Any]) -> bool:
+    return bool(config.get("SESSION_COOKIE_SECURE"))
 
 
 def _jinja_globals() -> dict[str, Any]:

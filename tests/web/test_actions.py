@@ -186,6 +186,19 @@ def test_a_group_is_retried_and_no_other(
     assert {status(run_id) for run_id in others} == {"dead"}
 
 
+def test_a_click_retries_so_many_at_most_and_says_how_many_are_left(
+    client: FlaskClient, post: Post, add: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.web.actions.MOST", 2)
+    for _ in range(3):
+        add("dead")
+    form = {"task": "remind", "error_type": "ValueError"}
+    assert _said(client, post("/jobs/dead/retry", **form)) == (
+        "2 runs of remind are queued again. 1 more is dead; retry again for the next ones."
+    )
+    assert _said(client, post("/jobs/dead/retry", **form)) == "1 run of remind is queued again."
+
+
 @pytest.mark.parametrize("form", [{"error_type": ""}, {}])
 def test_the_group_without_a_type_of_error_is_not_all_of_the_task(
     client: FlaskClient,
@@ -242,7 +255,7 @@ def test_each_action_is_logged_with_who(
         post(f"/jobs/definitions/{verb}", name="nightly")
     post("/jobs/dead/retry", task="remind", error_type="ValueError")
     named = [record for record in caplog.records if hasattr(record, "cronjobs_actor")]
-    assert len(named) == 6
+    assert len(named) == 7
     assert {record.cronjobs_actor for record in named} == {"ada"}
 
 
