@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import click
 import pytest
 from flask import Flask
+from flask_login import LoginManager  # type: ignore[import-untyped]
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, Schedule
@@ -22,9 +22,11 @@ from flask_cronjobs.config import Settings
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-#: Pages that begin with an app of their own, and those that go on from that of `prelude`.
+#: Pages that make up an app of their own, those that go on from that of `prelude`, and those whose
+#: blocks go on from it each by itself.
 WHOLE = ["README.md", "quickstart.md"]
 CONTINUED = ["tasks.md", "schedules.md", "deploying.md", "configuration.md"]
+IN_PIECES = ["pages.md", "index.md"]
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:
@@ -45,38 +47,87 @@ def compiled(page: Path) -> list[Any]:
 def prelude() -> dict[str, Any]:
     app = Flask("shop")
     app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite:///shop.sqlite"
-    db = SQLAlchemy(app)
-    jobs = CronJobs(app)
-    return {"app": app, "db": db, "jobs": jobs}
+    return {"__name__": "shop", "app": app, "db": SQLAlchemy(app)}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_of_the_page_compiles(page: Path) -> None:
-    compiled(page)
+def test_every_page_with_python_is_run() -> None:
+    assert {page.name for page in PAGES if compiled(page)} == {*WHOLE, *CONTINUED, *IN_PIECES}
 
 
-@pytest.mark.parametrize("name", WHOLE + CONTINUED)
-def test_python_of_the_page_runs_from_top_to_bottom(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that pages run in."""
     monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def named(name: str) -> Path:
     (page,) = (page for page in PAGES if page.name == name)
-    names: dict[str, Any] = {"__name__": "shop"} | (prelude() if name in CONTINUED else {})
-    codes = compiled(page)
+    return page
+
+
+def dispose(names: dict[str, Any]) -> None:
+    with names["app"].app_context():
+        names["db"].engine.dispose()
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_app_of_the_page_starts_takes_a_request_and_ticks(name: str) -> None:
+    names: dict[str, Any] = {"__name__": "shop"}
+    for code in compiled(named(name)):
+        exec(code, names)  # In no app context, as where `flask` imports it.
+    app = names["app"]
+    with app.app_context():
+        names["db"].create_all()
+    assert app.test_client().post("/sign-up").status_code == 200
+    with app.app_context():
+        assert CronJobs().tick().succeeded == 1
+    dispose(names)
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_python_of_the_page_runs_from_top_to_bottom(name: str) -> None:
+    names = prelude()
+    names["jobs"] = CronJobs(names["app"])
+    codes = compiled(named(name))
     assert codes
     for code in codes:
-        app = names.get("app")
-        with app.app_context() if app is not None else nullcontext():
-            if app is not None:
-                names["db"].create_all()
+        with names["app"].app_context():
+            names["db"].create_all()
             exec(code, names)
     for test in [value for key, value in names.items() if key.startswith("test_")]:
         test()
-    app = names["app"]
-    with app.app_context():
+    with names["app"].app_context():
         # What a page has enqueued and scheduled is work that a tick can do.
         CronJobs().tick()
-        names["db"].engine.dispose()
+    dispose(names)
+
+
+def in_pieces() -> list[Any]:
+    """Each block of the pages whose blocks stand for themselves, with a name to be found by."""
+    return [
+        pytest.param(code, id=f"{name}-{number}")
+        for name in IN_PIECES
+        for number, code in enumerate(compiled(named(name)))
+    ]
+
+
+@pytest.mark.parametrize("code", in_pieces())
+def test_block_of_the_page_runs_by_itself(code: Any) -> None:
+    names = prelude()
+    exec(code, names)
+    if "authorize" in names:
+        app = names["app"]
+        app.config["METRICS_TOKEN"] = "a token for the scraper"
+        if "cronjobs" not in app.extensions:
+            LoginManager(app).request_loader(lambda request: None)
+            CronJobs(app, authorize=names["authorize"])
+        with app.app_context():
+            names["db"].create_all()
+        client = app.test_client()
+        assert client.get("/jobs/").status_code in (401, 403)
+        assert client.get("/jobs/health").status_code == 503
+    dispose(names)
 
 
 def test_ten_lines_of_app_tick_as_a_command(tmp_path: Path) -> None:
