@@ -6,8 +6,29 @@ from datetime import datetime, timezone
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Integer, TypeDecorator
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeEngine
+
+#: What is read where SQLite, which takes any text for a time, holds one that is none.
+UNREADABLE = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class _SQLiteTime(sqlite.DATETIME):
+    """A time of SQLite's; `UNREADABLE` for a text that is none, so that its page can be shown."""
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        """What makes a time of a text."""
+        read: Any = super().result_processor(dialect, coltype)
+
+        def process(value: object) -> object:
+            try:
+                found: object = read(value)
+            except (TypeError, ValueError):
+                return UNREADABLE
+            return found
+
+        return process
 
 
 class UTCDateTime(TypeDecorator[datetime]):
@@ -19,6 +40,13 @@ class UTCDateTime(TypeDecorator[datetime]):
 
     impl: TypeEngine[Any] | type[TypeEngine[Any]] = DateTime(timezone=True)
     cache_ok: bool | None = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """The type that reads and writes on *dialect*."""
+        if dialect.name == "sqlite":
+            made: Any = _SQLiteTime  # Its base class's __init__ has no annotations.
+            return dialect.type_descriptor(made())
+        return super().load_dialect_impl(dialect)
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """*value* in UTC.

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Row, func, or_, select, text, union_all
 
 from ..models import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
 from .health import capped, count_of, waiting
-from .reader import DEFINITIONS, FAILURES, RUNS, Query, Reader, Source, reading
+from .reader import DEFINITIONS, FAILURES, RUNS, Query, Reader, Source, readable, reading
 from .redact import redacted
 from .run_views import Attempt, RunFilter, RunPage, RunRow, RunView
 from .views import Count
@@ -59,7 +59,8 @@ def matching_ids(source: Source, which: RunFilter, limit: int = 1_000_000) -> li
 def run(source: Source, run_id: int) -> RunView | None:
     """One run in full, redacted, with its attempts; None if there is none by that id."""
     with reading(source) as reader:
-        rows = reader.rows(_with_definition(RUNS).where(RUNS.c.id == run_id))
+        whole = _with_definition(*(readable(reader, column) for column in RUNS.c))
+        rows = reader.rows(whole.where(RUNS.c.id == run_id))
         if not rows:
             return None
         failures = reader.rows(

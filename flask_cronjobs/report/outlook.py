@@ -10,10 +10,11 @@ from typing import Any
 
 from sqlalchemy import Row, select, true
 
+from ..columns import UNREADABLE
 from ..cron import parse_zone
 from ..errors import ScheduleError
 from ..schedule import Schedule
-from .reader import DEFINITIONS, RUNS, Query, Reader, Source, reading
+from .reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading
 from .views import Cell, DefinitionPage, DefinitionView
 
 #: How many outcomes of each definition are shown.
@@ -44,10 +45,10 @@ def definitions(source: Source, after: str | None = None, limit: int = 50) -> De
     :param limit: at most this many, and no more than 200.
     """
     limit = max(1, min(limit, _LONGEST_PAGE))
-    statement = _shown().order_by(DEFINITIONS.c.name).limit(limit + 1)
-    if after is not None:
-        statement = statement.where(DEFINITIONS.c.name > after)
     with reading(source) as reader:
+        statement = _whole(reader).order_by(DEFINITIONS.c.name).limit(limit + 1)
+        if after is not None:
+            statement = statement.where(DEFINITIONS.c.name > after)
         rows = reader.rows(statement)
         views = _views(reader, rows[:limit])
     return DefinitionPage(views, rows[limit - 1].name if len(rows) > limit else None)
@@ -56,7 +57,7 @@ def definitions(source: Source, after: str | None = None, limit: int = 50) -> De
 def definition(source: Source, name: str) -> DefinitionView | None:
     """The definition called *name*, if there is one."""
     with reading(source) as reader:
-        views = _views(reader, reader.rows(_shown().where(DEFINITIONS.c.name == name)))
+        views = _views(reader, reader.rows(_whole(reader).where(DEFINITIONS.c.name == name)))
     return views[0] if views else None
 
 
@@ -85,9 +86,8 @@ def next_slots(cron: str, zone: str, now: datetime, number: int = NEXT) -> tuple
     return slots
 
 
-def _shown() -> Query:
-    # Not the payload: it is not shown, and on SQLite may be a text that is no JSON.
-    return select(*(DEFINITIONS.c[name] for name in (*_OWN, "job_type")))
+def _whole(reader: Reader) -> Query:
+    return select(*(readable(reader, column) for column in DEFINITIONS.c))
 
 
 def _views(reader: Reader, rows: Sequence[Row[Any]]) -> tuple[DefinitionView, ...]:
@@ -111,6 +111,10 @@ def _view(reader: Reader, row: Row[Any], cells: tuple[Cell, ...]) -> DefinitionV
 
 
 def _slots(row: Row[Any], now: datetime) -> tuple[tuple[datetime, ...], str | None]:
+    if row.next_run_at == UNREADABLE:
+        return (), "Its next_run_at is no time."
+    if not isinstance(row.payload, dict):
+        return (), "Its payload is no JSON object."
     try:
         return next_slots(row.schedule, row.timezone, now), None
     except ScheduleError as error:

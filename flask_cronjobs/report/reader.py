@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias, cast
 
-from sqlalchemy import Connection, Executable, Row, Table, select
+from sqlalchemy import JSON, Connection, Executable, Row, Table, case, func, select, type_coerce
 from sqlalchemy.exc import SQLAlchemyError
 
+from ..columns import JSONType
 from ..models import Base
 from ..state import State
 from ..store.clock import database_now
@@ -61,6 +62,14 @@ class Reader:
         """All rows of one statement."""
         self.statements += 1
         return self.connection.execute(statement, parameters or {}).all()
+
+
+def readable(reader: Reader, column: Any) -> Any:
+    """*column*; on SQLite, which takes any text for JSON, one that is none as a JSON string."""
+    if not (reader.sqlite and isinstance(column.type, JSON)):
+        return column
+    shown = case((func.json_valid(column) == 1, column), else_=func.json_quote(column))
+    return type_coerce(shown, JSONType).label(column.name)
 
 
 #: Every report takes an app's state, or a `Reader` that several reports share.

@@ -85,8 +85,10 @@ def test_definition_that_cannot_be_read_is_logged_and_the_others_go_on(
     assert tick().succeeded == 2
     assert outcomes(db).keys() == {"it", "good"}
     assert "The definition 'bad' is broken, and its slots wait" in caplog.text
-    if "payload" in corrupt:
-        assert [view.name for view in report.definitions(state).rows] == ["bad", "good", "it"]
+    shown = {view.name: view.broken for view in report.overview(state).definitions.rows}
+    assert shown["bad"] is not None
+    assert (shown["good"], shown["it"]) == (None, None)
+    assert "broken-definition" in {found.id for found in examine(state)}
 
 
 @on_sqlite
@@ -97,8 +99,8 @@ def test_run_that_cannot_be_read_is_a_recorded_failure_and_its_neighbors_succeed
     execute(state, "DELETE FROM job_definitions")
     ids = jobs.get("it").using(commit=True, max_attempts=1).enqueue_many([{}] * 10)
     execute(state, f"UPDATE job_runs SET {corrupt} WHERE id = {ids[4]}")
-    report = tick()
-    assert (report.succeeded, report.dead) == (9, 1)
+    done = tick()
+    assert (done.succeeded, done.dead) == (9, 1)
     row: Any = db.session.execute(
         select(JobRun.status, JobRun.attempts, JobRun.error_type, JobRun.last_error).where(
             JobRun.id == ids[4]
@@ -108,3 +110,9 @@ def test_run_that_cannot_be_read_is_a_recorded_failure_and_its_neighbors_succeed
     if corrupt != "payload = '[1]'":
         assert row.error_type == "PayloadError"
         assert "cannot be read" in row.last_error
+    assert [shown.id for shown in report.runs(state).rows] == ids[::-1]
+    view = report.run(state, ids[4])
+    assert view is not None
+    assert view.row.status == "dead"
+    if corrupt == "payload = 'nonsense'":
+        assert view.payload == "nonsense"
