@@ -9,25 +9,23 @@ Each turn of its loop: collect what came, trade outcomes for claims, tend what i
 
 from __future__ import annotations
 
-import os
-import secrets
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from . import crashpoints
 from .announce import announce, pass_on
 from .errors import DatabaseTrouble
 from .hand import Hand
+from .ledger import Ledger
 from .log import logger
 from .options import WorkOptions
 from .pace import LONG, Pace
 from .runner import Runner
 from .state import State
 from .store import Bookkeeping, Claims
-from .types import ClaimRequest, Exchange, Outcome
+from .types import Exchange, Outcome
 from .warden import Warden
 
 #: How often a worker that waits for work looks for it, in seconds.
@@ -38,8 +36,6 @@ UPKEEP = 60.0
 UPKEEP_AGAIN = 2.0
 #: How long the keeper's connection tries again by itself before the keeper looks around.
 PATIENCE = 0.5
-#: The exit status of a process that was ended for a handler that would not.
-ENDED = 1
 
 
 class Keeper(threading.Thread):
@@ -63,12 +59,10 @@ class Keeper(threading.Thread):
         self._warden = warden
         self._books = Bookkeeping(state.engine, patience=PATIENCE)
         self._claims = Claims(self._books)
-        self._tasks = tuple(state.registry.tasks)
+        self._ledger = Ledger(self._claims, state, options)
         self._pace = Pace()
         self._claimed = 0
         self._dry_at: float | None = None
-        self._after = ""
-        self._doubtful: str | None = None
         self._trouble_since: float | None = None
         self._upkeep_at = 0.0
         self._stopping = False
@@ -91,9 +85,9 @@ class Keeper(threading.Thread):
                     self._options.upkeep.end(self._books, self.counts)
         except BaseException as error:
             self.error = error
-            self._abandon(error)
+            self._hand.take_back()
+            self._warden.give_up(error)
         finally:
-            self._warden.leave()
             self._hand.close()
 
     def _collect(self) -> None:
@@ -106,7 +100,7 @@ class Keeper(threading.Thread):
             self._dry_at = None
 
     def _finished(self) -> bool:
-        if self._hand.full or self._doubtful is not None:
+        if self._hand.full or self._ledger.doubtful:
             return False
         if self._closed():
             return True
@@ -148,42 +142,23 @@ class Keeper(threading.Thread):
     def _trade(self) -> None:
         """Record what came, and claim what is wanted, in one exchange."""
         wanted = self._wanted()
-        if not self._hand.outcomes and self._doubtful is None and wanted <= 0:
+        if not self._hand.outcomes and not self._ledger.doubtful and wanted <= 0:
             return
         try:
             self._settle_doubts()
             outcomes = list(self._hand.outcomes)
-            request = self._request(wanted, outcomes) if wanted > 0 else None
             if outcomes:
                 crashpoints.reach("before-finalize")
-            exchange = self._exchange(outcomes, request)
+            finished = {outcome.id for outcome in outcomes}
+            alone = self._hand.held.keys() <= finished
+            exchange = self._ledger.exchange(outcomes, wanted, alone)
         except DatabaseTrouble as trouble:
             self._bear(trouble)
             return
-        self._trouble_since = self._doubtful = None
-        self._receive(outcomes, exchange, asked=request is not None)
+        self._trouble_since = None
+        self._receive(outcomes, exchange)
 
-    def _request(self, wanted: int, outcomes: Sequence[Outcome]) -> ClaimRequest:
-        finished = {outcome.id for outcome in outcomes}
-        return ClaimRequest(
-            limit=wanted,
-            token=f"{self._options.worker}:{secrets.token_hex(6)}",
-            tasks=self._tasks,
-            queues=self._options.queues,
-            lease=self._state.settings.lease,
-            alone=self._hand.held.keys() <= finished,
-            after=self._after,
-        )
-
-    def _exchange(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Exchange:
-        if request is not None:
-            self._doubtful = request.token
-        written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
-        open_outcomes = [outcome for outcome in outcomes if not outcome.finalized]
-        exchange = self._claims.exchange(open_outcomes, request, repeat=False)
-        return replace(exchange, recorded=exchange.recorded | written)
-
-    def _receive(self, outcomes: Sequence[Outcome], exchange: Exchange, asked: bool) -> None:
+    def _receive(self, outcomes: Sequence[Outcome], exchange: Exchange) -> None:
         if outcomes:
             crashpoints.reach("after-finalize")
             self._pace.note([each.seconds for each in outcomes if each.kind != "released"])
@@ -195,13 +170,7 @@ class Keeper(threading.Thread):
             self._warden.light_fuse()
         self._hand.give(exchange.claims)
         self._claimed += len(exchange.claims)
-        # Outcomes may have made room under a concurrency key, and a look may have begun amid the
-        # keys: only one without either is final.
-        dry = asked and not outcomes and not exchange.claims and not self._after
-        if asked:
-            keys = [claim.concurrency_key for claim in exchange.claims if claim.concurrency_key]
-            self._after = keys[-1] if keys else ""
-        self._dry_at = time.monotonic() if dry else None
+        self._dry_at = time.monotonic() if self._ledger.dry else None
 
     def _report(self, outcome: Outcome, recorded: bool) -> None:
         announce(self._state.app, outcome, recorded)
@@ -228,14 +197,10 @@ class Keeper(threading.Thread):
         """After trouble: what was claimed or recorded without our hearing of it?"""
         if self._trouble_since is None:
             return
-        if self._doubtful is not None:
-            self._claims.release_token(self._doubtful)
-            self._doubtful = None
-        if self._hand.outcomes:
-            settled = self._claims.settled(self._hand.outcomes)
-            for outcome in [each for each in self._hand.outcomes if each.id in settled.recorded]:
-                self._hand.let_go(outcome)
-                self._report(settled.stored(outcome), recorded=True)
+        settled = self._ledger.settle(self._hand.outcomes)
+        for outcome in [each for each in self._hand.outcomes if each.id in settled.recorded]:
+            self._hand.let_go(outcome)
+            self._report(settled.stored(outcome), recorded=True)
 
     def _tend(self) -> None:
         """Do what is due about the runs that are held."""
@@ -245,7 +210,7 @@ class Keeper(threading.Thread):
                 self._hand_back()
             answered = self._look()
             self._keep_up()
-            if answered and not self._hand.outcomes and self._doubtful is None:
+            if answered and not self._hand.outcomes and not self._ledger.doubtful:
                 self._trouble_since = None
         except DatabaseTrouble as trouble:
             self._bear(trouble)
@@ -300,30 +265,13 @@ class Keeper(threading.Thread):
             upkeep.each_minute(self._books, self.counts, self._hand.wake)
             self._upkeep_at = time.monotonic() + UPKEEP
 
-    def _abandon(self, error: BaseException) -> None:
-        """Without bookkeeping what is held comes back by lease: end the handler before that.
-
-        Begin nothing more, and interrupt what is at work; if it will not end, end the process.
-        """
-        self._hand.take_back()
-        while (working := self._runner.working) is not None:
-            self._warden.lose(working.claim)
-            if self._warden.doomed(holding=True) is not None:
-                logger.error("%s The handler at work would not end; its process was ended.", error)
-                os._exit(ENDED)
-            time.sleep(0.05)
-
     def _end_process(self, doomed: Outcome) -> None:
         """The last resort: record, hand back, and end this process with the handler in it."""
         self._hand.outcomes.append(doomed)
         self._hand_back()
         try:
             outcomes = list(self._hand.outcomes)
-            self._receive(outcomes, self._exchange(outcomes, None), asked=False)
+            self._receive(outcomes, self._ledger.exchange(outcomes, 0, alone=False))
         except Exception:
             logger.exception("Could not record before ending the process; the leases will tell")
-        logger.error(
-            "task %s, run %d: its handler would not end, so its process %d was ended",
-            doomed.job_type, doomed.id, os.getpid(),
-        )  # fmt: skip
-        os._exit(ENDED)
+        self._warden.end_process(doomed)

@@ -22,6 +22,7 @@ from . import atomic, crashpoints, signals
 from .alarm import Alarm
 from .context import CurrentRun, enter_run
 from .errors import PayloadError
+from .fuse import Fuse
 from .log import log_run, logger
 from .outcomes import failure
 from .results import kept_result
@@ -68,6 +69,7 @@ class Runner:
         self,
         state: State,
         alarm: Alarm,
+        fuse: Fuse,
         inbox: SimpleQueue[Claim | None],
         mailbox: SimpleQueue[Any],
         keyboard: bool,
@@ -79,6 +81,7 @@ class Runner:
         self._state = state
         self._app = state.app
         self._alarm = alarm
+        self._fuse = fuse
         self._inbox = inbox
         self._mailbox = mailbox
         # Connects only if a handler calls once().
@@ -143,6 +146,7 @@ class Runner:
         finally:
             leave()
             self.working = None
+            self._fuse.lengthen()
 
     def _call(self, handler: Prepared, claim: Claim) -> JSON:
         context = self._app.app_context()

@@ -2,21 +2,19 @@
 
 A handler is interrupted first, by an exception inside it. One that will not end within the grace
 afterwards is ended with its process, after its outcome is recorded and its neighbors are handed
-back. And should a handler never let go of the interpreter's lock, so that no thread of ours runs
-any more, faulthandler's watchdog, which needs no lock, ends the process: a fuse that is lit anew
-each second.
+back. And should a handler never let go of the interpreter's lock, the fuse ends the process.
 """
 
 from __future__ import annotations
 
-import faulthandler
-import sys
+import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from typing import NoReturn
 
 from .alarm import Alarm
 from .errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
+from .fuse import Fuse
 from .log import logger
 from .outcomes import failure
 from .runner import Runner, Working
@@ -32,9 +30,10 @@ WATCH = 1.0
 SHUTDOWN_INTERRUPT_GRACE = 5.0
 #: What a handler that was interrupted has at least to unwind, in seconds, however short the grace.
 UNWIND = 1.0
-#: How long the watchdog's fuse burns at most, in leases. More than one: a process that was frozen
-#: past its lease shall wake to find it lost, and say so, and not be ended by its own watchdog.
-FUSE = 3
+#: How long the fuse burns on after a run should have ended, in seconds.
+MARGIN = 2.0
+#: The exit status of a process that was ended for a handler that would not.
+ENDED = 1
 
 
 class Warden:
@@ -43,15 +42,17 @@ class Warden:
     :param may_kill: whether the process is ours to end.
     """
 
-    def __init__(self, state: State, runner: Runner, alarm: Alarm, may_kill: bool) -> None:
+    def __init__(
+        self, state: State, runner: Runner, alarm: Alarm, fuse: Fuse, may_kill: bool
+    ) -> None:
         self.stop_at: float | None = None
         """When the worker was asked to stop, by `time.monotonic`."""
         self._state = state
         self._runner = runner
         self._alarm = alarm
+        self._fuse = fuse
         self._may_kill = may_kill
-        self._beat_at = self._look_at = self._lit_at = time.monotonic()
-        self._lit = False
+        self._beat_at = self._look_at = time.monotonic()
         self._interrupted: tuple[Claim, Interruption, float] | None = None
         self._warned: Claim | None = None
 
@@ -93,19 +94,19 @@ class Warden:
         self._interrupt(claim, LeaseLost("the lease was lost to another worker"))
 
     def light_fuse(self) -> None:
-        """Light the fuse, or light it anew if that is a second ago.
+        """Light the fuse, to burn for some leases, or until the run at work should have ended.
 
         To be called before a handler may begin, since one that takes the interpreter's lock at once
         leaves nobody a moment to do it.
         """
-        now = time.monotonic()
-        if not self._may_kill or sys.__stderr__ is None:
+        working = self._runner.working
+        if working is None:
+            self._fuse.light()
             return
-        if self._lit and now - self._lit_at < WATCH:
-            return
-        with suppress(ValueError, OSError, RuntimeError, AttributeError):
-            faulthandler.dump_traceback_later(self._fuse(now), exit=True, file=sys.__stderr__)
-            self._lit, self._lit_at = True, now
+        left = working.since + working.timeout - time.monotonic()
+        self._fuse.light(max(0.0, left + self._state.settings.shutdown_grace) + MARGIN)
+        if self._runner.working is not working:
+            self._fuse.lengthen()  # The run ended meanwhile, when the fuse was not cut yet.
 
     def doomed(self, holding: bool) -> Outcome | None:
         """The outcome of a run that will not end, to be recorded before its process is ended.
@@ -116,7 +117,7 @@ class Warden:
         if holding:
             self.light_fuse()
         elif working is None:
-            self._put_out_fuse()
+            self._fuse.put_out()
         if working is None:
             return None
         now = time.monotonic()
@@ -133,9 +134,25 @@ class Warden:
         task = self._state.registry.tasks.get(working.claim.job_type)
         return failure(task, self._state, working.claim, reason, now - working.since)
 
-    def leave(self) -> None:
-        """Watch no more."""
-        self._put_out_fuse()
+    def give_up(self, error: BaseException) -> None:
+        """Without bookkeeping: interrupt the handler at work; if it will not end, end the process.
+
+        What is held comes back by lease, and nobody is to work on it by then.
+        """
+        while (working := self._runner.working) is not None:
+            self.lose(working.claim)
+            if self.doomed(holding=True) is not None:
+                logger.error("%s The handler at work would not end; its process was ended.", error)
+                os._exit(ENDED)
+            time.sleep(0.05)
+
+    def end_process(self, doomed: Outcome) -> NoReturn:
+        """The last resort: end this process with the handler in it."""
+        logger.error(
+            "task %s, run %d: its handler would not end, so its process %d was ended",
+            doomed.job_type, doomed.id, os.getpid(),
+        )  # fmt: skip
+        os._exit(ENDED)
 
     def _reason(self, working: Working, now: float, grace: float) -> BaseException | None:
         if self._interrupted is not None and self._interrupted[0] is working.claim:
@@ -173,17 +190,3 @@ class Warden:
     def _working_for(self) -> float:
         working = self._runner.working
         return 0.0 if working is None else time.monotonic() - working.since
-
-    def _fuse(self, now: float) -> float:
-        """How long the fuse burns, in seconds: some leases, or until the run should have ended."""
-        settings, working = self._state.settings, self._runner.working
-        most = settings.lease * FUSE
-        if working is None:
-            return most
-        left = working.since + working.timeout + settings.shutdown_grace - now
-        return max(WATCH * 2, min(most, left + WATCH * 2))
-
-    def _put_out_fuse(self) -> None:
-        if self._lit:
-            faulthandler.cancel_dump_traceback_later()
-            self._lit = False

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from .alarm import Alarm
+from .fuse import Fuse
 from .hand import Hand
 from .keeper import Keeper
 from .options import WorkOptions
@@ -43,9 +44,9 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     """
     inbox: SimpleQueue[Claim | None] = SimpleQueue()
     mailbox: SimpleQueue[Any] = SimpleQueue()
-    with Alarm() as alarm:
-        runner = Runner(state, alarm, inbox, mailbox, keyboard=not handle_signals)
-        warden = Warden(state, runner, alarm, options.may_kill)
+    with Alarm() as alarm, Fuse(state.settings.lease, options.may_kill) as fuse:
+        runner = Runner(state, alarm, fuse, inbox, mailbox, keyboard=not handle_signals)
+        warden = Warden(state, runner, alarm, fuse, options.may_kill)
         keeper = Keeper(state, runner, options, Hand(inbox, mailbox), warden)
         with _stopping_at_signals(keeper, handle_signals):
             keeper.start()

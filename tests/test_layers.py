@@ -19,7 +19,7 @@ PACKAGE = Path(flask_cronjobs.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("types", "errors", "log", "crashpoints", "columns"),
     ("models", "signals", "cron", "pace", "text"),
-    ("schedule", "retry", "payload", "config", "alarm", "lending", "announce"),
+    ("schedule", "retry", "payload", "config", "alarm", "fuse", "lending", "announce"),
     ("slots", "options", "results"),
     ("checks",),
     ("handlers",),
@@ -30,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("tasks",),
     ("effects", "atomic", "report"),
     ("runner",),
-    ("hand", "warden", "reclaim", "scheduling"),
+    ("hand", "warden", "ledger", "reclaim", "scheduling"),
     ("keeper",),
     ("worker",),
     ("workers", "ping", "listener"),

@@ -14,7 +14,8 @@ from typing import Any
 
 from flask import Flask
 
-from flask_cronjobs import current_run, tick_finished
+from flask_cronjobs import current_run, run_succeeded, tick_finished
+from flask_cronjobs.types import Outcome
 from tests.processes import jobs_app
 from tests.processes.jobs_app import AGAIN, Entry, db, jobs, say
 
@@ -30,6 +31,7 @@ if "FAKETIME" in os.environ:
 def create_app() -> Flask:
     """The app of the process tests, as the environment says."""
     app = jobs_app.create_app()
+    run_succeeded.connect(be_slow, app)
     number = int(os.environ.get(CONNECTED, "0"))
     if number:
 
@@ -69,6 +71,21 @@ def hold_the_interpreter(seconds: int = 600) -> None:
     if current_run.attempt == 1:
         ctypes.PyDLL(None).sleep(seconds)
     say("ended")
+
+
+@jobs.task(retry=False, timeout=2)
+def with_a_slow_receiver() -> None:
+    """Work long enough to be watched; `be_slow` hears of the end."""
+    say("begun")
+    time.sleep(1.5)
+
+
+def be_slow(sender: Flask, outcome: Outcome) -> None:
+    """Be slower than the timeout of `with_a_slow_receiver`, its grace and the fuse's margin."""
+    if outcome.job_type == "with_a_slow_receiver":
+        say("receiving")
+        time.sleep(7)
+        say("received")
 
 
 @jobs.task(retry=AGAIN)

@@ -79,7 +79,7 @@ def test_heart_beats_four_times_in_a_lease_while_something_is_held(clock: Clock)
 
     claims = cast(Any, SimpleNamespace(renew=renew))
     held = {1: cast(Claim, object())}
-    warden = Warden(state, runner, cast(Any, None), may_kill=False)
+    warden = Warden(state, runner, cast(Any, None), cast(Any, None), may_kill=False)
     for _ in range(240):
         clock.now += 0.25
         warden.look(claims, held)

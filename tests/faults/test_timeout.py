@@ -159,3 +159,14 @@ def test_handler_that_never_lets_go_of_the_interpreter_is_ended_by_the_watchdog(
     assert site.run_tick().returncode == 0
     assert (site.run(run_id).status, site.run(run_id).attempts) == ("succeeded", 2)
     assert site.failures(run_id) == ["WorkerLost"]
+
+
+@pytest.mark.slow
+def test_slow_receiver_of_a_run_that_has_ended_is_not_taken_for_its_handler(site: Site) -> None:
+    """What was lit for the run at work does not burn on when that run is over."""
+    site.config |= {"CRONJOBS_LEASE": 600, "CRONJOBS_SHUTDOWN_GRACE": 0}
+    run_ids = [site.enqueue("with_a_slow_receiver"), site.enqueue("note")]
+    done = site.run_tick()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(site.trace("received")) == 1
+    assert [site.run(run_id).status for run_id in run_ids] == ["succeeded"] * 2

@@ -1,0 +1,99 @@
+"""The watchdog's fuse: cut for the run at work, and whole again when that run has ended."""
+
+from __future__ import annotations
+
+import faulthandler
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from flask_cronjobs import fuse as fuse_module
+from flask_cronjobs.config import Settings
+from flask_cronjobs.fuse import LEASES, Fuse
+from flask_cronjobs.warden import MARGIN, Warden
+
+LEASE = 100.0
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(fuse_module, "time", made)
+    return made
+
+
+@pytest.fixture
+def lit(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long what burns was lit for, in seconds; empty when it is put out."""
+    lit: list[float] = []
+
+    def light(seconds: float, **options: Any) -> None:
+        lit[:] = [seconds]
+
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", light)
+    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", lit.clear)
+    return lit
+
+
+def test_fuse_cut_for_a_run_is_whole_again_when_the_run_has_ended(
+    clock: Clock, lit: list[float]
+) -> None:
+    with Fuse(LEASE, enabled=True) as fuse:
+        fuse.light()
+        assert lit == [LEASE * LEASES]
+        clock.now += 1
+        fuse.light(5.0)
+        assert lit == [5.0]
+        fuse.lengthen()
+        assert lit == [LEASE * LEASES]
+        lit.clear()
+        fuse.lengthen()
+        assert lit == [], "a whole fuse is lit anew by each quick run"
+        fuse.light()
+    assert lit == []
+
+
+def test_fuse_cut_just_when_its_run_ends_is_whole_again(clock: Clock, lit: list[float]) -> None:
+    """The runner looked before the fuse was cut; so the keeper looks again after it."""
+    at_work = SimpleNamespace(since=clock.now, timeout=1.0)
+
+    class Ending:
+        seen = iter([at_work, None, None])
+
+        @property
+        def working(self) -> Any:
+            return next(self.seen)
+
+    state = cast(Any, SimpleNamespace(settings=Settings(lease=LEASE, shutdown_grace=0.0)))
+    fuse = Fuse(LEASE, enabled=True)
+    Warden(state, cast(Any, Ending()), cast(Any, None), fuse, may_kill=True).light_fuse()
+    assert lit == [LEASE * LEASES]
+
+
+def test_fuse_of_a_run_burns_until_some_time_after_its_timeout_and_grace(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, lit: list[float]
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.warden.time", clock)
+    runner = SimpleNamespace(working=SimpleNamespace(since=clock.now - 3, timeout=10.0))
+    state = cast(Any, SimpleNamespace(settings=Settings(lease=LEASE, shutdown_grace=4.0)))
+    fuse = Fuse(LEASE, enabled=True)
+    Warden(state, cast(Any, runner), cast(Any, None), fuse, may_kill=True).light_fuse()
+    assert lit == [7.0 + 4.0 + MARGIN]
+
+
+def test_fuse_of_a_process_that_is_not_ours_is_never_lit(clock: Clock, lit: list[float]) -> None:
+    fuse = Fuse(LEASE, enabled=False)
+    fuse.light(5.0)
+    fuse.lengthen()
+    assert lit == []
