@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from werkzeug.local import LocalProxy
 
@@ -16,15 +17,19 @@ from .types import Claim
 if TYPE_CHECKING:
     from .store import Bookkeeping
 
-#: Progress is written at most this often, in seconds; the last word is never lost.
+#: Progress is written at most this often, in seconds, and once more when the handler ends.
 PROGRESS_INTERVAL = 0.5
+
+
+#: A progress: from 0 to 1, and a message.
+Word: TypeAlias = "tuple[float, str | None]"
 
 
 class CurrentRun:
     """The run that a handler works on.
 
     :param claim: the claim that holds it.
-    :param tell: passes ``(fraction, message)`` on to be written, or None for a heartbeat.
+    :param tell: asks for what `progress` was told last to be written, and (True) for a heartbeat.
     :param books: the bookkeeping connection that `once` may use while the handler works, in the
         thread that makes this.
     """
@@ -32,7 +37,7 @@ class CurrentRun:
     def __init__(
         self,
         claim: Claim,
-        tell: Callable[[tuple[float, str | None] | None], None],
+        tell: Callable[[CurrentRun, bool], None],
         books: Bookkeeping,
     ) -> None:
         self.claim = claim
@@ -40,7 +45,8 @@ class CurrentRun:
         self.thread = threading.get_ident()
         self._tell = tell
         self._told_at = float("-inf")
-        self._untold: tuple[float, str | None] | None = None
+        # The last word alone. The handler puts it here and the keeper takes it, each in one step.
+        self._word: deque[Word] = deque(maxlen=1)
 
     @property
     def id(self) -> int:
@@ -74,26 +80,32 @@ class CurrentRun:
         :param message: a short text beside it; cut at 500 characters.
         :raises ValueError: *fraction* is not from 0 to 1.
 
-        Call it as often as you like: the row is written at most twice a second.
+        Call it as often as you like: the row is written at most twice a second, and once more when
+        the handler ends; but not after the commit of ``atomic=True``.
         """
         if not 0 <= fraction <= 1:
             raise ValueError(f"progress: the fraction is {fraction!r}. Give a number from 0 to 1.")
-        said = (float(fraction), None if message is None else str(message)[:500])
+        self._word.append((float(fraction), None if message is None else str(message)[:500]))
         now = time.monotonic()
-        if now - self._told_at < PROGRESS_INTERVAL and fraction < 1:
-            self._untold = said
-            return
-        self._told_at, self._untold = now, None
-        self._tell(said)
+        if now - self._told_at >= PROGRESS_INTERVAL or fraction >= 1:
+            self._told_at = now
+            self._tell(self, False)
 
     def heartbeat(self) -> None:
         """Renew the lease now. The worker does so by itself: this is for code that starves it."""
-        self._tell(None)
+        self._tell(self, True)
 
-    def take_untold(self) -> tuple[float, str | None] | None:
-        """What `progress` was told and did not pass on yet."""
-        said, self._untold = self._untold, None
-        return said
+    @property
+    def has_word(self) -> bool:
+        """Whether `progress` was told something that nobody has taken yet."""
+        return bool(self._word)
+
+    def take_word(self) -> Word | None:
+        """Take what `progress` was told last. From the keeper's thread."""
+        try:
+            return self._word.pop()
+        except IndexError:
+            return None
 
 
 _current: ContextVar[CurrentRun] = ContextVar("flask_cronjobs.current_run")

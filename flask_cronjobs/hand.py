@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
+from .context import CurrentRun, Word
 from .runner import Told
 from .types import Claim, Outcome
 
@@ -18,7 +19,8 @@ class Hand:
 
     :ivar held: all of them, by the run's id.
     :ivar outcomes: what the runner has come to and is not recorded yet.
-    :ivar told: what handlers said and is not written yet.
+    :ivar told: who spoke and was not answered yet.
+    :ivar words: the last words of runs, by their ids, that are not written yet.
     :ivar woken: whether `wake` was called before the last `collect` returned.
     """
 
@@ -30,6 +32,7 @@ class Hand:
         self.held: dict[int, Claim] = {}
         self.outcomes: list[Outcome] = []
         self.told: list[Told] = []
+        self.words: dict[int, tuple[Claim, Word]] = {}
         self.woken = False
         self._inbox = inbox
         self._mailbox = mailbox
@@ -57,6 +60,12 @@ class Hand:
                 else:
                     self.told.append(item)
                 item = self._mailbox.get_nowait()
+
+    def note(self, run: CurrentRun) -> None:
+        """Take the last word of *run*."""
+        word = run.take_word()
+        if word is not None and self.held.get(run.id) is run.claim:
+            self.words[run.id] = (run.claim, word)
 
     def give(self, claims: Iterable[Claim]) -> None:
         """Give *claims* to the runner."""
@@ -91,6 +100,7 @@ class Hand:
         """Hold a run no more: its outcome is recorded, or its lease lost."""
         self.outcomes.remove(outcome)
         self.held.pop(outcome.id, None)
+        self.words.pop(outcome.id, None)
 
     def wake(self) -> None:
         """Let `collect` return. May be called from any thread, and from a signal handler."""

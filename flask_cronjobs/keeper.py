@@ -142,9 +142,10 @@ class Keeper(threading.Thread):
     def _trade(self) -> None:
         """Record what came, and claim what is wanted, in one exchange."""
         wanted = self._wanted()
-        if not self._hand.outcomes and not self._ledger.doubtful and wanted <= 0:
-            return
         try:
+            self._hear()  # First: nothing is written of a run once its outcome is recorded.
+            if not self._hand.outcomes and not self._ledger.doubtful and wanted <= 0:
+                return
             self._settle_doubts()
             outcomes = list(self._hand.outcomes)
             if outcomes:
@@ -157,6 +158,21 @@ class Keeper(threading.Thread):
             return
         self._trouble_since = None
         self._receive(outcomes, exchange)
+
+    def _hear(self) -> None:
+        """Write what handlers said last of their progress."""
+        working = self._runner.working
+        if working is not None and self._runner_is_long():
+            self._hand.note(working.run)
+        for told in self._hand.told:
+            self._hand.note(told.run)
+            if told.beat:
+                self._warden.beat_now()
+        for claim, word in list(self._hand.words.values()):
+            self._claims.progress(claim, *word)
+            del self._hand.words[claim.id]
+        while self._hand.told:
+            self._hand.told.pop().heard.put(None)
 
     def _receive(self, outcomes: Sequence[Outcome], exchange: Exchange) -> None:
         if outcomes:
@@ -205,7 +221,6 @@ class Keeper(threading.Thread):
     def _tend(self) -> None:
         """Do what is due about the runs that are held."""
         try:
-            self._hear()
             if self._hand.waiting and (self._stopping or self._runner_is_long()):
                 self._hand_back()
             answered = self._look()
@@ -217,21 +232,6 @@ class Keeper(threading.Thread):
         doomed = self._warden.doomed(holding=bool(self._hand.held))
         if doomed is not None:
             self._end_process(doomed)
-
-    def _hear(self) -> None:
-        """Write what handlers said of their progress."""
-        while self._hand.told:
-            told = self._hand.told.pop(0)
-            if told.said is None:
-                self._warden.beat_now()
-            elif told.claim.id in self._hand.held:
-                self._claims.progress(told.claim, *told.said)
-            told.heard.put(None)
-        working = self._runner.working
-        if working is not None and self._runner_is_long():
-            said = working.run.take_untold()
-            if said is not None:
-                self._claims.progress(working.claim, *said)
 
     def _hand_back(self) -> None:
         """Give back what waits behind the run at work, attempts not counted."""

@@ -43,10 +43,10 @@ class Working:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a handler said through ``current_run``: a progress, or (None) that it wants a beat."""
+    """That a handler spoke through ``current_run``: of its progress, or that it wants a beat."""
 
-    claim: Claim
-    said: tuple[float, str | None] | None
+    run: CurrentRun
+    beat: bool
     heard: SimpleQueue[None]
 
 
@@ -132,7 +132,7 @@ class Runner:
         )
 
     def _enter(self, handler: Prepared, claim: Claim, started: float) -> JSON:
-        run = CurrentRun(claim, lambda said: self._tell(claim, said), self._books)
+        run = CurrentRun(claim, self._tell, self._books)
         self.working = Working(claim, run, started, handler.timeout)
         leave = enter_run(run)
         try:
@@ -140,9 +140,8 @@ class Runner:
                 return self._call(handler, claim)
             finally:
                 # However it ended: how far it came says most where it failed.
-                untold = run.take_untold()
-                if untold is not None:
-                    self._tell(claim, untold)
+                if run.has_word:
+                    self._tell(run, False)
         finally:
             leave()
             self.working = None
@@ -214,13 +213,13 @@ class Runner:
             self._handlers[name] = handler
         return handler
 
-    def _tell(self, claim: Claim, said: tuple[float, str | None] | None) -> None:
+    def _tell(self, run: CurrentRun, beat: bool) -> None:
         heard: SimpleQueue[None] = SimpleQueue()
-        self._mailbox.put(Told(claim, said, heard))
+        self._mailbox.put(Told(run, beat, heard))
         try:
             heard.get(timeout=HEARD_WITHIN)
         except Exception:
-            logger.debug("run %d: the keeper is busy; progress will be written later", claim.id)
+            logger.debug("run %d: the keeper is busy; progress will be written later", run.id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from .state import State
 from .store import Claims, Renewal
 from .types import Claim, Outcome
 
-#: Leases are renewed this many times in their length.
+#: Leases are renewed this many times in their length; and in the age that an unhealthy tick has.
 BEATS = 4
 #: How often the watch looks for cancels and lost leases while a run is long, in seconds.
 WATCH = 1.0
@@ -66,9 +66,8 @@ class Warden:
             self._beat_at = time.monotonic()
             return None
         now = time.monotonic()
-        lease = self._state.settings.lease
-        if now - self._beat_at >= lease / BEATS:
-            renewal = claims.renew(held.values(), lease)
+        if self.beating:
+            renewal = claims.renew(held.values(), self._state.settings.lease)
             self._beat_at = self._look_at = now
             return renewal
         if self._working_for() > WATCH and now - self._look_at >= WATCH:
@@ -82,8 +81,10 @@ class Warden:
 
     @property
     def beating(self) -> bool:
-        """Whether a heartbeat is due."""
-        return time.monotonic() - self._beat_at >= self._state.settings.lease / BEATS
+        """Whether a heartbeat is due: for the leases, and for the tick's own health."""
+        settings = self._state.settings
+        shortest = min(settings.lease, settings.health_tick_age)
+        return time.monotonic() - self._beat_at >= shortest / BEATS
 
     def cancel(self, claim: Claim) -> None:
         """Interrupt *claim*'s handler: an operator cancelled it."""

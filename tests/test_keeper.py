@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -19,8 +20,9 @@ from flask_cronjobs import context as context_module
 from flask_cronjobs import keeper as keeper_module
 from flask_cronjobs import runner as runner_module
 from flask_cronjobs.keeper import Keeper
-from flask_cronjobs.models import JobEffect, JobRun
+from flask_cronjobs.models import JobEffect, JobRun, JobTick
 from flask_cronjobs.options import WorkOptions
+from flask_cronjobs.signals import run_succeeded
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import Bookkeeping, Claims, connection
 from flask_cronjobs.tick import TickOptions, tick
@@ -123,7 +125,7 @@ class TestProgress:
         def slow(self: Claims, claim: Any, fraction: float, message: str | None) -> bool:
             assert all_told.wait(60)
             written.append(fraction)
-            if len(written) == 4:
+            if fraction == 0.4:
                 all_written.set()
             return write(self, claim, fraction, message)
 
@@ -138,8 +140,64 @@ class TestProgress:
 
         tells.using(commit=True).enqueue()
         assert jobs.tick().succeeded == 1
-        assert written == [0.1, 0.2, 0.3, 0.4]
+        assert written == sorted(written)
         assert rows(db, JobRun.progress) == [(0.4,)]
+
+    def test_last_word_is_written_though_the_outcome_came_with_it(
+        self, app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(runner_module, "HEARD_WITHIN", 0.01)
+        busy = threading.Event()
+
+        def hold_up_the_keeper(sender: Flask, outcome: Outcome) -> None:
+            if outcome.job_type == "busy":
+                busy.set()
+                keeper = threading.current_thread()
+                assert isinstance(keeper, Keeper)
+                until = time.monotonic() + 60
+                # Two words, and the outcome.
+                while keeper._hand._mailbox.qsize() < 3 and time.monotonic() < until:
+                    time.sleep(0.01)
+
+        # The first is claimed alone; the other two together.
+        jobs.task(name="first", priority=2)(lambda: None)
+        jobs.task(name="busy", priority=1)(lambda: None)
+
+        @jobs.task
+        def tells() -> None:
+            assert busy.wait(60)
+            current_run.progress(0.1)
+            current_run.progress(0.9, "page 9 of 10")
+
+        for name in ("first", "busy", "tells"):
+            jobs.get(name).using(commit=True).enqueue()
+        with run_succeeded.connected_to(hold_up_the_keeper, app):
+            assert jobs.tick().succeeded == 3
+        assert rows(db, JobRun.progress, JobRun.progress_message)[2] == (0.9, "page 9 of 10")
+
+    @pytest.mark.parametrize("part", ["before_cursor_execute", "after_cursor_execute"])
+    @on_postgresql
+    def test_last_word_is_written_though_the_connection_broke(
+        self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, part: str
+    ) -> None:
+        monkeypatch.setattr(keeper_module, "PATIENCE", 0.0)
+        broken: list[str] = []
+
+        def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+            if "SET progress" in statement and len(broken) < 2:
+                broken.append(statement)
+                raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+        event.listen(db.engine, part, lose)
+
+        @jobs.task(retry=False)
+        def tells() -> None:
+            current_run.progress(0.9)
+
+        tells.using(commit=True).enqueue()
+        assert jobs.tick().succeeded == 1
+        assert len(broken) == 2
+        assert rows(db, JobRun.status, JobRun.progress) == [("succeeded", 0.9)]
 
     @pytest.mark.parametrize("status", ["succeeded", "dead"])
     def test_last_word_is_written_when_the_handler_ends(
@@ -220,6 +278,29 @@ def test_output_that_fails_of_what_is_taken_back_or_skipped_harms_no_run(
     report = tick(state_of(), TickOptions(on_outcome=fail_to_print, on_slot=fail_to_print))
     assert (report.reclaimed, report.skipped > 0) == (1, True)
     assert ("it", "succeeded") in rows(db, JobRun.job_type, JobRun.status)
+
+
+def test_tick_is_seen_as_often_as_its_health_asks_however_long_the_lease(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    settings = state_of(app).settings
+    object.__setattr__(settings, "lease", 86400.0)
+    object.__setattr__(settings, "health_tick_age", 1.0)
+    seen: list[bool] = []
+
+    @jobs.task
+    def waits_to_be_seen() -> None:
+        until = time.monotonic() + 30
+        while not any(seen) and time.monotonic() < until:
+            db.session.rollback()
+            (tick,) = db.session.scalars(select(JobTick))
+            seen.append(tick.seen_at > tick.started_at + timedelta(seconds=0.1))
+            db.session.rollback()
+            time.sleep(0.02)
+
+    waits_to_be_seen.using(commit=True).enqueue()
+    assert jobs.tick().succeeded == 1
+    assert any(seen)
 
 
 @on_sqlite
