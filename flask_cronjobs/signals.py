@@ -4,6 +4,7 @@ The sender is the Flask app, whose context is pushed for each receiver. Receiver
 arguments: ``claim`` (`types.Claim`) for the starts, ``outcome`` (`types.Outcome`) for the ends,
 ``slot`` (`types.RecordedSlot`) for a skipped slot, ``report`` (`types.TickReport`) for a tick.
 
+Receivers of a run's start are called in the handler's thread, and its timeout ends them as well.
 Receivers of a run's end are called in the keeper's thread: a slow one holds up its heartbeats.
 """
 
