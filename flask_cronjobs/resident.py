@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from .herald import Herald
 from .listener import Listener
+from .log import worker_name
 from .options import WorkOptions
 from .state import State
 from .store import Bookkeeping, TickRow, Ticks
 from .tick import TickOptions, begin, prune, upkeep
 from .types import TickReport
-from .worker import worker_name
 from .workers import run_workers
 
 #: How long a worker that begins waits for its listener to know whether it can hear, in seconds.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from datetime import datetime
 from . import crashpoints, signals
 from .announce import pass_on
 from .errors import CronJobsError, DatabaseTrouble, TaskError
-from .log import logger
+from .log import log_run, logger
 from .schedule import Schedule
 from .slots import plan_slots
 from .state import State
@@ -183,12 +184,12 @@ def _announce_slot(
     state: State, slot: RecordedSlot, on_slot: Callable[[RecordedSlot], None] | None
 ) -> None:
     if slot.skipped:
-        logger.warning(
-            "skipped: task %s, %d slot(s) up to %s: %s",
-            slot.job_type,
-            slot.skipped,
-            slot.at.isoformat(),
-            slot.reason,
+        why = f"{slot.skipped} slot(s) up to {slot.at.isoformat()}: {slot.reason}"
+        log_run(
+            logging.WARNING, "skipped", task=slot.job_type, run_id=slot.run_id, attempt=0, why=why
         )
         signals.send(signals.slot_skipped, state.app, slot=slot)
+    else:
+        why = f"slot of {slot.at.isoformat()}"
+        log_run(logging.INFO, "queued", task=slot.job_type, run_id=slot.run_id, attempt=0, why=why)
     pass_on(on_slot, slot)

@@ -33,7 +33,8 @@ run_dead: NamedSignal = _signals.signal("run-dead")
 """A run was given up; ``outcome``."""
 
 run_cancelled: NamedSignal = _signals.signal("run-cancelled")
-"""A run was cancelled or discarded while it ran; ``outcome``."""
+"""A run was cancelled, waiting or at work, or discarded by its handler; ``outcome``, whose token is
+empty if nobody held the run."""
 
 lease_lost: NamedSignal = _signals.signal("lease-lost")
 """An outcome was dropped, since the run's lease had gone to another worker; ``outcome``."""

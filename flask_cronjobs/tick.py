@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import signals
-from .log import logger
+from .log import logger, worker_name
 from .options import WorkOptions
 from .ping import ping
 from .reclaim import reclaim
@@ -22,7 +22,6 @@ from .scheduling import enqueue_slots
 from .state import State
 from .store import Bookkeeping, Claims, Definitions, TickRow, Ticks
 from .types import Outcome, RecordedSlot, TickReport
-from .worker import worker_name
 from .workers import run_workers
 
 #: A host whose clock is further off than this, in seconds, is warned of.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import threading
 from collections import Counter
 from collections.abc import Generator
@@ -28,11 +26,6 @@ from .warden import Warden
 PASSED_ON: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
 #: What stops a worker.
 STOPPING = (signal.SIGTERM, signal.SIGINT, PASSED_ON)
-
-
-def worker_name() -> str:
-    """This process's name, at the head of its tokens: ``host:pid``."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Counter[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -19,12 +20,13 @@ from flask_cronjobs import (
     SetupError,
     StateConflict,
     admin,
+    run_cancelled,
 )
 from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.report import RunFilter
 from flask_cronjobs.state import State, state_of
-from flask_cronjobs.types import Status
+from flask_cronjobs.types import Outcome, Status
 from tests.rows import Rows, ago
 
 
@@ -204,9 +206,10 @@ def test_many_that_were_stopped_midway_are_logged_with_who_and_how_many(
     many = getattr(admin, f"{verb}_many")
     with pytest.raises(SystemExit):
         many(state, RunFilter(status=status, task="a\nb"), "ada", stop)
-    begun, ended = (record.getMessage() for record in caplog.records)
+    begun, *each, ended = (record.getMessage() for record in caplog.records)
     assert "by ada: 5 runs of" in begun
     assert f"status='{status}', task='a\\nb'" in begun
+    assert len(each) == 4
     assert ended.endswith("by ada: 4 runs")
 
 
@@ -430,10 +433,45 @@ def test_every_action_is_logged_with_who(
     admin.prune(state, actor="ada")
     admin.effect_done(state, "e", "ada")
     lines = [record.getMessage() for record in caplog.records if record.name == "flask_cronjobs"]
-    assert len(lines) == 11  # Of many, when it begins and when it ends.
+    assert len(lines) == 13  # Of many: when it begins, for each of them, and when it ends.
     assert all("by ada" in line for line in lines)
     assert "hush" not in " ".join(lines)
-    assert f"run {dead} of send" in lines[0]
+    assert lines[0].startswith(f"retried by ada: task send, run {dead}, attempt 1, worker ")
+
+
+def test_change_by_an_operator_has_the_fields_of_any_other(
+    state: State, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flask_cronjobs")
+    ids = [rows.run("queued"), rows.run("failed")]
+    admin.cancel_many(state, ids, "ada")
+    lines = [vars(record) for record in caplog.records if hasattr(record, "cronjobs_run_id")]
+    assert [(line["cronjobs_run_id"], line["cronjobs_attempt"]) for line in lines] == [
+        (ids[0], 0),
+        (ids[1], 1),
+    ]
+    for line in lines:
+        assert (line["cronjobs_task"], line["cronjobs_actor"]) == ("send", "ada")
+        assert line["cronjobs_event"] == "cancelled"
+        assert line["cronjobs_worker"].endswith(f":{os.getpid()}")
+        assert line["cronjobs_ms"] == 0
+
+
+def test_waiting_run_that_is_cancelled_is_told_and_one_at_work_is_not_yet(
+    app: Flask, state: State, rows: Rows
+) -> None:
+    told: list[Outcome] = []
+
+    def receive(sender: Flask, outcome: Outcome) -> None:
+        told.append(outcome)
+
+    waiting, working = rows.run("queued"), rows.run("running")
+    with run_cancelled.connected_to(receive, app):
+        admin.cancel(state, waiting, "ada")
+        admin.cancel(state, working, "ada")
+    assert [(each.id, each.kind, each.error) for each in told] == [
+        (waiting, "cancelled", "cancelled by ada")
+    ]
 
 
 # Beside an open transaction of the caller's

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import update
 
 from flask_cronjobs import CronJobs, Discard, Retry, current_run, signals
-from flask_cronjobs.models import JobRun
+from flask_cronjobs.models import JobDefinition, JobRun
+from tests.rows import ago
 
 ONE_TRY = Retry(max_attempts=1)
 
@@ -140,6 +143,24 @@ class TestSignals:
 
 
 class TestLog:
+    def test_slots_are_lines_with_the_same_fields(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "flask_cronjobs")
+        jobs.task(name="daily", schedule="@daily")(lambda: None)
+        jobs.tick()
+        caplog.clear()
+        db.session.execute(update(JobDefinition).values(next_run_at=ago(3 * 86400)))
+        db.session.commit()
+        jobs.tick()
+        lines = [vars(record) for record in caplog.records][:2]
+        assert [line["cronjobs_event"] for line in lines] == ["skipped", "queued"]
+        assert [line["levelname"] for line in lines] == ["WARNING", "INFO"]
+        for line in lines:
+            assert (line["cronjobs_task"], line["cronjobs_attempt"]) == ("daily", 0)
+            assert line["cronjobs_worker"].endswith(f":{os.getpid()}")
+            assert db.session.get(JobRun, line["cronjobs_run_id"]) is not None
+
     def test_each_change_is_a_line_with_the_same_facts_as_fields(
         self, jobs: CronJobs, caplog: pytest.LogCaptureFixture
     ) -> None:

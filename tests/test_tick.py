@@ -154,6 +154,7 @@ class TestOutput:
         set_back(app, db, timedelta(minutes=5))
         done = tick()
         assert "skipped    minutely  " in done.stdout
+        assert done.stderr == "", "what is printed is not logged there as well"
         assert "missed: no tick ran in time" in done.stdout
         assert "succeeded  minutely" in done.stdout
 

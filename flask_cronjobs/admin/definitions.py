@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from .. import report
 from ..checks import did_you_mean
 from ..errors import NotFound, UnknownTask
+from ..log import log_run
 from ..payload import check_payload
 from ..schedule import Schedule
 from ..state import State
 from ..store import Bookkeeping, Definitions
 from ..store.operator import Operator
+from ..text import one_line
 from ..types import DefinitionRow, DefinitionSpec
 from .log import SOMEBODY, log_action
 
@@ -71,7 +74,10 @@ def run_now(
         if values is None:
             raise _no_name(state, name) if tasks else _no_definition(state, name)
         run_id = Operator(books).insert(values)
-    log_action("ran now", f"{name} as run {run_id}", actor, run_id=run_id)
+    log_run(
+        logging.INFO, "ran now", task=values["job_type"], run_id=run_id, attempt=0,
+        why=one_line(name), actor=actor,
+    )  # fmt: skip
     return run_id
 
 

@@ -13,7 +13,7 @@ from ..state import State
 from ..store import Bookkeeping
 from ..store.operator import Change, Operator
 from ..types import Status
-from .log import SOMEBODY, log_action
+from .log import SOMEBODY, announce_changes, log_action
 
 #: Told how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
@@ -59,7 +59,7 @@ def retry(state: State, run_id: int, actor: str = SOMEBODY) -> Change:
         changes = operator.retry([run_id])
         if not changes:
             raise _refusal(run_id, operator.status_of(run_id), _NO_RETRY)
-    log_action("retried", f"run {run_id} of {changes[0].task}", actor, run_id=run_id)
+    announce_changes(state, "retried", changes, actor)
     return changes[0]
 
 
@@ -72,10 +72,11 @@ def cancel(state: State, run_id: int, actor: str = SOMEBODY) -> Change:
     """
     with Bookkeeping(state.engine) as books:
         operator = Operator(books)
-        changes = operator.cancel([run_id], _cancelled_by(actor))
+        why = _cancelled_by(actor)
+        changes = operator.cancel([run_id], why)
         if not changes:
             raise _refusal(run_id, operator.status_of(run_id), _NO_CANCEL)
-    log_action("cancelled", f"run {run_id} of {changes[0].task}", actor, run_id=run_id)
+    announce_changes(state, "cancelled", changes, actor, why)
     return changes[0]
 
 
@@ -96,7 +97,7 @@ def retry_many(
     result = _in_batches(
         state,
         some,
-        lambda operator, batch: operator.retry(batch),
+        lambda operator, batch: announce_changes(state, "retried", operator.retry(batch), actor),
         progress,
         lambda changed: log_action("retried", plural(changed, "run"), actor),
     )
@@ -116,11 +117,15 @@ def cancel_many(
     """
     ids = cancellable_ids(state, which) if isinstance(which, RunFilter) else which
     some, why = ids[:most], _cancelled_by(actor)
+
+    def change(operator: Operator, batch: Sequence[int]) -> Sequence[Change]:
+        return announce_changes(state, "cancelled", operator.cancel(batch, why), actor, why)
+
     log_action("cancelling", _described(which, some), actor)
     result = _in_batches(
         state,
         some,
-        lambda operator, batch: operator.cancel(batch, why),
+        change,
         progress,
         lambda changed: log_action("cancelled", plural(changed, "run"), actor),
     )
@@ -199,7 +204,7 @@ def _described(which: RunFilter | Sequence[int], ids: Sequence[int]) -> str:
 def _in_batches(
     state: State,
     ids: Sequence[int],
-    change: Callable[[Operator, Sequence[int]], list[Change]],
+    change: Callable[[Operator, Sequence[int]], Sequence[Change]],
     progress: Progress | None,
     ended: Callable[[int], None],
 ) -> BulkResult:

@@ -32,11 +32,12 @@ CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A run that was changed, and its status now."""
+    """A run that was changed, its status now, and how many attempts it has had."""
 
     run_id: int
     task: str
     status: Status
+    attempts: int = 0
 
 
 class Operator:
@@ -64,7 +65,7 @@ class Operator:
                 ),
                 updated_at=database_now(),
             )
-            .returning(JobRun.id, JobRun.job_type, JobRun.status)
+            .returning(JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts)
         )
         return self._changes(statement)
 
@@ -86,7 +87,7 @@ class Operator:
                 cancel_requested_at=case((running, asked), else_=JobRun.cancel_requested_at),
                 updated_at=database_now(),
             )
-            .returning(JobRun.id, JobRun.job_type, JobRun.status)
+            .returning(JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts)
         )
         return self._changes(statement)
 
@@ -138,7 +139,7 @@ class Operator:
 
     def _changes(self, statement: Any) -> list[Change]:
         rows = self._books.rows(statement.execution_options(synchronize_session=False))
-        return [Change(row.id, row.job_type, row.status) for row in rows]
+        return [Change(row.id, row.job_type, row.status, row.attempts) for row in rows]
 
 
 def doubtful(now: datetime | ColumnElement[datetime]) -> ColumnElement[bool]:

@@ -255,7 +255,7 @@ def test_each_action_is_logged_with_who(
         post(f"/jobs/definitions/{verb}", name="nightly")
     post("/jobs/dead/retry", task="remind", error_type="ValueError")
     named = [record for record in caplog.records if hasattr(record, "cronjobs_actor")]
-    assert len(named) == 7
+    assert len(named) == 8
     assert {record.cronjobs_actor for record in named} == {"ada"}
 
 
