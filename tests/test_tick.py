@@ -253,6 +253,7 @@ class TestOptions:
     ) -> None:
         assert tick("--dry-run").output == "nothing is due; nothing is to come\n"
         jobs.task(name="yearly", schedule="0 7 1 1 *")(lambda: None)
+        assert "; a tick finds the schedules" in tick("--dry-run").output
         tick()
         assert "nothing is due; next: " in tick("--dry-run").output
         assert "-01-01 07:00:00 UTC (in " in tick("--dry-run").output

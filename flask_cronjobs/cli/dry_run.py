@@ -28,7 +28,11 @@ def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
     if found.expired:
         click.echo(f"would reclaim  {plural(found.expired, 'run')} whose worker was lost")
     if found == Due((), (), 0):
-        then = f"next: {moment(soon)} ({since(now, soon)})" if soon else "nothing is to come"
+        then = "nothing is to come"
+        if soon is not None:
+            then = f"next: {moment(soon)} ({since(now, soon)})"
+        elif state.registry.declarations:
+            then = "a tick finds the schedules that the code declares"
         click.echo(f"nothing is due; {then}")
 
 
