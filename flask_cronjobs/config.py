@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, cast
 
@@ -13,6 +14,8 @@ from .errors import ConfigError, ScheduleError
 PREFIX = "CRONJOBS_"
 MINUTE = 60.0
 DAY = 86400.0
+#: The tokens of RFC 6750; werkzeug reads others as something else.
+_BEARER = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 @dataclass(frozen=True)
@@ -62,16 +65,20 @@ class Settings:
     url_prefix: str | None = "/jobs"
     """``CRONJOBS_URL_PREFIX``: where the pages are mounted; ``None``: nowhere."""
 
-    tick_token: str | None = None
+    tick_token: str | None = field(default=None, repr=False)
     """``CRONJOBS_TICK_TOKEN``: the bearer token of ``POST <prefix>/tick``; ``None``: no such
     page."""
 
-    ping_url: str | None = None
+    ping_url: str | None = field(default=None, repr=False)
     """``CRONJOBS_PING_URL``: fetched after each tick, for an outside monitor that notices
     silence."""
 
-    redact: tuple[str, ...] = ("password", "passwd", "secret", "token", "authorization", "api_key")
-    """``CRONJOBS_REDACT``: payload keys whose values no page shows; part of a key is enough."""
+    redact: tuple[str, ...] = (
+        *("password", "passwd", "passphrase", "pwd", "secret", "token", "authorization"),
+        *("credential", "cookie", "session", "jwt", "api_key", "access_key", "private_key"),
+    )
+    """``CRONJOBS_REDACT``: payload keys whose values no page shows; part of a key is enough, in any
+    case, with ``-`` or ``_`` or without."""
 
     show_payload: bool = False
     """``CRONJOBS_SHOW_PAYLOAD``: whether pages show payloads, results and stacks at all."""
@@ -135,10 +142,11 @@ def _prefix(key: str, value: Any) -> str | None:
 def _token(key: str, value: Any) -> str | None:
     if value is None:
         return None
-    if not isinstance(value, str) or len(value) < 16 or not value.isascii():
+    if not isinstance(value, str) or len(value) < 16 or not _BEARER.fullmatch(value):
         # The value itself stays out of the message: it is a secret.
         raise ConfigError(
-            f"{key} is too short or no text. Give 16 ASCII characters or more, or None."
+            f"{key} is too short, or no text that a bearer header can carry. Give 16 or more of "
+            "A-Z a-z 0-9 - . _ ~ + / (with = at the end alone), or None."
         )
     return value
 
@@ -147,7 +155,10 @@ def _url(key: str, value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not value.startswith(("http://", "https://")):
-        raise _refuse(key, value, "a URL that starts with http:// or https://, or None")
+        # Nor is this in the message: who knows the URL can speak for the app.
+        raise ConfigError(
+            f"{key} is no such URL. Give one that starts with http:// or https://, or None."
+        )
     return value
 
 
@@ -156,7 +167,7 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Collection):
         raise _refuse(key, cast("object", value), wanted)
     names = cast("Collection[object]", value)
-    if not all(isinstance(name, str) and name for name in names):
+    if not all(isinstance(name, str) and name.strip("-_ ") for name in names):
         raise _refuse(key, names, wanted)
     return tuple(str(name).lower() for name in names)
 

@@ -30,6 +30,7 @@ from .errors import (
     SetupError,
 )
 from .log import logger
+from .options import is_key
 from .own_lock import session_holds_lock
 from .results import kept_result
 from .state import State
@@ -83,8 +84,12 @@ def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T 
 
 
 def _check(key: object, in_doubt: object) -> None:
-    if not isinstance(key, str) or not 0 < len(key) <= 500 or "\0" in key:
-        raise ValueError(f"once: the key is {key!r}. Give a text of 1 to 500 characters.")
+    if not is_key(key, 500) or str(key).isspace():
+        # Others would forge lines of a log, and could not be settled by a form.
+        raise ValueError(
+            f"once: the key is {key!r}. Give a text of 1 to 500 printable characters, no line "
+            "break among them."
+        )
     if in_doubt not in ("skip", "redo", "raise"):
         raise ValueError(f"once: in_doubt is {in_doubt!r}. Write 'skip', 'redo' or 'raise'.")
 

@@ -72,7 +72,8 @@ class CronJobs(Verbs):
             )
         settings = read_settings(app.config)
         db = _database(app)
-        authorize, actor = authorize or self._authorize, actor or self._actor
+        authorize = self._authorize if authorize is None else authorize
+        actor = self._actor if actor is None else actor
         _check_callables(authorize, actor)
         state = State(app, db, settings, self._registry, authorize, actor)
         lend_tables(db.metadata, state.engine.dialect.name)

@@ -6,11 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from werkzeug.datastructures import Authorization
 
 from flask_cronjobs import ConfigError
 from flask_cronjobs.config import Settings, read_settings
 
-TOKEN = "sixteen characters and more"
+TOKEN = "sixteen-characters~and.more_+/=="
 
 
 def test_nothing_given_is_the_defaults() -> None:
@@ -78,10 +79,18 @@ def test_value_is_read(name: str, value: Any, kept: Any) -> None:
         ("URL_PREFIX", "/jobs/"),
         ("TICK_TOKEN", "short"),
         ("TICK_TOKEN", "é" * 20),
+        ("TICK_TOKEN", "k=vvvvvvvvvvvvvvvv"),
+        ("TICK_TOKEN", "spaces and as long as is wanted"),
+        ("TICK_TOKEN", " " * 20),
+        ("TICK_TOKEN", "read-from-a-file-as-it-is\n"),
+        ("TICK_TOKEN", "with,commas,and;semicolons"),
+        ("TICK_TOKEN", "=" * 20),
+        ("TICK_TOKEN", b"bytes-are-no-text-here"),
         ("PING_URL", "ftp://example.com"),
         ("PING_URL", "example.com"),
         ("REDACT", "password"),
         ("REDACT", [""]),
+        ("REDACT", ["-_ "]),
         ("REDACT", [1]),
         ("REDACT", 5),
         ("SHOW_PAYLOAD", 1),
@@ -93,10 +102,21 @@ def test_value_that_cannot_be_right_is_refused_by_name(name: str, value: Any) ->
         read_settings({f"CRONJOBS_{name}": value})
 
 
-def test_refused_token_is_not_in_the_message() -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("TICK_TOKEN", "hunter2"), ("PING_URL", "monitor.example/hunter2")]
+)
+def test_refused_secret_is_not_in_the_message(name: str, value: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        read_settings({"CRONJOBS_TICK_TOKEN": "hunter2"})
+        read_settings({f"CRONJOBS_{name}": value})
     assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("token", [TOKEN, "0123456789abcdef", "abcdefghijklmno="])
+def test_every_token_that_is_taken_arrives_in_a_header(token: str) -> None:
+    read_settings({"CRONJOBS_TICK_TOKEN": token})
+    given = Authorization.from_header(f"Bearer {token}")
+    assert given is not None
+    assert given.token == token
 
 
 def test_name_that_does_not_exist_is_refused_and_the_others_listed() -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from flask_cronjobs import ConfigError, CronJobs, SetupError
 from flask_cronjobs.models import JobRun
+from flask_cronjobs.state import state_of
 
 
 def an_app(folder: Path, name: str = "one", **config: Any) -> tuple[Flask, SQLAlchemy]:
@@ -70,6 +71,55 @@ def test_authorize_or_actor_that_is_no_function_is_refused(tmp_path: Path, name:
         CronJobs(app, **wrong)
     with pytest.raises(SetupError, match=f"^{name} is True. Give a function"):
         CronJobs(**wrong).init_app(app)
+
+
+class Refusal:
+    """A callable that is false, as an empty collection of rights may be."""
+
+    def __call__(self, action: str = "") -> Any:
+        return action == "never"
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_what_an_app_is_given_goes_before_the_instance_even_if_it_is_false(tmp_path: Path) -> None:
+    app, db = an_app(tmp_path)
+    authorize, actor = Refusal(), Refusal()
+    jobs = CronJobs(authorize=lambda action: True, actor=lambda: "instance")
+    jobs.init_app(app, authorize=authorize, actor=actor)
+    state = state_of(app)
+    assert state.authorize is authorize
+    assert state.actor is actor
+    assert app.test_client().get("/jobs/").status_code == 403
+    close(app, db)
+
+
+def test_secrets_of_the_settings_are_in_no_repr(tmp_path: Path) -> None:
+    token, url = "a-token-of-some-length", "https://monitor.example/hidden-uuid"
+    app, db = an_app(tmp_path, CRONJOBS_TICK_TOKEN=token, CRONJOBS_PING_URL=url)
+    CronJobs(app)
+    assert state_of(app).settings.tick_token == token
+    assert token not in repr(state_of(app))
+    assert "hidden-uuid" not in repr(state_of(app))
+    close(app, db)
+
+
+def test_a_tick_prints_nothing_that_a_terminal_would_obey(tmp_path: Path) -> None:
+    app, db = an_app(tmp_path)
+    jobs = CronJobs(app)
+
+    @jobs.task(retry=1)
+    def fail() -> None:
+        raise ValueError("\x1b[2J\x9b2J\u202egone")
+
+    with app.app_context():
+        db.create_all()
+        jobs.enqueue("fail", commit=True)
+    printed = app.test_cli_runner().invoke(args=["jobs", "tick"], color=True).output
+    assert "ValueError:" in printed
+    assert all(line.isprintable() for line in printed.splitlines())
+    close(app, db)
 
 
 def test_bad_value_fails_at_initialization_and_leaves_no_trace(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, event
 
 from flask_cronjobs import CronJobs, SetupError, TablesMissing, report
+from flask_cronjobs.config import Settings
 from flask_cronjobs.report import Count, RunFilter, redacted
 from flask_cronjobs.report.words import ago as ago_words
 from flask_cronjobs.report.words import duration, late, plural
@@ -494,6 +495,39 @@ def test_redaction_leaves_its_argument_alone() -> None:
     payload: Any = {"token": "abc", "ok": [1, None, True]}
     assert redacted(payload, ("token",)) == {"token": "***", "ok": [1, None, True]}
     assert payload["token"] == "abc"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["password", "PASSWORD", "user_password", "passwd", "pwd", "passphrase", "apiKey", "api-key",
+     "X-Api-Key", "api key", "private_key", "privateKey", "AWS_ACCESS_KEY_ID", "credentials",
+     "Set-Cookie", "session_id", "jwt", "client_secret", "refreshToken", "Authorization"],
+)  # fmt: skip
+def test_by_default_no_name_of_a_secret_shows_its_value(name: str) -> None:
+    names = Settings().redact
+    assert redacted({name: "s3cret"}, names) == {name: "***"}
+    assert redacted({name: {"a": ["s3cret"]}}, names) == {name: "***"}
+    for label in ("name", "Key"):
+        pair: Any = {label: name, "value": "s3cret", "a": 1}
+        assert redacted([pair], names) == [{label: name, "value": "***", "a": 1}]
+
+
+def test_what_is_no_secret_is_shown() -> None:
+    payload: Any = {"name": "ada", "value": "x", "key": 1, "monkey": [None, True, 2.5], "": ""}
+    assert redacted(payload, Settings().redact) == payload
+
+
+@pytest.mark.parametrize("names", [("Api-Key",), ("api_key",), ("API KEY",)])
+def test_names_to_redact_are_the_same_however_they_are_written(names: tuple[str, ...]) -> None:
+    assert redacted({"xApiKey": 1, "b": 2}, names) == {"xApiKey": "***", "b": 2}
+
+
+def test_credentials_within_texts_are_redacted() -> None:
+    payload: Any = {"dsn": "postgresql://ada:s3cret@db/shop", "json": '{"password": "s3cret"}'}
+    assert redacted(payload, ()) == {
+        "dsn": "postgresql://***@db/shop",
+        "json": '{"password": ***}',
+    }
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from flask.cli import with_appcontext
 from ..errors import CronJobsError
 from ..log import LOST, logger
 from ..state import state_of
+from ..text import one_line
 from ..tick import TickOptions, tick
 from ..types import Outcome, RecordedSlot, TickReport
 
@@ -73,7 +74,8 @@ class Printer:
         if self.as_json:
             self.runs.append(_run(outcome))
             return
-        why = f"  {outcome.error_type}: {_first_line(outcome.error)}" if outcome.error else ""
+        error = f"{outcome.error_type}: {_first_line(outcome.error or '')}"
+        why = f"  {one_line(error)}" if outcome.error else ""
         click.echo(
             f"{outcome.kind:<9}  {outcome.job_type}  run {outcome.id}  attempt {outcome.attempt}  "
             f"{outcome.seconds * 1000:.0f} ms{why}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..text import strip_credentials
 from ..types import JSON
 
 HIDDEN = "***"
@@ -11,22 +12,43 @@ HIDDEN = "***"
 DEPTH = 32
 
 
-def redacted(value: JSON, names: Sequence[str], depth: int = DEPTH) -> JSON:
+_BETWEEN_WORDS = str.maketrans("", "", "-_ ")
+
+
+def redacted(value: JSON, names: Sequence[str]) -> JSON:
     """*value* with what stands under a key that contains one of *names* replaced by ``***``.
 
-    :param names: parts of keys, in lower case.
+    So is the ``value`` beside such a name in ``{"name": "password", "value": …}``, and what looks
+    like a credential within a text.
+
+    :param names: parts of keys; case, ``-``, ``_`` and spaces do not matter.
     """
-    if isinstance(value, (dict, list)) and depth <= 0:
+    return _shown(value, [_plain(name) for name in names], DEPTH)
+
+
+def _shown(value: JSON, names: Sequence[str], depth: int) -> JSON:
+    if isinstance(value, str):
+        return strip_credentials(value)
+    if not isinstance(value, (dict, list)):
+        return value
+    if depth <= 0:
         return "…"
-    if isinstance(value, dict):
-        return {key: _member(key, member, names, depth) for key, member in value.items()}
     if isinstance(value, list):
-        return [redacted(member, names, depth - 1) for member in value]
-    return value
+        return [_shown(member, names, depth - 1) for member in value]
+    labels = [member for key, member in value.items() if _plain(key) in ("name", "key")]
+    hidden = [*names, "value"] if any(_is_secret(label, names) for label in labels) else names
+    return {
+        key: HIDDEN if _is_secret(key, hidden) else _shown(member, names, depth - 1)
+        for key, member in value.items()
+    }
 
 
-def _member(key: str, value: JSON, names: Sequence[str], depth: int) -> JSON:
-    lower = key.lower()
-    if any(name in lower for name in names):
-        return HIDDEN
-    return redacted(value, names, depth - 1)
+def _is_secret(name: JSON, names: Sequence[str]) -> bool:
+    if not isinstance(name, str):
+        return False
+    plain = _plain(name)
+    return any(part in plain for part in names)
+
+
+def _plain(name: str) -> str:
+    return name.lower().translate(_BETWEEN_WORDS)

@@ -395,9 +395,9 @@ def test_result_that_is_no_json_is_not_kept_and_the_effect_still_happens_once(
         assert jobs.once("k", lambda: thing) is None
 
 
-@pytest.mark.parametrize("key", ["", "x" * 501, "nul\0", None, 5])
+@pytest.mark.parametrize("key", ["", "x" * 501, "nul\0", "a\nb", "a\x1b[2J", " ", None, 5])
 def test_key_that_cannot_be_kept_is_refused(app: Flask, jobs: CronJobs, key: str) -> None:
-    with app.app_context(), pytest.raises(ValueError, match="1 to 500 characters"):
+    with app.app_context(), pytest.raises(ValueError, match="1 to 500 printable characters"):
         jobs.once(key, lambda: None)
 
 
