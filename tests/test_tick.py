@@ -230,10 +230,10 @@ class TestOptions:
     ) -> None:
         @jobs.task
         def slow() -> None:
-            time.sleep(0.3)
+            time.sleep(2.5)
 
         enqueue(app, slow, 3)
-        done = tick("--budget", "0.1")
+        done = tick("--budget", "2")
         assert done.exit_code == 0
         assert statuses(app, db) == ["succeeded", "queued", "queued"]
 

@@ -16,7 +16,6 @@ from tests.processes import support
 
 APP = jobs_app.__name__
 #: A moment that is over, by either database's reckoning.
-PAST = "2020-01-01 00:00:00.000000"
 
 
 class Site(support.Site):
@@ -36,10 +35,6 @@ class Site(support.Site):
         with self.app.app_context():
             return plain_app.jobs.cancel(run_id).status
 
-    def expire(self) -> None:
-        """Let all leases run out, now."""
-        self.query(f"UPDATE job_runs SET locked_until = '{self.past}' WHERE status = 'running'")
-
     def tick_until_done(self) -> None:
         """Tick here, with all leases run out, until every run has come to its end."""
         live = ("queued", "failed", "running")
@@ -49,11 +44,6 @@ class Site(support.Site):
             if not any(self.statuses().get(status) for status in live):
                 return
         raise AssertionError(f"There are runs left after 20 ticks: {self.statuses()}")
-
-    @property
-    def past(self) -> str:
-        """A moment that is over, as the database writes it."""
-        return PAST + ("+00" if self.on_postgresql else "")
 
 
 @contextmanager

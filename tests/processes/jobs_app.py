@@ -72,6 +72,16 @@ def say(what: str, **more: object) -> None:
         os.close(file)
 
 
+def nap(seconds: float) -> None:
+    """Sleep in short pieces.
+
+    Python heeds a signal that came just before a sleep when the sleep has ended, and not sooner.
+    """
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, 0.05))
+
+
 @jobs.task(retry=AGAIN)
 def note(label: str = "") -> str:
     """Say ``note``, and be done."""
@@ -84,7 +94,7 @@ def sleep(seconds: float, label: str = "") -> None:
     """Say ``begun``, sleep, say ``ended``; if interrupted, say ``interrupted`` and by what."""
     say("begun", label=label)
     try:
-        time.sleep(seconds)
+        nap(seconds)
     except BaseException as error:
         say("interrupted", label=label, by=type(error).__name__)
         raise
@@ -107,7 +117,7 @@ def wait_once(label: str = "", seconds: float = 300.0) -> None:
         say("redone", label=label)
         return
     say("begun", label=label)
-    time.sleep(seconds)
+    nap(seconds)
     say("ended", label=label)
 
 
@@ -118,7 +128,7 @@ def stubborn(seconds: float, label: str = "") -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         try:
-            time.sleep(left)
+            nap(left)
         except BaseException as error:
             say("swallowed", label=label, by=type(error).__name__)
     say("ended", label=label)
@@ -128,7 +138,7 @@ def stubborn(seconds: float, label: str = "") -> None:
 def too_long(seconds: float = 60.0, label: str = "") -> None:
     """Sleep for longer than the task's timeout, which interrupts it."""
     say("begun", label=label)
-    time.sleep(seconds)
+    nap(seconds)
     say("ended", label=label)
 
 
@@ -182,7 +192,7 @@ def effect(key: str, in_doubt: str = "skip", seconds: float = 0.0) -> object:
         return key
 
     result: object = jobs.once(key, do, in_doubt=in_doubt)  # type: ignore[arg-type]
-    time.sleep(seconds)
+    nap(seconds)
     say("ended", key=key)
     return result
 
@@ -193,7 +203,7 @@ def atomic_entry(label: str, seconds: float = 0.0) -> None:
     db.session.add(Entry(label=label, run_id=current_run.id))
     db.session.flush()
     say("begun", label=label)
-    time.sleep(seconds)
+    nap(seconds)
 
 
 @jobs.task(retry=AGAIN)
@@ -208,7 +218,7 @@ def entry(label: str) -> None:
 def one_at_a_time(key: str, seconds: float = 0.02, label: str = "") -> None:
     """Say ``begun``, sleep, say ``ended``; one of a key at a time."""
     say("begun", key=key, label=label)
-    time.sleep(seconds)
+    nap(seconds)
     say("ended", key=key, label=label)
 
 

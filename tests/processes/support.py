@@ -29,6 +29,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 #: How long anything that is bound to come may take on a busy machine, in seconds.
 PATIENCE = 60.0
+PAST = "2020-01-01 00:00:00.000000"
 #: Short leases and graces, so that what waits for one waits briefly.
 QUICK: Mapping[str, Any] = {"CRONJOBS_LEASE": 2, "CRONJOBS_SHUTDOWN_GRACE": 1}
 
@@ -227,6 +228,15 @@ class Site:
     def wait_for_status(self, run_id: int, *statuses: str) -> None:
         """Wait until a run has one of *statuses*."""
         wait_until(lambda: self.run(run_id).status in statuses)
+
+    @property
+    def past(self) -> str:
+        """A moment that is over, as the database writes it."""
+        return PAST + ("+00" if self.on_postgresql else "")
+
+    def expire(self) -> None:
+        """Let all leases run out, now."""
+        self.query(f"UPDATE job_runs SET locked_until = '{self.past}' WHERE status = 'running'")
 
     def wait_for_expiry(self, run_id: int) -> None:
         """Wait until the lease of a running run has run out, by the database's clock."""

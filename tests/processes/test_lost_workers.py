@@ -67,11 +67,12 @@ def test_run_that_kills_every_worker_ends_dead_and_its_neighbors_succeed(site: S
 
 def test_frozen_worker_s_late_write_is_refused(site: Site) -> None:
     gate = site.folder / "gate"
+    site.config["CRONJOBS_LEASE"] = 60  # However slow this machine, shorter than its watchdog.
     run = site.enqueue("wait_for", {"path": str(gate)})
     zombie = site.start_tick(env={"JOBS_APP_LOG_LEVEL": "INFO"})
     site.wait_for("begun")
     zombie.send(signal.SIGSTOP)
-    site.wait_for_expiry(run)
+    site.expire()
     gate.touch()
 
     assert site.run_tick().returncode == 0
@@ -90,11 +91,11 @@ def test_frozen_worker_s_late_write_is_refused(site: Site) -> None:
 
 def test_frozen_worker_s_late_failure_is_refused(site: Site) -> None:
     run = site.enqueue("too_long", {"seconds": 60})
-    site.config["CRONJOBS_SHUTDOWN_GRACE"] = 60
+    site.config |= {"CRONJOBS_SHUTDOWN_GRACE": 60, "CRONJOBS_LEASE": 60}
     zombie = site.start_tick(env={"JOBS_APP_LOG_LEVEL": "INFO"})
     site.wait_for("begun")
     zombie.send(signal.SIGSTOP)
-    site.wait_for_expiry(run)
+    site.expire()
     site.query("UPDATE job_runs SET max_attempts = 2")
 
     assert site.run_tick().returncode == 0  # Reclaims, tries again, times out: dead.
@@ -109,6 +110,7 @@ def test_frozen_worker_s_late_failure_is_refused(site: Site) -> None:
 
 def test_frozen_worker_begins_nothing_that_it_had_claimed_and_lost(site: Site) -> None:
     gate = site.folder / "gate"
+    site.config["CRONJOBS_LEASE"] = 6  # Its watchdog burns for three.
     ids = site.enqueue_many("note", [{}] * 200)
     holder = site.enqueue("wait_for", {"path": str(gate)}, priority=1)
     zombie = site.start_tick()
