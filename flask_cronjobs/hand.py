@@ -43,6 +43,11 @@ class Hand:
         return bool(self.held or self.outcomes)
 
     @property
+    def idle(self) -> bool:
+        """Whether all that is held has come to its outcome."""
+        return self.held.keys() <= {outcome.id for outcome in self.outcomes}
+
+    @property
     def waiting(self) -> int:
         """How many claims the runner has not begun."""
         return self._inbox.qsize()

@@ -127,7 +127,7 @@ class Keeper(threading.Thread):
     def _wanted(self) -> int:
         if self._closed() or self._runner_is_long() or self._resting():
             return 0
-        wanted = self._pace.wanted(self._hand.waiting)
+        wanted = self._pace.wanted(self._hand.waiting, self._hand.idle)
         most = self._options.max_runs
         return wanted if most is None else min(wanted, most - self._claimed)
 
@@ -150,9 +150,7 @@ class Keeper(threading.Thread):
             outcomes = list(self._hand.outcomes)
             if outcomes:
                 crashpoints.reach("before-finalize")
-            finished = {outcome.id for outcome in outcomes}
-            alone = self._hand.held.keys() <= finished
-            exchange = self._ledger.exchange(outcomes, wanted, alone)
+            exchange = self._ledger.exchange(outcomes, wanted, alone=self._hand.idle)
         except DatabaseTrouble as trouble:
             self._bear(trouble)
             return

@@ -28,14 +28,17 @@ class Pace:
         batch = sum(seconds) / len(seconds)
         self._mean = batch if self._mean is None else self._mean + WEIGHT * (batch - self._mean)
 
-    def wanted(self, ahead: int) -> int:
+    def wanted(self, ahead: int, idle: bool) -> int:
         """How many to claim when *ahead* runs wait already.
 
         Nothing until half of what is wanted is gone, so that claims stay worth their statement.
-        Before the first outcome a single one: nothing is known of it yet.
+        Behind a long run, or a first one, of which nothing is known, none: another worker can have
+        them.
+
+        :param idle: whether the worker has nothing to do.
         """
-        if self._mean is None:
-            return 1 if ahead == 0 else 0
+        if self._mean is None or self._mean > LONG:
+            return 1 if idle else 0
         target = max(1, min(MOST, int(AHEAD / max(self._mean, 1e-6))))
         return target - ahead if ahead <= target // 2 else 0
 
