@@ -202,7 +202,8 @@ class _Crew:
         if well:
             return False
         logger.error("The worker process %d ended before its time", child.pid)
-        hopeless = os.waitstatus_to_exitcode(status) == HOPELESS
+        # Of one that a handler ended the status says nothing.
+        hopeless = child.orderly and os.waitstatus_to_exitcode(status) == HOPELESS
         if self._options.upkeep is not None and not hopeless and not self._stopping:
             return True
         if child.error is not None:

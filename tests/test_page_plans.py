@@ -17,7 +17,7 @@ from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.state import State, state_of
 from tests.rows import Rows
 
-FEW, MANY = 1_000, 30_000
+FEW, MANY = 1_000, 15_000
 
 REPORTS: dict[str, Callable[[State], object]] = {
     "health": report.verdict,

@@ -50,16 +50,16 @@ def site(postgresql_url: str, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def hosts(libfaketime: str) -> list[dict[str, str]]:
-    """The environments of three hosts: one right, one ahead, one behind."""
+    """The environments of two hosts: one whose clock is ahead, and one whose is behind."""
     faked = {"LD_PRELOAD": libfaketime, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-    return [{}, *({**faked, "FAKETIME": f"{skew:+d}s"} for skew in (SKEW, -SKEW))]
+    return [{**faked, "FAKETIME": f"{skew:+d}s"} for skew in (SKEW, -SKEW)]
 
 
 def test_nothing_is_early_late_or_twice_where_hosts_clocks_are_wrong_and_they_are_warned(
     site: Site, hosts: list[dict[str, str]]
 ) -> None:
     """By less than what their clocks are off, each thing here is not due yet, or is just due."""
-    _, ahead, _ = hosts
+    ahead, _ = hosts
     held = site.enqueue("note")
     site.query(
         "UPDATE job_runs SET status = 'running', attempts = 1, locked_by = 'other:1:token',"
@@ -86,16 +86,15 @@ def test_nothing_is_early_late_or_twice_where_hosts_clocks_are_wrong_and_they_ar
     make_slots_due(site)
     site.enqueue_many("note", [{}] * 5)
     ticks = [site.start_tick(env=host) for host in hosts]
-    assert [tick.wait().returncode for tick in ticks] == [0, 0, 0]
+    assert [tick.wait().returncode for tick in ticks] == [0, 0]
     assert site.query("SELECT id FROM job_runs WHERE scheduled_for > clock_timestamp()") == []
     assert site.query(soon) == []
     said = Counter((line["name"], line["slot"]) for line in site.trace("slot"))
     assert len({name for name, _ in said}) == 5
     assert set(said.values()) == {1}
     assert len(site.trace("note")) == 5
-    right, forward, backward = [tick.errors for tick in ticks]
-    assert "clock" not in right
+    forward, backward = [tick.errors for tick in ticks]
     assert re.search(r"This host's clock is [89]\d s ahead of the database's", forward)
     assert re.search(r"This host's clock is [89]\d s behind the database's", backward)
     rows = site.query("SELECT clock_offset FROM job_ticks")
-    assert {round(row.clock_offset, -1) for row in rows} == {0, SKEW, -SKEW}
+    assert {round(row.clock_offset, -1) for row in rows} == {SKEW, -SKEW}

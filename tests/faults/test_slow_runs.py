@@ -21,7 +21,7 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @on_sqlite
 def test_ticks_that_cron_starts_beside_slow_runs_do_not_pile_up(site: Site) -> None:
     """Each takes what it can begin within the budget, and goes when its own run has ended."""
-    site.config |= {"CRONJOBS_TICK_BUDGET": 2, "CRONJOBS_LEASE": 600}
+    site.config |= {"CRONJOBS_TICK_BUDGET": 1.5, "CRONJOBS_LEASE": 600}
     gates = [site.folder / f"gate-{number}" for number in range(2)]
     slow = [site.enqueue("wait_for", {"path": str(gate)}, priority=1) for gate in gates]
     left = site.enqueue("note")
@@ -31,7 +31,7 @@ def test_ticks_that_cron_starts_beside_slow_runs_do_not_pile_up(site: Site) -> N
         site.wait_for("begun", number + 1)
     over = (
         "SELECT count(*) AS number FROM job_ticks"
-        " WHERE started_at <= strftime('%Y-%m-%d %H:%M:%f', 'now', '-2.2 seconds')"
+        " WHERE started_at <= strftime('%Y-%m-%d %H:%M:%f', 'now', '-1.6 seconds')"
     )
     wait_until(lambda: site.query(over)[0].number == 2)
     for tick, gate in zip(ticks, gates, strict=True):
@@ -92,7 +92,7 @@ def test_run_whose_regular_expression_starves_the_heartbeat_is_not_taken_away(
 ) -> None:
     """It holds the interpreter's lock, so nothing else in its process gets on meanwhile."""
     del site.config["CRONJOBS_LEASE"]
-    run_id = site.enqueue("backtrack", {"seconds": 0.5})
+    run_id = site.enqueue("backtrack", {"seconds": 0.25})
     tick = site.start_tick()
     site.wait_for("begun")
     while not site.trace("ended"):
