@@ -14,6 +14,9 @@ from .retry import check_attempts, check_retry
 #: The longest timeout of a task, in seconds.
 MAX_TIMEOUT = 30 * 86400.0
 
+#: Of how many names, and of how many characters of each, one that was mistyped is compared to.
+_COMPARED, _HEAD = 1000, 60
+
 
 def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> None:
     """Check what a task is declared with.
@@ -111,7 +114,9 @@ def check_name(name: object, what: str) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A sentence that offers the names in *known* that are close to *name*, or lists them."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=3)
+    # By their heads, and not by all of thousands: a comparison takes the square of their length.
+    heads = {each[:_HEAD]: each for each in reversed(known[:_COMPARED])}
+    close = [heads[head] for head in difflib.get_close_matches(name[:_HEAD], heads, n=3)]
     if close:
         return f" Did you mean {' or '.join(map(repr, close))}?"
     if not known:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date
 from typing import Any
 
@@ -11,6 +11,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, PayloadError, TablesMissing, TaskError
+from flask_cronjobs.checks import did_you_mean
 from flask_cronjobs.errors import UnknownTask
 
 
@@ -131,3 +132,20 @@ def test_run_shows_what_it_is(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> Non
         assert repr(run) == "<JobRun 1 handler queued>"
         db.session.commit()
         assert repr(run) == "<JobRun ? ? ?>"
+
+
+def test_a_name_is_compared_to_so_many_names_and_so_much_of_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Anyone who may act can post names of any length, and definitions may be thousands."""
+    compared: list[int] = []
+
+    def spy(word: str, possibilities: Iterable[str], n: int = 3) -> list[str]:
+        compared.extend(len(word) * len(each) for each in possibilities)
+        return list(possibilities)[:n]
+
+    monkeypatch.setattr("difflib.get_close_matches", spy)
+    said = did_you_mean("x" * 10_000, [f"{number:05} {'x' * 500}" for number in range(9_000)])
+    assert len(compared) <= 1_000
+    assert max(compared) <= 60 * 60
+    assert f"'00999 {'x' * 500}'" in said

@@ -10,7 +10,7 @@ import pytest
 from flask_cronjobs.report import Bucket, RunFilter
 from flask_cronjobs.web import present
 from flask_cronjobs.web.chart import HEIGHT, chart
-from flask_cronjobs.web.query import BadQuery, filter_args, run_filter
+from flask_cronjobs.web.query import BadQuery, filter_args, run_filter, text
 
 NOW = datetime(2026, 11, 20, 12, 6, 3, tzinfo=timezone.utc)
 
@@ -132,3 +132,9 @@ def test_every_number_of_the_chart_can_be_an_attribute() -> None:
         for block in bar.blocks:
             assert re.fullmatch(r"\d+(\.\d+)?", str(block.y))
             assert re.fullmatch(r"\d+(\.\d+)?", str(block.height))
+
+
+@pytest.mark.parametrize("value", ["a\0", "\ud800", "x" * 501])
+def test_a_text_that_no_database_takes_is_refused(value: str) -> None:
+    with pytest.raises(BadQuery, match="task is to be a text"):
+        text({"task": value}, "task")
