@@ -44,7 +44,8 @@ def test_run_of_a_killed_worker_is_left_alone_while_its_lease_holds(site: Site) 
 
     later = site.run_tick()
 
-    assert (later.returncode, later.stdout, later.stderr) == (0, "", "")
+    # A slot may have come meanwhile, and with it runs of others.
+    assert (later.returncode, later.stderr, "wait_once" in later.stdout) == (0, "", False)
     assert (site.run(run).status, site.run(run).attempts) == ("running", 1)
     assert site.trace("redone") == []
 
