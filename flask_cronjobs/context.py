@@ -42,7 +42,7 @@ class CurrentRun:
     ) -> None:
         self.claim = claim
         self.books = books
-        self.thread = threading.get_ident()
+        self.thread: int = threading.get_ident()
         self._tell = tell
         self._told_at = float("-inf")
         # The last word alone. The handler puts it here and the keeper takes it, each in one step.

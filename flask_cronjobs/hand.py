@@ -33,7 +33,7 @@ class Hand:
         self.outcomes: list[Outcome] = []
         self.told: list[Told] = []
         self.words: dict[int, tuple[Claim, Word]] = {}
-        self.woken = False
+        self.woken: bool = False
         self._inbox = inbox
         self._mailbox = mailbox
 

@@ -19,7 +19,7 @@ class Ledger:
     """
 
     def __init__(self, claims: Claims, state: State, options: WorkOptions) -> None:
-        self.dry = False
+        self.dry: bool = False
         self._claims = claims
         self._options = options
         self._lease = state.settings.lease

@@ -32,8 +32,8 @@ class Listener(threading.Thread):
 
     def __init__(self, engine: Engine, wake: Callable[[], None]) -> None:
         super().__init__(name="cronjobs-listener", daemon=True)
-        self.listening = False
-        self.settled = threading.Event()
+        self.listening: bool = False
+        self.settled: threading.Event = threading.Event()
         self._engine = engine
         self._wake = wake
         self._stopped = threading.Event()

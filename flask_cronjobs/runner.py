@@ -76,7 +76,7 @@ class Runner:
     ) -> None:
         self.working: Working | None = None
         self.interrupted: BaseException | None = None
-        self.left = False
+        self.left: bool = False
         self._keyboard = keyboard
         self._state = state
         self._app = state.app
