@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, cast
 
-from .cron import parse_zone
 from .errors import ConfigError, ScheduleError
+from .schedule.cron_text import parse_zone
 
 PREFIX = "CRONJOBS_"
 MINUTE = 60.0

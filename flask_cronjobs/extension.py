@@ -14,8 +14,8 @@ from .config import read_settings
 from .enqueueing import watch_commits
 from .errors import SetupError
 from .handlers import Declaration, Registry
-from .lending import lend_tables
 from .models import JobRun
+from .models.copies import lend_tables
 from .options import TaskOptions
 from .retry import Retry, RetryCallable
 from .state import EXTENSION, Actor, Authorize, State, state_of

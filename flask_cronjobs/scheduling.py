@@ -13,7 +13,7 @@ from .announce import pass_on
 from .errors import CronJobsError, DatabaseTrouble, TaskError
 from .log import log_run, logger
 from .schedule import Schedule
-from .slots import plan_slots
+from .schedule.slots import plan_slots
 from .state import State
 from .store import Bookkeeping, Definitions
 from .store.definitions import BATCH

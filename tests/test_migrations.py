@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, inspect, text
 
-from flask_cronjobs.models import Base
+from flask_cronjobs.models.tables import Base
 
 APP = """
 import os

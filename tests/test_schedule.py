@@ -12,9 +12,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from flask_cronjobs import schedule as schedule_module
 from flask_cronjobs.errors import CronJobsError, ScheduleError
 from flask_cronjobs.schedule import Schedule
+from flask_cronjobs.schedule import schedule as schedule_module
 
 UTC = timezone.utc
 EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -229,8 +229,8 @@ def test_machine_without_a_tz_database_has_utc_and_says_what_to_install(monkeypa
     def missing(name: str) -> None:
         raise LookupError(name)
 
-    monkeypatch.setattr("flask_cronjobs.cron.ZoneInfo", missing)
-    monkeypatch.setattr("flask_cronjobs.cron.available_timezones", set)
+    monkeypatch.setattr("flask_cronjobs.schedule.cron_text.ZoneInfo", missing)
+    monkeypatch.setattr("flask_cronjobs.schedule.cron_text.available_timezones", set)
     assert Schedule("@daily", "UTC").next_after(at("2026-01-01T12:00")) == at("2026-01-02")
     with pytest.raises(ScheduleError, match="pip install tzdata"):
         Schedule("@daily", "Europe/Berlin")
@@ -526,7 +526,7 @@ def test_schedule_survives_copy_and_pickle(zone):
 
 def test_declaring_a_schedule_imports_no_croniter():
     code = (
-        "import sys; from flask_cronjobs.schedule import Schedule;"
+        "import sys; from flask_cronjobs.schedule.schedule import Schedule;"
         "Schedule('0 7 * * 1-5', 'Europe/Berlin'); sys.exit('croniter' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

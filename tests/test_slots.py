@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flask_cronjobs import Schedule
-from flask_cronjobs.slots import CATCHUP_CAP, plan_slots
+from flask_cronjobs.schedule.slots import CATCHUP_CAP, plan_slots
 from flask_cronjobs.types import Catchup, Slot, SlotPlan
 
 EVERY_MINUTE = Schedule("* * * * *")

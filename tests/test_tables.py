@@ -14,15 +14,9 @@ from sqlalchemy.exc import IntegrityError, StatementError
 from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.lending import lend_tables
-from flask_cronjobs.models import (
-    Base,
-    JobDefinition,
-    JobEffect,
-    JobFailure,
-    JobRun,
-    JobTick,
-)
+from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun, JobTick
+from flask_cronjobs.models.copies import lend_tables
+from flask_cronjobs.models.tables import Base
 from flask_cronjobs.store import create_tables
 
 NAMES = {"job_definitions", "job_runs", "job_failures", "job_effects", "job_ticks"}

@@ -11,8 +11,8 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import ConfigError, CronJobs
-from flask_cronjobs import cron as cron_module
 from flask_cronjobs.config import read_settings
+from flask_cronjobs.schedule import cron_text as cron_module
 
 
 @pytest.fixture(autouse=True)

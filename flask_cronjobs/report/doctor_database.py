@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Inspector, Table, inspect, text
 from sqlalchemy.pool import QueuePool
 
-from ..models import Base
+from ..models.tables import Base
 from ..store.notify import is_pooled
 from ..store.trouble import name_of
 from .findings import Finding

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, and_, func, or_, select, text
 
-from ..models import FREE, KEYED, RUNNING, SCHEDULED
+from ..models.tables import FREE, KEYED, RUNNING, SCHEDULED
 from .reader import DEFINITIONS, RUNS, Reader, Source, reading
 
 #: How many rows of a kind are looked through.

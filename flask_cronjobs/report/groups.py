@@ -17,7 +17,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from ..models import DEAD, FREE, KEYED, OPEN_EFFECT
+from ..models.tables import DEAD, FREE, KEYED, OPEN_EFFECT
 from ..store.operator import doubtful
 from .health import capped, count_of
 from .reader import EFFECTS, RUNS, TICKS, Reader, Source, reading

@@ -8,7 +8,7 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, ScalarSelect, func, literal, select, text, union_all
 
 from ..config import Settings
-from ..models import DEAD, FREE, KEYED, RUNNING
+from ..models.tables import DEAD, FREE, KEYED, RUNNING
 from .reader import RUNS, TICKS, Query, Reader, Source, reading
 from .views import Count, Figures, HealthWord, Verdict
 from .words import ago, duration

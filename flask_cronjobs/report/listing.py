@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, or_, select, text, union_all
 
-from ..models import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
+from ..models.tables import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
 from .health import capped, count_of, waiting
 from .reader import DEFINITIONS, FAILURES, RUNS, Query, Reader, Source, readable, reading
 from .redact import redacted

@@ -10,10 +10,10 @@ from typing import Any
 
 from sqlalchemy import Row, select, true
 
-from ..columns import UNREADABLE
-from ..cron import parse_zone
 from ..errors import ScheduleError
+from ..models.columns import UNREADABLE
 from ..schedule import Schedule
+from ..schedule.cron_text import parse_zone
 from .reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading
 from .views import Cell, DefinitionPage, DefinitionView
 

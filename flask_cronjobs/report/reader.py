@@ -11,8 +11,8 @@ from typing import Any, TypeAlias, cast
 from sqlalchemy import JSON, Connection, Executable, Row, Table, case, func, select, type_coerce
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..columns import JSONType
-from ..models import Base
+from ..models.columns import JSONType
+from ..models.tables import Base
 from ..state import State
 from ..store.clock import database_now
 from ..store.connection import refuse_shared_memory

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 
-from ..models import RUNNING
+from ..models.tables import RUNNING
 from .candidates_sql import free, keyed
 from .dialect import Dialect
 

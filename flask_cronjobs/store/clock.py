@@ -9,7 +9,7 @@ from sqlalchemy.sql.expression import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
-from ..columns import UTCDateTime
+from ..models.columns import UTCDateTime
 
 # clock_timestamp() is volatile, so PostgreSQL would not use it as an index condition; wrapped in a
 # scalar subquery it is read once, and the index is used. SQLite's own text for "now" has whole

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import Connection, Row, text
 
-from ..models import RUNNING
+from ..models.tables import RUNNING
 from ..types import JSON
 from .connection import Bookkeeping, Rows, execute
 from .dialect import Dialect

@@ -11,8 +11,8 @@ from sqlalchemy import TextClause, bindparam, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, scoped_session
 
-from ..columns import UTCDateTime
 from ..models import JobRun
+from ..models.columns import UTCDateTime
 from ..types import JSON
 from .dialect import Dialect, dialect_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Engine, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..models import Base
+from ..models.tables import Base
 from .connection import refuse_shared_memory
 from .dialect import dialect_of
 from .trouble import explain

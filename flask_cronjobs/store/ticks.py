@@ -8,7 +8,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 
-from ..models import DEAD, DONE, JobEffect, JobFailure, JobRun, JobTick
+from ..models import JobEffect, JobFailure, JobRun, JobTick
+from ..models.tables import DEAD, DONE
 from ..types import TickReport
 from .clock import database_now
 from .connection import Bookkeeping

@@ -13,14 +13,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import (
-    CronJobs,
-    EffectInDoubt,
-    Retry,
-    SetupError,
-    TickReport,
-    current_run,
-)
+from flask_cronjobs import CronJobs, EffectInDoubt, Retry, SetupError, TickReport, current_run
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
 from flask_cronjobs.types import InDoubt
 from tests.faults.support import Site

@@ -15,7 +15,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.routing import Rule
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.models import Base
+from flask_cronjobs.models.tables import Base
 from flask_cronjobs.web.routes import RIGHTS, ROUTES
 
 from .conftest import OWN

@@ -24,8 +24,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from ..types import JSON, STATUSES, TERMINAL
 from .columns import BigId, JSONType, UTCDateTime
-from .types import JSON, STATUSES, TERMINAL
 
 
 def _sql_list(values: tuple[str, ...]) -> str:

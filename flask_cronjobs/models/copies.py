@@ -11,7 +11,7 @@ from sqlalchemy import JSON, DateTime, MetaData, Table
 from sqlalchemy.dialects.postgresql import JSONB
 
 from .columns import UTCDateTime
-from .models import Base
+from .tables import Base
 
 
 def lend_tables(metadata: MetaData, dialect_name: str) -> None:

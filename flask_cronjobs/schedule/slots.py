@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from ..types import Catchup, Slot, SlotPlan
 from .schedule import Schedule
-from .types import Catchup, Slot, SlotPlan
 
 #: How many missed slots ``catchup="all"`` runs at most; older ones are recorded as skipped.
 CATCHUP_CAP = 100

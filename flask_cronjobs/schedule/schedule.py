@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from .cron import Cron, parse_cron, parse_zone
-from .errors import ScheduleError
+from ..errors import ScheduleError
+from .cron_text import Cron, parse_cron, parse_zone
 
 # Instants and wall clock readings are whole seconds; second // DAY is the day's `date.toordinal()`.
 MINUTE, HOUR, DAY = 60, 3_600, 86_400

@@ -13,7 +13,7 @@ from datetime import timezone, tzinfo
 from typing import NoReturn
 from zoneinfo import ZoneInfo, available_timezones
 
-from .errors import ScheduleError
+from ..errors import ScheduleError
 
 MAX_LENGTH = 200
 
