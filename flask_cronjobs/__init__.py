@@ -27,7 +27,7 @@ from .errors import (
     WorkerLost,
 )
 from .extension import CronJobs
-from .retry import Retry
+from .registry.retry import Retry
 from .schedule import Schedule
 from .signals import (
     lease_lost,

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from . import crashpoints
 from .errors import AtomicCommit, LeaseLost
-from .results import kept_result
+from .registry.payload import kept_result
 from .state import State
 from .store.atomic import finalize_in
 from .types import JSON, Claim

@@ -30,9 +30,9 @@ from .errors import (
     SetupError,
 )
 from .log import logger
-from .options import is_key
 from .own_lock import session_holds_lock
-from .results import kept_result
+from .registry.options import is_key
+from .registry.payload import kept_result
 from .state import State
 from .store import Bookkeeping, Effects
 from .types import InDoubt

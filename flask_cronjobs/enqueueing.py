@@ -12,11 +12,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from .errors import TaskError
-from .handlers import Handler
 from .log import logger
 from .models import JobRun
-from .options import EnqueueOptions
-from .payload import check_payload
+from .registry.handler import Handler
+from .registry.options import EnqueueOptions
+from .registry.payload import check_payload
 from .state import State
 from .store.clock import database_now
 from .store.enqueue import insert_run, insert_runs

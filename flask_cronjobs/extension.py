@@ -9,15 +9,15 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
-from .checks import check_task, check_unscheduled
 from .config import read_settings
 from .enqueueing import watch_commits
 from .errors import SetupError
-from .handlers import Declaration, Registry
 from .models import JobRun
 from .models.copies import lend_tables
-from .options import TaskOptions
-from .retry import Retry, RetryCallable
+from .registry.options import TaskOptions
+from .registry.registry import Declaration, Registry
+from .registry.retry import Retry, RetryCallable
+from .registry.validation import check_task, check_unscheduled
 from .state import EXTENSION, Actor, Authorize, State, state_of
 from .tasks import Task
 from .types import Catchup, InDoubt, Overlap

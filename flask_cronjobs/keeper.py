@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 from . import crashpoints
 from .announce import announce, pass_on
+from .engine.worker.options import WorkOptions
 from .errors import DatabaseTrouble
 from .hand import Hand
 from .ledger import Ledger
 from .log import logger
-from .options import WorkOptions
 from .pace import LONG, Pace
 from .runner import Runner
 from .state import State

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .options import WorkOptions
+from .engine.worker.options import WorkOptions
 from .state import State
 from .store import Claims
 from .types import ClaimRequest, Exchange, Outcome

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .errors import Cancelled, Discard, RetryLater, ShuttingDown, TimedOut, WorkerLost
-from .handlers import Handler
 from .log import logger
-from .retry import Retry
+from .registry.handler import Handler
+from .registry.retry import Retry
 from .state import State
 from .text import error_text, stack_text, type_name
 from .types import Claim, Outcome

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from .engine.worker.options import WorkOptions
 from .herald import Herald
 from .listener import Listener
 from .log import worker_name
-from .options import WorkOptions
 from .state import State
 from .store import Bookkeeping, TickRow, Ticks
 from .tick import TickOptions, begin, prune, upkeep

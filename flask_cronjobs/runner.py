@@ -25,7 +25,7 @@ from .errors import PayloadError
 from .fuse import Fuse
 from .log import log_run, logger
 from .outcomes import failure
-from .results import kept_result
+from .registry.payload import kept_result
 from .state import State
 from .store import Bookkeeping
 from .types import JSON, Claim, Outcome

@@ -12,8 +12,8 @@ from sqlalchemy import Engine
 
 from .config import Settings
 from .errors import SetupError
-from .handlers import Registry
 from .pace import Throttle
+from .registry.registry import Registry
 
 #: Asked ``"read"`` or ``"act"`` on every request to the pages; true lets it pass. It may also
 #: return a response, such as a redirect to the login page.

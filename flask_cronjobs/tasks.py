@@ -10,9 +10,10 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from .enqueueing import enqueue_one, enqueue_rows
 from .errors import PayloadError
-from .handlers import Handler, Registry, declaration
 from .models import JobRun
-from .options import EnqueueOptions, TaskOptions
+from .registry.handler import Handler
+from .registry.options import EnqueueOptions, TaskOptions
+from .registry.registry import Registry, declaration
 from .state import state_of
 from .types import Catchup, Overlap
 

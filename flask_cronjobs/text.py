@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+#: Of how many names, and of how many characters of each, one that was mistyped is compared to.
+_COMPARED, _HEAD = 1000, 60
 #: How much of an error message and of a stack is kept, in characters.
 MAX_ERROR = 2_000
 MAX_STACK = 16_000
@@ -124,3 +127,16 @@ def _one_stack(error: BaseException) -> str:
     except BaseException as trouble:
         lines = f"  (the stack could not be read: {type(trouble).__name__})\n"
     return f"Traceback (most recent call last):\n{lines}{type_name(error)}: {error_text(error)}\n"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence that offers the names in *known* that are close to *name*, or lists them."""
+    known = sorted(known)
+    # By their heads, and not by all of thousands: a comparison takes the square of their length.
+    heads = {each[:_HEAD]: each for each in reversed(known[:_COMPARED])}
+    close = [heads[head] for head in difflib.get_close_matches(name[:_HEAD], heads, n=3)]
+    if close:
+        return f" Did you mean {' or '.join(map(repr, close))}?"
+    if not known:
+        return " None is declared: is the module that declares them imported?"
+    return f" There are: {', '.join(known[:20])}."

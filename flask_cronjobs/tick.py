@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import signals
+from .engine.worker.options import WorkOptions
 from .log import logger, worker_name
-from .options import WorkOptions
 from .ping import ping
 from .reclaim import reclaim
 from .scheduling import enqueue_slots

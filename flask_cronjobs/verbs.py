@@ -155,7 +155,7 @@ class Verbs:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON, or too large.
         """
-        from .handlers import declaration
+        from .registry.registry import declaration
 
         state = _writable()
         handler = state.registry.get(task) if isinstance(task, str) else task

@@ -12,10 +12,10 @@ from types import FrameType
 from typing import Any
 
 from .alarm import Alarm
+from .engine.worker.options import WorkOptions
 from .fuse import Fuse
 from .hand import Hand
 from .keeper import Keeper
-from .options import WorkOptions
 from .runner import Runner
 from .state import State
 from .types import Claim

@@ -16,9 +16,9 @@ from types import FrameType
 from typing import Any
 
 from .announce import pass_on
+from .engine.worker.options import WorkOptions
 from .errors import CronJobsError, DatabaseTrouble
 from .log import logger, worker_name
-from .options import WorkOptions
 from .state import State
 from .types import Outcome
 from .worker import STOPPING, work

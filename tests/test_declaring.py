@@ -11,8 +11,8 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, PayloadError, TablesMissing, TaskError
-from flask_cronjobs.checks import did_you_mean
 from flask_cronjobs.errors import UnknownTask
+from flask_cronjobs.text import did_you_mean
 
 
 def handler(user_id: int, day: object = None) -> None:

@@ -12,7 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.options import TaskOptions
+from flask_cronjobs.registry.options import TaskOptions
 from flask_cronjobs.report import doctor_database
 from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.report.findings import Finding

@@ -19,9 +19,9 @@ from flask_cronjobs import CronJobs, DatabaseTrouble, current_run
 from flask_cronjobs import context as context_module
 from flask_cronjobs import keeper as keeper_module
 from flask_cronjobs import runner as runner_module
+from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.keeper import Keeper
 from flask_cronjobs.models import JobEffect, JobRun, JobTick
-from flask_cronjobs.options import WorkOptions
 from flask_cronjobs.signals import run_succeeded
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import Bookkeeping, Claims, connection

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from flask_cronjobs import PayloadError
-from flask_cronjobs.payload import MAX_DEPTH, check_payload
-from flask_cronjobs.results import kept_result
+from flask_cronjobs.registry.payload import MAX_DEPTH, check_payload, kept_result
 
 LIMIT = 64 * 1024
 

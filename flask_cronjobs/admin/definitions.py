@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import report
-from ..checks import did_you_mean
 from ..errors import NotFound, UnknownTask
 from ..log import log_run
-from ..payload import check_payload
+from ..registry.payload import check_payload
 from ..schedule import Schedule
 from ..state import State
 from ..store import Bookkeeping, Definitions
 from ..store.operator import Operator
-from ..text import one_line
+from ..text import did_you_mean, one_line
 from ..types import DefinitionRow, DefinitionSpec
 from .log import SOMEBODY, log_action
 

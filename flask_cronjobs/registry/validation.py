@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import string
 from collections.abc import Callable, Iterable, Mapping
 
-from .errors import TaskError
+from ..errors import TaskError
+from ..text import did_you_mean
 from .options import EnqueueOptions, TaskOptions
 from .retry import check_attempts, check_retry
 
 #: The longest timeout of a task, in seconds.
 MAX_TIMEOUT = 30 * 86400.0
-
-#: Of how many names, and of how many characters of each, one that was mistyped is compared to.
-_COMPARED, _HEAD = 1000, 60
 
 
 def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> None:
@@ -109,19 +106,6 @@ def check_name(name: object, what: str) -> str:
             f"The {what} name is {name!r}. Give a text of 1 to 200 printable characters."
         )
     return name
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence that offers the names in *known* that are close to *name*, or lists them."""
-    known = sorted(known)
-    # By their heads, and not by all of thousands: a comparison takes the square of their length.
-    heads = {each[:_HEAD]: each for each in reversed(known[:_COMPARED])}
-    close = [heads[head] for head in difflib.get_close_matches(name[:_HEAD], heads, n=3)]
-    if close:
-        return f" Did you mean {' or '.join(map(repr, close))}?"
-    if not known:
-        return " None is declared: is the module that declares them imported?"
-    return f" There are: {', '.join(known[:20])}."
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

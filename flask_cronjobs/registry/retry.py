@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-from .errors import MAX_DELAY, TaskError
+from ..errors import MAX_DELAY, TaskError
 
 Backoff: TypeAlias = Literal["exponential", "linear", "quadratic", "fixed"]
 ExceptionTypes: TypeAlias = "type[BaseException] | tuple[type[BaseException], ...]"

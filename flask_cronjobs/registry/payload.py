@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import cast
 
-from .errors import PayloadError
-from .types import JSON
+from ..errors import PayloadError
+from ..log import logger
+from ..types import JSON
 
 #: How deep a payload may be nested. PostgreSQL takes some 6,000 levels; Python's json less.
 MAX_DEPTH = 100
@@ -108,3 +109,17 @@ def _largest(payload: Mapping[str, JSON]) -> str:
 
 def _short(path: str) -> str:
     return path if len(path) <= 120 else f"{path[:60]}…{path[-60:]}"
+
+
+def kept_result(value: object, limit: int, whose: str) -> JSON:
+    """*value* if it is JSON and at most *limit* bytes; None otherwise, with a warning.
+
+    :param whose: what returned it, for the warning.
+    """
+    if value is None:
+        return None
+    try:
+        return check_payload({"result": value}, limit)["result"]
+    except PayloadError:
+        logger.warning("%s: the result is no JSON or too large, so it is not kept", whose)
+        return None

@@ -2,112 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
-from .checks import check_choice, check_name, did_you_mean
-from .config import Settings
-from .errors import TaskError, UnknownTask
-from .options import TaskOptions, is_key
-from .payload import check_keys, check_payload
-from .retry import RetryPolicy, retry_policy
-from .schedule import Schedule
-from .types import JSON, Catchup, DefinitionSpec, Overlap
-
-#: How long a concurrency key may be, in characters: it is part of an index.
-MAX_KEY = 500
-
-
-class Handler:
-    """A function under a task's name: its options, and how a payload calls it.
-
-    :ivar func: the function itself.
-    :ivar name: the task's name, ``job_type`` in a row.
-    """
-
-    def __init__(self, func: Callable[..., Any], name: str, options: TaskOptions) -> None:
-        self.func = func
-        self.name = name
-        self.options = options
-        self._signature = inspect.signature(func)
-
-    def payload(self, *args: object, **kwargs: object) -> dict[str, object]:
-        """The payload that a call with these arguments makes.
-
-        :raises TypeError: the handler does not take them.
-        """
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{self.name}() {error}{self._strangers(kwargs, str(error))}") from None
-        arguments = dict(bound.arguments)
-        for parameter in self._signature.parameters.values():
-            if parameter.kind is parameter.VAR_KEYWORD:
-                arguments |= arguments.pop(parameter.name, {})
-        return arguments
-
-    def _strangers(self, given: Iterable[str], said: str) -> str:
-        """The unknown arguments that *said* leaves out: where one is missing, Python names none."""
-        known = self._signature.parameters
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
-            return ""
-        strange = [repr(name) for name in given if name not in known and repr(name) not in said]
-        return f"; it does not take {', '.join(strange)}" if strange else ""
-
-    def payload_from(self, payload: Mapping[str, object]) -> dict[str, object]:
-        """As `payload`, from a mapping of keyword arguments.
-
-        :raises TypeError: the handler does not take them.
-        :raises PayloadError: *payload* is no mapping with texts for keys.
-        """
-        check_keys(payload)
-        return self.payload(**payload)
-
-    def retry_policy(self, default_attempts: int) -> RetryPolicy:
-        """The task's retry policy; *default_attempts* where it does not say."""
-        return retry_policy(self.options.retry, default_attempts)
-
-    @property
-    def concurrency_limit(self) -> int | None:
-        """How many runs of one concurrency key may run at once; None: no limit."""
-        options = self.options
-        if options.concurrency is None and options.concurrency_key is None:
-            return None
-        return options.concurrency or 1
-
-    def concurrency_key_for(self, payload: Mapping[str, object]) -> str | None:
-        """The concurrency key of a run with *payload*; by default, one for the whole task.
-
-        :raises TaskError: the payload lacks what the key names, or makes a key that cannot be kept.
-        """
-        if self.concurrency_limit is None:
-            return None
-        if self.options.concurrency_key is None:
-            return self.name
-        arguments = {
-            parameter.name: parameter.default
-            for parameter in self._signature.parameters.values()
-            if parameter.default is not parameter.empty
-        }
-        try:
-            key = self.options.concurrency_key.format(**{**arguments, **payload})
-        except (LookupError, AttributeError, TypeError, ValueError) as error:
-            raise TaskError(
-                f"{self._its_key()} cannot be filled in from the payload: {error!r}. Pass what it "
-                "names, or let it name what every payload has."
-            ) from None
-        if not is_key(key, MAX_KEY):
-            raise TaskError(
-                f"{self._its_key()} makes the key {key[:60]!r}, of {len(key):,} characters. It "
-                f"must have 1 to {MAX_KEY} printable ones: let it name an id, or a short code."
-            )
-        return key
-
-    def _its_key(self) -> str:
-        return f"The concurrency_key {self.options.concurrency_key!r} of the task {self.name}"
+from ..config import Settings
+from ..errors import TaskError, UnknownTask
+from ..schedule import Schedule
+from ..text import did_you_mean
+from ..types import JSON, Catchup, DefinitionSpec, Overlap
+from .handler import Handler
+from .payload import check_payload
+from .validation import check_choice, check_name
 
 
 @dataclass(frozen=True)

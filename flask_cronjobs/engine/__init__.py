@@ -1,0 +1,1 @@
+"""What a tick does, from the first statement to the last."""

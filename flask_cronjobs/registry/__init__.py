@@ -1,0 +1,1 @@
+"""What code declares: handlers, their options and their schedules, whatever the app."""
