@@ -18,7 +18,7 @@ from . import crashpoints
 from .errors import AtomicCommit, LeaseLost
 from .registry.payload import kept_result
 from .state import State
-from .store.atomic import finalize_in
+from .store.claims import finalize_in
 from .types import JSON, Claim
 
 

@@ -30,11 +30,11 @@ from .errors import (
     SetupError,
 )
 from .log import logger
-from .own_lock import session_holds_lock
 from .registry.options import is_key
 from .registry.payload import kept_result
 from .state import State
 from .store import Bookkeeping, Effects
+from .store.sqlite_lock import session_holds_lock
 from .types import InDoubt
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ def _in_turn(owner: str, key: str) -> Generator[None]:
 @contextmanager
 def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
     """On SQLite, fail fast and clearly if the caller's own session holds the write lock."""
-    if not session_holds_lock(state):
+    if not session_holds_lock(state.db.session()):
         yield
         return
     patience, books.patience = books.patience, 0.0

@@ -20,8 +20,8 @@ from .registry.payload import check_payload
 from .state import State
 from .store.clock import database_now
 from .store.enqueue import insert_run, insert_runs
+from .store.errors import explain, remedy_for
 from .store.notify import wake_listeners
-from .store.trouble import explain, remedy_for
 from .types import JSON
 
 #: How soon one process wakes resident workers again, in seconds: they look for themselves as often.

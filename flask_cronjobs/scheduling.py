@@ -17,7 +17,7 @@ from .schedule.slots import plan_slots
 from .state import State
 from .store import Bookkeeping, Definitions
 from .store.definitions import BATCH
-from .store.trouble import is_about_the_rows
+from .store.errors import is_about_the_rows
 from .types import DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
 
 

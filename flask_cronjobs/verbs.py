@@ -179,8 +179,8 @@ class Verbs:
 
 
 def _writable() -> State:
-    from .own_lock import refuse_own_lock
+    from .store.sqlite_lock import refuse_own_lock
 
     state = state_of()
-    refuse_own_lock(state)
+    refuse_own_lock(state.db.session(), state.engine)
     return state

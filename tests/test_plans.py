@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from flask_cronjobs.store import Bookkeeping, Claims, create_tables
-from flask_cronjobs.store.claims_sql import claim_statements
-from flask_cronjobs.store.definitions_sql import insert_slots, read_definitions, record_at_once
 from flask_cronjobs.store.dialect import dialect_of
+from flask_cronjobs.store.sql.claims import claim_statements
+from flask_cronjobs.store.sql.definitions import insert_slots, read_definitions, record_at_once
 from flask_cronjobs.types import ClaimRequest
 from tests.postgres import Server
 

@@ -6,7 +6,7 @@ what the row looks like. Every action is logged with who asked for it (*actor*, 
 
 from __future__ import annotations
 
-from ..store.operator import Change
+from ..store.operations import Change
 from .definitions import pause, resume, run_now
 from .runs import (
     BulkResult,

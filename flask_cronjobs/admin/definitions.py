@@ -13,7 +13,7 @@ from ..registry.payload import check_payload
 from ..schedule import Schedule
 from ..state import State
 from ..store import Bookkeeping, Definitions
-from ..store.operator import Operator
+from ..store.operations import Operator
 from ..text import did_you_mean, one_line
 from ..types import DefinitionRow, DefinitionSpec
 from .log import SOMEBODY, log_action

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .. import signals
 from ..log import log_run, logger
 from ..state import State
-from ..store.operator import Change
+from ..store.operations import Change
 from ..text import one_line
 from ..types import Outcome
 

@@ -11,7 +11,7 @@ from ..report import Count, RunFilter
 from ..report.words import plural
 from ..state import State
 from ..store import Bookkeeping
-from ..store.operator import Change, Operator
+from ..store.operations import Change, Operator
 from ..types import Status
 from .log import SOMEBODY, announce_changes, log_action
 

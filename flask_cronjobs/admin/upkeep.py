@@ -10,7 +10,7 @@ from ..report import Verdict
 from ..report.words import plural
 from ..state import State
 from ..store import Bookkeeping, Ticks
-from ..store.operator import Operator
+from ..store.operations import Operator
 from .log import SOMEBODY, log_action
 from .runs import Progress
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ..errors import CronJobsError
 from ..state import State
-from ..store.trouble import name_of
+from ..store.errors import name_of
 from .doctor_database import database, schema, versions
 from .findings import Finding
 from .groups import doubts, orphans, ticks

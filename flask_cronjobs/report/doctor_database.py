@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Inspector, Table, inspect, text
 from sqlalchemy.pool import QueuePool
 
 from ..models.tables import Base
+from ..store.errors import name_of
 from ..store.notify import is_pooled
-from ..store.trouble import name_of
 from .findings import Finding
 from .reader import Reader
 

@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 
 from ..models.tables import DEAD, FREE, KEYED, OPEN_EFFECT
-from ..store.operator import doubtful
+from ..store.operations import doubtful
 from .health import capped, count_of
 from .reader import EFFECTS, RUNS, TICKS, Reader, Source, reading
 from .views import Bucket, Count, DeadGroup, EffectView, Orphan, TickView

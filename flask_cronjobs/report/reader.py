@@ -16,7 +16,7 @@ from ..models.tables import Base
 from ..state import State
 from ..store.clock import database_now
 from ..store.connection import refuse_shared_memory
-from ..store.trouble import explain
+from ..store.errors import explain
 
 RUNS: Table = Base.metadata.tables["job_runs"]
 DEFINITIONS: Table = Base.metadata.tables["job_definitions"]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from .claims import Claims, Expired, Renewal
 from .connection import Bookkeeping
+from .create import create_tables, set_wal
 from .definitions import Definitions
 from .effects import Effects, Mark
 from .enqueue import insert_run, insert_runs
-from .tables import create_tables, set_wal
 from .ticks import TickRow, Ticks
 
 __all__ = [

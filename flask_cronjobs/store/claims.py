@@ -15,12 +15,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, Row, update
+from sqlalchemy.orm import Session
 
+from ..models import JobRun
 from ..text import clean
 from ..types import JSON, Claim, ClaimRequest, Exchange, Outcome
-from .claims_sql import ClaimStatements, claim_statements
+from .clock import database_now
 from .connection import Bookkeeping, Rows
+from .sql.claims import ClaimStatements, claim_statements
 
 _UNKNOWN = datetime.min.replace(tzinfo=timezone.utc)
 
@@ -222,3 +225,25 @@ def _settled_row(outcome: Outcome) -> dict[str, object]:
 
 def _held(claims: Iterable[Claim]) -> str:
     return json.dumps([{"id": claim.id, "token": claim.token} for claim in claims])
+
+
+def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
+    """Write ``succeeded`` in *session*'s transaction if *claim*'s token still holds the run."""
+    statement = (
+        update(JobRun)
+        .where(JobRun.id == claim.id, JobRun.locked_by == claim.token, JobRun.status == "running")
+        .values(
+            status="succeeded",
+            finished_at=database_now(),
+            updated_at=database_now(),
+            result=result,
+            last_error=None,
+            error_type=None,
+            locked_by=None,
+            locked_until=None,
+            concurrency_share=None,
+        )
+        .returning(JobRun.id)
+        .execution_options(synchronize_session=False)
+    )
+    return session.execute(statement).first() is not None

@@ -15,7 +15,7 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from ..errors import DatabaseTrouble, SetupError
 from .dialect import Dialect, dialect_of
-from .trouble import explain, remedy_for
+from .errors import explain, remedy_for
 
 T = TypeVar("T")
 Rows: TypeAlias = "Sequence[Row[Any]]"

@@ -16,7 +16,7 @@ from ..models import JobDefinition
 from ..types import JSON, DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
 from .clock import database_now
 from .connection import Bookkeeping
-from .definitions_sql import (
+from .sql.definitions import (
     COLUMNS,
     SPEC_COLUMNS,
     insert_slots,

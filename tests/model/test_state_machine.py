@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from sqlalchemy import Engine, create_engine, text
 
 from flask_cronjobs.store import Bookkeeping, Claims, Definitions, Ticks, create_tables
-from flask_cronjobs.store.operator import Operator
+from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.types import Claim, ClaimRequest, DefinitionSpec, Outcome, Slot, SlotPlan
 from tests.model.model import TERMINAL, ModelRun
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from flask_cronjobs.store.candidates_sql import FRONT
+from flask_cronjobs.store.sql.candidates import FRONT
 from flask_cronjobs.types import OutcomeKind
 from tests.store.kit import Kit, ago
 

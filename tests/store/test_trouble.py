@@ -9,7 +9,7 @@ from sqlalchemy import create_engine, text
 
 from flask_cronjobs import DatabaseTrouble
 from flask_cronjobs.store import Bookkeeping
-from flask_cronjobs.store.trouble import name_of
+from flask_cronjobs.store.errors import name_of
 
 
 def test_a_database_is_named_without_its_password() -> None:

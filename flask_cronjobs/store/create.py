@@ -8,7 +8,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..models.tables import Base
 from .connection import refuse_shared_memory
 from .dialect import dialect_of
-from .trouble import explain
+from .errors import explain
 
 
 def create_tables(engine: Engine) -> list[str]:

@@ -6,8 +6,8 @@ with ten thousand keys.
 
 from __future__ import annotations
 
-from ..models.tables import FREE, KEYED, RUNNABLE
-from .dialect import Dialect
+from ...models.tables import FREE, KEYED, RUNNABLE
+from ..dialect import Dialect
 
 #: How many runs beyond its limit a claim looks through before it leaves their order and hops.
 FRONT = 100

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from typing import cast
-
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from .errors import DatabaseTrouble, SetupError
-from .state import State
-from .store import Bookkeeping
+from ..errors import DatabaseTrouble, SetupError
+from .connection import Bookkeeping
 
 
-def refuse_own_lock(state: State) -> None:
-    """Fail fast and clearly if the caller's own session holds the write lock.
+def refuse_own_lock(session: Session, engine: Engine) -> None:
+    """Fail fast and clearly if the caller's own *session* holds the write lock.
 
     :raises SetupError: it does; otherwise bookkeeping would wait for it, and give up.
     """
-    if not session_holds_lock(state):
+    if not session_holds_lock(session):
         return
     try:
         # An app may begin its transactions outright, so that one that only reads looks the same.
-        with Bookkeeping(state.engine, patience=0.0) as books:
+        with Bookkeeping(engine, patience=0.0) as books:
             books.transaction(lambda connection: None)
     except DatabaseTrouble as error:
         if not error.transient:
@@ -32,10 +30,9 @@ def refuse_own_lock(state: State) -> None:
         ) from error
 
 
-def session_holds_lock(state: State) -> bool:
-    """Whether the caller's session may hold SQLite's write lock."""
-    session = cast("Session", state.db.session())
-    if state.engine.dialect.name != "sqlite" or not session.in_transaction():
+def session_holds_lock(session: Session) -> bool:
+    """Whether *session* may hold SQLite's write lock."""
+    if session.get_bind().dialect.name != "sqlite" or not session.in_transaction():
         return False
     try:
         connection = session.connection().connection.driver_connection

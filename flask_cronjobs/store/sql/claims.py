@@ -7,9 +7,9 @@ from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 
-from ..models.tables import RUNNING
-from .candidates_sql import free, keyed
-from .dialect import Dialect
+from ...models.tables import RUNNING
+from ..dialect import Dialect
+from .candidates import free, keyed
 
 
 @dataclass(frozen=True)

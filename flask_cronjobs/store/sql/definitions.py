@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from ..models.tables import LIVE, SCHEDULED
-from ..types import DefinitionSpec
-from .dialect import Dialect
+from ...models.tables import LIVE, SCHEDULED
+from ...types import DefinitionSpec
+from ..dialect import Dialect
 
 SPEC_COLUMNS = tuple(field.name for field in fields(DefinitionSpec))
 COLUMNS = ", ".join(("id", *SPEC_COLUMNS, "origin", "paused_at", "next_run_at"))
