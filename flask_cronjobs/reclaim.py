@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from .announce import announce, pass_on
+from .engine.worker.outcomes import failure
 from .errors import DatabaseTrouble, WorkerLost
-from .outcomes import failure
 from .state import State
 from .store import Claims, Expired
 from .types import Claim, Exchange, Outcome

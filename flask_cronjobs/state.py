@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,8 +13,26 @@ from sqlalchemy import Engine
 
 from .config import Settings
 from .errors import SetupError
-from .pace import Throttle
 from .registry.registry import Registry
+
+
+class Throttle:
+    """Keeps something from being done again too soon.
+
+    Any number of threads may share one without a lock: at worst two of them do it at once.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def open(self) -> bool:
+        """Whether it may be done."""
+        return time.monotonic() >= self._until
+
+    def close(self, seconds: float) -> None:
+        """Let it not be done for so long."""
+        self._until = time.monotonic() + seconds
+
 
 #: Asked ``"read"`` or ``"act"`` on every request to the pages; true lets it pass. It may also
 #: return a response, such as a redirect to the login page.

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 import pytest
 
 from flask_cronjobs import Cancelled, TimedOut
-from flask_cronjobs.alarm import Alarm
+from flask_cronjobs.engine.worker.interrupts import Alarm
 from flask_cronjobs.types import Claim
 
 LONG = 60.0

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from flask_cronjobs import fuse as fuse_module
 from flask_cronjobs.config import Settings
-from flask_cronjobs.fuse import LEASES, Fuse
-from flask_cronjobs.warden import MARGIN, Warden
+from flask_cronjobs.engine.worker import watchdog as fuse_module
+from flask_cronjobs.engine.worker.monitor import MARGIN, Warden
+from flask_cronjobs.engine.worker.watchdog import LEASES, Fuse
 
 LEASE = 100.0
 
@@ -84,7 +84,7 @@ def test_fuse_cut_just_when_its_run_ends_is_whole_again(clock: Clock, lit: list[
 def test_fuse_of_a_run_burns_until_some_time_after_its_timeout_and_grace(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, lit: list[float]
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.warden.time", clock)
+    monkeypatch.setattr("flask_cronjobs.engine.worker.monitor.time", clock)
     runner = SimpleNamespace(working=SimpleNamespace(since=clock.now - 3, timeout=10.0))
     state = cast(Any, SimpleNamespace(settings=Settings(lease=LEASE, shutdown_grace=4.0)))
     fuse = Fuse(LEASE, enabled=True)

@@ -15,7 +15,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, Retry, TimedOut, current_run, in_run, signals
-from flask_cronjobs.alarm import Alarm
+from flask_cronjobs.engine.worker.interrupts import Alarm
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun
 from flask_cronjobs.store import Effects
 from flask_cronjobs.types import Claim

@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, TickReport, enqueueing, tick_finished
 from flask_cronjobs import herald as herald_module
-from flask_cronjobs import keeper as keeper_module
 from flask_cronjobs import listener as listener_module
-from flask_cronjobs.keeper import Keeper
+from flask_cronjobs.engine.worker import keeper as keeper_module
+from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobRun, JobTick
 from flask_cronjobs.resident import _Minutes, serve
 from flask_cronjobs.state import state_of

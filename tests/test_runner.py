@@ -15,8 +15,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import func, select, text
 
 from flask_cronjobs import CronJobs, Discard, Retry, RetryLater, signals
+from flask_cronjobs.engine.worker.runner import Runner
 from flask_cronjobs.models import JobFailure, JobRun
-from flask_cronjobs.runner import Runner
 from flask_cronjobs.types import JSON, Claim, Outcome
 
 ONE_TRY = Retry(max_attempts=1)

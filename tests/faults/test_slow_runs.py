@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from flask_cronjobs import warden as warden_module
 from flask_cronjobs.config import Settings
+from flask_cronjobs.engine.worker import monitor as warden_module
+from flask_cronjobs.engine.worker.monitor import Warden
 from flask_cronjobs.store import Renewal
 from flask_cronjobs.types import Claim
-from flask_cronjobs.warden import Warden
 from tests.faults.support import Site
 from tests.processes.support import wait_until
 

@@ -16,7 +16,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event
 
 from flask_cronjobs import CronJobs, TickReport
-from flask_cronjobs.keeper import Keeper
+from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobRun
 from tests.faults.support import Site
 

@@ -15,8 +15,8 @@ from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, TickReport
-from flask_cronjobs import keeper as keeper_module
-from flask_cronjobs.keeper import Keeper
+from flask_cronjobs.engine.worker import keeper as keeper_module
+from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.ping import ping
 from flask_cronjobs.resident import serve

@@ -14,12 +14,12 @@ from typing import cast
 from sqlalchemy import event
 from sqlalchemy.orm import Session, SessionTransaction
 
-from . import crashpoints
-from .errors import AtomicCommit, LeaseLost
-from .registry.payload import kept_result
-from .state import State
-from .store.claims import finalize_in
-from .types import JSON, Claim
+from ... import crashpoints
+from ...errors import AtomicCommit, LeaseLost
+from ...registry.payload import kept_result
+from ...state import State
+from ...store.claims import finalize_in
+from ...types import JSON, Claim
 
 
 def call(

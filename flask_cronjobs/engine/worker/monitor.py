@@ -12,15 +12,15 @@ import time
 from collections.abc import Mapping
 from typing import NoReturn
 
-from .alarm import Alarm
-from .errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
-from .fuse import Fuse
-from .log import logger
+from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
+from ...log import logger
+from ...state import State
+from ...store import Claims, Renewal
+from ...types import Claim, Outcome
+from .interrupts import Alarm
 from .outcomes import failure
 from .runner import Runner, Working
-from .state import State
-from .store import Claims, Renewal
-from .types import Claim, Outcome
+from .watchdog import Fuse
 
 #: Leases are renewed this many times in their length; and in the age that an unhealthy tick has.
 BEATS = 4

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .errors import Cancelled, Discard, RetryLater, ShuttingDown, TimedOut, WorkerLost
-from .log import logger
-from .registry.handler import Handler
-from .registry.retry import Retry
-from .state import State
-from .text import error_text, stack_text, type_name
-from .types import Claim, Outcome
+from ...errors import Cancelled, Discard, RetryLater, ShuttingDown, TimedOut, WorkerLost
+from ...log import logger
+from ...registry.handler import Handler
+from ...registry.retry import Retry
+from ...state import State
+from ...text import error_text, stack_text, type_name
+from ...types import Claim, Outcome
 
 
 def failure(

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from .context import CurrentRun, Word
+from ...context import CurrentRun, Word
+from ...types import Claim, Outcome
 from .runner import Told
-from .types import Claim, Outcome
 
 
 class Hand:

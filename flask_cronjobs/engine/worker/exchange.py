@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .engine.worker.options import WorkOptions
-from .state import State
-from .store import Claims
-from .types import ClaimRequest, Exchange, Outcome
+from ...state import State
+from ...store import Claims
+from ...types import ClaimRequest, Exchange, Outcome
+from .options import WorkOptions
 
 
 class Ledger:

@@ -11,15 +11,15 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
-from .alarm import Alarm
-from .engine.worker.options import WorkOptions
-from .fuse import Fuse
-from .hand import Hand
+from ...state import State
+from ...types import Claim
+from .held_runs import Hand
+from .interrupts import Alarm
 from .keeper import Keeper
+from .monitor import Warden
+from .options import WorkOptions
 from .runner import Runner
-from .state import State
-from .types import Claim
-from .warden import Warden
+from .watchdog import Fuse
 
 #: By what a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole
 #: group: passed on as such it would arrive twice, and the second ends a worker at once.

@@ -16,8 +16,8 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
-from .errors import Interruption, TimedOut
-from .types import Claim
+from ...errors import Interruption, TimedOut
+from ...types import Claim
 
 #: How often a timeout rings until it is heard, in seconds.
 AGAIN = 0.25

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 #: How much work a worker claims ahead, in seconds.
@@ -41,21 +40,3 @@ class Pace:
             return 1 if idle else 0
         target = max(1, min(MOST, int(AHEAD / max(self._mean, 1e-6))))
         return target - ahead if ahead <= target // 2 else 0
-
-
-class Throttle:
-    """Keeps something from being done again too soon.
-
-    Any number of threads may share one without a lock: at worst two of them do it at once.
-    """
-
-    def __init__(self) -> None:
-        self._until = 0.0
-
-    def open(self) -> bool:
-        """Whether it may be done."""
-        return time.monotonic() >= self._until
-
-    def close(self, seconds: float) -> None:
-        """Let it not be done for so long."""
-        self._until = time.monotonic() + seconds

@@ -14,19 +14,19 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from . import crashpoints
-from .announce import announce, pass_on
-from .engine.worker.options import WorkOptions
-from .errors import DatabaseTrouble
-from .hand import Hand
-from .ledger import Ledger
-from .log import logger
-from .pace import LONG, Pace
+from ... import crashpoints
+from ...announce import announce, pass_on
+from ...errors import DatabaseTrouble
+from ...log import logger
+from ...state import State
+from ...store import Bookkeeping, Claims
+from ...types import Exchange, Outcome
+from .exchange import Ledger
+from .held_runs import Hand
+from .monitor import Warden
+from .options import WorkOptions
+from .prefetch import LONG, Pace
 from .runner import Runner
-from .state import State
-from .store import Bookkeeping, Claims
-from .types import Exchange, Outcome
-from .warden import Warden
 
 #: How often a worker that waits for work looks for it, in seconds.
 POLL = 0.25

@@ -18,17 +18,18 @@ from typing import Any
 
 from flask import Flask
 
-from . import atomic, crashpoints, signals
-from .alarm import Alarm
-from .context import CurrentRun, enter_run
-from .errors import PayloadError
-from .fuse import Fuse
-from .log import log_run, logger
+from ... import crashpoints, signals
+from ...context import CurrentRun, enter_run
+from ...errors import PayloadError
+from ...log import log_run, logger
+from ...registry.payload import kept_result
+from ...state import State
+from ...store import Bookkeeping
+from ...types import JSON, Claim, Outcome
+from . import atomic
+from .interrupts import Alarm
 from .outcomes import failure
-from .registry.payload import kept_result
-from .state import State
-from .store import Bookkeeping
-from .types import JSON, Claim, Outcome
+from .watchdog import Fuse
 
 
 @dataclass(frozen=True, slots=True)
