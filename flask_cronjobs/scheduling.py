@@ -10,12 +10,12 @@ from datetime import datetime
 
 from . import crashpoints, signals
 from .announce import pass_on
-from .errors import CronJobsError, DatabaseTrouble, TaskError
+from .errors import CronJobsError, DatabaseTrouble
 from .log import log_run, logger
 from .schedule import Schedule
 from .schedule.slots import plan_slots
 from .state import State
-from .store import Bookkeeping, Definitions
+from .store import Definitions
 from .store.definitions import BATCH
 from .store.errors import is_about_the_rows
 from .types import DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
@@ -73,49 +73,7 @@ def sync(state: State, definitions: Definitions, rows: Sequence[DefinitionRow]) 
         if made < len(missing):
             _complain_of_names(definitions, missing)
 
-
-def add_definition(state: State, spec: DefinitionSpec) -> bool:
-    """Insert or change a definition of the database's own; whether it is new.
-
-    A slot of it that is due is recorded first: it is owed under what the row says still.
-
-    :raises TaskError: code declares a definition of that name.
-    """
-    with Bookkeeping(state.engine) as books:
-        definitions = Definitions(books)
-        while True:
-            row = definitions.find(spec.name)
-            if spec.name in state.registry.declarations or (row and row.origin == "code"):
-                raise TaskError(
-                    f"The definition {spec.name!r} is declared in code. Give this one another name."
-                )
-            if row is None:
-                first = _first_slot(spec, definitions.now())
-                if definitions.declare([(spec, first)], "database"):
-                    return True
-            elif row.due and (plan := _plan(row)) is not None:
-                for slot in definitions.record_slots([plan]):
-                    _announce_slot(state, slot, None)
-            elif definitions.change(row, spec, _first_slot(spec, row.now)):
-                return False
             # Somebody else wrote between, or a slot was recorded: look again.
-
-
-def remove_definition(state: State, name: str) -> bool:
-    """Delete a definition that code does not declare (any more); whether there was one.
-
-    :raises TaskError: this app's code declares it.
-    """
-    with Bookkeeping(state.engine) as books:
-        definitions = Definitions(books)
-        if name in state.registry.declarations:
-            row = definitions.find(name)
-            if row is None or row.origin == "code":
-                raise TaskError(
-                    f"The definition {name!r} is declared in code, so the next tick would make it "
-                    "anew. Remove its schedule from the code, or pause it."
-                )
-        return definitions.remove(name)
 
 
 def _record(

@@ -9,7 +9,7 @@ from .state import State, state_of
 from .types import Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
-    from .admin import Change
+    from .operations import Change
     from .report import Verdict
     from .tasks import Task
 
@@ -54,7 +54,7 @@ class Verbs:
         :raises NotFound: there is no such run.
         :raises StateConflict: its status does not allow it.
         """
-        from .admin import retry
+        from .operations import retry
 
         return retry(_writable(), run_id)
 
@@ -66,7 +66,7 @@ class Verbs:
         :raises NotFound: there is no such run.
         :raises StateConflict: it has ended already.
         """
-        from .admin import cancel
+        from .operations import cancel
 
         return cancel(_writable(), run_id)
 
@@ -76,7 +76,7 @@ class Verbs:
         :param name: the definition's name.
         :raises NotFound: there is none by that name.
         """
-        from .admin import pause
+        from .operations import pause
 
         pause(_writable(), name)
 
@@ -87,7 +87,7 @@ class Verbs:
         :returns: False if it was not paused.
         :raises NotFound: there is none by that name.
         """
-        from .admin import resume
+        from .operations import resume
 
         return resume(_writable(), name)
 
@@ -101,7 +101,7 @@ class Verbs:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .admin import run_now
+        from .operations import run_now
 
         return run_now(_writable(), name, payload)
 
@@ -111,7 +111,7 @@ class Verbs:
         :param dry_run: only count them.
         :returns: how many there were.
         """
-        from .admin import prune
+        from .operations import prune
 
         return prune(_writable(), dry_run)
 
@@ -121,7 +121,7 @@ class Verbs:
         :returns: the verdict: its ``ok`` says so, its ``sentence`` why, its ``age`` how many
             seconds ago the last tick was alive.
         """
-        from .admin import health
+        from .operations import health
 
         return health(state_of())
 
@@ -160,7 +160,7 @@ class Verbs:
         state = _writable()
         handler = state.registry.get(task) if isinstance(task, str) else task
         declared = declaration(handler, schedule, name, payload, timezone, catchup, overlap)
-        from .scheduling import add_definition
+        from .operations.definitions import add_definition
 
         return add_definition(state, declared.spec(state.settings))
 
@@ -173,7 +173,7 @@ class Verbs:
         :returns: False if there was none.
         :raises TaskError: this app's code declares it.
         """
-        from .scheduling import remove_definition
+        from .operations.definitions import remove_definition
 
         return remove_definition(_writable(), name)
 

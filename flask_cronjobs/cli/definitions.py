@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .. import admin, report
+from .. import operations, report
 from ..report import DefinitionView
 from ..report.words import duration
 from ..state import state_of
@@ -39,7 +39,7 @@ def definitions(limit: int, after: str | None, as_json: bool) -> None:
 @click.argument("name")
 def pause(name: str) -> None:
     """Pause a definition: none of its slots is recorded until it is resumed."""
-    admin.pause(state_of(), name, actor())
+    operations.pause(state_of(), name, actor())
     click.echo(f"Paused {name}. To go on: flask jobs admin resume {name}")
 
 
@@ -47,7 +47,7 @@ def pause(name: str) -> None:
 @click.argument("name")
 def resume(name: str) -> None:
     """Resume a definition from its next slot; what passed meanwhile is not made up."""
-    if admin.resume(state_of(), name, actor()):
+    if operations.resume(state_of(), name, actor()):
         click.echo(f"Resumed {name}.")
     else:
         click.echo(f"{name} is not paused.")

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import click
 
-from .. import admin, report
-from ..admin import BulkResult, Change, Progress
+from .. import operations, report
 from ..errors import CronJobsError
+from ..operations import BulkResult, Change, Progress
 from ..report import Attempt, RunFilter, RunPage, RunRow, RunView
 from ..report.words import duration, plural
 from ..state import State, state_of
@@ -56,7 +56,7 @@ def show(run_id: int, as_json: bool) -> None:
     """Show one run: its payload, its attempts with times, workers, errors and stacks."""
     view = report.run(state_of(), run_id)
     if view is None:
-        raise admin.no_run(run_id)
+        raise operations.no_run(run_id)
     if as_json:
         print_json(view)
     else:
@@ -71,10 +71,10 @@ def retry(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
     """Queue runs again: by their ids, or dead ones (or of --status) that a filter finds."""
     state = state_of()
     if _by_id(ids, which):
-        _each(ids, lambda run_id: admin.retry(state, run_id, actor()), "queued again")
+        _each(ids, lambda run_id: operations.retry(state, run_id, actor()), "queued again")
         return
-    found = admin.retriable_ids(state, which)
-    _bulk("Retry", found, yes, lambda some, on: admin.retry_many(state, some, actor(), on))
+    found = operations.retriable_ids(state, which)
+    _bulk("Retry", found, yes, lambda some, on: operations.retry_many(state, some, actor(), on))
 
 
 @_group.command("cancel")
@@ -85,10 +85,10 @@ def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
     """Cancel runs: by their ids, or those not ended (or of --status) that a filter finds."""
     state = state_of()
     if _by_id(ids, which):
-        _each(ids, lambda run_id: admin.cancel(state, run_id, actor()), "cancelled")
+        _each(ids, lambda run_id: operations.cancel(state, run_id, actor()), "cancelled")
         return
-    found = admin.cancellable_ids(state, which)
-    _bulk("Cancel", found, yes, lambda some, on: admin.cancel_many(state, some, actor(), on))
+    found = operations.cancellable_ids(state, which)
+    _bulk("Cancel", found, yes, lambda some, on: operations.cancel_many(state, some, actor(), on))
 
 
 @_group.command("run")
@@ -98,7 +98,7 @@ def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 def run(name: str, payload: dict[str, JSON] | None, as_json: bool) -> None:
     """Queue a run of a definition, or of a task, due now."""
     try:
-        run_id = admin.run_now(state_of(), name, payload, actor())
+        run_id = operations.run_now(state_of(), name, payload, actor())
     except TypeError as error:
         raise click.ClickException(f"{error}. Give its arguments as --payload JSON.") from error
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .. import admin, report
+from .. import operations, report
 from ..report.doctor import Finding, examine
 from ..report.words import plural
 from ..state import state_of
@@ -36,10 +36,10 @@ def effects(
     if done is not None and redo is not None:
         raise click.UsageError("Give --done or --redo, not both.")
     if done is not None:
-        admin.effect_done(state_of(), done, actor())
+        operations.effect_done(state_of(), done, actor())
         click.echo(f"{done}: done, and will not be done again.")
     elif redo is not None:
-        admin.effect_redo(state_of(), redo, actor())
+        operations.effect_redo(state_of(), redo, actor())
         click.echo(f"{redo}: its mark is gone; the next call does it.")
     else:
         _list_effects(everything, limit, before, as_json)
@@ -51,10 +51,10 @@ def effects(
 def prune(dry_run: bool, as_json: bool) -> None:
     """Delete runs that are older than their retention; ticks do so as well, a little each."""
     state = state_of()
-    found = admin.prune(state, dry_run=True)
+    found = operations.prune(state, dry_run=True)
     if not dry_run:
         with progress_bar("Prune", found) as advance:
-            found = admin.prune(state, actor=actor(), progress=advance)
+            found = operations.prune(state, actor=actor(), progress=advance)
     if as_json:
         print_json({"runs": found, "dry_run": dry_run})
     else:

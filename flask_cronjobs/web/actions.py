@@ -11,7 +11,7 @@ from typing import Any
 from flask import request
 from flask.typing import ResponseReturnValue
 
-from .. import admin
+from .. import operations
 from ..errors import CronJobsError, DatabaseTrouble, NotFound, TablesMissing
 from ..log import logger
 from ..report import RunFilter
@@ -30,7 +30,7 @@ def retry(run_id: int) -> ResponseReturnValue:
     """Queue a run again."""
 
     def act() -> str:
-        admin.retry(state_of(), _known(run_id), actor=actor())
+        operations.retry(state_of(), _known(run_id), actor=actor())
         return f"Run {run_id} is queued again. The next tick takes it up."
 
     return _back_with(act, "run", run_id=run_id)
@@ -40,7 +40,7 @@ def cancel(run_id: int) -> ResponseReturnValue:
     """Cancel a run."""
 
     def act() -> str:
-        change = admin.cancel(state_of(), _known(run_id), actor=actor())
+        change = operations.cancel(state_of(), _known(run_id), actor=actor())
         if change.status == "running":
             return f"Run {run_id} was asked to stop. Its worker follows within seconds."
         return f"Run {run_id} is cancelled."
@@ -53,7 +53,7 @@ def run_now() -> ResponseReturnValue:
     name = needed(request.form, "name")
 
     def act() -> str:
-        run_id = admin.run_now(state_of(), name, actor=actor(), tasks=False)
+        run_id = operations.run_now(state_of(), name, actor=actor(), tasks=False)
         return f"Run {run_id} of {name} is queued. The next tick takes it up."
 
     return _back_with(act, "overview", _anchor="definitions")
@@ -64,7 +64,7 @@ def pause() -> ResponseReturnValue:
     name = needed(request.form, "name")
 
     def act() -> str:
-        admin.pause(state_of(), name, actor=actor())
+        operations.pause(state_of(), name, actor=actor())
         return f"{name} is paused. Its slots pass by until it is resumed."
 
     return _back_with(act, "overview", _anchor="definitions")
@@ -75,7 +75,7 @@ def resume() -> ResponseReturnValue:
     name = needed(request.form, "name")
 
     def act() -> str:
-        if admin.resume(state_of(), name, actor=actor()):
+        if operations.resume(state_of(), name, actor=actor()):
             return f"{name} is resumed, from its next slot on."
         return f"{name} was not paused."
 
@@ -92,7 +92,7 @@ def retry_group() -> ResponseReturnValue:
     )
 
     def act() -> str:
-        result = admin.retry_many(state_of(), group, actor=actor(), most=MOST)
+        result = operations.retry_many(state_of(), group, actor=actor(), most=MOST)
         are = "is" if result.changed == 1 else "are"
         said = f"{plural(result.changed, 'run')} of {group.task} {are} queued again."
         if result.left:
@@ -110,7 +110,7 @@ def effect_done() -> ResponseReturnValue:
     key = needed(request.form, "key")
 
     def act() -> str:
-        admin.effect_done(state_of(), key, actor=actor())
+        operations.effect_done(state_of(), key, actor=actor())
         return f"{key} is noted as done. It will not be done again."
 
     return _back_with(act, "effects")
@@ -121,7 +121,7 @@ def effect_redo() -> ResponseReturnValue:
     key = needed(request.form, "key")
 
     def act() -> str:
-        admin.effect_redo(state_of(), key, actor=actor())
+        operations.effect_redo(state_of(), key, actor=actor())
         return f"{key} is free. The next run that wants it does it."
 
     return _back_with(act, "effects")

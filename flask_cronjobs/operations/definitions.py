@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import report
-from ..errors import NotFound, UnknownTask
+from ..errors import NotFound, TaskError, UnknownTask
 from ..log import log_run
 from ..registry.payload import check_payload
 from ..schedule import Schedule
+from ..scheduling import _announce_slot, _first_slot, _plan
 from ..state import State
 from ..store import Bookkeeping, Definitions
 from ..store.operations import Operator
 from ..text import did_you_mean, one_line
 from ..types import DefinitionRow, DefinitionSpec
-from .log import SOMEBODY, log_action
+from .audit import SOMEBODY, log_action
 
 
 def pause(state: State, name: str, actor: str = SOMEBODY) -> None:
@@ -149,3 +150,46 @@ def _no_definition(state: State, name: str) -> NotFound:
 def _no_name(state: State, name: str) -> NotFound:
     names = {*report.definition_names(state), *state.registry.tasks}
     return NotFound(f"No definition and no task is called {name!r}.{did_you_mean(name, names)}")
+
+
+def add_definition(state: State, spec: DefinitionSpec) -> bool:
+    """Insert or change a definition of the database's own; whether it is new.
+
+    A slot of it that is due is recorded first: it is owed under what the row says still.
+
+    :raises TaskError: code declares a definition of that name.
+    """
+    with Bookkeeping(state.engine) as books:
+        definitions = Definitions(books)
+        while True:
+            row = definitions.find(spec.name)
+            if spec.name in state.registry.declarations or (row and row.origin == "code"):
+                raise TaskError(
+                    f"The definition {spec.name!r} is declared in code. Give this one another name."
+                )
+            if row is None:
+                first = _first_slot(spec, definitions.now())
+                if definitions.declare([(spec, first)], "database"):
+                    return True
+            elif row.due and (plan := _plan(row)) is not None:
+                for slot in definitions.record_slots([plan]):
+                    _announce_slot(state, slot, None)
+            elif definitions.change(row, spec, _first_slot(spec, row.now)):
+                return False
+
+
+def remove_definition(state: State, name: str) -> bool:
+    """Delete a definition that code does not declare (any more); whether there was one.
+
+    :raises TaskError: this app's code declares it.
+    """
+    with Bookkeeping(state.engine) as books:
+        definitions = Definitions(books)
+        if name in state.registry.declarations:
+            row = definitions.find(name)
+            if row is None or row.origin == "code":
+                raise TaskError(
+                    f"The definition {name!r} is declared in code, so the next tick would make it "
+                    "anew. Remove its schedule from the code, or pause it."
+                )
+        return definitions.remove(name)

@@ -13,7 +13,7 @@ from ..state import State
 from ..store import Bookkeeping
 from ..store.operations import Change, Operator
 from ..types import Status
-from .log import SOMEBODY, announce_changes, log_action
+from .audit import SOMEBODY, announce_changes, log_action
 
 #: Told how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]

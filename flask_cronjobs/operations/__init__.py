@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..store.operations import Change
 from .definitions import pause, resume, run_now
+from .maintenance import effect_done, effect_redo, health, prune
 from .runs import (
     BulkResult,
     Progress,
@@ -20,7 +21,6 @@ from .runs import (
     retry,
     retry_many,
 )
-from .upkeep import effect_done, effect_redo, health, prune
 
 __all__ = [
     "BulkResult",

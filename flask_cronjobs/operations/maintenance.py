@@ -11,7 +11,7 @@ from ..report.words import plural
 from ..state import State
 from ..store import Bookkeeping, Ticks
 from ..store.operations import Operator
-from .log import SOMEBODY, log_action
+from .audit import SOMEBODY, log_action
 from .runs import Progress
 
 #: For how many seconds one round of pruning goes on, between two steps of a progress bar.
