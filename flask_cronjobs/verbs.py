@@ -41,7 +41,7 @@ class Verbs:
 
         Works in any thread; timeouts, and cancelling a running handler, need the main one.
         """
-        from .tick import TickOptions, tick
+        from .engine.tick import TickOptions, tick
 
         options = TickOptions(budget=budget, max_runs=max_runs, queues=tuple(queues))
         return tick(_writable(), options)

@@ -17,6 +17,7 @@ from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, current_run
 from flask_cronjobs import context as context_module
+from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker import runner as runner_module
 from flask_cronjobs.engine.worker.keeper import Keeper
@@ -26,7 +27,6 @@ from flask_cronjobs.models import JobEffect, JobRun, JobTick
 from flask_cronjobs.signals import run_succeeded
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import Bookkeeping, Claims, connection
-from flask_cronjobs.tick import TickOptions, tick
 from flask_cronjobs.types import Outcome, RecordedSlot
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

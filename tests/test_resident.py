@@ -16,17 +16,17 @@ from sqlalchemy import event, make_url, select
 from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, TickReport, enqueueing, tick_finished
-from flask_cronjobs import herald as herald_module
-from flask_cronjobs import listener as listener_module
+from flask_cronjobs.engine import listener as listener_module
+from flask_cronjobs.engine import resident as herald_module
+from flask_cronjobs.engine.resident import _Minutes, serve
+from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobRun, JobTick
-from flask_cronjobs.resident import _Minutes, serve
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import Bookkeeping
 from flask_cronjobs.store.clock import database_now
 from flask_cronjobs.store.notify import CHANNEL, Notifications, wake_listeners
-from flask_cronjobs.tick import TickOptions
 
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

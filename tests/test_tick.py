@@ -19,7 +19,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text, update
 
 from flask_cronjobs import CronJobs, TablesMissing
-from flask_cronjobs import tick as tick_module
+from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import Ticks, connection

@@ -15,11 +15,11 @@ from dataclasses import asdict
 import click
 from flask.cli import with_appcontext
 
+from ..engine.tick import TickOptions, tick
 from ..errors import CronJobsError
 from ..log import LOST, logger
 from ..state import state_of
 from ..text import one_line
-from ..tick import TickOptions, tick
 from ..types import Outcome, RecordedSlot, TickReport
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 from flask.cli import with_appcontext
 
-from ..resident import serve
+from ..engine.resident import serve
+from ..engine.tick import TickOptions
 from ..state import state_of
-from ..tick import TickOptions
 from .tick import Printer, one_line_errors, say_warnings
 
 

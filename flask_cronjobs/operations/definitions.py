@@ -1,4 +1,4 @@
-"""Pause, resume and run now."""
+"""Add, remove, pause, resume and run now."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import report
+from ..engine.scheduler import announce_slot, first_slot, plan_due
 from ..errors import NotFound, TaskError, UnknownTask
 from ..log import log_run
 from ..registry.payload import check_payload
 from ..schedule import Schedule
-from ..scheduling import _announce_slot, _first_slot, _plan
 from ..state import State
 from ..store import Bookkeeping, Definitions
 from ..store.operations import Operator
@@ -168,13 +168,13 @@ def add_definition(state: State, spec: DefinitionSpec) -> bool:
                     f"The definition {spec.name!r} is declared in code. Give this one another name."
                 )
             if row is None:
-                first = _first_slot(spec, definitions.now())
+                first = first_slot(spec, definitions.now())
                 if definitions.declare([(spec, first)], "database"):
                     return True
-            elif row.due and (plan := _plan(row)) is not None:
+            elif row.due and (plan := plan_due(row)) is not None:
                 for slot in definitions.record_slots([plan]):
-                    _announce_slot(state, slot, None)
-            elif definitions.change(row, spec, _first_slot(spec, row.now)):
+                    announce_slot(state, slot, None)
+            elif definitions.change(row, spec, first_slot(spec, row.now)):
                 return False
 
 

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from flask import jsonify, request
 from flask.typing import ResponseReturnValue
 
+from ..engine.tick import TickOptions
+from ..engine.tick import tick as run_tick
 from ..errors import CronJobsError
 from ..log import logger
 from ..state import State, state_of
-from ..tick import TickOptions
-from ..tick import tick as run_tick
 from ..types import TickReport
 from .query import clamped
 

@@ -13,9 +13,9 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, Retry, TickReport
+from flask_cronjobs.engine.processes import HOPELESS
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.store import Claims, Expired
-from flask_cronjobs.workers import HOPELESS
 from tests.faults.support import Site
 from tests.processes.support import wait_until
 

@@ -15,13 +15,13 @@ from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, TickReport
+from flask_cronjobs.engine.ping import ping
+from flask_cronjobs.engine.resident import serve
+from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.ping import ping
-from flask_cronjobs.resident import serve
 from flask_cronjobs.state import state_of
-from flask_cronjobs.tick import TickOptions
 
 from .conftest import NOW
 

@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from . import crashpoints, signals
-from .announce import pass_on
-from .errors import CronJobsError, DatabaseTrouble
-from .log import log_run, logger
-from .schedule import Schedule
-from .schedule.slots import plan_slots
-from .state import State
-from .store import Definitions
-from .store.definitions import BATCH
-from .store.errors import is_about_the_rows
-from .types import DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
+from .. import crashpoints, signals
+from ..announce import pass_on
+from ..errors import CronJobsError, DatabaseTrouble
+from ..log import log_run, logger
+from ..schedule import Schedule
+from ..schedule.slots import plan_slots
+from ..state import State
+from ..store import Definitions
+from ..store.definitions import BATCH
+from ..store.errors import is_about_the_rows
+from ..types import DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
 
 
 def enqueue_slots(
@@ -36,10 +36,10 @@ def enqueue_slots(
     while True:
         rows = definitions.read(declared, list(state.registry.tasks), after)
         due = [row for row in rows if row.due]
-        plans = [plan for row in due if (plan := _plan(row)) is not None]
+        plans = [plan for row in due if (plan := plan_due(row)) is not None]
         for slot in _record(definitions, rows, plans):
             counts["skipped" if slot.skipped else "recorded"] += 1
-            _announce_slot(state, slot, on_slot)
+            announce_slot(state, slot, on_slot)
         if after == 0:
             sync(state, definitions, [_moved(row, plans) for row in rows])
         if len(due) < BATCH:
@@ -66,10 +66,10 @@ def sync(state: State, definitions: Definitions, rows: Sequence[DefinitionRow]) 
         if row is None:
             missing.append(spec)
         elif spec != row.spec or row.broken is not None:
-            definitions.change(row, spec, _first_slot(spec, row.now))
+            definitions.change(row, spec, first_slot(spec, row.now))
     if missing:
         now = definitions.now()
-        made = definitions.declare([(spec, _first_slot(spec, now)) for spec in missing], "code")
+        made = definitions.declare([(spec, first_slot(spec, now)) for spec in missing], "code")
         if made < len(missing):
             _complain_of_names(definitions, missing)
 
@@ -104,7 +104,7 @@ def _complain_of_names(definitions: Definitions, specs: Sequence[DefinitionSpec]
             )
 
 
-def _first_slot(spec: DefinitionSpec, now: datetime) -> datetime | None:
+def first_slot(spec: DefinitionSpec, now: datetime) -> datetime | None:
     return Schedule(spec.schedule, spec.timezone).next_after(now)
 
 
@@ -115,7 +115,7 @@ def _moved(row: DefinitionRow, plans: Sequence[SlotPlan]) -> DefinitionRow:
     return row
 
 
-def _plan(row: DefinitionRow) -> SlotPlan | None:
+def plan_due(row: DefinitionRow) -> SlotPlan | None:
     """What becomes of a due definition's slots; None if the row is broken, which stops no other."""
     if row.broken is not None or row.next_run_at is None:
         _complain(row, row.broken)
@@ -138,7 +138,7 @@ def _complain(row: DefinitionRow, why: object) -> None:
     )
 
 
-def _announce_slot(
+def announce_slot(
     state: State, slot: RecordedSlot, on_slot: Callable[[RecordedSlot], None] | None
 ) -> None:
     if slot.skipped:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from .announce import announce, pass_on
-from .engine.worker.outcomes import failure
-from .errors import DatabaseTrouble, WorkerLost
-from .state import State
-from .store import Claims, Expired
-from .types import Claim, Exchange, Outcome
+from ..announce import announce, pass_on
+from ..errors import DatabaseTrouble, WorkerLost
+from ..state import State
+from ..store import Claims, Expired
+from ..types import Claim, Exchange, Outcome
+from .worker.outcomes import failure
 
 #: How many expired leases are taken back at a time.
 BATCH = 200

@@ -5,20 +5,23 @@ What a tick does before and after its runs, each resident worker does every minu
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 
-from .engine.worker.options import WorkOptions
-from .herald import Herald
+from .. import signals
+from ..log import worker_name
+from ..state import State
+from ..store import Bookkeeping, TickRow, Ticks
+from ..types import TickReport
 from .listener import Listener
-from .log import worker_name
-from .state import State
-from .store import Bookkeeping, TickRow, Ticks
+from .ping import TIMEOUT, ping
+from .processes import run_workers
 from .tick import TickOptions, begin, prune, upkeep
-from .types import TickReport
-from .workers import run_workers
+from .worker.options import WorkOptions
 
 #: How long a worker that begins waits for its listener to know whether it can hear, in seconds.
 SETTLE = 1.0
@@ -94,3 +97,31 @@ class _Minutes:
     def of_worker(self, number: int) -> _Minutes:
         """The upkeep of that worker of a crew: one ping a minute is enough, the first one's."""
         return replace(self, pings=number == 0)
+
+
+class Herald(threading.Thread):
+    """Sends ``tick_finished`` for each report that it is told of.
+
+    :param pings: whether it also fetches ``CRONJOBS_PING_URL``.
+    """
+
+    def __init__(self, state: State, pings: bool) -> None:
+        super().__init__(name="cronjobs-herald", daemon=True)
+        self._state = state
+        self._url = state.settings.ping_url if pings else None
+        self._reports: SimpleQueue[TickReport | None] = SimpleQueue()
+
+    def run(self) -> None:
+        """The thread's life."""
+        while (report := self._reports.get()) is not None:
+            signals.send(signals.tick_finished, self._state.app, report=report)
+            ping(self._url)
+
+    def tell(self, report: TickReport) -> None:
+        """Tell of a minute that has ended, without waiting for it."""
+        self._reports.put(report)
+
+    def leave(self) -> None:
+        """Wait until all is told, but no longer than a ping may take."""
+        self._reports.put(None)
+        self.join(TIMEOUT)

@@ -7,7 +7,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from .log import logger
+from ..log import logger
 
 if TYPE_CHECKING:
     from urllib.request import OpenerDirector, Request

@@ -13,16 +13,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import signals
-from .engine.worker.options import WorkOptions
-from .log import logger, worker_name
+from .. import signals
+from ..log import logger, worker_name
+from ..state import State
+from ..store import Bookkeeping, Claims, Definitions, TickRow, Ticks
+from ..types import Outcome, RecordedSlot, TickReport
 from .ping import ping
+from .processes import run_workers
 from .reclaim import reclaim
-from .scheduling import enqueue_slots
-from .state import State
-from .store import Bookkeeping, Claims, Definitions, TickRow, Ticks
-from .types import Outcome, RecordedSlot, TickReport
-from .workers import run_workers
+from .scheduler import enqueue_slots
+from .worker.options import WorkOptions
 
 #: A host whose clock is further off than this, in seconds, is warned of.
 CLOCK_TOLERANCE = 5.0

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from .log import logger
-from .store.notify import Notifications
+from ..log import logger
+from ..store.notify import Notifications
 
 #: How often the thread looks whether it is to stop, in seconds.
 SLICE = 0.5

@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from types import FrameType
 from typing import Any
 
-from .announce import pass_on
-from .engine.worker.options import WorkOptions
-from .engine.worker.worker import STOPPING, work
-from .errors import CronJobsError, DatabaseTrouble
-from .log import logger, worker_name
-from .state import State
-from .types import Outcome
+from ..announce import pass_on
+from ..errors import CronJobsError, DatabaseTrouble
+from ..log import logger, worker_name
+from ..state import State
+from ..types import Outcome
+from .worker.options import WorkOptions
+from .worker.worker import STOPPING, work
 
 #: How long to wait before a worker that ended before its time is forked anew, in seconds.
 RESTART_PAUSE = 1.0
