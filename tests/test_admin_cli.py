@@ -145,7 +145,7 @@ def test_older_is_a_whole_command_with_all_that_was_asked(run: Run, rows: Rows) 
 def test_list_goes_on_searching_until_it_has_a_page(
     run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.report.listing.WINDOW", 2)
+    monkeypatch.setattr("flask_cronjobs.report.run_list.WINDOW", 2)
     wanted = rows.run(queue="rare")
     for _ in range(7):
         rows.run()

@@ -16,8 +16,8 @@ from sqlalchemy import Engine, event
 from flask_cronjobs import CronJobs, SetupError, TablesMissing, report
 from flask_cronjobs.config import Settings
 from flask_cronjobs.report import Count, RunFilter, redacted
-from flask_cronjobs.report.words import ago as ago_words
-from flask_cronjobs.report.words import duration, late, plural
+from flask_cronjobs.report.humanize import ago as ago_words
+from flask_cronjobs.report.humanize import duration, late, plural
 from flask_cronjobs.state import State, state_of
 from tests.rows import Rows, ago
 
@@ -123,7 +123,7 @@ def test_figures_of_empty_tables_are_zero(state: State) -> None:
 
 
 def test_counts_stop_at_the_cap(state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flask_cronjobs.report.health.CAP", 2)
+    monkeypatch.setattr("flask_cronjobs.report.counts.CAP", 2)
     for _ in range(4):
         rows.run("dead")
     assert report.figures(state).dead == Count(2, capped=True)
@@ -365,7 +365,7 @@ def test_pages_follow_one_another_without_gap_or_repeat(state: State, rows: Rows
 def test_a_search_past_its_window_says_so_and_goes_on(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.report.listing.WINDOW", 3)
+    monkeypatch.setattr("flask_cronjobs.report.run_list.WINDOW", 3)
     wanted = rows.run(queue="rare")
     for _ in range(5):
         rows.run()

@@ -7,7 +7,7 @@ from flask.cli import with_appcontext
 
 from .. import report
 from ..report import Cell, DefinitionView, Overview
-from ..report.words import duration, plural
+from ..report.humanize import duration, plural
 from ..state import state_of
 from . import definitions, install, runs, upkeep
 from .group import JobsGroup

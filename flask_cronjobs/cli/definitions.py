@@ -6,7 +6,7 @@ import click
 
 from .. import operations, report
 from ..report import DefinitionView
-from ..report.words import duration
+from ..report.humanize import duration
 from ..state import state_of
 from .group import JobsGroup
 from .output import paint, print_json, printable, this_command

@@ -8,7 +8,7 @@ import click
 
 from ..report import reading
 from ..report.due import Due, due, next_due
-from ..report.words import plural
+from ..report.humanize import plural
 from ..state import State
 from .output import moment, since
 

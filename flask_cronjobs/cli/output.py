@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import click
 
-from ..report.words import ago
+from ..report.humanize import ago
 
 #: The width where it is not a terminal that says another.
 WIDTH = 80

@@ -14,7 +14,7 @@ from .. import operations, report
 from ..errors import CronJobsError
 from ..operations import BulkResult, Change, Progress
 from ..report import Attempt, RunFilter, RunPage, RunRow, RunView
-from ..report.words import duration, plural
+from ..report.humanize import duration, plural
 from ..state import State, state_of
 from ..types import JSON
 from .group import JobsGroup

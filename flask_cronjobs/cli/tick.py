@@ -86,7 +86,7 @@ class Printer:
         if self.as_json:
             self.slots.append({**asdict(slot), "at": slot.at.isoformat()})
         elif slot.skipped:
-            from ..report.words import plural
+            from ..report.humanize import plural
 
             click.echo(f"skipped    {slot.job_type}  {plural(slot.skipped, 'slot')}  {slot.reason}")
 

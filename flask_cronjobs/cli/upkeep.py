@@ -6,7 +6,7 @@ import click
 
 from .. import operations, report
 from ..report.doctor import Finding, examine
-from ..report.words import plural
+from ..report.humanize import plural
 from ..state import state_of
 from ..store import create_tables, set_wal
 from .group import JobsGroup

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .. import report
 from ..errors import NotFound, StateConflict
 from ..report import Verdict
-from ..report.words import plural
+from ..report.humanize import plural
 from ..state import State
 from ..store import Bookkeeping, Ticks
 from ..store.operations import Operator

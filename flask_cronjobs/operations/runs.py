@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from .. import report
 from ..errors import CronJobsError, NotFound, StateConflict
 from ..report import Count, RunFilter
-from ..report.words import plural
+from ..report.humanize import plural
 from ..state import State
 from ..store import Bookkeeping
 from ..store.operations import Change, Operator

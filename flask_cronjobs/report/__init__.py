@@ -6,29 +6,24 @@ reports of a page share one connection and one now. Nothing here writes.
 
 from __future__ import annotations
 
-from .groups import activity, dead_groups, doubts, effects, orphans, ticks
-from .health import figures, verdict, vital_signs
-from .listing import count, matching_ids, run, runs
-from .outlook import definition, definition_names, definitions, next_slots
-from .reader import Reader, Source, reading
-from .redact import redacted
-from .run_views import Attempt, RunFilter, RunPage, RunRow, RunView
-from .summary import overview
-from .views import (
-    Bucket,
+from .activity import Bucket, TickView, activity, ticks
+from .counts import Count
+from .definitions import (
     Cell,
-    Count,
-    DeadGroup,
     DefinitionPage,
     DefinitionView,
-    EffectView,
-    Figures,
-    HealthWord,
-    Orphan,
-    Overview,
-    TickView,
-    Verdict,
+    definition,
+    definition_names,
+    definitions,
+    next_slots,
 )
+from .effects import EffectView, doubts, effects
+from .health import Figures, HealthWord, Verdict, figures, verdict, vital_signs
+from .overview import DeadGroup, Orphan, Overview, dead_groups, orphans, overview
+from .reader import Reader, Source, reading
+from .redact import redacted
+from .run_detail import Attempt, RunView, run
+from .run_list import RunFilter, RunPage, RunRow, count, matching_ids, runs
 
 __all__ = [
     "Attempt",

@@ -2,19 +2,68 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any, Literal, TypeAlias, cast
 
-from sqlalchemy import ColumnElement, ScalarSelect, func, literal, select, text, union_all
+from sqlalchemy import ColumnElement, func, literal, select, text, union_all
 
 from ..config import Settings
 from ..models.tables import DEAD, FREE, KEYED, RUNNING
+from .counts import Count, capped, count_of
+from .humanize import ago, duration
 from .reader import RUNS, TICKS, Query, Reader, Source, reading
-from .views import Count, Figures, HealthWord, Verdict
-from .words import ago, duration
 
-#: Counts go no further than this.
-CAP = 1000
+#: ``ok``; ``never``: no tick has ever been seen; ``late``: the last one is too long ago;
+#: ``overdue``: ticks come, but runnable work is older than it should be.
+HealthWord: TypeAlias = Literal["ok", "never", "late", "overdue"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether all is well, in one word and one sentence.
+
+    :ivar word: the health word.
+    :ivar sentence: the same for people, such as "Last tick 12 s ago from web-1".
+    :ivar last_tick_at: when a tick was last seen alive.
+    :ivar age: seconds since then.
+    :ivar oldest: seconds for which the oldest runnable run has been due.
+    :ivar now: the database's now, when this was read.
+    """
+
+    word: HealthWord
+    sentence: str
+    now: datetime
+    last_tick_at: datetime | None = None
+    age: float | None = None
+    host: str | None = None
+    worker: str | None = None
+    oldest: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the word is ``ok``."""
+        return self.word == "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The four figures of the overview.
+
+    :ivar overdue: runnable runs that have been due for longer than ``CRONJOBS_HEALTH_OVERDUE``,
+        without those that wait for a full concurrency key.
+    :ivar oldest: seconds for which the oldest runnable run has been due; None if none is.
+    :ivar stale: running runs whose lease ran out.
+    :ivar dead: runs that ended dead in the last 24 hours.
+    """
+
+    overdue: Count
+    oldest: float | None
+    running: Count
+    stale: Count
+    dead: Count
+
+
 #: Among how many of the latest ticks the one that was seen last is looked for.
 _RECENT_TICKS = 100
 
@@ -36,17 +85,6 @@ def vital_signs(source: Source) -> tuple[Verdict, Figures]:
     with reading(source) as reader:
         oldest = _oldest_due(reader)
         return _verdict(reader, oldest), _figures(reader, oldest)
-
-
-def count_of(value: int) -> Count:
-    """A number that was counted up to one beyond `CAP`."""
-    return Count(min(value, CAP), value > CAP)
-
-
-def capped(statement: Query) -> ScalarSelect[int]:
-    """How many rows *statement* has, as a subquery that stops one beyond `CAP`."""
-    some = statement.limit(CAP + 1).subquery()
-    return select(func.count()).select_from(some).scalar_subquery()
 
 
 def waiting(before: datetime) -> tuple[Query, Query]:

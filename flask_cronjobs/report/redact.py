@@ -10,8 +10,6 @@ from ..types import JSON
 HIDDEN = "***"
 #: How deep a value is shown; what lies deeper reads "…".
 DEPTH = 32
-
-
 _BETWEEN_WORDS = str.maketrans("", "", "-_ ")
 
 

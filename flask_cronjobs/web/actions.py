@@ -15,7 +15,7 @@ from .. import operations
 from ..errors import CronJobsError, DatabaseTrouble, NotFound, TablesMissing
 from ..log import logger
 from ..report import RunFilter
-from ..report.words import plural
+from ..report.humanize import plural
 from ..state import state_of
 from ..text import one_line
 from .page import back

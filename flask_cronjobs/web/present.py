@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 from ..report import Figures, RunRow, RunView, Verdict
-from ..report.words import duration, plural
+from ..report.humanize import duration, plural
 from ..types import JSON, Status
 
 __all__ = [

@@ -10,11 +10,11 @@ from typing import Any
 from sqlalchemy import Connection, Inspector, Table, inspect, text
 from sqlalchemy.pool import QueuePool
 
-from ..models.tables import Base
-from ..store.errors import name_of
-from ..store.notify import is_pooled
-from .findings import Finding
-from .reader import Reader
+from ...models.tables import Base
+from ...store.errors import name_of
+from ...store.notify import is_pooled
+from ..reader import Reader
+from .finding import Finding
 
 _PACKAGES = ("Flask-CronJobs", "Flask", "Flask-SQLAlchemy", "SQLAlchemy", "croniter", "psycopg")
 _MIGRATE = "Run your migrations, or: flask jobs admin init"

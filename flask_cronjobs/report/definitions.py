@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -14,8 +15,64 @@ from ..errors import ScheduleError
 from ..models.columns import UNREADABLE
 from ..schedule import Schedule
 from ..schedule.cron_text import parse_zone
+from ..types import Status
 from .reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading
-from .views import Cell, DefinitionPage, DefinitionView
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One of the last outcomes of a definition.
+
+    :ivar seconds: how long its last attempt took, where it ran and ended.
+    """
+
+    run_id: int
+    status: Status
+    scheduled_for: datetime
+    seconds: float | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionView:
+    """A definition, and how its runs have been doing.
+
+    :ivar origin: ``code`` or ``database``.
+    :ivar cells: its last ten runs, oldest first.
+    :ivar last_seconds: how long the newest of them that ran to an end took.
+    :ivar next_slots: the next three slots, in the definition's zone; none while it is paused.
+    :ivar broken: why its schedule cannot be read, if it cannot.
+    :ivar orphaned: this app declares no task by its ``task`` name.
+    :ivar undeclared: it came from code, and this app's code does not declare it any more.
+    """
+
+    id: int
+    name: str
+    task: str
+    schedule: str
+    timezone: str
+    queue: str
+    priority: int
+    catchup: str
+    overlap: str
+    origin: str
+    paused_at: datetime | None
+    next_run_at: datetime | None
+    cells: tuple[Cell, ...]
+    last_seconds: float | None
+    next_slots: tuple[datetime, ...]
+    broken: str | None
+    orphaned: bool
+    undeclared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionPage:
+    """Some definitions in the order of their names, and where to go on (``after``), if there."""
+
+    rows: tuple[DefinitionView, ...]
+    after: str | None
+
 
 #: How many outcomes of each definition are shown.
 CELLS = 10

@@ -6,17 +6,18 @@ import shlex
 import time
 from collections.abc import Iterator
 
-from ..errors import CronJobsError
-from ..state import State
-from ..store.errors import name_of
-from .doctor_database import database, schema, versions
-from .findings import Finding
-from .groups import doubts, orphans, ticks
-from .health import vital_signs
-from .outlook import definitions
-from .reader import Reader, reading
-from .views import DefinitionView, Figures, TickView, Verdict
-from .words import duration, plural
+from ...errors import CronJobsError
+from ...state import State
+from ...store.errors import name_of
+from ..activity import TickView, ticks
+from ..definitions import DefinitionView, definitions
+from ..effects import doubts
+from ..health import Figures, Verdict, vital_signs
+from ..humanize import duration, plural
+from ..overview import orphans
+from ..reader import Reader, reading
+from .database import database, schema, versions
+from .finding import Finding
 
 #: How far a host's clock may be off before it is worth a warning, in seconds.
 CLOCK_TOLERANCE = 2.0

@@ -3,22 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, or_, select, text, union_all
 
 from ..models.tables import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
-from .health import capped, count_of, waiting
-from .reader import DEFINITIONS, FAILURES, RUNS, Query, Reader, Source, readable, reading
-from .redact import redacted
-from .run_views import Attempt, RunFilter, RunPage, RunRow, RunView
-from .views import Count
+from ..types import Status
+from .counts import Count, capped, count_of
+from .health import waiting
+from .reader import DEFINITIONS, RUNS, Query, Reader, Source, reading
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs; what is None does not matter.
+
+    :ivar error: a part of the error's type or message, in any case.
+    :ivar error_type: the error's type, exactly; empty: those without one.
+    :ivar definition: the name of the definition whose slots the runs are.
+    :ivar older_than: seconds since the run ended, or since it was due if it has not; at least.
+    :ivar newer_than: the same; at most.
+    :ivar overdue: only runnable runs due for longer than ``CRONJOBS_HEALTH_OVERDUE``.
+    :ivar stale: only running runs whose lease ran out.
+    """
+
+    status: Status | None = None
+    task: str | None = None
+    queue: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+    definition: str | None = None
+    older_than: float | None = None
+    newer_than: float | None = None
+    overdue: bool = False
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run, as a list shows it: no payload, no stack, its error cut to one line."""
+
+    id: int
+    definition: str | None
+    timezone: str | None
+    task: str
+    queue: str
+    priority: int
+    status: Status
+    attempts: int
+    max_attempts: int
+    scheduled_for: datetime
+    run_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    locked_by: str | None
+    locked_until: datetime | None
+    error_type: str | None
+    last_error: str | None
+    progress: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage:
+    """Some runs, newest id first.
+
+    :ivar before: the id to go on before, or None at the end.
+    :ivar partial: the search stopped before it had a full page; go on to look further.
+    :ivar now: the database's now.
+    """
+
+    rows: tuple[RunRow, ...]
+    before: int | None
+    partial: bool
+    now: datetime
+
 
 #: How many rows a page looks through where no index narrows the search.
 WINDOW = 50_000
-#: How many attempts of a run are shown.
-ATTEMPTS = 50
 _ERROR_SHOWN = 300
 _LONGEST_PAGE = 500
 _SHOWN = tuple(RunRow.__dataclass_fields__)
@@ -54,22 +117,6 @@ def matching_ids(source: Source, which: RunFilter, limit: int = 1_000_000) -> li
     with reading(source) as reader:
         found = _newest(arms(reader, which), limit, fenced=not _is_wide(which))
         return [row.id for row in reader.rows(found)]
-
-
-def run(source: Source, run_id: int) -> RunView | None:
-    """One run in full, redacted, with its attempts; None if there is none by that id."""
-    with reading(source) as reader:
-        whole = _with_definition(*(readable(reader, column) for column in RUNS.c))
-        rows = reader.rows(whole.where(RUNS.c.id == run_id))
-        if not rows:
-            return None
-        failures = reader.rows(
-            select(FAILURES)
-            .where(FAILURES.c.run_id == run_id)
-            .order_by(FAILURES.c.attempt.desc())
-            .limit(ATTEMPTS)
-        )
-        return _view(reader, rows[0], failures)
 
 
 def arms(reader: Reader, which: RunFilter) -> list[Query]:
@@ -190,52 +237,3 @@ def _row(row: Row[Any]) -> RunRow:
     error: str | None = row.last_error
     line = error.strip().partition("\n")[0][:_ERROR_SHOWN] if error else None
     return RunRow(**values, task=row.job_type, last_error=line)
-
-
-def _view(reader: Reader, row: Row[Any], failures: Sequence[Row[Any]]) -> RunView:
-    names = reader.state.settings.redact
-    return RunView(
-        row=_row(row),
-        payload=redacted(row.payload, names),
-        result=redacted(row.result, names),
-        last_error=row.last_error,
-        idempotency_key=row.idempotency_key,
-        concurrency_key=row.concurrency_key,
-        concurrency_limit=row.concurrency_limit,
-        progress_message=row.progress_message,
-        cancel_requested_at=row.cancel_requested_at,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        attempts=_attempts(row, failures),
-        now=reader.now,
-    )
-
-
-def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:
-    failed = tuple(
-        Attempt(
-            number=failure.attempt,
-            outcome="failed",
-            worker=failure.worker,
-            started_at=failure.started_at,
-            ended_at=failure.failed_at,
-            error_type=failure.error_type,
-            error=failure.error,
-            stack=failure.stack,
-        )
-        for failure in failures
-    )
-    latest = _latest(row)
-    if latest is None or any(attempt.number == latest.number for attempt in failed):
-        return failed
-    return (latest, *failed)
-
-
-def _latest(row: Row[Any]) -> Attempt | None:
-    """The latest attempt, where it did not fail: such an attempt has no row of its own."""
-    if row.attempts == 0 or row.status not in ("running", "succeeded", "cancelled"):
-        return None
-    error = row.last_error if row.status == "cancelled" else None
-    return Attempt(
-        row.attempts, row.status, row.locked_by, row.started_at, row.finished_at, error=error
-    )

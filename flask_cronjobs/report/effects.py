@@ -1,0 +1,66 @@
+"""The marks of `once`, and those in doubt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select, text
+
+from ..models.tables import OPEN_EFFECT
+from ..store.operations import doubtful
+from .counts import Count, capped, count_of
+from .reader import EFFECTS, Source, reading
+
+
+@dataclass(frozen=True, slots=True)
+class EffectView:
+    """The mark of one effect.
+
+    :ivar state: ``begun``, ``done`` or ``in_doubt``; the last also if it was begun and its owner is
+        gone.
+    """
+
+    id: int
+    key: str
+    state: str
+    run_id: int | None
+    worker: str | None
+    created_at: datetime
+    done_at: datetime | None
+
+
+def effects(
+    source: Source, *, open_only: bool = False, before: int | None = None, limit: int = 50
+) -> tuple[EffectView, ...]:
+    """Effects, newest first.
+
+    :param open_only: leave out what is done: so what is being done, or in doubt.
+    :param before: only those with a smaller id, for paging.
+    """
+    with reading(source) as reader:
+        statement = select(EFFECTS, doubtful(reader.now).label("doubtful"))
+        if open_only:
+            statement = statement.where(text(OPEN_EFFECT))
+        if before is not None:
+            statement = statement.where(EFFECTS.c.id < before)
+        rows = reader.rows(statement.order_by(EFFECTS.c.id.desc()).limit(limit))
+    return tuple(
+        EffectView(
+            id=row.id,
+            key=row.key,
+            state="in_doubt" if row.doubtful else row.state,
+            run_id=row.run_id,
+            worker=row.locked_by,
+            created_at=row.created_at,
+            done_at=row.done_at,
+        )
+        for row in rows
+    )
+
+
+def doubts(source: Source) -> Count:
+    """How many effects are in doubt, up to a cap."""
+    with reading(source) as reader:
+        found = select(EFFECTS.c.id).where(text(OPEN_EFFECT), doubtful(reader.now))
+        return count_of(reader.rows(select(capped(found)))[0][0])

@@ -1,0 +1,132 @@
+"""The first page: everything at a glance, over one connection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, select, text, union_all
+
+from ..models.tables import DEAD, FREE, KEYED
+from .activity import Bucket, activity
+from .counts import Count
+from .definitions import DefinitionPage, definitions
+from .effects import doubts
+from .health import Figures, Verdict, vital_signs
+from .reader import RUNS, Source, reading
+
+#: How many dead runs, the newest, `dead_groups` looks through.
+DEAD_LOOKED_AT = 10_000
+#: How many waiting runs `orphans` looks through, those that are claimed first.
+WAITING_LOOKED_AT = 100_000
+_GROUPS = 50
+_NAMES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroup:
+    """Dead runs of one task that ended with one type of error.
+
+    :ivar count: capped, since no more than the newest dead runs are looked through.
+    :ivar newest: when the latest of them ended.
+    :ivar sample_id: the id of the latest.
+    """
+
+    task: str
+    error_type: str | None
+    count: Count
+    newest: datetime
+    sample_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A task name in waiting runs that this app's code does not declare."""
+
+    task: str
+    count: Count
+    oldest: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All that the first page says, read over one connection."""
+
+    verdict: Verdict
+    figures: Figures
+    definitions: DefinitionPage
+    dead: tuple[DeadGroup, ...]
+    orphans: tuple[Orphan, ...]
+    activity: tuple[Bucket, ...]
+    doubts: Count
+
+
+def overview(source: Source, after: str | None = None) -> Overview:
+    """Verdict, figures, definitions, dead groups, orphans, the last day, and effects in doubt.
+
+    :param after: show the definitions whose names are later than this.
+    """
+    with reading(source) as reader:
+        verdict, figures = vital_signs(reader)
+        return Overview(
+            verdict=verdict,
+            figures=figures,
+            definitions=definitions(reader, after),
+            dead=dead_groups(reader),
+            orphans=orphans(reader),
+            activity=activity(reader),
+            doubts=doubts(reader),
+        )
+
+
+def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
+    """Dead runs by task and type of error, the group with the newest first; at most 50 groups."""
+    with reading(source) as reader:
+        newest = (
+            select(RUNS.c.id, RUNS.c.job_type, RUNS.c.error_type, RUNS.c.finished_at)
+            .where(text(DEAD))
+            .order_by(RUNS.c.finished_at.desc())
+            .limit(DEAD_LOOKED_AT)
+            .subquery()
+        )
+        rows = reader.rows(
+            select(
+                newest.c.job_type,
+                newest.c.error_type,
+                func.count().label("number"),
+                func.max(newest.c.finished_at).label("newest"),
+                func.max(newest.c.id).label("sample"),
+            )
+            .group_by(newest.c.job_type, newest.c.error_type)
+            .order_by(func.max(newest.c.finished_at).desc())
+            .limit(_GROUPS)
+        )
+    full = sum(row.number for row in rows) >= DEAD_LOOKED_AT
+    return tuple(
+        DeadGroup(row.job_type, row.error_type, Count(row.number, full), row.newest, row.sample)
+        for row in rows
+    )
+
+
+def orphans(source: Source) -> tuple[Orphan, ...]:
+    """Task names in waiting runs that this app's code does not declare; at most 50."""
+    arms = [
+        select(RUNS.c.job_type, RUNS.c.run_at).where(text(part)).limit(WAITING_LOOKED_AT)
+        for part in (FREE, KEYED)
+    ]
+    either = union_all(*(select(arm.subquery()) for arm in arms)).subquery()
+    number = func.count().label("number")
+    statement = (
+        select(either.c.job_type, number, func.min(either.c.run_at).label("oldest"))
+        .group_by(either.c.job_type)
+        .order_by(number.desc(), either.c.job_type)
+        .limit(_NAMES)
+    )
+    with reading(source) as reader:
+        # The declared ones go here, not there: a long NOT IN would be compared with each row.
+        known = reader.state.registry.tasks
+        rows = [row for row in reader.rows(statement) if row.job_type not in known]
+    return tuple(
+        Orphan(row.job_type, Count(row.number, row.number >= WAITING_LOOKED_AT), row.oldest)
+        for row in rows[:_GROUPS]
+    )

@@ -1,0 +1,132 @@
+"""One run with its attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from ..types import JSON
+from .reader import FAILURES, RUNS, Reader, Source, readable, reading
+from .redact import redacted
+from .run_list import RunRow, _row, _with_definition
+
+#: How many attempts of a run are shown.
+ATTEMPTS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at a run.
+
+    :ivar outcome: ``failed``, or the run's status for the latest attempt.
+    :ivar worker: the token of its claim; unknown (None) once it succeeded.
+    """
+
+    number: int
+    outcome: str
+    worker: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    error_type: str | None = None
+    error: str | None = None
+    stack: str | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, if it ended."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return max(0.0, (self.ended_at - self.started_at).total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """One run in full, redacted by ``CRONJOBS_REDACT``.
+
+    :ivar row: what a list shows of it.
+    :ivar attempts: the latest first, at most the latest 50.
+    :ivar now: the database's now.
+    """
+
+    row: RunRow
+    payload: JSON
+    result: JSON
+    last_error: str | None
+    idempotency_key: str | None
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    progress_message: str | None
+    cancel_requested_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    attempts: tuple[Attempt, ...]
+    now: datetime
+
+
+def run(source: Source, run_id: int) -> RunView | None:
+    """One run in full, redacted, with its attempts; None if there is none by that id."""
+    with reading(source) as reader:
+        whole = _with_definition(*(readable(reader, column) for column in RUNS.c))
+        rows = reader.rows(whole.where(RUNS.c.id == run_id))
+        if not rows:
+            return None
+        failures = reader.rows(
+            select(FAILURES)
+            .where(FAILURES.c.run_id == run_id)
+            .order_by(FAILURES.c.attempt.desc())
+            .limit(ATTEMPTS)
+        )
+        return _view(reader, rows[0], failures)
+
+
+def _view(reader: Reader, row: Row[Any], failures: Sequence[Row[Any]]) -> RunView:
+    names = reader.state.settings.redact
+    return RunView(
+        row=_row(row),
+        payload=redacted(row.payload, names),
+        result=redacted(row.result, names),
+        last_error=row.last_error,
+        idempotency_key=row.idempotency_key,
+        concurrency_key=row.concurrency_key,
+        concurrency_limit=row.concurrency_limit,
+        progress_message=row.progress_message,
+        cancel_requested_at=row.cancel_requested_at,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        attempts=_attempts(row, failures),
+        now=reader.now,
+    )
+
+
+def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:
+    failed = tuple(
+        Attempt(
+            number=failure.attempt,
+            outcome="failed",
+            worker=failure.worker,
+            started_at=failure.started_at,
+            ended_at=failure.failed_at,
+            error_type=failure.error_type,
+            error=failure.error,
+            stack=failure.stack,
+        )
+        for failure in failures
+    )
+    latest = _latest(row)
+    if latest is None or any(attempt.number == latest.number for attempt in failed):
+        return failed
+    return (latest, *failed)
+
+
+def _latest(row: Row[Any]) -> Attempt | None:
+    """The latest attempt, where it did not fail: such an attempt has no row of its own."""
+    if row.attempts == 0 or row.status not in ("running", "succeeded", "cancelled"):
+        return None
+    error = row.last_error if row.status == "cancelled" else None
+    return Attempt(
+        row.attempts, row.status, row.locked_by, row.started_at, row.finished_at, error=error
+    )
