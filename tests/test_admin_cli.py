@@ -17,8 +17,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.cli import install
-from flask_cronjobs.cli.install import Wake
+from flask_cronjobs.cli.crontab import Wake
 from flask_cronjobs.state import state_of
 from tests.rows import Rows, ago
 
@@ -476,9 +475,9 @@ def test_crontab_does_not_warn_of_a_variable_that_flask_finds_under_cron_as_well
     (tmp_path / "deeper").mkdir()
     monkeypatch.chdir(tmp_path / "deeper")
     monkeypatch.setenv("SHOP_DATABASE", url)
-    monkeypatch.setattr(install, "find_spec", lambda name: None)
+    monkeypatch.setattr(crontab, "find_spec", lambda name: None)
     assert "SHOP_DATABASE" in ok(run("crontab"))
-    monkeypatch.setattr(install, "find_spec", lambda name: name)
+    monkeypatch.setattr(crontab, "find_spec", lambda name: name)
     assert "SHOP_DATABASE" not in ok(run("crontab"))
 
 

@@ -247,7 +247,7 @@ def test_a_pool_of_one_is_a_warning(on_postgresql: Flask) -> None:
 def test_a_pooler_is_no_trouble_once_psycopg_is_set_for_it(
     on_postgresql: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_database, "is_pooled", lambda connection: True)
+    monkeypatch.setattr(database, "is_pooled", lambda connection: True)
     with state_of(on_postgresql).engine.connect() as connection:
         driver = connection.connection.driver_connection
         assert driver is not None

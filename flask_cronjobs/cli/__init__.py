@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .lazy import LazyGroup
+from .group import LazyGroup
 
 jobs_group: LazyGroup = LazyGroup(
     "jobs",
     {
-        "admin": f"{__name__}.admin:admin",
+        "admin": f"{__name__}.overview:admin",
         "tick": f"{__name__}.tick:tick_command",
         "work": f"{__name__}.work:work_command",
     },

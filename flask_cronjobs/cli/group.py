@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import click
@@ -36,3 +38,26 @@ class JobsGroup(AppGroup):
             hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
             raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
+
+
+class LazyGroup(JobsGroup):
+    """A group of commands by the names of their modules.
+
+    :param lazy: the commands' names, each with ``module:attribute``.
+    """
+
+    def __init__(self, name: str, lazy: Mapping[str, str], help: str) -> None:
+        super().__init__(name, help=help)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
+        return sorted({*super().list_commands(ctx), *self._lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command called *cmd_name*, imported now; None if there is none."""
+        if cmd_name not in self._lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self._lazy[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command

@@ -9,7 +9,7 @@ from .. import report
 from ..report import Cell, DefinitionView, Overview
 from ..report.humanize import duration, plural
 from ..state import state_of
-from . import definitions, install, runs, upkeep
+from . import crontab, definitions, maintenance, runs
 from .group import JobsGroup
 from .output import heading, paint, print_json, since, table
 from .params import json_option
@@ -48,8 +48,8 @@ def admin(ctx: click.Context, as_json: bool) -> None:
 for _command in (
     *runs.commands,
     *definitions.commands,
-    *upkeep.commands,
-    *install.commands,
+    *maintenance.commands,
+    *crontab.commands,
 ):
     admin.add_command(_command)
 

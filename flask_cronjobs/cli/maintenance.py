@@ -14,7 +14,7 @@ from .output import paint, paragraph, print_json, since, table, this_command
 from .params import actor, json_option
 from .runs import progress_bar
 
-_group = JobsGroup("upkeep")
+_group = JobsGroup("maintenance")
 
 
 @_group.command("effects")
