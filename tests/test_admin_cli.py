@@ -17,6 +17,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.cli import crontab
 from flask_cronjobs.cli.crontab import Wake
 from flask_cronjobs.state import state_of
 from tests.rows import Rows, ago

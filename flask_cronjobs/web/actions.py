@@ -18,8 +18,8 @@ from ..report import RunFilter
 from ..report.humanize import plural
 from ..state import state_of
 from ..text import one_line
-from .page import back
-from .query import MAX_ID, needed, text
+from .params import MAX_ID, needed, text
+from .render import back
 
 #: How many runs one click retries: a web server ends requests that take long.
 MOST = 10_000

@@ -73,14 +73,14 @@ def _add_headers(response: Response) -> Response:
 
 
 def _http_error(error: Exception) -> ResponseReturnValue:
-    from .failures import http_failure
+    from .errors import http_failure
 
     assert isinstance(error, HTTPException)
     return http_failure(error)
 
 
 def _own_error(error: CronJobsError) -> ResponseReturnValue:
-    from .failures import own_failure
+    from .errors import own_failure
 
     return own_failure(error)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ..report import Bucket
-from .present import Tone
+from .format import Tone
 
 #: The size of the drawing, in its own units; the style sheet stretches it.
 HEIGHT = 100.0

@@ -7,10 +7,10 @@ from flask.typing import ResponseReturnValue
 
 from .. import report
 from ..state import state_of
-from . import present
+from . import format
 from .chart import chart
-from .page import reader_page
-from .query import MAX_ID, clamped, filter_args, row_id, run_filter, text
+from .params import MAX_ID, clamped, filter_args, row_id, run_filter, text
+from .render import reader_page
 
 #: How often the script renews a page that changes, in seconds.
 REFRESH = 15
@@ -20,13 +20,13 @@ def overview() -> ResponseReturnValue:
     """The first page: the verdict, the figures, definitions, what is dead, the last day."""
     after = text(request.args, "after")
     view = report.overview(state_of(), after)
-    tone = present.verdict_tone(view.verdict, view.figures)
+    tone = format.verdict_tone(view.verdict, view.figures)
     return reader_page(
         "overview",
         tone,
         view=view,
         now=view.verdict.now,
-        headline=present.headline(view.verdict, view.figures),
+        headline=format.headline(view.verdict, view.figures),
         chart=chart(view.activity),
         after=after,
         refresh=REFRESH,
@@ -57,7 +57,7 @@ def run(run_id: int) -> ResponseReturnValue:
         abort(404, f"There is no run {str(run_id)[:20]}. It may have been pruned.")
     return reader_page(
         "run",
-        present.tone_of(found.row.status),
+        format.tone_of(found.row.status),
         run=found,
         now=found.now,
         shown=state.settings.show_payload,

@@ -209,7 +209,7 @@ class TestTick:
             budgets.append(options.budget)
             return TickReport("worker")
 
-        monkeypatch.setattr("flask_cronjobs.web.ticking.run_tick", spy)
+        monkeypatch.setattr("flask_cronjobs.web.machines.run_tick", spy)
         assert client.post("/jobs/tick?budget=5", headers=BEARER).status_code == 200
         assert client.post("/jobs/tick?budget=5000", headers=BEARER).status_code == 200
         assert client.post("/jobs/tick?budget=soon", headers=BEARER).status_code == 400
@@ -221,7 +221,7 @@ class TestTick:
         def fail(*args: object) -> None:
             raise DatabaseTrouble("db-1.internal is gone")
 
-        monkeypatch.setattr("flask_cronjobs.web.ticking.run_tick", fail)
+        monkeypatch.setattr("flask_cronjobs.web.machines.run_tick", fail)
         answer = client.post("/jobs/tick", headers=BEARER)
         assert answer.status_code == 503
         assert answer.json == {"error": "The tick could not do its work. The log says why."}

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from flask_cronjobs.report import Bucket, RunFilter
-from flask_cronjobs.web import present
+from flask_cronjobs.web import format
 from flask_cronjobs.web.chart import HEIGHT, chart
-from flask_cronjobs.web.query import BadQuery, filter_args, run_filter, text
+from flask_cronjobs.web.params import BadQuery, filter_args, run_filter, text
 
 NOW = datetime(2026, 11, 20, 12, 6, 3, tzinfo=timezone.utc)
 
@@ -31,7 +31,7 @@ NOW = datetime(2026, 11, 20, 12, 6, 3, tzinfo=timezone.utc)
     ],
 )
 def test_the_clock_of_a_zone(moment: datetime, zone: str, shown: str) -> None:
-    assert present.clock(moment, zone, NOW) == shown
+    assert format.clock(moment, zone, NOW) == shown
 
 
 @pytest.mark.parametrize(
@@ -50,22 +50,22 @@ def test_the_clock_of_a_zone(moment: datetime, zone: str, shown: str) -> None:
     ],
 )
 def test_rough_durations(seconds: float, shown: str) -> None:
-    assert present.roughly(seconds) == shown
+    assert format.roughly(seconds) == shown
 
 
 def test_distances_from_now() -> None:
-    assert present.late(190) == "3 min late"
-    assert present.late(-190) == "in 3 min"
-    assert present.late(0.4) == "due now"
-    assert present.ago(12) == "12 s ago"
-    assert present.ago(-12) == "in 12 s"
-    assert present.ago(0.2) == "now"
+    assert format.late(190) == "3 min late"
+    assert format.late(-190) == "in 3 min"
+    assert format.late(0.4) == "due now"
+    assert format.ago(12) == "12 s ago"
+    assert format.ago(-12) == "in 12 s"
+    assert format.ago(0.2) == "now"
 
 
 def test_a_worker_is_shown_without_its_random_part() -> None:
-    assert present.host("web-1:4711:f3a91c") == "web-1:4711"
-    assert present.host("odd") == "odd"
-    assert present.host(None) == ""
+    assert format.host("web-1:4711:f3a91c") == "web-1:4711"
+    assert format.host("odd") == "odd"
+    assert format.host(None) == ""
 
 
 def test_a_filter_survives_the_way_through_a_url() -> None:

@@ -15,9 +15,9 @@ from ..errors import (
     UnknownTask,
 )
 from ..log import logger
+from .format import Tone
 from .guard import is_reader
-from .page import page
-from .present import Tone
+from .render import page
 from .routes import MACHINES
 
 _TITLES = {

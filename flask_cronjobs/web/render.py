@@ -12,9 +12,9 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from .. import __version__
 from ..state import state_of
-from . import present
+from . import format
+from .format import Tone
 from .guard import may
-from .present import Tone
 
 # Not Flask's flash: that needs a SECRET_KEY, and reading it would eat the app's own messages.
 _SAID = "cronjobs_said"
@@ -31,7 +31,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     message = _message() if status < 400 else None
     # The pages' own first: an app's StrictUndefined must find nothing missing.
     common: dict[str, Any] = {
-        "say": present,
+        "say": format,
         "tone": tone,
         "version": __version__,
         "zone": state_of().settings.timezone,

@@ -1,19 +1,61 @@
-"""Metrics for Prometheus, read from the tables when they are asked for: no state of a process."""
+"""What answers machines: a tick by URL, health for a monitor, metrics for Prometheus."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextvars import Context
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from flask import Response, abort, request
+from flask import Response, abort, jsonify, request
 from flask.typing import ResponseReturnValue
 
 from .. import report
+from ..engine.tick import TickOptions
+from ..engine.tick import tick as run_tick
+from ..errors import CronJobsError
+from ..log import logger
 from ..report import Bucket, Figures, Verdict
-from ..state import state_of
+from ..state import State, state_of
+from ..types import TickReport
+from .params import clamped
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+
+def tick() -> ResponseReturnValue:
+    """Run one tick in this request and answer what it did; the guard has seen the token.
+
+    ``?budget=SECONDS`` shortens the tick, for platforms that end long requests.
+    """
+    state = state_of()
+    longest = int(state.settings.tick_budget) or 1
+    budget = clamped(request.args, "budget", longest, longest)
+    try:
+        # A context of its own: handlers are to see neither the request nor the token in it.
+        done = Context().run(_tick, state, TickOptions(budget=budget))
+    except CronJobsError as error:
+        logger.error("The tick by URL could not do its work: %s", error)
+        return jsonify(error="The tick could not do its work. The log says why."), 503
+    return jsonify(asdict(done))
+
+
+def _tick(state: State, options: TickOptions) -> TickReport:
+    with state.app.app_context():
+        return run_tick(state, options)
+
+
+def health() -> ResponseReturnValue:
+    """200 ``ok``; else 503 with ``never``, ``late``, ``overdue``, or ``down`` for the database."""
+    try:
+        word: str = report.verdict(state_of()).word
+    except Exception as error:
+        # Whatever it is, a monitor is to hear of it, and a stranger nothing more.
+        logger.error("Health could not be read: %s: %s", type(error).__name__, error)
+        word = "down"
+    return Response(f"{word}\n", 200 if word == "ok" else 503, mimetype="text/plain")
+
 
 _OUTCOMES = ("succeeded", "failed", "dead", "cancelled", "skipped")
 
