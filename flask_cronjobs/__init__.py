@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .context import current_run, in_run
+from .current_run import current_run, in_run
 from .errors import (
     AtomicCommit,
     Cancelled,
@@ -39,7 +39,7 @@ from .signals import (
     slot_skipped,
     tick_finished,
 )
-from .tasks import Task
+from .task import Task
 from .types import TickReport
 
 __version__ = "0.1.0"

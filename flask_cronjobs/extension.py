@@ -10,18 +10,18 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from .config import read_settings
-from .enqueueing import watch_commits
+from .enqueue import watch_commits
 from .errors import SetupError
 from .models import JobRun
 from .models.copies import lend_tables
+from .operator_api import Verbs
 from .registry.options import TaskOptions
 from .registry.registry import Declaration, Registry
 from .registry.retry import Retry, RetryCallable
 from .registry.validation import check_task, check_unscheduled
 from .state import EXTENSION, Actor, Authorize, State, state_of
-from .tasks import Task
+from .task import Task
 from .types import Catchup, InDoubt, Overlap
-from .verbs import Verbs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -255,7 +255,7 @@ class CronJobs(Verbs):
         the other waits for its result. Outside a run, an effect that takes longer than
         ``CRONJOBS_LEASE`` may be done by another caller as well: an error in the log says so.
         """
-        from .effects import once
+        from .once import once
 
         return once(state_of(), key, lambda: func(*args, **kwargs), in_doubt)
 

@@ -10,13 +10,19 @@ Receivers of a run's end are called in the keeper's thread: a slow one holds up 
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 from blinker import NamedSignal, Namespace
 from flask import Flask
 
 from .errors import Interruption
-from .log import logger
+from .log import LOST, log_run, logger
+from .types import Outcome
+
+T = TypeVar("T")
 
 _signals = Namespace()
 
@@ -46,6 +52,21 @@ tick_finished: NamedSignal = _signals.signal("tick-finished")
 """A tick came to its end, or a minute of a resident worker; ``report``."""
 
 
+_LEVELS = {
+    "succeeded": logging.INFO,
+    "failed": logging.WARNING,
+    "dead": logging.ERROR,
+    "cancelled": logging.WARNING,
+    "released": logging.INFO,
+}
+_SIGNALS = {
+    "succeeded": run_succeeded,
+    "failed": run_failed,
+    "dead": run_dead,
+    "cancelled": run_cancelled,
+}
+
+
 def send(signal: NamedSignal, app: Flask, **details: object) -> None:
     """Send *signal* for *app*; whatever a receiver raises is logged and goes no further."""
     if not signal.receivers:
@@ -67,3 +88,33 @@ def _is_meant_for_the_caller(error: BaseException) -> bool:
     """
     in_main = threading.current_thread() is threading.main_thread()
     return in_main and isinstance(error, (Interruption, KeyboardInterrupt))
+
+
+def announce(app: Flask, outcome: Outcome, recorded: bool) -> None:
+    """Log *outcome* and send its signal.
+
+    :param recorded: False if it was dropped, since the lease was lost.
+    """
+    log_run(
+        _LEVELS[outcome.kind] if recorded else logging.WARNING,
+        outcome.kind if recorded else LOST,
+        task=outcome.job_type,
+        run_id=outcome.id,
+        attempt=outcome.attempt,
+        worker=outcome.token,
+        seconds=outcome.seconds,
+        why=outcome.error_type if recorded else f"{outcome.kind} is dropped",
+    )
+    signal = _SIGNALS.get(outcome.kind) if recorded else lease_lost
+    if signal is not None:
+        send(signal, app, outcome=outcome)
+
+
+def pass_on(listener: Callable[[T], None] | None, news: T) -> None:
+    """Tell *listener*, who prints it; if that fails, the runs go on nevertheless."""
+    if listener is None:
+        return
+    try:
+        listener(news)
+    except Exception as error:  # A full disk, a closed pipe.
+        logger.error("What came about could not be printed: %r", error)

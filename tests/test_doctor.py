@@ -17,7 +17,7 @@ from flask_cronjobs.report.doctor import database, examine
 from flask_cronjobs.report.doctor.finding import Finding
 from flask_cronjobs.state import State, state_of
 from flask_cronjobs.store import create_tables
-from flask_cronjobs.tasks import Task
+from flask_cronjobs.task import Task
 from tests.rows import Rows, ago
 
 

@@ -16,7 +16,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, current_run
-from flask_cronjobs import context as context_module
+from flask_cronjobs import current_run as context_module
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker import runner as runner_module

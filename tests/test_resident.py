@@ -15,9 +15,9 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, make_url, select
 from sqlalchemy.orm import Session
 
-from flask_cronjobs import CronJobs, TickReport, enqueueing, tick_finished
+from flask_cronjobs import CronJobs, TickReport, enqueue, tick_finished
 from flask_cronjobs.engine import listener as listener_module
-from flask_cronjobs.engine import resident as herald_module
+from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.resident import _Minutes, serve
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker import keeper as keeper_module
@@ -188,7 +188,7 @@ class TestOnPostgreSQL:
         stranger: psycopg.Connection,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(enqueueing, "WAKE_AGAIN", 3600.0)
+        monkeypatch.setattr(enqueue, "WAKE_AGAIN", 3600.0)
 
         @jobs.task
         def note() -> None: ...
@@ -204,7 +204,7 @@ class TestOnPostgreSQL:
     def test_whether_anybody_listens_is_not_asked_at_each_enqueue(
         self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(enqueueing, "ASK_AGAIN", 3600.0)
+        monkeypatch.setattr(enqueue, "ASK_AGAIN", 3600.0)
 
         @jobs.task
         def note() -> None: ...
@@ -296,7 +296,7 @@ def test_a_monitor_that_hangs_holds_up_nothing(
         pinged.set()
         gate.wait(120)
 
-    monkeypatch.setattr(herald_module, "ping", hang)
+    monkeypatch.setattr(resident_module, "ping", hang)
 
     @jobs.task
     def note() -> None: ...
@@ -343,7 +343,7 @@ def test_one_ping_a_minute_is_enough_for_a_crew(
     jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pinged: list[str | None] = []
-    monkeypatch.setattr(herald_module, "ping", pinged.append)
+    monkeypatch.setattr(resident_module, "ping", pinged.append)
     state = state_of()
     state = replace(state, settings=replace(state.settings, ping_url="http://monitor/x"))
     minutes = _Minutes(state, TickOptions())

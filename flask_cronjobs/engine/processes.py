@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from types import FrameType
 from typing import Any
 
-from ..announce import pass_on
 from ..errors import CronJobsError, DatabaseTrouble
 from ..log import logger, worker_name
+from ..signals import pass_on
 from ..state import State
 from ..types import Outcome
 from .worker.options import WorkOptions

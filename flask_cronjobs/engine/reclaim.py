@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from ..announce import announce, pass_on
 from ..errors import DatabaseTrouble, WorkerLost
+from ..signals import announce, pass_on
 from ..state import State
 from ..store import Claims, Expired
 from ..types import Claim, Exchange, Outcome

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from .. import crashpoints, signals
-from ..announce import pass_on
+from .. import failpoints, signals
 from ..errors import CronJobsError, DatabaseTrouble
 from ..log import log_run, logger
 from ..schedule import Schedule
 from ..schedule.slots import plan_slots
+from ..signals import pass_on
 from ..state import State
 from ..store import Definitions
 from ..store.definitions import BATCH
@@ -45,7 +45,7 @@ def enqueue_slots(
         if len(due) < BATCH:
             break
         after = due[-1].id
-    crashpoints.reach("after-slots")
+    failpoints.reach("after-slots")
     return counts
 
 

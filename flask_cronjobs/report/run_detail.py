@@ -12,7 +12,7 @@ from sqlalchemy import Row, select
 from ..types import JSON
 from .reader import FAILURES, RUNS, Reader, Source, readable, reading
 from .redact import redacted
-from .run_list import RunRow, _row, _with_definition
+from .run_list import RunRow, run_row, with_definition
 
 #: How many attempts of a run are shown.
 ATTEMPTS = 50
@@ -70,7 +70,7 @@ class RunView:
 def run(source: Source, run_id: int) -> RunView | None:
     """One run in full, redacted, with its attempts; None if there is none by that id."""
     with reading(source) as reader:
-        whole = _with_definition(*(readable(reader, column) for column in RUNS.c))
+        whole = with_definition(*(readable(reader, column) for column in RUNS.c))
         rows = reader.rows(whole.where(RUNS.c.id == run_id))
         if not rows:
             return None
@@ -86,7 +86,7 @@ def run(source: Source, run_id: int) -> RunView | None:
 def _view(reader: Reader, row: Row[Any], failures: Sequence[Row[Any]]) -> RunView:
     names = reader.state.settings.redact
     return RunView(
-        row=_row(row),
+        row=run_row(row),
         payload=redacted(row.payload, names),
         result=redacted(row.result, names),
         last_error=row.last_error,

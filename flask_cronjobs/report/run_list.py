@@ -213,7 +213,7 @@ def _newest(found: Sequence[Query], limit: int, fenced: bool) -> Query:
     return select(either.c.id).order_by(either.c.id.desc()).limit(limit)
 
 
-def _with_definition(*columns: Any) -> Query:
+def with_definition(*columns: Any) -> Query:
     return select(
         *columns, DEFINITIONS.c.name.label("definition"), DEFINITIONS.c.timezone.label("timezone")
     ).select_from(RUNS.outerjoin(DEFINITIONS, DEFINITIONS.c.id == RUNS.c.definition_id))
@@ -223,16 +223,16 @@ def _shown(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
     if not ids:
         return []
     own = [name for name in _SHOWN if name in RUNS.c and name != "last_error"]
-    statement = _with_definition(
+    statement = with_definition(
         *(RUNS.c[name] for name in own),
         RUNS.c.job_type,
         func.substr(RUNS.c.last_error, 1, _ERROR_SHOWN).label("last_error"),
     )
     rows = reader.rows(statement.where(RUNS.c.id.in_(ids)).order_by(RUNS.c.id.desc()))
-    return [_row(row) for row in rows]
+    return [run_row(row) for row in rows]
 
 
-def _row(row: Row[Any]) -> RunRow:
+def run_row(row: Row[Any]) -> RunRow:
     values = {name: getattr(row, name) for name in _SHOWN if name not in ("task", "last_error")}
     error: str | None = row.last_error
     line = error.strip().partition("\n")[0][:_ERROR_SHOWN] if error else None

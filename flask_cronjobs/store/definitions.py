@@ -11,7 +11,7 @@ from typing import Any, cast
 from sqlalchemy import Connection, Row, bindparam, delete, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from .. import crashpoints
+from .. import failpoints
 from ..models import JobDefinition
 from ..types import JSON, DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
 from .clock import database_now
@@ -157,7 +157,7 @@ class Definitions:
         self, connection: Connection, parameters: dict[str, Any]
     ) -> Sequence[Row[Any]]:
         moved = connection.execute(text(move_watermarks(self._dialect)), parameters).all()
-        crashpoints.reach("between-watermark-and-insert")
+        failpoints.reach("between-watermark-and-insert")
         ids = json.dumps([row.id for row in moved])
         insert = text(insert_slots(self._dialect, "SELECT value FROM json_each(:moved)"))
         return connection.execute(insert, {**parameters, "moved": ids}).all()

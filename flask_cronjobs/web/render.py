@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -10,12 +11,13 @@ from flask import Response, current_app, make_response, redirect, render_templat
 from jinja2 import Environment
 from werkzeug.wrappers import Response as AnyResponse
 
-from .. import __version__
 from ..state import state_of
 from . import format
 from .format import Tone
 from .guard import may
 
+#: Shown at the foot of each page, and part of the URLs of static files.
+VERSION = version("Flask-CronJobs")
 # Not Flask's flash: that needs a SECRET_KEY, and reading it would eat the app's own messages.
 _SAID = "cronjobs_said"
 # Percent-encoded a character can take 12 bytes, and a browser drops a cookie over 4,096.
@@ -33,7 +35,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     common: dict[str, Any] = {
         "say": format,
         "tone": tone,
-        "version": __version__,
+        "version": VERSION,
         "zone": state_of().settings.timezone,
         "message": message,
         "may_act": False,

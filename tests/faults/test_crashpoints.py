@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from flask_cronjobs.crashpoints import POINTS, VARIABLE
+from flask_cronjobs.failpoints import POINTS, VARIABLE
 from tests.faults.support import Site
 from tests.processes import jobs_app
 from tests.processes.test_races import make_slots_due

@@ -14,7 +14,7 @@ from typing import cast
 from sqlalchemy import event
 from sqlalchemy.orm import Session, SessionTransaction
 
-from ... import crashpoints
+from ... import failpoints
 from ...errors import AtomicCommit, LeaseLost
 from ...registry.payload import kept_result
 from ...state import State
@@ -35,7 +35,7 @@ def call(
     with _isolated(session, state.engine.dialect.name):
         with _no_commit(session):
             value = handler(**claim.payload)
-            crashpoints.reach("after-handler")
+            failpoints.reach("after-handler")
             if state.db.session() is not session:
                 raise AtomicCommit(_REPLACED)
             session.flush()
@@ -44,9 +44,9 @@ def call(
         if not finalize_in(session, claim, result):
             session.rollback()
             raise LeaseLost("the lease was lost before the commit; the work is rolled back")
-        crashpoints.reach("before-finalize")
+        failpoints.reach("before-finalize")
         session.commit()
-    crashpoints.reach("after-finalize")
+    failpoints.reach("after-finalize")
     return result
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from ...context import CurrentRun, Word
+from ...current_run import CurrentRun, Word
 from ...types import Claim, Outcome
 from .runner import Told
 

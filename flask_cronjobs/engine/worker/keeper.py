@@ -14,10 +14,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from ... import crashpoints
-from ...announce import announce, pass_on
+from ... import failpoints
 from ...errors import DatabaseTrouble
 from ...log import logger
+from ...signals import announce, pass_on
 from ...state import State
 from ...store import Bookkeeping, Claims
 from ...types import Exchange, Outcome
@@ -149,7 +149,7 @@ class Keeper(threading.Thread):
             self._settle_doubts()
             outcomes = list(self._hand.outcomes)
             if outcomes:
-                crashpoints.reach("before-finalize")
+                failpoints.reach("before-finalize")
             exchange = self._ledger.exchange(outcomes, wanted, alone=self._hand.idle)
         except DatabaseTrouble as trouble:
             self._bear(trouble)
@@ -174,13 +174,13 @@ class Keeper(threading.Thread):
 
     def _receive(self, outcomes: Sequence[Outcome], exchange: Exchange) -> None:
         if outcomes:
-            crashpoints.reach("after-finalize")
+            failpoints.reach("after-finalize")
             self._pace.note([each.seconds for each in outcomes if each.kind != "released"])
         for outcome in outcomes:
             self._hand.let_go(outcome)
             self._report(exchange.stored(outcome), outcome.id in exchange.recorded)
         if exchange.claims:
-            crashpoints.reach("after-claim")
+            failpoints.reach("after-claim")
             self._warden.light_fuse()
         self._hand.give(exchange.claims)
         self._claimed += len(exchange.claims)

@@ -18,8 +18,8 @@ from typing import Any
 
 from flask import Flask
 
-from ... import crashpoints, signals
-from ...context import CurrentRun, enter_run
+from ... import failpoints, signals
+from ...current_run import CurrentRun, enter_run
 from ...errors import PayloadError
 from ...log import log_run, logger
 from ...registry.payload import kept_result
@@ -172,11 +172,11 @@ class Runner:
         try:
             self._alarm.arm(claim, handler.timeout)
             signals.send(signals.run_started, self._app, claim=claim)
-            crashpoints.reach("before-handler")
+            failpoints.reach("before-handler")
             if handler.atomic:
                 return atomic.call(self._state, claim, handler.call, self._alarm.disarm)
             value = handler.call(**claim.payload)
-            crashpoints.reach("after-handler")
+            failpoints.reach("after-handler")
         finally:
             self._alarm.disarm()
         return kept_result(value, self._state.settings.max_payload_bytes, str(claim))

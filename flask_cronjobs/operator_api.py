@@ -11,7 +11,7 @@ from .types import Catchup, Overlap, TickReport
 if TYPE_CHECKING:
     from .operations import Change
     from .report import Verdict
-    from .tasks import Task
+    from .task import Task
 
 
 class Verbs:

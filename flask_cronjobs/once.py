@@ -19,8 +19,8 @@ from typing import TypeVar, cast
 
 from flask import Flask
 
-from . import crashpoints
-from .context import running
+from . import failpoints
+from .current_run import running
 from .errors import (
     CronJobsError,
     DatabaseTrouble,
@@ -44,7 +44,7 @@ WAIT_FIRST, WAIT_MOST = 0.05, 1.0
 
 #: The effects that this code is called in.
 _inside: ContextVar[frozenset[tuple[Flask, str]]] = ContextVar(
-    "flask_cronjobs.effects", default=frozenset()
+    "flask_cronjobs.once", default=frozenset()
 )
 #: The tokens and keys at which a thread of a run is.
 _taken: set[tuple[str, str]] = set()
@@ -72,9 +72,9 @@ def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T 
             raise
         if mark is not None:
             return cast("T | None", mark[0])
-        crashpoints.reach("before-effect")
+        failpoints.reach("before-effect")
         value = _call(state, books, key, owner, call)
-        crashpoints.reach("after-effect")
+        failpoints.reach("after-effect")
         kept = kept_result(value, state.settings.max_payload_bytes, f"once({key!r})")
         with _refusing_own_lock(state, books):
             recorded = effects.done(key, owner, kept)

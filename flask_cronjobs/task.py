@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from .enqueueing import enqueue_one, enqueue_rows
+from .enqueue import enqueue_one, enqueue_rows
 from .errors import PayloadError
 from .models import JobRun
 from .registry.handler import Handler
