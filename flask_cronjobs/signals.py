@@ -110,11 +110,9 @@ def announce(app: Flask, outcome: Outcome, recorded: bool) -> None:
         send(signal, app, outcome=outcome)
 
 
-def pass_on(listener: Callable[[T], None] | None, news: T) -> None:
-    """Tell *listener*, who prints it; if that fails, the runs go on nevertheless."""
-    if listener is None:
-        return
+def notify(method: Callable[[T], None], news: T) -> None:
+    """Call *method* with *news*. What it raises is logged, and the runs go on."""
     try:
-        listener(news)
+        method(news)
     except Exception as error:  # A full disk, a closed pipe.
-        logger.error("What came about could not be printed: %r", error)
+        logger.error("News could not be printed: %r", error)

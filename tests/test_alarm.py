@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 import pytest
 
 from flask_cronjobs import Cancelled, TimedOut
-from flask_cronjobs.engine.worker.interrupts import Alarm
+from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.types import Claim
 
 LONG = 60.0
@@ -27,17 +27,17 @@ def sleep_after(step: Callable[[], None]) -> None:
 
 
 def test_timeout_is_raised_inside_a_blocking_call() -> None:
-    with Alarm() as alarm:
-        alarm.arm(a_claim(), 0.01)
+    with HandlerInterrupter() as interrupter:
+        interrupter.arm(a_claim(), 0.01)
         with pytest.raises(TimedOut, match=r"longer than its timeout of 0\.01 s"):
             time.sleep(LONG)
 
 
 def test_interruption_from_another_thread_ends_a_blocking_call() -> None:
     claim = a_claim()
-    with Alarm() as alarm:
-        alarm.arm(claim, LONG)
-        thread = threading.Thread(target=alarm.interrupt, args=(claim, Cancelled("stop")))
+    with HandlerInterrupter() as interrupter:
+        interrupter.arm(claim, LONG)
+        thread = threading.Thread(target=interrupter.interrupt, args=(claim, Cancelled("stop")))
         with pytest.raises(Cancelled, match="stop"):
             sleep_after(thread.start)
         thread.join()
@@ -48,21 +48,21 @@ def test_interruption_whose_signal_was_lost_is_heard_when_it_rings_again(
 ) -> None:
     """As when the signal comes just before the system call blocks: nothing is raised yet."""
     claim = a_claim()
-    with Alarm() as alarm:
-        alarm.arm(claim, LONG)
+    with HandlerInterrupter() as interrupter:
+        interrupter.arm(claim, LONG)
         with monkeypatch.context() as patch:
             patch.setattr(signal, "pthread_kill", lambda *args: None)
-            alarm.interrupt(claim, Cancelled("stop"))
+            interrupter.interrupt(claim, Cancelled("stop"))
         with pytest.raises(Cancelled):
-            sleep_after(alarm.ring_again)
-        alarm.ring_again()  # It was heard: nothing more is raised.
+            sleep_after(interrupter.repeat)
+        interrupter.repeat()  # It was heard: nothing more is raised.
         time.sleep(0)
 
 
 def test_timeout_rings_until_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[bool] = []
-    with Alarm() as alarm:
-        alarm.arm(a_claim(), 0.01)
+    with HandlerInterrupter() as interrupter:
+        interrupter.arm(a_claim(), 0.01)
         ring = signal.getsignal(signal.SIGALRM)
         assert callable(ring)
         # The first signal goes to a handler that does not pass it on.
@@ -77,25 +77,25 @@ def test_timeout_rings_until_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_nothing_is_raised_after_disarming() -> None:
     claim = a_claim()
-    with Alarm() as alarm:
-        alarm.arm(claim, LONG)
-        alarm.disarm()
-        alarm.interrupt(claim, Cancelled("too late"))
+    with HandlerInterrupter() as interrupter:
+        interrupter.arm(claim, LONG)
+        interrupter.disarm()
+        interrupter.interrupt(claim, Cancelled("too late"))
         time.sleep(0.01)
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_another_run_s_interruption_is_not_raised() -> None:
-    with Alarm() as alarm:
-        alarm.arm(a_claim(1), LONG)
-        alarm.interrupt(a_claim(2), Cancelled("meant for another"))
+    with HandlerInterrupter() as interrupter:
+        interrupter.arm(a_claim(1), LONG)
+        interrupter.interrupt(a_claim(2), Cancelled("meant for another"))
         time.sleep(0.01)
-        alarm.disarm()
+        interrupter.disarm()
 
 
 def test_handler_of_sigalrm_is_as_before_afterwards() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with Alarm():
+    with HandlerInterrupter():
         assert signal.getsignal(signal.SIGALRM) is not before
     assert signal.getsignal(signal.SIGALRM) is before
 
@@ -104,10 +104,10 @@ def test_alarm_outside_the_main_thread_is_silent() -> None:
     enabled: list[bool] = []
 
     def elsewhere() -> None:
-        with Alarm() as alarm:
-            enabled.append(alarm.enabled)
-            alarm.arm(a_claim(), 0.001)
-            alarm.disarm()
+        with HandlerInterrupter() as interrupter:
+            enabled.append(interrupter.enabled)
+            interrupter.arm(a_claim(), 0.001)
+            interrupter.disarm()
 
     thread = threading.Thread(target=elsewhere)
     thread.start()

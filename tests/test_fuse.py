@@ -10,8 +10,8 @@ import pytest
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.engine.worker import watchdog as fuse_module
-from flask_cronjobs.engine.worker.monitor import MARGIN, Warden
-from flask_cronjobs.engine.worker.watchdog import LEASES, Fuse
+from flask_cronjobs.engine.worker.monitor import MARGIN, RunMonitor
+from flask_cronjobs.engine.worker.watchdog import LEASES, Watchdog
 
 LEASE = 100.0
 
@@ -49,18 +49,18 @@ def lit(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_fuse_cut_for_a_run_is_whole_again_when_the_run_has_ended(
     clock: Clock, lit: list[float]
 ) -> None:
-    with Fuse(LEASE, enabled=True) as fuse:
-        fuse.light()
+    with Watchdog(LEASE, enabled=True) as watchdog:
+        watchdog.arm()
         assert lit == [LEASE * LEASES]
         clock.now += 1
-        fuse.light(5.0)
+        watchdog.arm(5.0)
         assert lit == [5.0]
-        fuse.lengthen()
+        watchdog.extend()
         assert lit == [LEASE * LEASES]
         lit.clear()
-        fuse.lengthen()
+        watchdog.extend()
         assert lit == [], "a whole fuse is lit anew by each quick run"
-        fuse.light()
+        watchdog.arm()
     assert lit == []
 
 
@@ -76,8 +76,8 @@ def test_fuse_cut_just_when_its_run_ends_is_whole_again(clock: Clock, lit: list[
             return next(self.seen)
 
     state = cast(Any, SimpleNamespace(settings=Settings(lease=LEASE, shutdown_grace=0.0)))
-    fuse = Fuse(LEASE, enabled=True)
-    Warden(state, cast(Any, Ending()), cast(Any, None), fuse, may_kill=True).light_fuse()
+    watchdog = Watchdog(LEASE, enabled=True)
+    RunMonitor(state, cast(Any, Ending()), cast(Any, None), watchdog, may_kill=True).arm_watchdog()
     assert lit == [LEASE * LEASES]
 
 
@@ -87,13 +87,13 @@ def test_fuse_of_a_run_burns_until_some_time_after_its_timeout_and_grace(
     monkeypatch.setattr("flask_cronjobs.engine.worker.monitor.time", clock)
     runner = SimpleNamespace(working=SimpleNamespace(since=clock.now - 3, timeout=10.0))
     state = cast(Any, SimpleNamespace(settings=Settings(lease=LEASE, shutdown_grace=4.0)))
-    fuse = Fuse(LEASE, enabled=True)
-    Warden(state, cast(Any, runner), cast(Any, None), fuse, may_kill=True).light_fuse()
+    watchdog = Watchdog(LEASE, enabled=True)
+    RunMonitor(state, cast(Any, runner), cast(Any, None), watchdog, may_kill=True).arm_watchdog()
     assert lit == [7.0 + 4.0 + MARGIN]
 
 
 def test_fuse_of_a_process_that_is_not_ours_is_never_lit(clock: Clock, lit: list[float]) -> None:
-    fuse = Fuse(LEASE, enabled=False)
-    fuse.light(5.0)
-    fuse.lengthen()
+    watchdog = Watchdog(LEASE, enabled=False)
+    watchdog.arm(5.0)
+    watchdog.extend()
     assert lit == []

@@ -15,7 +15,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, Retry, TimedOut, current_run, in_run, signals
-from flask_cronjobs.engine.worker.interrupts import Alarm
+from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun
 from flask_cronjobs.store import Effects
 from flask_cronjobs.types import Claim
@@ -117,14 +117,14 @@ def test_timeout_does_not_ring_in_the_teardown(app: Flask, jobs: CronJobs, db: S
 @on_sqlite
 def test_alarm_heard_on_entering_disarm_comes_too_late(jobs: CronJobs) -> None:
     claim = cast("Claim", SimpleNamespace(id=1))
-    disarming = cast("FrameType", SimpleNamespace(f_code=Alarm.disarm.__code__))
-    with Alarm() as alarm:
-        alarm.arm(claim, 600)
-        alarm._deadline = 0.0
-        alarm._ring(signal.SIGALRM, disarming)
+    disarming = cast("FrameType", SimpleNamespace(f_code=HandlerInterrupter.disarm.__code__))
+    with HandlerInterrupter() as interrupter:
+        interrupter.arm(claim, 600)
+        interrupter._deadline = 0.0
+        interrupter._on_signal(signal.SIGALRM, disarming)
         with pytest.raises(TimedOut):
-            alarm._ring(signal.SIGALRM, None)
-        alarm.disarm()
+            interrupter._on_signal(signal.SIGALRM, None)
+        interrupter.disarm()
 
 
 def test_effect_whose_mark_was_interrupted_is_done_by_the_retry(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, current_run
-from flask_cronjobs import current_run as context_module
+from flask_cronjobs.current_run import CurrentRun
+from flask_cronjobs.engine.observer import Observer
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker import runner as runner_module
@@ -117,8 +119,8 @@ class TestProgress:
     def test_it_is_written_in_the_order_in_which_it_was_told(
         self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(runner_module, "HEARD_WITHIN", 0.01)
-        monkeypatch.setattr(context_module, "PROGRESS_INTERVAL", 0.0)
+        monkeypatch.setattr(runner_module, "ANSWER_WITHIN", 0.01)
+        monkeypatch.setattr(sys.modules[CurrentRun.__module__], "PROGRESS_INTERVAL", 0.0)
         write, written = Claims.progress, list[float]()
         all_told, all_written = threading.Event(), threading.Event()
 
@@ -146,7 +148,7 @@ class TestProgress:
     def test_last_word_is_written_though_the_outcome_came_with_it(
         self, app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(runner_module, "HEARD_WITHIN", 0.01)
+        monkeypatch.setattr(runner_module, "ANSWER_WITHIN", 0.01)
         busy = threading.Event()
 
         def hold_up_the_keeper(sender: Flask, outcome: Outcome) -> None:
@@ -156,7 +158,7 @@ class TestProgress:
                 assert isinstance(keeper, Keeper)
                 until = time.monotonic() + 60
                 # Two words, and the outcome.
-                while keeper._hand._mailbox.qsize() < 3 and time.monotonic() < until:
+                while keeper._held_runs._mailbox.qsize() < 3 and time.monotonic() < until:
                     time.sleep(0.01)
 
         # The first is claimed alone; the other two together.
@@ -242,8 +244,12 @@ def test_handler_that_holds_the_one_lock_beyond_its_lease_is_not_done_twice(
     assert rows(db, JobRun.status, JobRun.attempts) == [("succeeded", 1)]
 
 
-def fail_to_print(said: Outcome | RecordedSlot) -> None:
-    raise OSError(28, "No space left on device")
+class FullDisk(Observer):
+    def outcome(self, outcome: Outcome) -> None:
+        raise OSError(28, "No space left on device")
+
+    def slot(self, slot: RecordedSlot) -> None:
+        raise OSError(28, "No space left on device")
 
 
 @on_sqlite
@@ -252,7 +258,7 @@ def test_output_that_fails_harms_no_run(
 ) -> None:
     jobs.task(name="it")(lambda: None)
     jobs.get("it").using(commit=True).enqueue_many([{}] * 20)
-    assert tick(state_of(), TickOptions(on_outcome=fail_to_print)).succeeded == 20
+    assert tick(state_of(), TickOptions(observer=FullDisk())).succeeded == 20
     assert set(rows(db, JobRun.status, JobRun.attempts)) == {("succeeded", 1)}
     assert "could not be printed" in caplog.text
 
@@ -275,7 +281,7 @@ def test_output_that_fails_of_what_is_taken_back_or_skipped_harms_no_run(
     db.session.execute(text(f"UPDATE job_definitions SET next_run_at = '{long_ago}'"))
     db.session.commit()
     jobs.get("it").using(commit=True).enqueue()
-    report = tick(state_of(), TickOptions(on_outcome=fail_to_print, on_slot=fail_to_print))
+    report = tick(state_of(), TickOptions(observer=FullDisk()))
     assert (report.reclaimed, report.skipped > 0) == (1, True)
     assert ("it", "succeeded") in rows(db, JobRun.job_type, JobRun.status)
 
@@ -319,16 +325,14 @@ def test_max_runs_is_not_spent_on_what_is_handed_back(jobs: CronJobs, db: SQLAlc
 
 
 @on_sqlite
-def test_upkeep_is_tried_again_soon_after_trouble(
+def test_minute_work_is_tried_again_soon_after_trouble(
     jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_module, "UPKEEP_AGAIN", 0.05)
+    monkeypatch.setattr(keeper_module, "MINUTE_RETRY", 0.05)
     calls: list[str] = []
 
-    class Upkeep:
-        def each_minute(
-            self, books: Bookkeeping, counts: Counter[str], wake: Callable[[], None]
-        ) -> None:
+    class MinuteWork:
+        def each_minute(self, books: Bookkeeping, counts: Counter[str], listening: bool) -> None:
             calls.append("minute")
             if len(calls) == 1:
                 raise DatabaseTrouble("The database is locked.", transient=True)
@@ -339,10 +343,10 @@ def test_upkeep_is_tried_again_soon_after_trouble(
         def end(self, books: Bookkeeping, counts: Counter[str]) -> None:
             calls.append("end")
 
-        def leave(self) -> None: ...
+        def close(self) -> None: ...
 
-        def of_worker(self, number: int) -> Upkeep:
+        def of_worker(self, number: int) -> MinuteWork:
             return self
 
-    work(state_of(), WorkOptions("web:1", until=time.monotonic() + 30, upkeep=Upkeep()))
+    work(state_of(), WorkOptions("web:1", until=time.monotonic() + 30, minute_work=MinuteWork()))
     assert calls == ["minute", "minute", "end"]

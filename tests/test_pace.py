@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from flask_cronjobs.engine.worker.prefetch import AHEAD, LONG, MOST, Pace
+from flask_cronjobs.engine.worker.prefetch import AHEAD, LONG, MOST, Prefetch
 
 
 def test_first_claim_is_of_one_run_and_the_second_waits_for_its_outcome() -> None:
-    pace = Pace()
-    assert pace.wanted(0, idle=True) == 1
-    assert pace.wanted(0, idle=False) == 0
+    prefetch = Prefetch()
+    assert prefetch.wanted(0, idle=True) == 1
+    assert prefetch.wanted(0, idle=False) == 0
 
 
 def test_nothing_is_claimed_behind_long_runs() -> None:
-    pace = Pace()
-    pace.note([LONG * 2])
-    assert pace.wanted(0, idle=True) == 1
-    assert pace.wanted(0, idle=False) == 0
+    prefetch = Prefetch()
+    prefetch.note([LONG * 2])
+    assert prefetch.wanted(0, idle=True) == 1
+    assert prefetch.wanted(0, idle=False) == 0
 
 
 @pytest.mark.parametrize(
@@ -25,44 +25,44 @@ def test_nothing_is_claimed_behind_long_runs() -> None:
     [(0.0, MOST), (1e-9, MOST), (0.0001, 500), (0.001, 50), (0.01, 5), (0.05, 1), (10.0, 1)],
 )
 def test_as_many_are_claimed_as_the_mean_says(seconds: float, wanted: int) -> None:
-    pace = Pace()
-    pace.note([seconds])
-    assert pace.wanted(0, idle=True) == pytest.approx(wanted, abs=1)
+    prefetch = Prefetch()
+    prefetch.note([seconds])
+    assert prefetch.wanted(0, idle=True) == pytest.approx(wanted, abs=1)
     assert wanted * seconds <= AHEAD * 1.01 or wanted == 1
 
 
 def test_nothing_is_claimed_until_half_of_them_are_gone() -> None:
-    pace = Pace()
-    pace.note([0.001])
-    target = pace.wanted(0, idle=True)
-    assert pace.wanted(target, idle=True) == 0
-    assert pace.wanted(target // 2 + 1, idle=True) == 0
-    assert pace.wanted(target // 2, idle=True) == target - target // 2
+    prefetch = Prefetch()
+    prefetch.note([0.001])
+    target = prefetch.wanted(0, idle=True)
+    assert prefetch.wanted(target, idle=True) == 0
+    assert prefetch.wanted(target // 2 + 1, idle=True) == 0
+    assert prefetch.wanted(target // 2, idle=True) == target - target // 2
 
 
 def test_slow_runs_soon_shrink_what_is_claimed_ahead() -> None:
-    pace = Pace()
-    pace.note([0.0001] * 500)
-    pace.note([1.0])
-    assert pace.wanted(0, idle=True) == 1
+    prefetch = Prefetch()
+    prefetch.note([0.0001] * 500)
+    prefetch.note([1.0])
+    assert prefetch.wanted(0, idle=True) == 1
 
 
 def test_fast_runs_grow_it_again() -> None:
-    pace = Pace()
-    pace.note([1.0])
+    prefetch = Prefetch()
+    prefetch.note([1.0])
     for _ in range(40):
-        pace.note([0.001])
-    assert pace.wanted(0, idle=True) > 40
+        prefetch.note([0.001])
+    assert prefetch.wanted(0, idle=True) > 40
 
 
 def test_batch_counts_by_its_own_mean() -> None:
-    one, other = Pace(), Pace()
+    one, other = Prefetch(), Prefetch()
     one.note([0.001, 0.003])
     other.note([0.002])
     assert one.wanted(0, idle=True) == other.wanted(0, idle=True)
 
 
 def test_nothing_noted_changes_nothing() -> None:
-    pace = Pace()
-    pace.note([])
-    assert pace.wanted(0, idle=True) == 1
+    prefetch = Prefetch()
+    prefetch.note([])
+    assert prefetch.wanted(0, idle=True) == 1

@@ -16,11 +16,11 @@ from sqlalchemy import event, make_url, select
 from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, TickReport, enqueue, tick_finished
-from flask_cronjobs.engine import listener as listener_module
 from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.resident import _Minutes, serve
+from flask_cronjobs.engine.resident import ResidentMinutes, serve
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker import keeper as keeper_module
+from flask_cronjobs.engine.worker import listener as listener_module
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobRun, JobTick
 from flask_cronjobs.state import state_of
@@ -84,7 +84,7 @@ def ticks(db: SQLAlchemy) -> list[JobTick]:
 def begun(db: SQLAlchemy) -> bool:
     """Whether the worker has looked for runs, in vain, and waits."""
     return bool(ticks(db)) and all(
-        each._dry_at is not None for each in threading.enumerate() if isinstance(each, Keeper)
+        each._exhausted_at is not None for each in threading.enumerate() if isinstance(each, Keeper)
     )
 
 
@@ -146,7 +146,7 @@ class TestOnPostgreSQL:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(keeper_module, "POLL", 3600.0)
-        monkeypatch.setattr(listener_module, "AGAIN", 0.05)
+        monkeypatch.setattr(listener_module, "RECONNECT_AFTER", 0.05)
 
         @jobs.task
         def note() -> None: ...
@@ -188,7 +188,7 @@ class TestOnPostgreSQL:
         stranger: psycopg.Connection,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(enqueue, "WAKE_AGAIN", 3600.0)
+        monkeypatch.setattr(enqueue, "WAKE_EVERY", 3600.0)
 
         @jobs.task
         def note() -> None: ...
@@ -204,7 +204,7 @@ class TestOnPostgreSQL:
     def test_whether_anybody_listens_is_not_asked_at_each_enqueue(
         self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(enqueue, "ASK_AGAIN", 3600.0)
+        monkeypatch.setattr(enqueue, "ASK_EVERY", 3600.0)
 
         @jobs.task
         def note() -> None: ...
@@ -289,7 +289,7 @@ def test_a_monitor_that_hangs_holds_up_nothing(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, resident: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(keeper_module, "UPKEEP", 0.05)
+    monkeypatch.setattr(keeper_module, "MINUTE", 0.05)
     gate, pinged = threading.Event(), threading.Event()
 
     def hang(url: str | None) -> None:
@@ -316,7 +316,7 @@ def test_each_minute_is_told_with_its_report(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, resident: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(keeper_module, "UPKEEP", 0.05)
+    monkeypatch.setattr(keeper_module, "MINUTE", 0.05)
     reports: list[TickReport] = []
     threads: set[str] = set()
 
@@ -335,22 +335,22 @@ def test_each_minute_is_told_with_its_report(
         stop_keepers()
         until(lambda: all(row.finished_at is not None for row in ticks(db)))
         until(lambda: len(reports) == len(ticks(db)))
-    assert threads == {"cronjobs-herald"}
+    assert threads == {"cronjobs-report-sender"}
 
 
 @on_sqlite
-def test_one_ping_a_minute_is_enough_for_a_crew(
+def test_one_ping_a_minute_is_enough_for_several_workers(
     jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pinged: list[str | None] = []
     monkeypatch.setattr(resident_module, "ping", pinged.append)
     state = state_of()
     state = replace(state, settings=replace(state.settings, ping_url="http://monitor/x"))
-    minutes = _Minutes(state, TickOptions())
+    minutes = ResidentMinutes(state, TickOptions())
     for number in range(3):
         worker = minutes.of_worker(number)
         with Bookkeeping(state.engine) as books:
-            worker.each_minute(books, Counter(), lambda: None)
+            worker.each_minute(books, Counter(), False)
             worker.end(books, Counter())
-        worker.leave()
+        worker.close()
     assert pinged == ["http://monitor/x", None, None]

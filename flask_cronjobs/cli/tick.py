@@ -15,6 +15,7 @@ from dataclasses import asdict
 import click
 from flask.cli import with_appcontext
 
+from ..engine.observer import Observer
 from ..engine.tick import TickOptions, tick
 from ..errors import CronJobsError
 from ..log import LOST, logger
@@ -61,7 +62,7 @@ def say_warnings() -> None:
     logger.addHandler(handler)
 
 
-class Printer:
+class Printer(Observer):
     """Prints one line a run, or keeps them all for ``--json``."""
 
     def __init__(self, as_json: bool) -> None:
@@ -153,8 +154,7 @@ def tick_command(
         max_runs=max_runs,
         queues=queues,
         own_process=True,
-        on_outcome=printer.outcome,
-        on_slot=printer.slot,
+        observer=printer,
     )
     say_warnings()
     with one_line_errors():

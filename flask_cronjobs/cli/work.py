@@ -26,8 +26,7 @@ def work_command(workers: int | None, queues: tuple[str, ...]) -> None:
         workers=workers,
         queues=queues,
         own_process=True,
-        on_outcome=printer.outcome,
-        on_slot=printer.slot,
+        observer=printer,
     )
     say_warnings()
     with one_line_errors():

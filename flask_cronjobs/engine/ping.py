@@ -1,4 +1,4 @@
-"""Tell an outside monitor that a tick came: a dead cron cannot report itself."""
+"""Tell an outside monitor that a tick ran: a dead cron cannot report itself."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ if TYPE_CHECKING:
 TIMEOUT = 5.0
 
 
-def ping(url: str | None, ok: bool = True, timeout: float = TIMEOUT) -> bool:
-    """Fetch *url* if the tick went well; never raises, never takes longer than *timeout*.
+def ping(url: str | None, timeout: float = TIMEOUT) -> bool:
+    """Fetch *url*. Never raises, and never takes longer than *timeout*.
 
-    A tick that did not go well sends nothing: to any monitor of heartbeats silence is the alarm.
+    A tick that fails pings nothing: for a monitor of heartbeats, silence is the alarm.
 
-    :param url: ``CRONJOBS_PING_URL``, or None for no ping. No part of it but the host is ever
-        logged: the path of such a URL is often its secret.
-    :param ok: whether the tick did its work.
+    :param url: ``CRONJOBS_PING_URL``, or None for no ping. Only its host is ever logged, since the
+        path of such a URL is often its secret.
     :param timeout: seconds, at most 5.
-    :returns: whether the monitor was told.
+    :returns: whether the monitor answered.
     """
-    if url is None or not ok:
+    if url is None:
         return False
-    told: list[bool] = []
+    answered: list[bool] = []
     timeout = min(timeout, TIMEOUT)
-    # In a thread, since looking up a name and a server that drips know no timeout of ours.
-    thread = Thread(target=_fetch, args=(url, timeout, told), name="cronjobs-ping", daemon=True)
+    # In a thread: no timeout of ours covers a name look-up, or a server that answers byte by byte.
+    thread = Thread(target=_fetch, args=(url, timeout, answered), name="cronjobs-ping", daemon=True)
     try:
         thread.start()
     except RuntimeError as error:
@@ -41,22 +40,22 @@ def ping(url: str | None, ok: bool = True, timeout: float = TIMEOUT) -> bool:
     thread.join(timeout)
     if thread.is_alive():
         logger.warning("The ping to %s took longer than %g s and was left", _host(url), timeout)
-    return bool(told) and told[0]
+    return bool(answered)
 
 
-def _fetch(url: str, timeout: float, told: list[bool]) -> None:
+def _fetch(url: str, timeout: float, answered: list[bool]) -> None:
     try:
         with _opener().open(_request(url), timeout=timeout) as response:
             response.read(1)
-        told.append(True)
+        answered.append(True)
     except Exception as error:
-        # The text of the error can hold the URL, so only its type and a status are told.
+        # The text of the error can hold the URL, so only its type and a status are logged.
         status = getattr(error, "code", "")
         logger.warning("The ping to %s failed: %s %s", _host(url), type(error).__name__, status)
 
 
 def _opener() -> OpenerDirector:
-    """An opener that knows http and https alone, also where it is redirected to."""
+    """Return an opener that follows http and https only, also when it is redirected."""
     from urllib import request
 
     opener = request.OpenerDirector()
@@ -74,7 +73,7 @@ def _opener() -> OpenerDirector:
 
 
 def _request(url: str) -> Request:
-    """A request for *url*, with the name and password that it may hold in a header."""
+    """Return a request for *url*, with the name and password in it as a header."""
     from urllib.request import Request
 
     parts = urlsplit(url)
@@ -84,7 +83,7 @@ def _request(url: str) -> Request:
     if userinfo:
         name, _, password = userinfo.partition(":")
         credentials = f"{unquote(name)}:{unquote(password)}".encode()
-        # Unredirected: what the first host may know, the next need not.
+        # Not sent on to another host by a redirect.
         request.add_unredirected_header(
             "Authorization", "Basic " + base64.b64encode(credentials).decode()
         )

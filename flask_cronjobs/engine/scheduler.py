@@ -1,10 +1,10 @@
-"""From schedules to runs: due slots are recorded, and definitions kept in step with the code."""
+"""Turn due slots into runs, and keep the definitions in step with the code."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -13,46 +13,48 @@ from ..errors import CronJobsError, DatabaseTrouble
 from ..log import log_run, logger
 from ..schedule import Schedule
 from ..schedule.slots import plan_slots
-from ..signals import pass_on
+from ..signals import notify
 from ..state import State
 from ..store import Definitions
 from ..store.definitions import BATCH
 from ..store.errors import is_about_the_rows
 from ..types import DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
+from .observer import Observer
 
 
 def enqueue_slots(
-    state: State,
-    definitions: Definitions,
-    on_slot: Callable[[RecordedSlot], None] | None = None,
-) -> Counter[str]:
-    """Turn due slots into runs, then bring the definitions into step with the code.
+    state: State, definitions: Definitions, observer: Observer
+) -> tuple[Counter[str], list[DefinitionRow]]:
+    """Turn due slots into runs. Do this before `sync_definitions`.
 
-    In this order: a slot that is due is owed under the schedule that the row still has.
+    A slot that is due is owed under the schedule that its row still has.
+
+    :returns: how many rows were recorded and skipped, and the definitions that were read, with
+        their watermarks as they now stand.
     """
     counts: Counter[str] = Counter()
-    declared = list(state.registry.declarations)
+    seen: list[DefinitionRow] = []
+    declared, tasks = list(state.registry.declarations), list(state.registry.tasks)
     after = 0
     while True:
-        rows = definitions.read(declared, list(state.registry.tasks), after)
+        rows = definitions.read(declared, tasks, after)
         due = [row for row in rows if row.due]
         plans = [plan for row in due if (plan := plan_due(row)) is not None]
         for slot in _record(definitions, rows, plans):
             counts["skipped" if slot.skipped else "recorded"] += 1
-            announce_slot(state, slot, on_slot)
-        if after == 0:
-            sync(state, definitions, [_moved(row, plans) for row in rows])
+            announce_slot(state, slot, observer)
+        seen += [_moved(row, plans) for row in rows]
         if len(due) < BATCH:
             break
         after = due[-1].id
     failpoints.reach("after-slots")
-    return counts
+    return counts, seen
 
 
-def sync(state: State, definitions: Definitions, rows: Sequence[DefinitionRow]) -> None:
-    """Insert the definitions that code declares and the table lacks; change those that differ.
+def sync_definitions(state: State, definitions: Definitions, rows: Sequence[DefinitionRow]) -> None:
+    """Insert the definitions that only the code has; change the rows that differ from the code.
 
-    :param rows: the definitions from code, with their watermarks as they now stand.
+    :param rows: the definitions that `enqueue_slots` read.
     """
     by_name = {row.spec.name: row for row in rows}
     missing: list[DefinitionSpec] = []
@@ -71,28 +73,26 @@ def sync(state: State, definitions: Definitions, rows: Sequence[DefinitionRow]) 
         now = definitions.now()
         made = definitions.declare([(spec, first_slot(spec, now)) for spec in missing], "code")
         if made < len(missing):
-            _complain_of_names(definitions, missing)
-
-            # Somebody else wrote between, or a slot was recorded: look again.
+            _log_taken_names(definitions, missing)
 
 
 def _record(
     definitions: Definitions, rows: Sequence[DefinitionRow], plans: Sequence[SlotPlan]
 ) -> list[RecordedSlot]:
-    """Record *plans*, if need be one by one: a row that the database refuses stops no other."""
+    """Record *plans*, one by one if the database refuses a row, so that it stops no other."""
     try:
         return definitions.record_slots(plans)
     except DatabaseTrouble as trouble:
         if not is_about_the_rows(trouble):
             raise
         if len(plans) == 1:
-            _complain(next(row for row in rows if row.id == plans[0].definition_id), trouble)
+            _log_broken(next(row for row in rows if row.id == plans[0].definition_id), trouble)
             return []
     return [slot for plan in plans for slot in _record(definitions, rows, [plan])]
 
 
-def _complain_of_names(definitions: Definitions, specs: Sequence[DefinitionSpec]) -> None:
-    """Log which of *specs*, declared in code, have a row of `add_definition` in their way."""
+def _log_taken_names(definitions: Definitions, specs: Sequence[DefinitionSpec]) -> None:
+    """Log which of *specs*, declared in code, have a name that `add_definition` took before."""
     for spec in specs:
         row = definitions.find(spec.name)
         if row is not None and row.origin == "database":
@@ -105,6 +105,7 @@ def _complain_of_names(definitions: Definitions, specs: Sequence[DefinitionSpec]
 
 
 def first_slot(spec: DefinitionSpec, now: datetime) -> datetime | None:
+    """Return the first slot of *spec* after *now*."""
     return Schedule(spec.schedule, spec.timezone).next_after(now)
 
 
@@ -116,19 +117,19 @@ def _moved(row: DefinitionRow, plans: Sequence[SlotPlan]) -> DefinitionRow:
 
 
 def plan_due(row: DefinitionRow) -> SlotPlan | None:
-    """What becomes of a due definition's slots; None if the row is broken, which stops no other."""
+    """Return the plan for a due definition's slots; None if the row is broken, which is logged."""
     if row.broken is not None or row.next_run_at is None:
-        _complain(row, row.broken)
+        _log_broken(row, row.broken)
         return None
     try:
         schedule = Schedule(row.spec.schedule, row.spec.timezone)
         return plan_slots(row.id, schedule, row.spec.catchup, row.next_run_at, row.now)
     except CronJobsError as error:
-        _complain(row, error)
+        _log_broken(row, error)
         return None
 
 
-def _complain(row: DefinitionRow, why: object) -> None:
+def _log_broken(row: DefinitionRow, why: object) -> None:
     logger.error(
         "The definition %r is broken, and its slots wait: %s Mend it in the code or in "
         "job_definitions, or run: flask jobs admin pause %s",
@@ -138,9 +139,8 @@ def _complain(row: DefinitionRow, why: object) -> None:
     )
 
 
-def announce_slot(
-    state: State, slot: RecordedSlot, on_slot: Callable[[RecordedSlot], None] | None
-) -> None:
+def announce_slot(state: State, slot: RecordedSlot, observer: Observer) -> None:
+    """Log a recorded slot, send its signal, and notify *observer*."""
     if slot.skipped:
         why = f"{slot.skipped} slot(s) up to {slot.at.isoformat()}: {slot.reason}"
         log_run(
@@ -150,4 +150,4 @@ def announce_slot(
     else:
         why = f"slot of {slot.at.isoformat()}"
         log_run(logging.INFO, "queued", task=slot.job_type, run_id=slot.run_id, attempt=0, why=why)
-    pass_on(on_slot, slot)
+    notify(observer.slot, slot)

@@ -1,8 +1,4 @@
-"""One tick, top to bottom.
-
-What a tick does is the story of the whole: take back the dead, enqueue due slots, sync the
-definitions with the code, claim and run, prune, report.
-"""
+"""One tick, from the first statement to the last."""
 
 from __future__ import annotations
 
@@ -10,34 +6,35 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from .. import signals
 from ..log import logger, worker_name
 from ..state import State
-from ..store import Bookkeeping, Claims, Definitions, TickRow, Ticks
-from ..types import Outcome, RecordedSlot, TickReport
+from ..store import Bookkeeping, Claims, Definitions, Ticks
+from ..types import TickReport
+from .observer import Observer
 from .ping import ping
 from .processes import run_workers
 from .reclaim import reclaim
-from .scheduler import enqueue_slots
+from .scheduler import enqueue_slots, sync_definitions
 from .worker.options import WorkOptions
 
-#: A host whose clock is further off than this, in seconds, is warned of.
+#: A host whose clock is further off than this, in seconds, gets a warning.
 CLOCK_TOLERANCE = 5.0
-#: Every so many ticks, of all hosts together, one prunes.
+#: One tick in so many prunes, counted over all hosts.
 PRUNE_EVERY = 20
 
 
 @dataclass(frozen=True)
 class TickOptions:
-    """How one tick is run. None: as the app's settings say.
+    """How to run one tick. None means: as the app's settings say.
 
     :ivar workers: how many processes; more than one are forked.
-    :ivar budget: seconds after which nothing more is claimed.
-    :ivar own_process: whether this process is the tick's own: then it handles SIGTERM and SIGINT,
-        and may be ended for a handler that will not end.
+    :ivar budget: seconds after which no more runs are claimed.
+    :ivar own_process: whether this process is the tick's own. Then it handles SIGTERM and SIGINT,
+        and may be ended when a handler does not end.
     """
 
     workers: int | None = None
@@ -45,41 +42,52 @@ class TickOptions:
     max_runs: int | None = None
     queues: tuple[str, ...] = ()
     own_process: bool = False
-    on_outcome: Callable[[Outcome], None] | None = None
-    on_slot: Callable[[RecordedSlot], None] | None = None
+    observer: Observer = field(default_factory=Observer)
+
+
+@dataclass(frozen=True)
+class OpenTick:
+    """A tick that has begun.
+
+    :ivar id: the id of its row.
+    :ivar clock_offset: by how many seconds this host's clock is ahead of the database's.
+    :ivar started: when it began, by `time.monotonic`.
+    """
+
+    id: int
+    clock_offset: float
+    started: float
 
 
 def tick(state: State, options: TickOptions) -> TickReport:
-    """Run one tick.
+    """Run one tick and return what it did.
 
-    :returns: what it did.
     :raises TablesMissing: the job tables do not exist.
-    :raises DatabaseTrouble: the database could not be used; what it held comes back by lease.
+    :raises DatabaseTrouble: the database could not be used. Held runs come back by lease.
     """
-    started = time.monotonic()
     with Bookkeeping(state.engine) as books:
-        row, offset = begin(Ticks(books))
-        counts = upkeep(state, books, options)
+        ticks, definitions = Ticks(books), Definitions(books)
+        opened = begin(ticks)
+        counts = Counter(reclaimed=reclaim(state, Claims(books), options.observer))
+        slots, rows = enqueue_slots(state, definitions, options.observer)
+        counts += slots
+        sync_definitions(state, definitions, rows)
         books.close()  # No connection of ours is open while workers fork.
-        number = state.settings.workers if options.workers is None else options.workers
-        work_options = _work_options(state, options, row, started)
-        # Only a process of the tick's own may fork: elsewhere there may be threads.
-        counts += run_workers(state, number if options.own_process else 1, work_options)
-        counts["pruned"] = prune(state, Ticks(books), row)
-        report = TickReport(worker_name(), **counts, seconds=round(time.monotonic() - started, 3))
-        Ticks(books).finish(row.id, report, offset)
+        number = _number_of_workers(state, options)
+        counts += run_workers(state, number, _work_options(state, options, opened))
+        counts["pruned"] = prune(state, ticks, opened)
+        report = finish(ticks, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
-    if state.settings.ping_url is not None:
-        ping(state.settings.ping_url)
+    ping(state.settings.ping_url)
     return report
 
 
-def begin(ticks: Ticks, listening: bool = False) -> tuple[TickRow, float]:
-    """Begin a tick's row; the row, and by how many seconds this host's clock is ahead.
+def begin(ticks: Ticks, listening: bool = False) -> OpenTick:
+    """Begin a tick's row, and warn if this host's clock is wrong.
 
-    :param listening: whether it is a resident worker's that a NOTIFY wakes.
+    :param listening: whether the row is a resident worker's that a NOTIFY wakes.
     """
-    before = time.time()
+    started, before = time.monotonic(), time.time()
     row = ticks.begin(worker_name(), socket.gethostname(), os.getpid(), listening)
     offset = (before + time.time()) / 2 - row.now.timestamp()
     if abs(offset) > CLOCK_TOLERANCE + (time.time() - before):
@@ -89,31 +97,39 @@ def begin(ticks: Ticks, listening: bool = False) -> tuple[TickRow, float]:
             abs(offset),
             "ahead of" if offset > 0 else "behind",
         )
-    return row, round(offset, 3)
+    return OpenTick(row.id, round(offset, 3), started)
 
 
-def upkeep(state: State, books: Bookkeeping, options: TickOptions) -> Counter[str]:
-    """Take back the dead, enqueue due slots, sync the definitions; how many of which."""
-    counts: Counter[str] = Counter()
-    counts["reclaimed"] = reclaim(state, Claims(books), options.on_outcome)
-    return counts + enqueue_slots(state, Definitions(books), options.on_slot)
-
-
-def prune(state: State, ticks: Ticks, row: TickRow) -> int:
-    """Delete what is past its retention, at one tick of `PRUNE_EVERY`; how many runs went."""
-    if row.id % PRUNE_EVERY:
+def prune(state: State, ticks: Ticks, opened: OpenTick) -> int:
+    """Delete what is past its retention, in one tick of `PRUNE_EVERY`; return how many runs."""
+    if opened.id % PRUNE_EVERY:
         return 0
     return ticks.prune(state.settings.retention, state.settings.retention_dead)
 
 
-def _work_options(state: State, options: TickOptions, row: TickRow, started: float) -> WorkOptions:
+def finish(ticks: Ticks, opened: OpenTick, counts: Mapping[str, int]) -> TickReport:
+    """Finish the tick's row, and return what the tick did."""
+    seconds = round(time.monotonic() - opened.started, 3)
+    report = TickReport(worker_name(), **counts, seconds=seconds)
+    ticks.finish(opened.id, report, opened.clock_offset)
+    return report
+
+
+def _number_of_workers(state: State, options: TickOptions) -> int:
+    # Only a process of the tick's own may fork: another one may have threads.
+    if not options.own_process:
+        return 1
+    return state.settings.workers if options.workers is None else options.workers
+
+
+def _work_options(state: State, options: TickOptions, opened: OpenTick) -> WorkOptions:
     budget = state.settings.tick_budget if options.budget is None else options.budget
     return WorkOptions(
         worker=worker_name(),
-        until=started + budget,
+        until=opened.started + budget,
         max_runs=options.max_runs,
         queues=options.queues,
         may_kill=options.own_process,
-        on_outcome=options.on_outcome,
-        on_beat=lambda books: Ticks(books).seen(row.id),
+        tick_id=opened.id,
+        observer=options.observer,
     )

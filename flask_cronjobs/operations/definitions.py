@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import report
+from ..engine.observer import Observer
 from ..engine.scheduler import announce_slot, first_slot, plan_due
 from ..errors import NotFound, TaskError, UnknownTask
 from ..log import log_run
@@ -173,7 +174,7 @@ def add_definition(state: State, spec: DefinitionSpec) -> bool:
                     return True
             elif row.due and (plan := plan_due(row)) is not None:
                 for slot in definitions.record_slots([plan]):
-                    announce_slot(state, slot, None)
+                    announce_slot(state, slot, Observer())
             elif definitions.change(row, spec, first_slot(spec, row.now)):
                 return False
 

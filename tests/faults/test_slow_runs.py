@@ -9,7 +9,7 @@ import pytest
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.engine.worker import monitor as warden_module
-from flask_cronjobs.engine.worker.monitor import Warden
+from flask_cronjobs.engine.worker.monitor import RunMonitor
 from flask_cronjobs.store import Renewal
 from flask_cronjobs.types import Claim
 from tests.faults.support import Site
@@ -56,7 +56,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The warden's clock."""
+    """The monitor's clock."""
     made = Clock()
     monkeypatch.setattr(warden_module, "time", made)
     return made
@@ -79,10 +79,10 @@ def test_heart_beats_four_times_in_a_lease_while_something_is_held(clock: Clock)
 
     claims = cast(Any, SimpleNamespace(renew=renew))
     held = {1: cast(Claim, object())}
-    warden = Warden(state, runner, cast(Any, None), cast(Any, None), may_kill=False)
+    monitor = RunMonitor(state, runner, cast(Any, None), cast(Any, None), may_kill=False)
     for _ in range(240):
         clock.now += 0.25
-        warden.look(claims, held)
+        monitor.look(claims, held)
     assert renewed == [1015.0, 1030.0, 1045.0, 1060.0]
 
 

@@ -1,8 +1,8 @@
 """``atomic=True``: the handler's ``db.session`` work and the run's success in one commit.
 
-The row is finalized inside the session's own transaction, under the claim's token, as the last
-thing before the commit. If the lease was lost, no row matches and everything is rolled back; if the
-process dies, the database rolls it back. So database effects happen exactly once.
+The row is finalized inside the session's own transaction, under the claim's token, just before the
+commit. If the lease was lost, no row matches and everything is rolled back. If the process dies,
+the database rolls it back. So database effects happen exactly once.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _REPLACED = (
 
 @contextmanager
 def _isolated(session: Session, dialect_name: str) -> Generator[None]:
-    """Let each transaction of *session*, also one after a rollback, be one.
+    """Set the isolation level of each transaction of *session*, also of one after a rollback.
 
-    An app may run its engine in AUTOCOMMIT, where nothing is atomic, or in REPEATABLE READ, where
-    the heartbeat on the run's row would make the finalizing write a serialization failure.
+    An app may run its engine in AUTOCOMMIT, where nothing is atomic. In REPEATABLE READ the
+    heartbeat on the run's row would make the finalizing write a serialization failure.
     """
     level = "READ COMMITTED" if dialect_name == "postgresql" else "SERIALIZABLE"
 

@@ -1,4 +1,4 @@
-"""The ledger: what a worker records and claims in one exchange, and what trouble left unknown."""
+"""Exchange outcomes for claims, and find out what trouble left unknown."""
 
 from __future__ import annotations
 
@@ -6,58 +6,79 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...errors import DatabaseTrouble
 from ...state import State
 from ...store import Claims
 from ...types import ClaimRequest, Exchange, Outcome
 from .options import WorkOptions
 
 
-class Ledger:
-    """One worker's exchanges.
+class Exchanger:
+    """One worker's exchanges with the database.
 
-    :ivar dry: whether the last exchange found that nothing more is claimable.
+    When the connection broke in an exchange, nobody knows whether the server had committed it. The
+    next `exchange` finds out before it does anything else: which outcomes stand in their rows, and
+    which runs were claimed under a token that nobody received.
+
+    :ivar exhausted: whether the last exchange found that nothing more can be claimed.
     """
 
     def __init__(self, claims: Claims, state: State, options: WorkOptions) -> None:
-        self.dry: bool = False
+        self.exhausted: bool = False
         self._claims = claims
         self._options = options
         self._lease = state.settings.lease
         self._tasks = tuple(state.registry.tasks)
         self._after = ""
-        self._doubtful: str | None = None
+        self._unconfirmed: str | None = None
+        self._in_trouble = False
 
     @property
-    def doubtful(self) -> bool:
-        """Whether there may be runs that were claimed without our hearing of it."""
-        return self._doubtful is not None
+    def unconfirmed(self) -> bool:
+        """Whether runs may have been claimed without our hearing of it."""
+        return self._unconfirmed is not None
 
     def exchange(self, outcomes: Sequence[Outcome], wanted: int, alone: bool) -> Exchange:
         """Record *outcomes* and claim *wanted* runs.
 
-        :param alone: whether nothing else is held, so that a retry may be claimed.
-        :raises DatabaseTrouble: what came of it is for `settle` to find out.
+        :param alone: whether the worker holds nothing else, so that a retry may be claimed.
+        :raises DatabaseTrouble: it is not known what was recorded and claimed. Call it again.
         """
+        try:
+            confirmed = self._confirm(outcomes) if self._in_trouble else Exchange()
+            left = [outcome for outcome in outcomes if outcome.id not in confirmed.recorded]
+            exchange = self._exchange(left, wanted, alone)
+        except DatabaseTrouble:
+            self._in_trouble = True
+            raise
+        self._in_trouble = False
+        return replace(
+            exchange,
+            recorded=exchange.recorded | confirmed.recorded,
+            cancelled=exchange.cancelled | confirmed.cancelled,
+        )
+
+    def _exchange(self, outcomes: Sequence[Outcome], wanted: int, alone: bool) -> Exchange:
         request = self._request(wanted, alone) if wanted > 0 else None
         if request is not None:
-            self._doubtful = request.token
+            self._unconfirmed = request.token
         written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
-        open_outcomes = [outcome for outcome in outcomes if not outcome.finalized]
-        exchange = self._claims.exchange(open_outcomes, request, repeat=False)
-        self._doubtful = None
-        # Outcomes may have made room under a concurrency key, and a look may have begun amid the
-        # keys: only one without either is final.
-        self.dry = not (request is None or outcomes or exchange.claims or self._after)
+        unwritten = [outcome for outcome in outcomes if not outcome.finalized]
+        exchange = self._claims.exchange(unwritten, request, repeat=False)
+        self._unconfirmed = None
+        # Outcomes may have freed a concurrency key, and a claim may have started in the middle of
+        # the keys: only a claim without either that finds nothing is final.
+        self.exhausted = not (request is None or outcomes or exchange.claims or self._after)
         if request is not None:
             keys = [claim.concurrency_key for claim in exchange.claims if claim.concurrency_key]
             self._after = keys[-1] if keys else ""
         return replace(exchange, recorded=exchange.recorded | written)
 
-    def settle(self, outcomes: Sequence[Outcome]) -> Exchange:
-        """After trouble: give back what was claimed unheard; which of *outcomes* are recorded."""
-        if self._doubtful is not None:
-            self._claims.release_token(self._doubtful)
-            self._doubtful = None
+    def _confirm(self, outcomes: Sequence[Outcome]) -> Exchange:
+        """Give back what was claimed unheard; find which of *outcomes* are recorded."""
+        if self._unconfirmed is not None:
+            self._claims.release_token(self._unconfirmed)
+            self._unconfirmed = None
         return self._claims.settled(outcomes) if outcomes else Exchange()
 
     def _request(self, wanted: int, alone: bool) -> ClaimRequest:

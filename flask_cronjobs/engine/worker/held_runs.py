@@ -1,6 +1,6 @@
-"""What a worker holds, and the two queues between its threads.
+"""The runs that a worker holds, and the two queues between its threads.
 
-The inbox carries claims to the runner, the mailbox carries outcomes and words back to the keeper.
+The inbox carries claims to the runner. The mailbox carries outcomes and progress to the keeper.
 """
 
 from __future__ import annotations
@@ -9,42 +9,45 @@ from collections.abc import Iterable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from ...current_run import CurrentRun, Word
+from ...current_run import CurrentRun, Progress
 from ...types import Claim, Outcome
-from .runner import Told
+from .outcomes import released
+from .runner import ProgressRequest
 
 
-class Hand:
-    """The claims that a worker holds, from the claim until their outcome is recorded.
+class HeldRuns:
+    """The runs that a worker holds, each from its claim until its outcome is recorded.
 
-    :ivar held: all of them, by the run's id.
+    Only the keeper's thread may use it, except for `wake`. The runner knows the two queues alone.
+
+    :ivar held: the claims of all held runs, by run id.
     :ivar outcomes: what the runner has come to and is not recorded yet.
-    :ivar told: who spoke and was not answered yet.
-    :ivar words: the last words of runs, by their ids, that are not written yet.
+    :ivar requests: handlers that reported progress and wait for an answer.
+    :ivar progress: the last progress of runs, by run id, that is not written yet.
     :ivar woken: whether `wake` was called before the last `collect` returned.
     """
 
     def __init__(
         self,
         inbox: SimpleQueue[Claim | None],
-        mailbox: SimpleQueue[Outcome | Told | None],
+        mailbox: SimpleQueue[Outcome | ProgressRequest | None],
     ) -> None:
         self.held: dict[int, Claim] = {}
         self.outcomes: list[Outcome] = []
-        self.told: list[Told] = []
-        self.words: dict[int, tuple[Claim, Word]] = {}
+        self.requests: list[ProgressRequest] = []
+        self.progress: dict[int, tuple[Claim, Progress]] = {}
         self.woken: bool = False
         self._inbox = inbox
         self._mailbox = mailbox
 
     @property
-    def full(self) -> bool:
-        """Whether anything is held, or not recorded."""
-        return bool(self.held or self.outcomes)
+    def empty(self) -> bool:
+        """Whether nothing is held and nothing is left to record."""
+        return not (self.held or self.outcomes)
 
     @property
     def idle(self) -> bool:
-        """Whether all that is held has come to its outcome."""
+        """Whether every held run has come to its outcome."""
         return self.held.keys() <= {outcome.id for outcome in self.outcomes}
 
     @property
@@ -52,8 +55,14 @@ class Hand:
         """How many claims the runner has not begun."""
         return self._inbox.qsize()
 
+    @property
+    def unfinished(self) -> list[Claim]:
+        """The claims of held runs that have no outcome yet."""
+        finished = {outcome.id for outcome in self.outcomes}
+        return [claim for id_, claim in self.held.items() if id_ not in finished]
+
     def collect(self, pause: float) -> None:
-        """Wait up to *pause* seconds for the first word, then take all that came."""
+        """Wait up to *pause* seconds for the first message, then take all that came."""
         self.woken = False
         with suppress(Empty):
             item = self._mailbox.get(timeout=pause)
@@ -63,17 +72,17 @@ class Hand:
                 elif item is None:
                     self.woken = True
                 else:
-                    self.told.append(item)
+                    self.requests.append(item)
                 item = self._mailbox.get_nowait()
 
-    def note(self, run: CurrentRun) -> None:
-        """Take the last word of *run*."""
-        word = run.take_word()
-        if word is not None and self.held.get(run.id) is run.claim:
-            self.words[run.id] = (run.claim, word)
+    def note_progress(self, run: CurrentRun) -> None:
+        """Take the last progress of *run*, to be written."""
+        progress = run.take_progress()
+        if progress is not None and self.held.get(run.id) is run.claim:
+            self.progress[run.id] = (run.claim, progress)
 
-    def give(self, claims: Iterable[Claim]) -> None:
-        """Give *claims* to the runner."""
+    def add(self, claims: Iterable[Claim]) -> None:
+        """Hold *claims*, and pass them to the runner."""
         for claim in claims:
             self.held[claim.id] = claim
             self._inbox.put(claim)
@@ -86,26 +95,25 @@ class Hand:
                 waiting.append(claim)
         return waiting
 
-    def give_back(self) -> int:
-        """Take back what waits, to be released with its attempts not counted; how many."""
+    def release_waiting(self) -> int:
+        """Release what the runner has not begun; return how many runs."""
         waiting = self.take_back()
-        self.outcomes += map(_released, waiting)
+        self.outcomes += map(released, waiting)
         return len(waiting)
 
-    def give_all_back(self) -> None:
-        """As `give_back`, and the run that the runner began or took, and left without an outcome.
+    def release_all(self) -> None:
+        """Release everything held, also the run in progress.
 
-        For a runner that has left: the keyboard interrupts it anywhere.
+        For a runner that has left: a KeyboardInterrupt can come at any point.
         """
         self.take_back()
-        finished = {outcome.id for outcome in self.outcomes}
-        self.outcomes += [_released(self.held[id_]) for id_ in self.held.keys() - finished]
+        self.outcomes += map(released, self.unfinished)
 
-    def let_go(self, outcome: Outcome) -> None:
-        """Hold a run no more: its outcome is recorded, or its lease lost."""
+    def remove(self, outcome: Outcome) -> None:
+        """Stop holding a run: its outcome is recorded, or its lease is lost."""
         self.outcomes.remove(outcome)
         self.held.pop(outcome.id, None)
-        self.words.pop(outcome.id, None)
+        self.progress.pop(outcome.id, None)
 
     def wake(self) -> None:
         """Let `collect` return. May be called from any thread, and from a signal handler."""
@@ -114,7 +122,3 @@ class Hand:
     def close(self) -> None:
         """Tell the runner that nothing more comes."""
         self._inbox.put(None)
-
-
-def _released(claim: Claim) -> Outcome:
-    return Outcome(claim.id, claim.token, "released", claim.attempt, claim.job_type)

@@ -1,8 +1,8 @@
-"""The keeper's watch over what is held: leases, cancels, deadlines, and the last resort.
+"""The monitor watches the held runs: leases, cancels, deadlines, and runs that do not end.
 
-A handler is interrupted first, by an exception inside it. One that will not end within the grace
-afterwards is ended with its process, after its outcome is recorded and its neighbors are handed
-back. And should a handler never let go of the interpreter's lock, the fuse ends the process.
+A handler is first interrupted, by an exception inside it. If it does not end within the grace, its
+process is ended, after its outcome is recorded and the other held runs are released. If a handler
+never lets go of the interpreter's lock, the watchdog ends the process.
 """
 
 from __future__ import annotations
@@ -17,51 +17,60 @@ from ...log import logger
 from ...state import State
 from ...store import Claims, Renewal
 from ...types import Claim, Outcome
-from .interrupts import Alarm
+from .interrupts import HandlerInterrupter
 from .outcomes import failure
 from .runner import Runner, Working
-from .watchdog import Fuse
+from .watchdog import Watchdog
 
-#: Leases are renewed this many times in their length; and in the age that an unhealthy tick has.
+#: How many heartbeats there are in a lease, and in the age at which a tick is unhealthy.
 BEATS = 4
-#: How often the watch looks for cancels and lost leases while a run is long, in seconds.
-WATCH = 1.0
-#: How long a handler may take to give up after it was told that its worker shuts down, in seconds.
+#: How often to look for cancels and lost leases while a run is long, in seconds.
+WATCH_EVERY = 1.0
+#: How long a handler may take to end after it was told that its worker shuts down, in seconds.
 SHUTDOWN_INTERRUPT_GRACE = 5.0
-#: What a handler that was interrupted has at least to unwind, in seconds, however short the grace.
+#: How long an interrupted handler may take at least to unwind, in seconds.
 UNWIND = 1.0
-#: How long the fuse burns on after a run should have ended, in seconds.
+#: How much later the watchdog ends a process than a run should have ended, in seconds.
 MARGIN = 2.0
-#: The exit status of a process that was ended for a handler that would not.
+#: The exit status of a process that was ended because its handler did not end.
 ENDED = 1
 
 
-class Warden:
-    """Watches one runner.
+class RunMonitor:
+    """Watches one runner. Its methods belong to the keeper's thread.
 
-    :param may_kill: whether the process is ours to end.
+    :param may_kill: whether this process may be ended.
+    :ivar stop_at: when the worker was asked to stop, by `time.monotonic`. Written by
+        `Keeper.stop`.
     """
 
     def __init__(
-        self, state: State, runner: Runner, alarm: Alarm, fuse: Fuse, may_kill: bool
+        self,
+        state: State,
+        runner: Runner,
+        interrupter: HandlerInterrupter,
+        watchdog: Watchdog,
+        may_kill: bool,
     ) -> None:
         self.stop_at: float | None = None
-        """When the worker was asked to stop, by `time.monotonic`."""
         self._state = state
         self._runner = runner
-        self._alarm = alarm
-        self._fuse = fuse
+        self._interrupter = interrupter
+        self._watchdog = watchdog
         self._may_kill = may_kill
         self._beat_at = self._look_at = time.monotonic()
         self._interrupted: tuple[Claim, Interruption, float] | None = None
         self._warned: Claim | None = None
 
     def pause(self) -> float:
-        """How long the keeper may sleep before the next duty, in seconds."""
-        return 0.05 if self.stop_at is not None else WATCH / 4
+        """Return how long the keeper may sleep before the next duty, in seconds."""
+        return 0.05 if self.stop_at is not None else WATCH_EVERY / 4
 
     def look(self, claims: Claims, held: Mapping[int, Claim]) -> Renewal | None:
-        """The heartbeat if it is due, or a look while a run is long; None if neither is."""
+        """Renew the leases if a heartbeat is due, or only look while a run is long.
+
+        :returns: None if neither was due.
+        """
         if not held:
             self._beat_at = time.monotonic()
             return None
@@ -70,7 +79,7 @@ class Warden:
             renewal = claims.renew(held.values(), self._state.settings.lease)
             self._beat_at = self._look_at = now
             return renewal
-        if self._working_for() > WATCH and now - self._look_at >= WATCH:
+        if self._working_for() > WATCH_EVERY and now - self._look_at >= WATCH_EVERY:
             self._look_at = now
             return claims.watch(held.values())
         return None
@@ -94,68 +103,70 @@ class Warden:
         """Interrupt *claim*'s handler: its lease is lost."""
         self._interrupt(claim, LeaseLost("the lease was lost to another worker"))
 
-    def light_fuse(self) -> None:
-        """Light the fuse, to burn for some leases, or until the run at work should have ended.
+    def arm_watchdog(self) -> None:
+        """Arm the watchdog for its length, or until the run at work should have ended.
 
-        To be called before a handler may begin, since one that takes the interpreter's lock at once
-        leaves nobody a moment to do it.
+        Call this before a handler may begin: one that takes the interpreter's lock at once leaves
+        no moment to do it afterwards.
         """
         working = self._runner.working
         if working is None:
-            self._fuse.light()
+            self._watchdog.arm()
             return
         left = working.since + working.timeout - time.monotonic()
-        self._fuse.light(max(0.0, left + self._state.settings.shutdown_grace) + MARGIN)
+        self._watchdog.arm(max(0.0, left + self._state.settings.shutdown_grace) + MARGIN)
         if self._runner.working is not working:
-            self._fuse.lengthen()  # The run ended meanwhile, when the fuse was not cut yet.
+            self._watchdog.extend()  # The run ended before the watchdog was shortened for it.
 
-    def doomed(self, holding: bool) -> Outcome | None:
-        """The outcome of a run that will not end, to be recorded before its process is ended.
+    def stuck(self, holding: bool) -> Outcome | None:
+        """Return the outcome of a run that does not end, if there is one.
+
+        It is to be recorded before the process is ended.
 
         :param holding: whether the worker holds runs, begun or not.
         """
         working = self._runner.working
         if holding:
-            self.light_fuse()
+            self.arm_watchdog()
         elif working is None:
-            self._fuse.put_out()
+            self._watchdog.disarm()
         if working is None:
             return None
         now = time.monotonic()
         grace = self._state.settings.shutdown_grace
         if self.stop_at is not None and now >= self.stop_at + grace:
             self._interrupt(working.claim, ShuttingDown("the worker was told to stop"))
-        self._alarm.ring_again()
+        self._interrupter.repeat()
         reason = self._reason(working, now, grace)
         if reason is None:
             return None
-        if not (self._may_kill and self._alarm.enabled):
+        if not (self._may_kill and self._interrupter.enabled):
             self._warn(working.claim)
             return None
-        task = self._state.registry.tasks.get(working.claim.job_type)
-        return failure(task, self._state, working.claim, reason, now - working.since)
+        return failure(self._state, working.claim, reason, now - working.since)
 
     def give_up(self, error: BaseException) -> None:
-        """Without bookkeeping: interrupt the handler at work; if it will not end, end the process.
+        """Without bookkeeping: interrupt the handler; if it does not end, end the process.
 
-        What is held comes back by lease, and nobody is to work on it by then.
+        The held runs come back by lease, and nobody may work on them by then.
         """
         while (working := self._runner.working) is not None:
             self.lose(working.claim)
-            if self.doomed(holding=True) is not None:
-                logger.error("%s The handler at work would not end; its process was ended.", error)
+            if self.stuck(holding=True) is not None:
+                logger.error("%s The handler at work did not end; its process was ended.", error)
                 os._exit(ENDED)
             time.sleep(0.05)
 
-    def end_process(self, doomed: Outcome) -> NoReturn:
-        """The last resort: end this process with the handler in it."""
+    def end_process(self, stuck: Outcome) -> NoReturn:
+        """End this process, with the handler in it."""
         logger.error(
-            "task %s, run %d: its handler would not end, so its process %d was ended",
-            doomed.job_type, doomed.id, os.getpid(),
+            "task %s, run %d: its handler did not end, so its process %d was ended",
+            stuck.job_type, stuck.id, os.getpid(),
         )  # fmt: skip
         os._exit(ENDED)
 
     def _reason(self, working: Working, now: float, grace: float) -> BaseException | None:
+        """Return why the run at work should have ended by now; None if it should not."""
         if self._interrupted is not None and self._interrupted[0] is working.claim:
             _, error, since = self._interrupted
             if isinstance(error, ShuttingDown):
@@ -173,16 +184,16 @@ class Warden:
     def _interrupt(self, claim: Claim, error: Interruption) -> None:
         working = self._runner.working
         if working is None or working.claim is not claim:
-            self._alarm.interrupt(claim, error)
+            self._interrupter.interrupt(claim, error)
         elif self._interrupted is None or self._interrupted[0] is not claim:
             self._interrupted = (claim, error, time.monotonic())
-            self._alarm.interrupt(claim, error)
+            self._interrupter.interrupt(claim, error)
 
     def _warn(self, claim: Claim) -> None:
         if self._warned is not claim:
             self._warned = claim
             logger.warning(
-                "task %s, run %d: its handler will not end, and this process is not the tick's own "
+                "task %s, run %d: its handler does not end, and this process is not the tick's own "
                 "to end; run ticks by `flask jobs tick` to have timeouts enforced",
                 claim.job_type,
                 claim.id,

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ...store import Bookkeeping
-from ...types import Outcome
+from ..observer import Observer
 
 
-class Upkeep(Protocol):
-    """What a resident worker does beside its runs."""
+class MinuteWork(Protocol):
+    """What a resident worker does each minute beside its runs."""
 
-    def each_minute(
-        self, books: Bookkeeping, counts: Counter[str], wake: Callable[[], None]
-    ) -> None:
-        """Do what is due each minute; the first is when work begins.
+    def each_minute(self, books: Bookkeeping, counts: Counter[str], listening: bool) -> None:
+        """Do the work of one minute. The first call is when the worker starts.
 
-        :param counts: how many attempts came to which outcome, to be reset at will.
-        :param wake: lets the worker look for runs at once. May be called from any thread.
+        :param counts: how many attempts came to which outcome since the last call; to be reset.
+        :param listening: whether a NOTIFY wakes this worker.
         """
 
     def end(self, books: Bookkeeping, counts: Counter[str]) -> None:
-        """Close the last minute, when the worker has stopped."""
+        """End the last minute: the worker has stopped."""
 
-    def leave(self) -> None:
-        """Let go of all else, when the worker has ended, however it did."""
+    def close(self) -> None:
+        """Free everything else. Called last, however the worker ended."""
 
-    def of_worker(self, number: int) -> Upkeep:
-        """The upkeep of that worker of a crew of several, from 0."""
+    def of_worker(self, number: int) -> MinuteWork:
+        """Return the minute work of worker *number* of a process pool, from 0."""
         ...
 
 
@@ -38,18 +35,19 @@ class Upkeep(Protocol):
 class WorkOptions:
     """What one worker does, and until when.
 
-    :ivar worker: its name, ``host:pid``, at the head of its tokens.
-    :ivar until: `time.monotonic` after which nothing is claimed.
-    :ivar upkeep: what a resident worker does beside its runs. A worker that has it waits for more
-        work when nothing is claimable.
-    :ivar may_kill: whether the process is ours to end when a handler will not.
+    :ivar worker: the worker's name, ``host:pid``; its tokens begin with it.
+    :ivar until: no run is claimed after this time of `time.monotonic`.
+    :ivar minute_work: what a resident worker does each minute. A worker that has it stays, and
+        waits for more when nothing can be claimed.
+    :ivar may_kill: whether the worker may end its process when a handler does not end.
+    :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
     """
 
     worker: str
     until: float = float("inf")
     max_runs: int | None = None
     queues: tuple[str, ...] = ()
-    upkeep: Upkeep | None = None
+    minute_work: MinuteWork | None = None
     may_kill: bool = False
-    on_outcome: Callable[[Outcome], None] | None = None
-    on_beat: Callable[[Bookkeeping], None] | None = None
+    tick_id: int | None = None
+    observer: Observer = field(default_factory=Observer)

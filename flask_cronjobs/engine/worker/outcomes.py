@@ -1,31 +1,58 @@
-"""What an attempt came to: the exception that ended it, made an `Outcome`."""
+"""Turn the exception that ended an attempt into its `Outcome`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
 from ...errors import Cancelled, Discard, RetryLater, ShuttingDown, TimedOut, WorkerLost
 from ...log import logger
-from ...registry.handler import Handler
 from ...registry.retry import Retry
 from ...state import State
 from ...text import error_text, stack_text, type_name
-from ...types import Claim, Outcome
+from ...types import Outcome
 
 
-def failure(
-    task: Handler | None, state: State, claim: Claim, error: BaseException, seconds: float
-) -> Outcome:
-    """The outcome of an attempt that ended with *error*.
+class Attempt(Protocol):
+    """What an outcome needs to know of its attempt: a `Claim` has it, and an `Expired` lease."""
 
-    :param task: None if this process does not know it; then the default policy holds.
+    @property
+    def id(self) -> int:
+        """The run's id."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """The token of the claim."""
+        ...
+
+    @property
+    def job_type(self) -> str:
+        """The task's name."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt it was, from 1."""
+        ...
+
+    @property
+    def max_attempts(self) -> int:
+        """How many attempts the run has in all."""
+        ...
+
+
+def failure(state: State, attempt: Attempt, error: BaseException, seconds: float) -> Outcome:
+    """Return the outcome of an *attempt* that ended with *error* after *seconds*.
+
+    If this process does not know the task, the default retry policy holds.
     """
     outcome = Outcome(
-        claim.id,
-        claim.token,
+        attempt.id,
+        attempt.token,
         "failed",
-        claim.attempt,
-        claim.job_type,
+        attempt.attempt,
+        attempt.job_type,
         error=error_text(error),
         error_type=type_name(error),
         seconds=seconds,
@@ -34,22 +61,28 @@ def failure(
         return replace(outcome, kind="released")
     if isinstance(error, (Discard, Cancelled)):
         return replace(outcome, kind="cancelled")
-    delay = _delay(task, state, claim, error)
+    delay = _delay(state, attempt, error)
     if not isinstance(error, (RetryLater, TimedOut)):
         outcome = replace(outcome, stack=stack_text(error))
-    if delay is None or claim.attempt >= claim.max_attempts:
+    if delay is None or attempt.attempt >= attempt.max_attempts:
         return replace(outcome, kind="dead")
     return replace(outcome, delay=delay)
 
 
-def _delay(task: Handler | None, state: State, claim: Claim, error: BaseException) -> float | None:
+def released(attempt: Attempt) -> Outcome:
+    """Return the outcome that gives a run back with its attempt not counted."""
+    return Outcome(attempt.id, attempt.token, "released", attempt.attempt, attempt.job_type)
+
+
+def _delay(state: State, attempt: Attempt, error: BaseException) -> float | None:
     if isinstance(error, RetryLater):
         return error.delay
+    task = state.registry.tasks.get(attempt.job_type)
     policy = task.retry_policy(state.settings.max_attempts) if task is not None else Retry()
     if isinstance(error, WorkerLost) and isinstance(policy, Retry):
         policy = replace(policy, on=BaseException, not_on=())  # No exception of the handler's.
     try:
-        return policy.delay(claim.attempt, error)
+        return policy.delay(attempt.attempt, error)
     except Exception:
-        logger.exception("task %s: its retry policy raised; the default is used", claim.job_type)
-        return Retry().delay(claim.attempt, error)
+        logger.exception("task %s: its retry policy raised; the default is used", attempt.job_type)
+        return Retry().delay(attempt.attempt, error)

@@ -1,4 +1,4 @@
-"""How much at once, and how soon again: what a worker claims ahead, and a throttle."""
+"""How many runs a worker claims ahead."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 AHEAD = 0.05
 #: How many runs one claim takes at most.
 MOST = 1000
-#: When the run at work takes longer than this, in seconds, what waits behind it is handed back.
+#: When the run at work takes longer than this, in seconds, what waits behind it is given back.
 LONG = 4 * AHEAD
-#: What one more batch counts in the mean.
+#: How much one more batch counts in the mean.
 WEIGHT = 0.3
 
 
-class Pace:
-    """The recent mean of a run's seconds, and what follows from it."""
+class Prefetch:
+    """The recent mean duration of a run, and how many runs to claim by it."""
 
     def __init__(self) -> None:
         self._mean: float | None = None
@@ -27,16 +27,15 @@ class Pace:
         batch = sum(seconds) / len(seconds)
         self._mean = batch if self._mean is None else self._mean + WEIGHT * (batch - self._mean)
 
-    def wanted(self, ahead: int, idle: bool) -> int:
-        """How many to claim when *ahead* runs wait already.
+    def wanted(self, waiting: int, idle: bool) -> int:
+        """Return how many runs to claim when *waiting* runs are claimed and not begun.
 
-        Nothing until half of what is wanted is gone, so that claims stay worth their statement.
-        Behind a long run, or a first one, of which nothing is known, none: another worker can have
-        them.
+        None until half of the target is used up, so that each claim is worth its statement. None
+        behind a long run, or a first one, whose length nobody knows: another worker can have them.
 
         :param idle: whether the worker has nothing to do.
         """
         if self._mean is None or self._mean > LONG:
             return 1 if idle else 0
         target = max(1, min(MOST, int(AHEAD / max(self._mean, 1e-6))))
-        return target - ahead if ahead <= target // 2 else 0
+        return target - waiting if waiting <= target // 2 else 0

@@ -1,7 +1,6 @@
-"""The runner: performs claimed runs, one after the other, and tells the keeper what came of each.
+"""The runner performs claimed runs, one after the other, and sends each outcome to the keeper.
 
-started → performed → outcome. Nothing that a handler does may get past `Runner.perform`: it returns
-an `Outcome` whatever happens inside.
+Nothing that a handler does gets past `Runner.perform`: it returns an `Outcome` whatever happens.
 """
 
 from __future__ import annotations
@@ -27,14 +26,18 @@ from ...state import State
 from ...store import Bookkeeping
 from ...types import JSON, Claim, Outcome
 from . import atomic
-from .interrupts import Alarm
+from .interrupts import HandlerInterrupter
 from .outcomes import failure
-from .watchdog import Fuse
+from .watchdog import Watchdog
 
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """What the runner is at, for the keeper to watch."""
+    """The run at work, for the keeper to watch.
+
+    :ivar since: when it began, by `time.monotonic`.
+    :ivar timeout: how long it may take, in seconds.
+    """
 
     claim: Claim
     run: CurrentRun
@@ -43,34 +46,39 @@ class Working:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """That a handler spoke through ``current_run``: of its progress, or that it wants a beat."""
+class ProgressRequest:
+    """A handler reported progress through ``current_run``, or asked for a heartbeat.
+
+    :ivar answered: receives None once the progress is written.
+    """
 
     run: CurrentRun
-    beat: bool
-    heard: SimpleQueue[None]
+    heartbeat: bool
+    answered: SimpleQueue[None]
 
 
-#: How long a signal may go unheeded while there is nothing to do, in seconds.
-HEED = 1.0
-#: How long a handler waits for its progress to be written, in seconds; it goes on anyway.
-HEARD_WITHIN = 0.5
+#: How long a signal may wait to be handled while there is nothing to do, in seconds.
+WAKE_EVERY = 1.0
+#: How long a handler waits for its progress to be written, in seconds. Then it goes on.
+ANSWER_WITHIN = 0.5
 
 
 class Runner:
-    """Performs claims from *inbox* until None comes; outcomes go to *mailbox*.
+    """Performs claims from *inbox* until None comes, and puts outcomes into *mailbox*.
+
+    Its thread alone writes its attributes; the keeper reads `working` and `left`.
 
     :param keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
-    :ivar working: what it is at.
-    :ivar interrupted: by what the user interrupted it.
-    :ivar left: whether it performs nothing more; what it came to is all in the mailbox.
+    :ivar working: the run at work.
+    :ivar interrupted: the exception by which the user interrupted it.
+    :ivar left: whether it performs nothing more. All its outcomes are in the mailbox by then.
     """
 
     def __init__(
         self,
         state: State,
-        alarm: Alarm,
-        fuse: Fuse,
+        interrupter: HandlerInterrupter,
+        watchdog: Watchdog,
         inbox: SimpleQueue[Claim | None],
         mailbox: SimpleQueue[Any],
         keyboard: bool,
@@ -81,8 +89,8 @@ class Runner:
         self._keyboard = keyboard
         self._state = state
         self._app = state.app
-        self._alarm = alarm
-        self._fuse = fuse
+        self._interrupter = interrupter
+        self._watchdog = watchdog
         self._inbox = inbox
         self._mailbox = mailbox
         # Connects only if a handler calls once().
@@ -90,7 +98,7 @@ class Runner:
         self._handlers: dict[str, Prepared] = {}
 
     def run(self) -> None:
-        """Perform what comes, until None does or the user interrupts."""
+        """Perform claims until None comes or the user interrupts."""
         try:
             with self._books:
                 while (claim := self._next()) is not None:
@@ -102,16 +110,16 @@ class Runner:
             self.left = True
 
     def _next(self) -> Claim | None:
-        """The next claim; None if no more will come.
+        """Return the next claim; None if no more will come.
 
-        A signal that comes just before the wait would be heard at its end: so it ends now and then.
+        Wake up every second, so that a pending signal is handled.
         """
         while True:
             with suppress(Empty):
-                return self._inbox.get(timeout=HEED)
+                return self._inbox.get(timeout=WAKE_EVERY)
 
     def perform(self, claim: Claim) -> Outcome:
-        """Perform one claimed run and return what came of it."""
+        """Perform one claimed run and return its outcome."""
         started = time.monotonic()
         try:
             log_run(logging.INFO, "started", **_about(claim))
@@ -133,20 +141,20 @@ class Runner:
         )
 
     def _enter(self, handler: Prepared, claim: Claim, started: float) -> JSON:
-        run = CurrentRun(claim, self._tell, self._books)
+        run = CurrentRun(claim, self._request_write, self._books)
         self.working = Working(claim, run, started, handler.timeout)
         leave = enter_run(run)
         try:
             try:
                 return self._call(handler, claim)
             finally:
-                # However it ended: how far it came says most where it failed.
-                if run.has_word:
-                    self._tell(run, False)
+                # Also if it failed: then it matters most how far it came.
+                if run.has_progress:
+                    self._request_write(run, False)
         finally:
             leave()
             self.working = None
-            self._fuse.lengthen()
+            self._watchdog.extend()
 
     def _call(self, handler: Prepared, claim: Claim) -> JSON:
         context = self._app.app_context()
@@ -157,7 +165,7 @@ class Runner:
                 value = self._armed(handler, claim)
                 ended = True
         except BaseException as error:
-            # What an atomic handler did is committed by now, whatever the teardown raises.
+            # What an atomic handler did is committed already, whatever the teardown raises.
             if not (ended and handler.atomic):
                 raise
             if not self._is_interrupted(error):
@@ -167,24 +175,24 @@ class Runner:
         return value
 
     def _armed(self, handler: Prepared, claim: Claim) -> JSON:
-        # Disarmed before the context is torn down: interrupted there, db.session would be left to
+        # Disarm before the context is torn down: interrupted there, db.session would be left to
         # the next run, with this one's rows in it.
         try:
-            self._alarm.arm(claim, handler.timeout)
+            self._interrupter.arm(claim, handler.timeout)
             signals.send(signals.run_started, self._app, claim=claim)
             failpoints.reach("before-handler")
             if handler.atomic:
-                return atomic.call(self._state, claim, handler.call, self._alarm.disarm)
+                return atomic.call(self._state, claim, handler.call, self._interrupter.disarm)
             value = handler.call(**claim.payload)
             failpoints.reach("after-handler")
         finally:
-            self._alarm.disarm()
+            self._interrupter.disarm()
         return kept_result(value, self._state.settings.max_payload_bytes, str(claim))
 
     def _forget_session(self, context: object) -> None:
         """Close the session of *context* if a teardown that raised has left it open.
 
-        It stands under the context's id, which the next context may well have again.
+        It is registered under the context's id, which the next context may have again.
         """
         sessions: dict[int, Any] = getattr(self._state.db.session.registry, "registry", {})
         session = sessions.pop(id(context), None)
@@ -192,13 +200,12 @@ class Runner:
             session.close()
 
     def _outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
-        task = self._state.registry.tasks.get(claim.job_type)
-        outcome = failure(task, self._state, claim, error, seconds)
+        outcome = failure(self._state, claim, error, seconds)
         return replace(outcome, kind="released") if self._is_interrupted(error) else outcome
 
     def _is_interrupted(self, error: BaseException) -> bool:
-        """Whether *error* comes from the keyboard: then nothing more is begun."""
-        # Where the worker handles SIGINT itself, this one is the handler's own doing.
+        """Return whether *error* comes from the keyboard. Then nothing more is begun."""
+        # Where the worker handles SIGINT itself, the handler raised this one.
         if not (isinstance(error, KeyboardInterrupt) and self._keyboard):
             return False
         self.interrupted = error
@@ -214,18 +221,18 @@ class Runner:
             self._handlers[name] = handler
         return handler
 
-    def _tell(self, run: CurrentRun, beat: bool) -> None:
-        heard: SimpleQueue[None] = SimpleQueue()
-        self._mailbox.put(Told(run, beat, heard))
+    def _request_write(self, run: CurrentRun, heartbeat: bool) -> None:
+        answered: SimpleQueue[None] = SimpleQueue()
+        self._mailbox.put(ProgressRequest(run, heartbeat, answered))
         try:
-            heard.get(timeout=HEARD_WITHIN)
+            answered.get(timeout=ANSWER_WITHIN)
         except Exception:
             logger.debug("run %d: the keeper is busy; progress will be written later", run.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A handler made ready to be called for runs."""
+    """A handler, ready to be called for runs."""
 
     call: Callable[..., object]
     timeout: float
@@ -233,13 +240,13 @@ class Prepared:
 
 
 def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
-    """*func*, or a call that runs its coroutine to the end; an app may have its own way.
+    """Return *func*, or for a coroutine function a call that runs it to the end in this thread.
 
-    Flask's way is another thread, where no timeout reaches the handler: it would go on beside its
-    own retry. So its coroutine runs in this thread.
+    Flask would run it in another thread, where no timeout reaches the handler: it would go on
+    beside its own retry. An app that overrides `async_to_sync` keeps its own way.
     """
-    flasks_own = getattr(app.async_to_sync, "__func__", None) is Flask.async_to_sync
-    if not (flasks_own and inspect.iscoroutinefunction(func)):
+    is_default = getattr(app.async_to_sync, "__func__", None) is Flask.async_to_sync
+    if not (is_default and inspect.iscoroutinefunction(func)):
         return app.ensure_sync(func)
 
     def run(**arguments: object) -> object:

@@ -1,7 +1,7 @@
-"""The fuse: faulthandler's watchdog, which ends the process unless it is lit anew in time.
+"""The watchdog ends the process unless it is armed again in time. It is faulthandler's timer.
 
-It needs no interpreter's lock, so it ends even a process in which no thread of ours runs any more,
-since a handler never lets go of that lock.
+It does not need the interpreter's lock. So it ends even a process whose handler never lets go of
+that lock, and in which no other thread of ours can run.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ import time
 from contextlib import suppress
 from types import TracebackType
 
-#: How long the fuse is, in leases. More than one: a process that was frozen past its lease shall
-#: wake to find it lost, and say so, and not be ended by its own watchdog.
+#: How long the watchdog waits, in leases. More than one: a process that was frozen past its lease
+#: must be able to see that the lease is lost, and say so, before its own watchdog ends it.
 LEASES = 3
-#: How often the fuse is lit anew, in seconds.
-AGAIN = 1.0
+#: How often the watchdog is armed again, in seconds.
+REARM_EVERY = 1.0
 
 
-class Fuse:
-    """Burns while a worker holds runs, and is put out when the worker has ended.
+class Watchdog:
+    """Armed while a worker holds runs.
+
+    `arm` and `disarm` belong to the keeper's thread; `extend` may be called from any thread.
 
     :param lease: the length of a lease, in seconds.
-    :param enabled: whether the process is ours to end.
+    :param enabled: whether this process may be ended.
     """
 
     def __init__(self, lease: float, enabled: bool) -> None:
         self._length = lease * LEASES
         self._enabled = enabled
-        self._lit_at = float("-inf")
-        self._cut = False
+        self._armed_at = float("-inf")
+        self._shortened = False
 
-    def __enter__(self) -> Fuse:
+    def __enter__(self) -> Watchdog:
         return self
 
     def __exit__(
@@ -41,30 +43,33 @@ class Fuse:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.put_out()
+        self.disarm()
 
-    def light(self, left: float = float("inf")) -> None:
-        """Light it, or light it anew if that is a second ago; cut to *left* seconds."""
-        if time.monotonic() - self._lit_at < AGAIN:
+    def arm(self, at_most: float = float("inf")) -> None:
+        """Start the timer, or start it again if it was started a second ago.
+
+        :param at_most: seconds; shortens the timer.
+        """
+        if time.monotonic() - self._armed_at < REARM_EVERY:
             return
-        self._burn(min(left, self._length))
-        self._cut = left < self._length
+        self._start(min(at_most, self._length))
+        self._shortened = at_most < self._length
 
-    def lengthen(self) -> None:
-        """Let it burn for its whole length again, if it was cut. From any thread."""
-        if self._cut:
-            self._cut = False
-            self._burn(self._length)
+    def extend(self) -> None:
+        """Give the timer its whole length again if it was shortened."""
+        if self._shortened:
+            self._shortened = False
+            self._start(self._length)
 
-    def put_out(self) -> None:
-        """Let nothing burn any more."""
-        if self._lit_at > float("-inf"):
+    def disarm(self) -> None:
+        """Stop the timer."""
+        if self._armed_at > float("-inf"):
             faulthandler.cancel_dump_traceback_later()
-            self._lit_at = float("-inf")
+            self._armed_at = float("-inf")
 
-    def _burn(self, seconds: float) -> None:
+    def _start(self, seconds: float) -> None:
         if not self._enabled or sys.__stderr__ is None:
             return
         with suppress(ValueError, OSError, RuntimeError, AttributeError):
             faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
-            self._lit_at = time.monotonic()
+            self._armed_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""One worker: a runner in this thread, a keeper beside it, until there is nothing more to do."""
+"""One worker: a runner in this thread, and a keeper beside it, until nothing is left to do."""
 
 from __future__ import annotations
 
@@ -13,34 +13,40 @@ from typing import Any
 
 from ...state import State
 from ...types import Claim
-from .held_runs import Hand
-from .interrupts import Alarm
+from .held_runs import HeldRuns
+from .interrupts import HandlerInterrupter
 from .keeper import Keeper
-from .monitor import Warden
+from .listener import Listener
+from .monitor import RunMonitor
 from .options import WorkOptions
 from .runner import Runner
-from .watchdog import Fuse
+from .watchdog import Watchdog
 
-#: By what a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole
-#: group: passed on as such it would arrive twice, and the second ends a worker at once.
+#: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
+#: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
 PASSED_ON: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
 #: What stops a worker.
 STOPPING = (signal.SIGTERM, signal.SIGINT, PASSED_ON)
 
 
 def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Counter[str]:
-    """Claim and run what is due; how many attempts came to which outcome.
+    """Claim and run what is due; return how many attempts came to which outcome.
 
     :param handle_signals: stop gracefully at SIGTERM and SIGINT, which needs the main thread.
-    :raises DatabaseTrouble: the database could not be used any more; what was held comes back by
-        its lease.
+    :raises DatabaseTrouble: the database could not be used any more. Held runs come back by lease.
     """
     inbox: SimpleQueue[Claim | None] = SimpleQueue()
     mailbox: SimpleQueue[Any] = SimpleQueue()
-    with Alarm() as alarm, Fuse(state.settings.lease, options.may_kill) as fuse:
-        runner = Runner(state, alarm, fuse, inbox, mailbox, keyboard=not handle_signals)
-        warden = Warden(state, runner, alarm, fuse, options.may_kill)
-        keeper = Keeper(state, runner, options, Hand(inbox, mailbox), warden)
+    held_runs = HeldRuns(inbox, mailbox)
+    resident = options.minute_work is not None
+    with (
+        HandlerInterrupter() as interrupter,
+        Watchdog(state.settings.lease, options.may_kill) as watchdog,
+        Listener(state.engine, held_runs.wake, enabled=resident) as listener,
+    ):
+        runner = Runner(state, interrupter, watchdog, inbox, mailbox, keyboard=not handle_signals)
+        monitor = RunMonitor(state, runner, interrupter, watchdog, options.may_kill)
+        keeper = Keeper(state, runner, options, held_runs, monitor, listener)
         with _stopping_at_signals(keeper, handle_signals):
             keeper.start()
             try:
@@ -62,7 +68,7 @@ def _stopping_at_signals(keeper: Keeper, enabled: bool) -> Generator[None]:
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        # The first asks; the second finds the default again, and ends the process at once.
+        # The first signal asks. The second finds the default again, and ends the process at once.
         for each in numbers:
             signal.signal(each, signal.SIG_DFL)
         keeper.stop()
@@ -72,7 +78,7 @@ def _stopping_at_signals(keeper: Keeper, enabled: bool) -> Generator[None]:
     if PASSED_ON not in previous:
         previous[PASSED_ON] = signal.signal(PASSED_ON, lambda number, frame: keeper.stop())
     if hasattr(signal, "pthread_sigmask"):
-        # Whoever forked this process has held them back, until there is somebody to heed them.
+        # Whoever forked this process has blocked them until they can be handled.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     try:
         yield
