@@ -1,4 +1,4 @@
-"""``current_run``: what a handler may know and say of the run that it works on."""
+"""``current_run``: what a handler can ask and report about its own run."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 PROGRESS_INTERVAL = 0.5
 
 
-#: A progress: from 0 to 1, and a message.
-Word: TypeAlias = "tuple[float, str | None]"
+#: How far a run is, from 0 to 1, and a message.
+Progress: TypeAlias = "tuple[float, str | None]"
 
 
 class CurrentRun:
     """The run that a handler works on.
 
-    :param claim: the claim that holds it.
-    :param tell: asks for what `progress` was told last to be written, and (True) for a heartbeat.
+    :param claim: the claim that holds the run.
+    :param request_write: asks the keeper to write the last progress, and with True for a heartbeat.
     :param books: the bookkeeping connection that `once` may use while the handler works, in the
-        thread that makes this.
+        thread that made this object.
     """
 
     def __init__(
         self,
         claim: Claim,
-        tell: Callable[[CurrentRun, bool], None],
+        request_write: Callable[[CurrentRun, bool], None],
         books: Bookkeeping,
     ) -> None:
         self.claim = claim
         self.books = books
         self.thread: int = threading.get_ident()
-        self._tell = tell
-        self._told_at = float("-inf")
-        # The last word alone. The handler puts it here and the keeper takes it, each in one step.
-        self._word: deque[Word] = deque(maxlen=1)
+        self._request_write = request_write
+        self._requested_at = float("-inf")
+        # Only the last one. The handler puts it here and the keeper takes it, each in one step.
+        self._progress: deque[Progress] = deque(maxlen=1)
 
     @property
     def id(self) -> int:
@@ -60,12 +60,12 @@ class CurrentRun:
 
     @property
     def max_attempts(self) -> int:
-        """How many attempts the run has in all."""
+        """How many attempts the run may have."""
         return self.claim.max_attempts
 
     @property
     def scheduled_for(self) -> datetime:
-        """The slot, or the time the run was asked for; aware, UTC; the same at each attempt."""
+        """The slot, or the time for which the run was enqueued; aware, UTC; never changes."""
         return self.claim.scheduled_for
 
     @property
@@ -74,7 +74,7 @@ class CurrentRun:
         return self.claim.idempotency_key
 
     def progress(self, fraction: float, message: str | None = None) -> None:
-        """Say how far the run is; seen in its row, and on the pages, while it runs.
+        """Report how far the run is. It shows in the run's row, and on the pages, while it runs.
 
         :param fraction: from 0 to 1.
         :param message: a short text beside it; cut at 500 characters.
@@ -85,25 +85,25 @@ class CurrentRun:
         """
         if not 0 <= fraction <= 1:
             raise ValueError(f"progress: the fraction is {fraction!r}. Give a number from 0 to 1.")
-        self._word.append((float(fraction), None if message is None else str(message)[:500]))
+        self._progress.append((float(fraction), None if message is None else str(message)[:500]))
         now = time.monotonic()
-        if now - self._told_at >= PROGRESS_INTERVAL or fraction >= 1:
-            self._told_at = now
-            self._tell(self, False)
+        if now - self._requested_at >= PROGRESS_INTERVAL or fraction >= 1:
+            self._requested_at = now
+            self._request_write(self, False)
 
     def heartbeat(self) -> None:
-        """Renew the lease now. The worker does so by itself: this is for code that starves it."""
-        self._tell(self, True)
+        """Renew the lease now. The worker does it anyway: this is for code that starves it."""
+        self._request_write(self, True)
 
     @property
-    def has_word(self) -> bool:
-        """Whether `progress` was told something that nobody has taken yet."""
-        return bool(self._word)
+    def has_progress(self) -> bool:
+        """Whether progress was reported and not taken yet."""
+        return bool(self._progress)
 
-    def take_word(self) -> Word | None:
-        """Take what `progress` was told last. From the keeper's thread."""
+    def take_progress(self) -> Progress | None:
+        """Take the last progress, if any. For the keeper's thread."""
         try:
-            return self._word.pop()
+            return self._progress.pop()
         except IndexError:
             return None
 
@@ -124,12 +124,12 @@ current_run: CurrentRun = cast(
 
 
 def in_run() -> bool:
-    """Whether a handler is at work here, so that `current_run` may be used."""
+    """Return whether a handler is at work here, so that `current_run` can be used."""
     return _current.get(None) is not None
 
 
 def running() -> CurrentRun | None:
-    """The run of the handler at work here, or None."""
+    """Return the run of the handler at work here, or None."""
     return _current.get(None)
 
 

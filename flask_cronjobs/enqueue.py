@@ -1,4 +1,4 @@
-"""Enqueue: from a checked payload to a row in the user's own transaction."""
+"""Enqueue runs in the user's own transaction."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from .store.errors import explain, remedy_for
 from .store.notify import wake_listeners
 from .types import JSON
 
-#: How soon one process wakes resident workers again, in seconds: they look for themselves as often.
-WAKE_AGAIN = 0.25
-#: How soon it asks again whether there are any, in seconds.
-ASK_AGAIN = 5.0
+#: How often one process wakes resident workers at most, in seconds: as often as they look.
+WAKE_EVERY = 0.25
+#: How often it asks whether there are any, in seconds.
+ASK_EVERY = 5.0
 _UNCOMMITTED = "_cronjobs_uncommitted"
 
 
@@ -87,9 +87,9 @@ def enqueue_rows(
 
 
 def watch_commits(app: Flask, session_factory: Any) -> None:
-    """Warn, when an app context of *app* ends, of runs enqueued in it and never committed."""
-    event.listen(session_factory, "after_commit", _settle)
-    event.listen(session_factory, "after_rollback", _settle)
+    """Warn when an app context of *app* ends with enqueued runs that were never committed."""
+    event.listen(session_factory, "after_commit", _forget_uncommitted)
+    event.listen(session_factory, "after_rollback", _forget_uncommitted)
 
     @app.teardown_appcontext
     def warn_of_uncommitted(error: BaseException | None) -> None:
@@ -103,10 +103,10 @@ def watch_commits(app: Flask, session_factory: Any) -> None:
 
 
 def _wake(state: State, options: EnqueueOptions) -> None:
-    """Wake the resident workers, if what was enqueued is due and they were not woken just now."""
+    """Wake resident workers, if the runs are due and the workers were not woken just now."""
     if options.run_at is None and not options.delay and state.waking.open():
         listened = wake_listeners(state.db.session)
-        state.waking.close(WAKE_AGAIN if listened else ASK_AGAIN)
+        state.waking.close(WAKE_EVERY if listened else ASK_EVERY)
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def _explaining_missing_tables(state: State) -> Generator[None, None, None]:
     try:
         yield
     except DBAPIError as error:
-        # All else that can go wrong in the user's own transaction is the user's to see as it is.
+        # Every other error in the user's own transaction reaches the user as it is.
         if remedy_for(error) == "init":
             raise explain(error, state.engine) from error
         raise
@@ -142,8 +142,8 @@ def _note(what: str) -> None:
     g.setdefault(_UNCOMMITTED, []).append(what)
 
 
-def _settle(session: Session) -> None:
-    # A savepoint's end settles nothing: the transaction around it may still be lost.
+def _forget_uncommitted(session: Session) -> None:
+    # Not at the end of a savepoint: the transaction around it may still be rolled back.
     if session.in_nested_transaction():
         return
     if has_app_context():

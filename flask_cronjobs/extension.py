@@ -1,4 +1,4 @@
-"""The face: `CronJobs`, what an app sees of the extension."""
+"""`CronJobs`, the extension object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .enqueue import watch_commits
 from .errors import SetupError
 from .models import JobRun
 from .models.copies import lend_tables
-from .operator_api import Verbs
+from .operator_api import OperatorMethods
 from .registry.options import TaskOptions
 from .registry.registry import Declaration, Registry
 from .registry.retry import Retry, RetryCallable
@@ -27,15 +27,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class CronJobs(Verbs):
+class CronJobs(OperatorMethods):
     """Scheduled and background work for a Flask app.
 
     :param app: the app; or call `init_app` later.
-    :param authorize: asked ``"read"`` or ``"act"`` on every request to the pages; true lets it
-        pass. Without it the pages are closed, but in debug mode.
-    :param actor: names who acts on the pages, for the log.
+    :param authorize: called with ``"read"`` or ``"act"`` on every request to the pages; a true
+        answer allows it. Without it the pages are closed, except in debug mode.
+    :param actor: returns the name of the user who acts on the pages, for the log.
 
-    Tasks belong to the instance; everything else belongs to each app that it is initialized on.
+    Tasks belong to the instance. Everything else belongs to each app that it is initialized on.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class CronJobs(Verbs):
     ) -> None:
         """Initialize the extension on *app*, after its `SQLAlchemy`.
 
-        1. Read ``CRONJOBS_*``. 2. Lend the job tables to the app's metadata. 3. Add the commands
+        1. Read ``CRONJOBS_*``. 2. Copy the job tables into the app's metadata. 3. Add the commands
         and the pages.
 
         :param authorize: as for the class, for this app.
         :param actor: as for the class, for this app.
-        :raises SetupError: Flask-SQLAlchemy is not initialized on the app yet, this is the second
-            time, or *authorize* or *actor* is no function.
-        :raises ConfigError: a ``CRONJOBS_*`` value cannot be right.
+        :raises SetupError: Flask-SQLAlchemy is not initialized on the app, this extension is
+            already, or *authorize* or *actor* is no function.
+        :raises ConfigError: a ``CRONJOBS_*`` value is invalid.
         """
         if EXTENSION in app.extensions:
             raise SetupError(
@@ -79,7 +79,7 @@ class CronJobs(Verbs):
         lend_tables(db.metadata, state.engine.dialect.name)
         app.extensions[EXTENSION] = state
         watch_commits(app, db.session)
-        _add_edges(app, settings.url_prefix)
+        _add_commands_and_pages(app, settings.url_prefix)
 
     @overload
     def task(self, func: Callable[P, R], /) -> Task[P, R]: ...
@@ -135,16 +135,16 @@ class CronJobs(Verbs):
         :param retry: a `Retry`, a number of attempts, ``False`` for one, or a callable of attempt
             and exception that returns seconds, or None to give up.
         :param timeout: seconds that an attempt may take; default ``CRONJOBS_TIMEOUT``.
-        :param catchup: of slots that no tick saw in time, run the ``"latest"``, ``"all"`` or
-            ``"none"``; the others are recorded as skipped.
+        :param catchup: which slots to run that no tick saw in time: ``"latest"``, ``"all"`` or
+            ``"none"``. The others are recorded as skipped.
         :param overlap: ``"skip"`` a slot while the definition's earlier run is not finished, or
             ``"allow"`` it.
-        :param concurrency: how many runs of a concurrency key may run at once, over all hosts.
-        :param concurrency_key: a format filled in with the payload, such as ``"user:{user_id}"``;
+        :param concurrency: how many runs of a concurrency key may run at once, on all hosts.
+        :param concurrency_key: a format, filled in from the payload, such as ``"user:{user_id}"``;
             default: one key for the whole task.
         :param atomic: commit the handler's ``db.session`` work and the run's success together.
         :returns: the `Task`.
-        :raises TaskError: an option cannot be right, or the name is taken.
+        :raises TaskError: an option is invalid, or the name is taken.
         :raises ScheduleError: the schedule or zone cannot be read.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
@@ -180,7 +180,7 @@ class CronJobs(Verbs):
         return self._registry.declarations
 
     def get(self, name: str) -> Task[..., Any]:
-        """The task called *name*.
+        """Return the task called *name*.
 
         :returns: the `Task` that `task` made.
         :raises UnknownTask: there is none.
@@ -213,7 +213,7 @@ class CronJobs(Verbs):
         :param commit: commit ``db.session`` at once.
         :returns: the run; with an idempotency key that exists, the run that has it.
         :raises UnknownTask: no task has that name.
-        :raises TaskError: an option cannot be right.
+        :raises TaskError: an option is invalid.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         :raises TablesMissing: the job tables do not exist.
@@ -238,22 +238,22 @@ class CronJobs(Verbs):
         in_doubt: InDoubt = "skip",
         **kwargs: Any,
     ) -> R | None:
-        """Call *func* unless the effect *key* was done; return its result, recorded or new.
+        """Call *func* unless the effect *key* is done; return its result, recorded or new.
 
         :param key: what the effect is, such as ``"charge:invoice:812"``; never the attempt.
-        :param in_doubt: what to do if a process died in the midst of it: ``"skip"`` (logged, and
+        :param in_doubt: what to do if a process died in the middle of it: ``"skip"`` (logged, and
             shown to the operator; returns None), ``"redo"``, or ``"raise"`` `EffectInDoubt`.
-        :param func: does it; called with *args* and *kwargs*.
-        :returns: what *func* returned; from the record, as JSON gives it back, or None if it was
-            no JSON or too large.
+        :param func: does the effect; called with *args* and *kwargs*.
+        :returns: what *func* returned. From the record it comes as JSON gives it back, or as None
+            if it was not JSON or too large.
         :raises EffectInDoubt: as *in_doubt* says.
         :raises SetupError: it is called inside itself; or, on SQLite, ``db.session`` holds the
             write lock.
 
-        If *func* raises, the mark is taken away, so that a retry does it; on SQLite that rolls
-        back what it wrote in ``db.session`` and did not commit. Two callers of one key: one calls,
-        the other waits for its result. Outside a run, an effect that takes longer than
-        ``CRONJOBS_LEASE`` may be done by another caller as well: an error in the log says so.
+        If *func* raises, the mark is removed, so that a retry does it. On SQLite this rolls back
+        what *func* wrote in ``db.session`` and did not commit. Of two callers of one key, one calls
+        and the other waits for the result. Outside a run, an effect that takes longer than
+        ``CRONJOBS_LEASE`` may be done by another caller too; an error in the log says so.
         """
         from .once import once
 
@@ -273,10 +273,10 @@ def _check_callables(authorize: object, actor: object) -> None:
     if authorize is not None and not callable(authorize):
         raise SetupError(
             f"authorize is {authorize!r}. Give a function that takes 'read' or 'act' and returns "
-            "whether whoever asks may; without one the pages are closed, but in debug mode."
+            "whether the user may; without one the pages are closed, except in debug mode."
         )
     if actor is not None and not callable(actor):
-        raise SetupError(f"actor is {actor!r}. Give a function that returns who acts, as a text.")
+        raise SetupError(f"actor is {actor!r}. Give a function that returns the user's name.")
 
 
 def _database(app: Flask) -> SQLAlchemy:
@@ -295,7 +295,7 @@ def _database(app: Flask) -> SQLAlchemy:
     return db
 
 
-def _add_edges(app: Flask, url_prefix: str | None) -> None:
+def _add_commands_and_pages(app: Flask, url_prefix: str | None) -> None:
     from .cli import jobs_group
 
     app.cli.add_command(jobs_group)

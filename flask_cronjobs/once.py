@@ -1,8 +1,8 @@
-"""``once``: an effect in the world that must not be done twice.
+"""``once``: do an effect in the world that must not be done twice.
 
-The mark is made and committed before the effect, and its result after, on a connection apart from
-``db.session``. What no library can know is whether an effect was done when its process died in
-between: such an effect is *in doubt*, and its caller says what then.
+A mark is committed before the effect, and its result after it, on a connection apart from
+``db.session``. If the process dies in between, no library can know whether the effect was done. It
+is *in doubt* then, and its caller says what to do.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from .types import InDoubt
 
 T = TypeVar("T")
 
-#: How long a caller that waits for another sleeps between two looks, in seconds: at first, at most.
+#: How long a caller that waits for another sleeps between two looks: at first, at most, in seconds.
 WAIT_FIRST, WAIT_MOST = 0.05, 1.0
 
-#: The effects that this code is called in.
+#: The effects in whose calls this code runs.
 _inside: ContextVar[frozenset[tuple[Flask, str]]] = ContextVar(
     "flask_cronjobs.once", default=frozenset()
 )
-#: The tokens and keys at which a thread of a run is.
+#: The tokens and keys for which a thread of a run is inside `once`.
 _taken: set[tuple[str, str]] = set()
 _turns = threading.Condition()
 
@@ -54,9 +54,9 @@ _turns = threading.Condition()
 def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T | None:
     """Do the effect *key* by *call*, unless it was done.
 
-    1. Make the mark; if it stands, return the recorded result, wait for who is at it, or settle
+    1. Make the mark. If there is one, return the recorded result, wait for its owner, or resolve
        the doubt.
-    2. Call. If it raises, take the mark away, so that a retry does it; if it is interrupted from
+    2. Call. If it raises, remove the mark, so that a retry does it. If it is interrupted from
        outside (timeout, cancel, shutdown), leave it in doubt.
     3. Record the result.
     """
@@ -65,10 +65,10 @@ def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T 
         effects = Effects(books)
         try:
             with _refusing_own_lock(state, books):
-                mark = _settle(effects, key, owner, run_id, state.settings.lease, in_doubt)
+                mark = _begin(effects, key, owner, run_id, state.settings.lease, in_doubt)
         except (Interruption, KeyboardInterrupt):
             with suppress(CronJobsError):
-                effects.withdraw(key, owner)  # Made or not: the effect was not begun.
+                effects.withdraw(key, owner)  # The effect itself was not begun.
             raise
         if mark is not None:
             return cast("T | None", mark[0])
@@ -85,7 +85,7 @@ def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T 
 
 def _check(key: object, in_doubt: object) -> None:
     if not is_key(key, 500) or str(key).isspace():
-        # Others would forge lines of a log, and could not be settled by a form.
+        # Other characters would forge log lines, and could not be sent by a form.
         raise ValueError(
             f"once: the key is {key!r}. Give a text of 1 to 500 printable characters, no line "
             "break among them."
@@ -96,7 +96,7 @@ def _check(key: object, in_doubt: object) -> None:
 
 @contextmanager
 def _entered(state: State, key: str) -> Generator[None]:
-    """Refuse an effect inside itself: it would wait for itself, or doubt its own mark."""
+    """Refuse an effect inside itself: it would wait for itself."""
     outer, this = _inside.get(), (state.app, key)
     if this in outer:
         raise SetupError(
@@ -112,7 +112,7 @@ def _entered(state: State, key: str) -> Generator[None]:
 
 @contextmanager
 def _owning(state: State, key: str) -> Generator[tuple[Bookkeeping, str, int | None]]:
-    """The connection to use, the owner of marks made here, and the run whose claim that is."""
+    """Yield the connection to use, the owner of marks made here, and the run's id if in a run."""
     run = running()
     if run is None:
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
@@ -122,14 +122,14 @@ def _owning(state: State, key: str) -> Generator[tuple[Bookkeeping, str, int | N
     with _in_turn(run.claim.token, key):
         if run.thread == threading.get_ident():
             yield run.books, run.claim.token, run.claim.id
-        else:  # The run's own connection is not for further threads of its handler.
+        else:  # The run's own connection is for the handler's first thread only.
             with Bookkeeping(state.engine) as books:
                 yield books, run.claim.token, run.claim.id
 
 
 @contextmanager
 def _in_turn(owner: str, key: str) -> Generator[None]:
-    """Let the threads of one run at *key* one by one: they could not tell their marks apart."""
+    """Let the threads of one run do *key* one by one: their marks have the same owner."""
     turn = (owner, key)
     with _turns:
         _turns.wait_for(lambda: turn not in _taken)
@@ -144,7 +144,7 @@ def _in_turn(owner: str, key: str) -> Generator[None]:
 
 @contextmanager
 def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
-    """On SQLite, fail fast and clearly if the caller's own session holds the write lock."""
+    """Fail at once, with a clear error, if the caller's own session holds SQLite's write lock."""
     if not session_holds_lock(state.db.session()):
         yield
         return
@@ -160,10 +160,10 @@ def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
         books.patience = patience
 
 
-def _settle(
+def _begin(
     effects: Effects, key: str, owner: str, run_id: int | None, lease: float, in_doubt: InDoubt
 ) -> tuple[object] | None:
-    """None if the effect is ours to do; else its result, in a tuple."""
+    """Make the mark. Return None if the effect is ours to do, else its result in a tuple."""
     pause = WAIT_FIRST
     while True:
         mark = effects.begin(key, owner, run_id, lease)
@@ -196,14 +196,14 @@ def _call(state: State, books: Bookkeeping, key: str, owner: str, call: Callable
     try:
         return call()
     except (Interruption, KeyboardInterrupt):
-        # Nobody can say how far it came: whoever asks next finds it in doubt, marked so or not.
+        # Nobody knows how far it came. The next caller finds it in doubt, even if this write fails.
         with suppress(CronJobsError), _refusing_own_lock(state, books):
             Effects(books).doubt(key, owner)
         raise
     except BaseException:
         try:
             _remove(state, books, key, owner)
-        except CronJobsError as trouble:  # What *call* raised is what its caller is to see.
+        except CronJobsError as trouble:  # The caller must see what *call* raised.
             logger.error("once(%r) failed, and its mark stays, in doubt: %s", key, trouble)
         raise
 
@@ -213,13 +213,13 @@ def _remove(state: State, books: Bookkeeping, key: str, owner: str) -> None:
         with _refusing_own_lock(state, books):
             Effects(books).remove(key, owner)
     except SetupError:
-        # What the call wrote before it failed holds the lock. Nothing else can: the mark was made.
+        # The lock is held by what the call wrote before it failed: nothing else was, at the mark.
         state.db.session.rollback()
         Effects(books).remove(key, owner)
 
 
 def _overtaken(state: State, key: str, run_id: int | None) -> None:
-    """The effect was done, but its mark had gone to another caller by then."""
+    """Say that the effect was done, but another caller had taken over its mark by then."""
     if run_id is not None:
         raise LeaseLost(f"once({key!r}): the effect was done, but its mark was taken over")
     logger.error(

@@ -1,4 +1,4 @@
-"""The verbs of `CronJobs`: what the commands and the pages call, for your own code as well."""
+"""What `CronJobs` offers an operator: the commands and the pages do the same."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from .task import Task
 
 
-class Verbs:
+class OperatorMethods:
     """The methods of `CronJobs` that act on the tables, each in the current app.
 
-    All but `tick` commit by themselves, at once, on a connection apart from ``db.session``. On
-    SQLite, which has one write lock, those that write raise `SetupError` while the session holds
-    it: commit the session first.
+    Each writes and commits at once, on a connection apart from ``db.session``. SQLite has one write
+    lock: while the session holds it, the methods that write raise `SetupError`. Commit the session
+    first.
     """
 
     def tick(
@@ -29,17 +29,17 @@ class Verbs:
         max_runs: int | None = None,
         queues: Sequence[str] = (),
     ) -> TickReport:
-        """Run one tick here and now: for tests, shells, and hosts of your own.
+        """Run one tick, here and now: in a test, in a shell, or in a process of your own.
 
         :param budget: seconds after which nothing more is claimed; default
             ``CRONJOBS_TICK_BUDGET``.
         :param max_runs: claim at most so many runs.
-        :param queues: only these queues; default all.
-        :returns: what it did.
+        :param queues: claim from these queues only; default all.
+        :returns: what the tick did.
         :raises TablesMissing: the job tables do not exist.
         :raises DatabaseTrouble: the database could not be used.
 
-        Works in any thread; timeouts, and cancelling a running handler, need the main one.
+        It works in any thread. Timeouts, and cancelling a running handler, need the main thread.
         """
         from .engine.tick import TickOptions, tick
 
@@ -59,10 +59,10 @@ class Verbs:
         return retry(_writable(), run_id)
 
     def cancel(self, run_id: int) -> Change:
-        """Cancel a run: at once if it waits; if it runs, its worker interrupts it within seconds.
+        """Cancel a run. If it is running, its worker interrupts it within seconds.
 
         :param run_id: the run's id.
-        :returns: the change; its status is ``running`` while the worker is still to follow.
+        :returns: the change; its status is ``running`` until the worker has interrupted the run.
         :raises NotFound: there is no such run.
         :raises StateConflict: it has ended already.
         """
@@ -81,7 +81,7 @@ class Verbs:
         pause(_writable(), name)
 
     def resume(self, name: str) -> bool:
-        """Resume a definition from its next slot: what passed meanwhile is not made up.
+        """Resume a definition from its next slot. Slots that passed meanwhile do not run.
 
         :param name: the definition's name.
         :returns: False if it was not paused.
@@ -106,20 +106,20 @@ class Verbs:
         return run_now(_writable(), name, payload)
 
     def prune(self, dry_run: bool = False) -> int:
-        """Delete the runs that are older than their retention, as some ticks do by themselves.
+        """Delete the runs that are older than their retention. Ticks do this by themselves, too.
 
         :param dry_run: only count them.
-        :returns: how many there were.
+        :returns: how many runs there were.
         """
         from .operations import prune
 
         return prune(_writable(), dry_run)
 
     def health(self) -> Verdict:
-        """Whether ticks come and runnable work is taken up in time.
+        """Return whether ticks run and due runs start in time.
 
-        :returns: the verdict: its ``ok`` says so, its ``sentence`` why, its ``age`` how many
-            seconds ago the last tick was alive.
+        :returns: the verdict: ``ok``; ``sentence``, which says why; and ``age``, how many seconds
+            ago the last tick was alive.
         """
         from .operations import health
 
@@ -138,8 +138,8 @@ class Verbs:
     ) -> bool:
         """Keep a definition in the database: one for each customer, say.
 
-        A definition of that name which was added before is changed to this; its next slot is found
-        anew if its schedule or zone changed.
+        If `add_definition` has made one of that name before, it is changed. Its next slot is
+        computed again if its schedule or zone changed.
 
         :param name: unique among all definitions.
         :param task: the task, or its name.

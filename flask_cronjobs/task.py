@@ -22,9 +22,9 @@ R = TypeVar("R")
 
 
 class Task(Handler, Generic[P, R]):
-    """A handler that runs can be made of. A plain call of it is a plain call.
+    """A handler that can be enqueued and scheduled. Calling it calls the function.
 
-    Made by `CronJobs.task`; keeps the handler's signature for type checkers.
+    `CronJobs.task` makes it. It keeps the handler's signature for type checkers.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Task(Handler, Generic[P, R]):
         max_attempts: int | None = None,
         commit: bool | None = None,
     ) -> Task[P, R]:
-        """A copy of the task whose `enqueue` uses these options; those not given stay as they are.
+        """Return a copy of the task whose `enqueue` uses these options. Others stay as they are.
 
         :param run_at: not before this time (aware).
         :param delay: not before so many seconds from now, by the database's clock.
@@ -100,7 +100,7 @@ class Task(Handler, Generic[P, R]):
         :param max_attempts: instead of the retry policy's.
         :param commit: commit ``db.session`` at once.
         :returns: the copy; the task itself stays as it is.
-        :raises TaskError: a value that cannot be right.
+        :raises TaskError: a value is invalid.
         """
         given: dict[str, Any] = {
             "run_at": run_at,
@@ -128,7 +128,7 @@ class Task(Handler, Generic[P, R]):
         catchup: Catchup = "latest",
         overlap: Overlap = "skip",
     ) -> Task[P, R]:
-        """Declare a further schedule for this task.
+        """Declare one more schedule for this task.
 
         :param cron: five fields, or an alias such as ``@daily``; see `Schedule`.
         :param name: the definition's name, unique in the app.
