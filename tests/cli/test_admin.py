@@ -26,11 +26,6 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def rows(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> Rows:
-    return Rows(app, db)
-
-
-@pytest.fixture
 def run(app: Flask, jobs: CronJobs) -> Run:
     def invoke(*args: str, **kwargs: Any) -> Result:
         return app.test_cli_runner().invoke(args=["jobs", "admin", *args], **kwargs)

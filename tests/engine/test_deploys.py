@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, time, timedelta, timezone
+from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -15,15 +15,11 @@ from sqlalchemy import select, update
 from flask_cronjobs import CronJobs, Schedule, report
 from flask_cronjobs.models import JobDefinition, JobRun
 from flask_cronjobs.state import State, state_of
+from tests.rows import now
+
+pytestmark = pytest.mark.usefixtures("context")
 
 Code = Callable[..., CronJobs]
-
-
-@pytest.fixture(autouse=True)
-def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
-    """An app context around the whole test."""
-    with app.app_context():
-        yield
 
 
 @pytest.fixture
@@ -38,10 +34,6 @@ def code(app: Flask, jobs: CronJobs) -> Code:
         return made
 
     return code
-
-
-def now() -> datetime:
-    return datetime.now(timezone.utc)
 
 
 def watermarks(db: SQLAlchemy) -> dict[str, datetime | None]:

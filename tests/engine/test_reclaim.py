@@ -14,6 +14,7 @@ from sqlalchemy import event
 from flask_cronjobs import CronJobs, Retry
 from flask_cronjobs.signals import run_failed
 from flask_cronjobs.types import Outcome
+from tests.marks import on_postgresql
 from tests.rows import Rows, ago
 
 
@@ -33,7 +34,7 @@ def test_lost_worker_is_no_exception_that_the_policy_names(
     assert [rows.get(id_).status for id_ in lost] == ["failed", "failed"]
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not committed"])
 def test_run_taken_back_is_told_though_the_connection_broke(
     app: Flask,

@@ -27,18 +27,12 @@ from flask_cronjobs.state import state_of
 from flask_cronjobs.store import Bookkeeping
 from flask_cronjobs.store.clock import database_now
 from flask_cronjobs.store.notify import CHANNEL, Notifications, wake_listeners
+from tests.marks import on_postgresql, on_sqlite
 
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+pytestmark = pytest.mark.usefixtures("context")
+
 
 CUT_LISTENERS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
-
-
-@pytest.fixture(autouse=True)
-def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
-    """An app context around the whole test, as in a shell."""
-    with app.app_context():
-        yield
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -15,19 +15,12 @@ from sqlalchemy import select, text, update
 from flask_cronjobs import CronJobs, ScheduleError, TaskError, UnknownTask, slot_skipped
 from flask_cronjobs.models import JobDefinition, JobRun
 from flask_cronjobs.state import State
+from tests.marks import on_sqlite
+from tests.rows import now
+
+pytestmark = pytest.mark.usefixtures("context")
 
 Deploy = Callable[..., CronJobs]
-
-
-def now() -> datetime:
-    return datetime.now(timezone.utc)
-
-
-@pytest.fixture(autouse=True)
-def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
-    """An app context around the whole test."""
-    with app.app_context():
-        yield
 
 
 @pytest.fixture
@@ -293,7 +286,7 @@ class TestSlots:
         assert "The definition 'broken' is broken" in caplog.text
         assert definition(db, "broken").next_run_at == due
 
-    @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+    @on_sqlite
     @pytest.mark.parametrize(
         "broken", ["payload = '{'", "payload = '[1]'", "next_run_at = 'soon'", "next_run_at = ''"]
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -35,13 +34,6 @@ def greet(jobs: CronJobs) -> Any:
     def greet(user_id: int, week: str = "now") -> None: ...
 
     return greet
-
-
-@pytest.fixture
-def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
-    """An app context around the whole test."""
-    with app.app_context():
-        yield
 
 
 def runs(db: SQLAlchemy) -> list[JobRun]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
@@ -18,28 +18,9 @@ from flask_cronjobs import CronJobs, Discard, Retry, current_run, signals
 from flask_cronjobs.models import JobDefinition, JobRun
 from tests.rows import ago
 
+pytestmark = pytest.mark.usefixtures("context")
+
 ONE_TRY = Retry(max_attempts=1)
-
-
-@pytest.fixture(autouse=True)
-def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
-    """An app context around the whole test, as in a shell."""
-    with app.app_context():
-        yield
-
-
-@pytest.fixture
-def perform(jobs: CronJobs, db: SQLAlchemy) -> Callable[..., JobRun]:
-    """Declare a handler, enqueue a run of it, tick once; the run as it ended."""
-
-    def perform(handler: Callable[..., Any], **options: Any) -> JobRun:
-        task = jobs.task(**{"name": "it", "retry": ONE_TRY, **options})(handler)
-        run = task.using(commit=True).enqueue()
-        jobs.tick()
-        db.session.refresh(run)
-        return run
-
-    return perform
 
 
 class TestSignals:

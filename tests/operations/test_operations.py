@@ -25,19 +25,9 @@ from flask_cronjobs import (
 from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.report import RunFilter
-from flask_cronjobs.state import State, state_of
+from flask_cronjobs.state import State
 from flask_cronjobs.types import Outcome, Status
 from tests.rows import Rows, ago
-
-
-@pytest.fixture
-def state(app: Flask, jobs: CronJobs) -> State:
-    return state_of(app)
-
-
-@pytest.fixture
-def rows(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> Rows:
-    return Rows(app, db)
 
 
 def definition(state: State, name: str) -> JobDefinition:

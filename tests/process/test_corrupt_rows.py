@@ -14,9 +14,9 @@ from flask_cronjobs import CronJobs, TickReport, report
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.state import State, state_of
+from tests.marks import on_sqlite
 
 Tick = Callable[[], TickReport]
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 LONG_AGO = "2026-01-01 00:00:00.000000"
 
 #: What a definition's row says, what the page then knows of it, and what the doctor calls it.

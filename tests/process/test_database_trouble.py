@@ -17,10 +17,9 @@ from sqlalchemy import event, text
 from flask_cronjobs import CronJobs, DatabaseTrouble, Retry, TickReport, current_run
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.store import Bookkeeping
+from tests.marks import on_postgresql, on_sqlite
 
 Tick = Callable[[], TickReport]
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 #: An app may have any of these; bookkeeping must not care.
 ENGINES: dict[str, dict[str, Any]] = {
@@ -37,12 +36,6 @@ CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE TRIGGER trouble BEFORE UPDATE ON job_runs FOR EACH ROW EXECUTE FUNCTION trouble();
 """
-
-
-@pytest.fixture
-def options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The engine options of the app."""
-    return dict(getattr(request, "param", {}))
 
 
 @pytest.fixture

@@ -16,9 +16,8 @@ from flask_cronjobs import CronJobs, Retry, TickReport
 from flask_cronjobs.engine.processes import HOPELESS
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.store import Claims, Expired
+from tests.marks import on_sqlite
 from tests.process.support import Site, wait_until
-
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @pytest.mark.parametrize(

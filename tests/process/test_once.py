@@ -16,6 +16,7 @@ from sqlalchemy import text
 from flask_cronjobs import CronJobs, EffectInDoubt, Retry, SetupError, TickReport, current_run
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
 from flask_cronjobs.types import InDoubt
+from tests.marks import on_sqlite
 from tests.process.support import Site
 
 Tick = Callable[[], TickReport]
@@ -394,7 +395,7 @@ def test_key_that_cannot_be_kept_is_refused(app: Flask, jobs: CronJobs, key: str
         jobs.once(key, lambda: None)
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 class TestOnSQLite:
     """One writer at a time: the mark needs the lock that the caller's session may hold."""
 

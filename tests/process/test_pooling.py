@@ -19,6 +19,7 @@ from flask_cronjobs import CronJobs, Retry, TickReport, current_run
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.store import Bookkeeping
+from tests.marks import on_postgresql
 
 Tick = Callable[[], TickReport]
 AGAIN = Retry(max_attempts=2, base=0)
@@ -28,7 +29,7 @@ NEEDS_A_SESSION = re.compile(
     re.IGNORECASE,
 )
 
-pytestmark = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+pytestmark = on_postgresql
 
 
 def test_no_statement_of_a_tick_needs_a_session(

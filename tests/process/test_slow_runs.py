@@ -12,9 +12,9 @@ from flask_cronjobs.engine.worker import monitor as warden_module
 from flask_cronjobs.engine.worker.monitor import Warden
 from flask_cronjobs.store import Renewal
 from flask_cronjobs.types import Claim
+from tests.clock import Clock
+from tests.marks import on_sqlite
 from tests.process.support import Site, wait_until
-
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @on_sqlite
@@ -41,16 +41,6 @@ def test_ticks_that_cron_starts_beside_slow_runs_do_not_pile_up(site: Site) -> N
     assert (site.run(left).status, site.run(left).attempts) == ("queued", 0)
     site.tick_here()
     assert site.run(left).status == "succeeded"
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture

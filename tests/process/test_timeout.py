@@ -12,6 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, TickReport, TimedOut
 from flask_cronjobs.models import JobFailure, JobRun
+from tests.marks import on_sqlite
 from tests.process.support import Site
 
 Tick = Callable[[], TickReport]
@@ -113,7 +114,7 @@ def test_handler_that_swallows_its_timeout_is_ended_with_its_process(site: Site)
     }
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@on_sqlite
 def test_handler_in_c_that_hears_no_timeout_is_ended_with_its_process(site: Site) -> None:
     """It lets go of the interpreter's lock, and never comes back to be interrupted."""
     site.config["CRONJOBS_LEASE"] = 300

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import on_sqlite
 from tests.process import jobs_app
 from tests.process.support import ROOT, Site, wait_until
-
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
 
 import pytest
-from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, PayloadError, Retry, TaskError
-from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
+from flask_cronjobs.models import JobDefinition, JobEffect
+from tests.rows import the_run
 
-
-@pytest.fixture(autouse=True)
-def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
-    """An app context around the whole test, as in a shell."""
-    with app.app_context():
-        yield
-
-
-def the_run(db: SQLAlchemy) -> JobRun:
-    db.session.expire_all()
-    return db.session.scalars(select(JobRun)).one()
+pytestmark = pytest.mark.usefixtures("context")
 
 
 def test_policy_that_returns_nan_is_logged_and_the_default_used(

@@ -22,16 +22,6 @@ from flask_cronjobs.state import State, state_of
 from tests.rows import Rows, ago
 
 
-@pytest.fixture
-def state(app: Flask, jobs: CronJobs) -> State:
-    return state_of(app)
-
-
-@pytest.fixture
-def rows(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> Rows:
-    return Rows(app, db)
-
-
 @contextmanager
 def statements(engine: Engine) -> Iterator[list[str]]:
     sent: list[str] = []

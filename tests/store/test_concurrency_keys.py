@@ -11,7 +11,9 @@ from sqlalchemy import text
 
 from flask_cronjobs.store.sql.candidates import FRONT
 from flask_cronjobs.types import OutcomeKind
-from tests.store.kit import Kit, ago
+from tests.marks import on_postgresql
+from tests.rows import ago
+from tests.store.kit import Kit
 
 
 def keyed(kit: Kit, key: str = "key", limit: int = 1, **values: Any) -> int:
@@ -221,7 +223,7 @@ def test_racing_claims_never_run_two_of_a_key(kit: Kit) -> None:
     assert {row.attempts for row in kit.all_rows()} == {1}
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@on_postgresql
 def test_claim_of_a_share_that_another_is_taking_waits_for_it_and_takes_none(kit: Kit) -> None:
     """Neither sees the other's row yet, so a count of those that run would let both pass."""
     first, second = keyed(kit, queue="one"), keyed(kit, queue="two")

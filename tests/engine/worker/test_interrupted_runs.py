@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Iterator
 from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
@@ -19,21 +18,12 @@ from flask_cronjobs.engine.worker.interrupts import Alarm
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun
 from flask_cronjobs.store import Effects
 from flask_cronjobs.types import Claim
+from tests.marks import on_sqlite
+from tests.rows import the_run
+
+pytestmark = pytest.mark.usefixtures("context")
 
 AGAIN = Retry(max_attempts=2, base=0, jitter=False)
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-
-
-@pytest.fixture(autouse=True)
-def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
-    """An app context around the whole test, as in a shell."""
-    with app.app_context():
-        yield
-
-
-def the_run(db: SQLAlchemy) -> JobRun:
-    db.session.expire_all()
-    return db.session.scalars(select(JobRun)).one()
 
 
 @on_sqlite

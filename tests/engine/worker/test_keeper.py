@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -28,16 +28,9 @@ from flask_cronjobs.signals import run_succeeded
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import Bookkeeping, Claims, connection
 from flask_cronjobs.types import Outcome, RecordedSlot
+from tests.marks import on_postgresql, on_sqlite
 
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-
-
-@pytest.fixture(autouse=True)
-def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
-    """An app context around the whole test, as in a shell."""
-    with app.app_context():
-        yield
+pytestmark = pytest.mark.usefixtures("context")
 
 
 def rows(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:

@@ -6,7 +6,7 @@ import asyncio
 import builtins
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,28 +19,9 @@ from flask_cronjobs.engine.worker.runner import Runner
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.types import JSON, Claim, Outcome
 
+pytestmark = pytest.mark.usefixtures("context")
+
 ONE_TRY = Retry(max_attempts=1)
-
-
-@pytest.fixture(autouse=True)
-def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
-    """An app context around the whole test, as in a shell."""
-    with app.app_context():
-        yield
-
-
-@pytest.fixture
-def perform(jobs: CronJobs, db: SQLAlchemy) -> Callable[..., JobRun]:
-    """Declare a handler, enqueue a run of it, tick once; the run as it ended."""
-
-    def perform(handler: Callable[..., Any], **options: Any) -> JobRun:
-        task = jobs.task(**{"name": "it", "retry": ONE_TRY, **options})(handler)
-        run = task.using(commit=True).enqueue()
-        jobs.tick()
-        db.session.refresh(run)
-        return run
-
-    return perform
 
 
 def failure_of(db: SQLAlchemy, run: JobRun) -> JobFailure:

@@ -12,18 +12,9 @@ from flask_cronjobs.config import Settings
 from flask_cronjobs.engine.worker import watchdog as fuse_module
 from flask_cronjobs.engine.worker.monitor import MARGIN, Warden
 from flask_cronjobs.engine.worker.watchdog import LEASES, Fuse
+from tests.clock import Clock
 
 LEASE = 100.0
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture
