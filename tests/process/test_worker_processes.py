@@ -95,7 +95,7 @@ def test_worker_that_fails_by_an_error_of_its_own_fails_the_tick_with_its_traceb
     done = run_patched(
         site,
         """
-        from flask_cronjobs.keeper import Keeper
+        from flask_cronjobs.engine.worker.keeper import Keeper
         report = Keeper._report
         def broken(self, outcome, recorded):
             if outcome.job_type == "later":
@@ -158,8 +158,9 @@ def test_trouble_of_long_ago_is_not_what_a_resident_crew_ends_with(site: Site) -
         site,
         f"""
         import os, signal
-        from flask_cronjobs import DatabaseTrouble, workers
-        work = workers.work
+        from flask_cronjobs import DatabaseTrouble
+        from flask_cronjobs.engine import processes
+        work = processes.work
         def troubled(*args, **more):
             with open({str(tally)!r}, "ab", buffering=0) as file:
                 file.write(b"x")
@@ -169,7 +170,7 @@ def test_trouble_of_long_ago_is_not_what_a_resident_crew_ends_with(site: Site) -
             if number == 6:
                 os.kill(os.getppid(), signal.SIGTERM)
             return work(*args, **more)
-        workers.work, workers.RESTART_PAUSE = troubled, 0.01
+        processes.work, processes.RESTART_PAUSE = troubled, 0.01
         """,
         "jobs", "work", "--workers", "2",
     )  # fmt: skip
