@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask
@@ -14,6 +14,9 @@ from tests import pgbouncer, postgres
 
 if TYPE_CHECKING:
     from flask_cronjobs import CronJobs
+    from flask_cronjobs.models import JobRun
+    from flask_cronjobs.state import State
+    from tests.rows import Rows
 
 
 @pytest.fixture(scope="session")
@@ -100,3 +103,47 @@ def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
     with app.app_context():
         db.create_all()
     return jobs
+
+
+@pytest.fixture
+def options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The engine options of the app, for those who ask; a test gives them as a parameter."""
+    return dict(getattr(request, "param", {}))
+
+
+@pytest.fixture
+def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
+    """An app context around the whole test, as in a shell."""
+    with app.app_context():
+        yield
+
+
+@pytest.fixture
+def state(app: Flask, jobs: CronJobs) -> State:
+    """What the extension knows of `app`."""
+    from flask_cronjobs.state import state_of
+
+    return state_of(app)
+
+
+@pytest.fixture
+def rows(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> Rows:
+    """Makes rows in the job tables."""
+    from tests.rows import Rows
+
+    return Rows(app, db)
+
+
+@pytest.fixture
+def perform(context: None, jobs: CronJobs, db: SQLAlchemy) -> Callable[..., JobRun]:
+    """Declare a handler, enqueue a run of it, tick once; the run as it ended."""
+    from flask_cronjobs import Retry
+
+    def perform(handler: Callable[..., Any], **options: Any) -> JobRun:
+        task = jobs.task(**{"name": "it", "retry": Retry(max_attempts=1), **options})(handler)
+        run = task.using(commit=True).enqueue()
+        jobs.tick()
+        db.session.refresh(run)
+        return run
+
+    return perform

@@ -1,4 +1,4 @@
-"""Rows made outright, for tests of what reads them."""
+"""Times, and rows made outright for tests of what reads them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,20 @@ from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun, 
 TERMINAL = ("succeeded", "dead", "cancelled", "skipped")
 
 
-def ago(seconds: float) -> datetime:
-    """So many seconds before now."""
-    return datetime.now(timezone.utc) - timedelta(seconds=seconds)
+def now() -> datetime:
+    """The time, aware."""
+    return datetime.now(timezone.utc)
+
+
+def ago(seconds: float = 0.0, **parts: float) -> datetime:
+    """So many seconds, or *parts* as of a `timedelta`, before now."""
+    return now() - timedelta(seconds=seconds, **parts)
+
+
+def the_run(db: SQLAlchemy) -> JobRun:
+    """The one run that there is, as it is now."""
+    db.session.expire_all()
+    return db.session.scalars(select(JobRun)).one()
 
 
 class Rows:

@@ -1,0 +1,1 @@
+"""Tests of the tables and of every statement that writes to them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Engine, Row, create_engine, insert, select, text, update
@@ -21,19 +21,10 @@ from flask_cronjobs.types import (
     Slot,
     SlotPlan,
 )
+from tests.rows import ago
 
 TASKS = ("task",)
 _numbers = itertools.count(1)
-
-
-def now() -> datetime:
-    """The time, aware."""
-    return datetime.now(timezone.utc)
-
-
-def ago(**parts: float) -> datetime:
-    """So long ago."""
-    return now() - timedelta(**parts)
 
 
 class Kit:

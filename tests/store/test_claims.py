@@ -7,7 +7,8 @@ from datetime import timedelta, timezone
 
 import pytest
 
-from tests.store.kit import Kit, ago, now, outcome
+from tests.rows import ago, now
+from tests.store.kit import Kit, outcome
 
 
 def test_higher_priority_is_claimed_first_then_earlier_then_lower_id(kit: Kit) -> None:

@@ -16,11 +16,9 @@ from flask_cronjobs.models import JobRun
 from flask_cronjobs.store import connection as connection_module
 from flask_cronjobs.store import create_tables
 from flask_cronjobs.store.dialect import dialect_of
+from tests.marks import on_postgresql, on_sqlite
 from tests.postgres import LocalServer, Server
 from tests.store.kit import Kit
-
-on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 #: What an app may have set; SQLite has READ UNCOMMITTED in the place of REPEATABLE READ.
 ENGINES: dict[str, dict[str, Any]] = {
@@ -31,12 +29,6 @@ ENGINES: dict[str, dict[str, Any]] = {
 #: As above, but by the server's own default, for all connections.
 SERVER = {"connect_args": {"options": "-c default_transaction_isolation=serializable"}}
 TRANSIENT = ["40001", "25006", "25P04"]
-
-
-@pytest.fixture
-def options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The engine options of the app."""
-    return dict(getattr(request, "param", {}))
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from tests.store.kit import Kit, ago, now, spec
+from tests.rows import ago, now
+from tests.store.kit import Kit, spec
 
 
 def test_declared_definition_stands_as_it_was_stated(kit: Kit) -> None:

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from flask_cronjobs.store import Mark
-from tests.store.kit import Kit, now
+from tests.rows import now
+from tests.store.kit import Kit
 
 
 def begin(kit: Kit, owner: str, key: str = "key", lease: float = 60.0) -> Mark:

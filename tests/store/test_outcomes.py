@@ -9,7 +9,8 @@ import pytest
 
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import OutcomeKind
-from tests.store.kit import Kit, ago, now, outcome
+from tests.rows import ago, now
+from tests.store.kit import Kit, outcome
 
 
 def is_unlocked(row: JobRun) -> bool:

@@ -11,7 +11,9 @@ from sqlalchemy.orm import Session
 from flask_cronjobs.models import JobTick
 from flask_cronjobs.store import ticks as ticks_module
 from flask_cronjobs.types import TickReport
-from tests.store.kit import Kit, ago
+from tests.marks import on_postgresql
+from tests.rows import ago
+from tests.store.kit import Kit
 
 DAY = 86400.0
 FORTNIGHT, QUARTER = 14 * DAY, 90 * DAY
@@ -89,7 +91,7 @@ class TestPrune:
         assert kit.failures(gone) == []
         assert len(kit.failures(kept)) == 1
 
-    @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+    @on_postgresql
     def test_run_that_is_retried_meanwhile_keeps_its_failures(self, kit: Kit) -> None:
         """On SQLite nobody can: pruning holds the write lock."""
         run = kit.run(max_attempts=1)

@@ -1,0 +1,1 @@
+"""Tests of what ticks and resident workers do."""

@@ -1,0 +1,344 @@
+"""The keeper keeps what it was told, and is not discouraged by what goes wrong beside it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import event, select, text
+
+from flask_cronjobs import CronJobs, DatabaseTrouble, current_run
+from flask_cronjobs.current_run import CurrentRun
+from flask_cronjobs.engine.observer import Observer
+from flask_cronjobs.engine.tick import TickOptions, tick
+from flask_cronjobs.engine.worker import keeper as keeper_module
+from flask_cronjobs.engine.worker import runner as runner_module
+from flask_cronjobs.engine.worker.keeper import Keeper
+from flask_cronjobs.engine.worker.options import WorkOptions
+from flask_cronjobs.engine.worker.worker import work
+from flask_cronjobs.models import JobEffect, JobRun, JobTick
+from flask_cronjobs.signals import run_succeeded
+from flask_cronjobs.state import state_of
+from flask_cronjobs.store import Bookkeeping, Claims, connection
+from flask_cronjobs.types import Outcome, RecordedSlot
+from tests.marks import on_postgresql, on_sqlite
+
+pytestmark = pytest.mark.usefixtures("context")
+
+
+def rows(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:
+    db.session.expire_all()
+    found = db.session.execute(select(*columns).order_by(JobRun.id)).all()
+    return [tuple(row) for row in found]
+
+
+def lose_answer(db: SQLAlchemy, part: str, at: int = 1) -> list[threading.Thread]:
+    """Break the connection after the *at*-th statement with *part*; the threads that sent them."""
+    seen: list[threading.Thread] = []
+
+    def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if part in statement:
+            seen.append(threading.current_thread())
+            if len(seen) == at:
+                raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    event.listen(db.engine, "after_cursor_execute", lose)
+    return seen
+
+
+class TestLostAnswers:
+    @on_postgresql
+    def test_runs_claimed_unheard_are_given_back_though_the_worker_stops(
+        self, jobs: CronJobs, db: SQLAlchemy
+    ) -> None:
+        calls: list[int] = []
+        jobs.task(name="it")(lambda: calls.append(1))
+        jobs.get("it").using(commit=True).enqueue()
+
+        def stop(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+            if "chosen" in statement:
+                thread = threading.current_thread()
+                assert isinstance(thread, Keeper)
+                thread.stop()
+
+        event.listen(db.engine, "after_cursor_execute", stop)
+        assert lose_answer(db, "chosen") == []
+        jobs.tick()
+        assert calls == []
+        assert rows(db, JobRun.status, JobRun.attempts, JobRun.locked_by) == [("queued", 0, None)]
+
+    @on_postgresql
+    @pytest.mark.parametrize("part", ["INSERT INTO job_effects", "UPDATE job_effects SET state"])
+    def test_mark_whose_answer_is_lost_is_its_maker_s(
+        self, jobs: CronJobs, db: SQLAlchemy, part: str
+    ) -> None:
+        done: list[str] = []
+
+        @jobs.task(retry=False)
+        def mails() -> None:
+            jobs.once("mail", lambda: done.append("sent"))
+
+        mails.using(commit=True).enqueue()
+        seen = lose_answer(db, part)
+        assert jobs.tick().succeeded == 1
+        assert len(seen) == 2
+        assert done == ["sent"]
+        assert db.session.scalars(select(JobEffect.state)).all() == ["done"]
+
+
+class TestProgress:
+    @pytest.mark.parametrize("character", ["\udce9", "\0"], ids=["lone surrogate", "NUL"])
+    def test_text_that_no_database_takes_is_cleaned(
+        self, jobs: CronJobs, db: SQLAlchemy, character: str
+    ) -> None:
+        @jobs.task(retry=False)
+        def tells() -> None:
+            current_run.progress(0.5, f"cup{character}.txt")
+
+        tells.using(commit=True).enqueue()
+        assert jobs.tick().succeeded == 1
+        assert rows(db, JobRun.progress_message) == [("cup\ufffd.txt",)]
+
+    @on_sqlite
+    def test_it_is_written_in_the_order_in_which_it_was_told(
+        self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(runner_module, "ANSWER_WITHIN", 0.01)
+        monkeypatch.setattr(sys.modules[CurrentRun.__module__], "PROGRESS_INTERVAL", 0.0)
+        write, written = Claims.progress, list[float]()
+        all_told, all_written = threading.Event(), threading.Event()
+
+        def slow(self: Claims, claim: Any, fraction: float, message: str | None) -> bool:
+            assert all_told.wait(60)
+            written.append(fraction)
+            if fraction == 0.4:
+                all_written.set()
+            return write(self, claim, fraction, message)
+
+        monkeypatch.setattr(Claims, "progress", slow)
+
+        @jobs.task(retry=False)
+        def tells() -> None:
+            for fraction in (0.1, 0.2, 0.3, 0.4):
+                current_run.progress(fraction)
+            all_told.set()
+            assert all_written.wait(60)
+
+        tells.using(commit=True).enqueue()
+        assert jobs.tick().succeeded == 1
+        assert written == sorted(written)
+        assert rows(db, JobRun.progress) == [(0.4,)]
+
+    def test_last_word_is_written_though_the_outcome_came_with_it(
+        self, app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(runner_module, "ANSWER_WITHIN", 0.01)
+        busy = threading.Event()
+
+        def hold_up_the_keeper(sender: Flask, outcome: Outcome) -> None:
+            if outcome.job_type == "busy":
+                busy.set()
+                keeper = threading.current_thread()
+                assert isinstance(keeper, Keeper)
+                until = time.monotonic() + 60
+                # Two words, and the outcome.
+                while keeper._held_runs._mailbox.qsize() < 3 and time.monotonic() < until:
+                    time.sleep(0.01)
+
+        # The first is claimed alone; the other two together.
+        jobs.task(name="first", priority=2)(lambda: None)
+        jobs.task(name="busy", priority=1)(lambda: None)
+
+        @jobs.task
+        def tells() -> None:
+            assert busy.wait(60)
+            current_run.progress(0.1)
+            current_run.progress(0.9, "page 9 of 10")
+
+        for name in ("first", "busy", "tells"):
+            jobs.get(name).using(commit=True).enqueue()
+        with run_succeeded.connected_to(hold_up_the_keeper, app):
+            assert jobs.tick().succeeded == 3
+        assert rows(db, JobRun.progress, JobRun.progress_message)[2] == (0.9, "page 9 of 10")
+
+    @pytest.mark.parametrize("part", ["before_cursor_execute", "after_cursor_execute"])
+    @on_postgresql
+    def test_last_word_is_written_though_the_connection_broke(
+        self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, part: str
+    ) -> None:
+        monkeypatch.setattr(keeper_module, "PATIENCE", 0.0)
+        broken: list[str] = []
+
+        def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+            if "SET progress" in statement and len(broken) < 2:
+                broken.append(statement)
+                raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+        event.listen(db.engine, part, lose)
+
+        @jobs.task(retry=False)
+        def tells() -> None:
+            current_run.progress(0.9)
+
+        tells.using(commit=True).enqueue()
+        assert jobs.tick().succeeded == 1
+        assert len(broken) == 2
+        assert rows(db, JobRun.status, JobRun.progress) == [("succeeded", 0.9)]
+
+    @pytest.mark.parametrize("status", ["succeeded", "dead"])
+    def test_last_word_is_written_when_the_handler_ends(
+        self, jobs: CronJobs, db: SQLAlchemy, status: str
+    ) -> None:
+        @jobs.task(retry=False)
+        def tells() -> None:
+            current_run.progress(0.1, "first")
+            current_run.progress(0.9, "page 9 of 10")
+            if status == "dead":
+                raise ValueError("page 10")
+
+        tells.using(commit=True).enqueue()
+        jobs.tick()
+        told = rows(db, JobRun.status, JobRun.progress, JobRun.progress_message)
+        assert told == [(status, 0.9, "page 9 of 10")]
+
+
+@on_sqlite
+def test_handler_that_holds_the_one_lock_beyond_its_lease_is_not_done_twice(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SQLITE_BUSY", 0.1)
+    monkeypatch.setattr(keeper_module, "PATIENCE", 0.1)
+    state = state_of(app)
+    object.__setattr__(state.settings, "lease", 0.5)
+    db.session.execute(text("CREATE TABLE notes (label text)"))
+    db.session.commit()
+    calls: list[int] = []
+
+    @jobs.task
+    def holds() -> None:
+        calls.append(current_run.attempt)
+        db.session.execute(text("INSERT INTO notes VALUES ('it')"))
+        time.sleep(1.5)
+        db.session.commit()
+
+    holds.using(commit=True).enqueue()
+    assert jobs.tick().succeeded == 1
+    assert jobs.tick().succeeded == 0
+    assert calls == [1]
+    assert rows(db, JobRun.status, JobRun.attempts) == [("succeeded", 1)]
+
+
+class FullDisk(Observer):
+    def outcome(self, outcome: Outcome) -> None:
+        raise OSError(28, "No space left on device")
+
+    def slot(self, slot: RecordedSlot) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@on_sqlite
+def test_output_that_fails_harms_no_run(
+    jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs.task(name="it")(lambda: None)
+    jobs.get("it").using(commit=True).enqueue_many([{}] * 20)
+    assert tick(state_of(), TickOptions(observer=FullDisk())).succeeded == 20
+    assert set(rows(db, JobRun.status, JobRun.attempts)) == {("succeeded", 1)}
+    assert "could not be printed" in caplog.text
+
+
+@on_sqlite
+def test_output_that_fails_of_what_is_taken_back_or_skipped_harms_no_run(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    long_ago = "2020-01-01 00:00:00.000000"
+    jobs.task(name="it", retry=False)(lambda: None)
+    jobs.task(name="minutely", schedule="* * * * *", catchup="none")(lambda: None)
+    jobs.tick()
+    jobs.get("it").using(commit=True).enqueue()
+    db.session.execute(
+        text(
+            "UPDATE job_runs SET status = 'running', attempts = 1, locked_by = 'gone:1:token', "
+            f"locked_until = '{long_ago}' WHERE job_type = 'it'"
+        )
+    )
+    db.session.execute(text(f"UPDATE job_definitions SET next_run_at = '{long_ago}'"))
+    db.session.commit()
+    jobs.get("it").using(commit=True).enqueue()
+    report = tick(state_of(), TickOptions(observer=FullDisk()))
+    assert (report.reclaimed, report.skipped > 0) == (1, True)
+    assert ("it", "succeeded") in rows(db, JobRun.job_type, JobRun.status)
+
+
+def test_tick_is_seen_as_often_as_its_health_asks_however_long_the_lease(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    settings = state_of(app).settings
+    object.__setattr__(settings, "lease", 86400.0)
+    object.__setattr__(settings, "health_tick_age", 1.0)
+    seen: list[bool] = []
+
+    @jobs.task
+    def waits_to_be_seen() -> None:
+        until = time.monotonic() + 30
+        while not any(seen) and time.monotonic() < until:
+            db.session.rollback()
+            (tick,) = db.session.scalars(select(JobTick))
+            seen.append(tick.seen_at > tick.started_at + timedelta(seconds=0.1))
+            db.session.rollback()
+            time.sleep(0.02)
+
+    waits_to_be_seen.using(commit=True).enqueue()
+    assert jobs.tick().succeeded == 1
+    assert any(seen)
+
+
+@on_sqlite
+def test_max_runs_is_not_spent_on_what_is_handed_back(jobs: CronJobs, db: SQLAlchemy) -> None:
+    @jobs.task(priority=1)
+    def quick() -> None: ...
+
+    @jobs.task
+    def slow() -> None:
+        time.sleep(0.4)
+
+    quick.using(commit=True).enqueue_many([{}] * 10)
+    slow.using(commit=True).enqueue_many([{}] * 5)
+    report = jobs.tick(max_runs=13)
+    assert (report.succeeded, report.released) == (13, 0)
+
+
+@on_sqlite
+def test_minute_work_is_tried_again_soon_after_trouble(
+    jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "MINUTE_RETRY", 0.05)
+    calls: list[str] = []
+
+    class MinuteWork:
+        def each_minute(self, books: Bookkeeping, counts: Counter[str], listening: bool) -> None:
+            calls.append("minute")
+            if len(calls) == 1:
+                raise DatabaseTrouble("The database is locked.", transient=True)
+            thread = threading.current_thread()
+            assert isinstance(thread, Keeper)
+            thread.stop()
+
+        def end(self, books: Bookkeeping, counts: Counter[str]) -> None:
+            calls.append("end")
+
+        def close(self) -> None: ...
+
+        def of_worker(self, number: int) -> MinuteWork:
+            return self
+
+    work(state_of(), WorkOptions("web:1", until=time.monotonic() + 30, minute_work=MinuteWork()))
+    assert calls == ["minute", "minute", "end"]

@@ -1,0 +1,1 @@
+"""Tests of what an app imports and calls: the extension, tasks, enqueue, settings, signals."""

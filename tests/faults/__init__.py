@@ -1,1 +1,0 @@
-"""What goes wrong, made to go wrong, and what must then be true."""

@@ -1,0 +1,507 @@
+"""What an operator asks for: each verb changes what it may, and says why where it may not."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select
+
+from flask_cronjobs import (
+    CronJobs,
+    NotFound,
+    PayloadError,
+    ScheduleError,
+    SetupError,
+    StateConflict,
+    operations,
+    run_cancelled,
+)
+from flask_cronjobs.errors import UnknownTask
+from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
+from flask_cronjobs.report import RunFilter
+from flask_cronjobs.state import State
+from flask_cronjobs.types import Outcome, Status
+from tests.rows import Rows, ago
+
+
+def definition(state: State, name: str) -> JobDefinition:
+    with state.app.app_context():
+        found = state.db.session.scalars(
+            select(JobDefinition).where(JobDefinition.name == name)
+        ).one()
+        state.db.session.expunge(found)
+        return found
+
+
+def effects(state: State) -> dict[str, str]:
+    with state.app.app_context():
+        return {mark.key: mark.state for mark in state.db.session.scalars(select(JobEffect))}
+
+
+# Retry
+
+
+@pytest.mark.parametrize("status", ["dead", "cancelled", "failed"])
+def test_retry_queues_a_run_that_did_not_succeed(state: State, rows: Rows, status: str) -> None:
+    run_id = rows.run(
+        status, age=3600 if status != "failed" else -3600, attempts=10, cancel_requested_at=ago(9)
+    )
+    change = operations.retry(state, run_id)
+    assert (change.run_id, change.task, change.status) == (run_id, "send", "queued")
+    run = rows.get(run_id)
+    assert run.status == "queued"
+    assert abs(run.run_at - ago(0)) < timedelta(seconds=30)
+    assert (run.finished_at, run.cancel_requested_at) == (None, None)
+    assert (run.attempts, run.max_attempts) == (10, 11)
+
+
+def test_retry_keeps_a_limit_of_attempts_that_leaves_room(state: State, rows: Rows) -> None:
+    run_id = rows.run("cancelled", attempts=1, max_attempts=5)
+    operations.retry(state, run_id)
+    assert rows.get(run_id).max_attempts == 5
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [
+        ("queued", "queued already"),
+        ("running", "Cancel it first"),
+        ("succeeded", "enqueue a new run"),
+        ("skipped", "admin run NAME"),
+    ],
+)
+def test_retry_refuses_other_runs_and_says_what_to_do(
+    state: State, rows: Rows, status: str, advice: str
+) -> None:
+    run_id = rows.run(status)
+    before = rows.get(run_id)
+    with pytest.raises(StateConflict, match=advice):
+        operations.retry(state, run_id)
+    after = rows.get(run_id)
+    assert (after.status, after.updated_at) == (status, before.updated_at)
+
+
+@pytest.mark.parametrize("verb", [operations.retry, operations.cancel])
+def test_a_run_that_is_not_there_is_not_found(
+    state: State, verb: Callable[[State, int], object]
+) -> None:
+    with pytest.raises(NotFound, match="There is no run 4711"):
+        verb(state, 4711)
+
+
+def test_a_retried_run_is_run_by_the_next_tick(state: State, rows: Rows, jobs: CronJobs) -> None:
+    done: list[int] = []
+
+    @jobs.task(name="send")
+    def send() -> None:
+        done.append(1)
+
+    run_id = rows.run("dead", attempts=10)
+    with state.app.app_context():
+        jobs.retry(run_id)
+        jobs.tick()
+    assert done == [1]
+    assert rows.get(run_id).status == "succeeded"
+
+
+# Cancel
+
+
+@pytest.mark.parametrize("status", ["queued", "failed"])
+def test_cancel_ends_a_waiting_run_at_once(state: State, rows: Rows, status: str) -> None:
+    run_id = rows.run(status)
+    assert operations.cancel(state, run_id, "ada").status == "cancelled"
+    run = rows.get(run_id)
+    assert run.status == "cancelled"
+    assert run.finished_at is not None
+    assert run.last_error == "cancelled by ada"
+
+
+def test_cancel_asks_the_worker_of_a_running_run(state: State, rows: Rows) -> None:
+    run_id = rows.run("running")
+    assert operations.cancel(state, run_id).status == "running"
+    first = rows.get(run_id)
+    assert (first.status, first.locked_by, first.finished_at) == ("running", "web-1:7:token", None)
+    assert first.cancel_requested_at is not None
+    operations.cancel(state, run_id)
+    assert rows.get(run_id).cancel_requested_at == first.cancel_requested_at
+
+
+@pytest.mark.parametrize("status", ["succeeded", "dead", "cancelled", "skipped"])
+def test_cancel_refuses_what_has_ended(state: State, rows: Rows, status: str) -> None:
+    with pytest.raises(StateConflict, match="nothing to cancel"):
+        operations.cancel(state, rows.run(status))
+
+
+# Many at once
+
+
+def test_retry_many_by_filter_takes_dead_runs_and_counts_progress(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.operations.runs.BATCH", 2)
+    dead = [rows.run("dead", error_type="OSError") for _ in range(5)]
+    others = [rows.run("dead"), rows.run("failed", error_type="OSError")]
+    steps: list[int] = []
+    result = operations.retry_many(state, RunFilter(error_type="OSError"), progress=steps.append)
+    assert (result.changed, result.left) == (5, 0)
+    assert steps == [2, 2, 1]
+    assert {rows.get(run_id).status for run_id in dead} == {"queued"}
+    assert [rows.get(run_id).status for run_id in others] == ["dead", "failed"]
+
+
+def test_many_leave_what_has_moved_on(state: State, rows: Rows) -> None:
+    ids = [rows.run("dead"), rows.run("succeeded"), rows.run("dead")]
+    result = operations.retry_many(state, ids)
+    assert (result.changed, result.left) == (2, 1)
+
+
+def test_many_are_at_most_as_many_as_asked_and_the_others_are_told(
+    state: State, rows: Rows
+) -> None:
+    dead = [rows.run("dead") for _ in range(5)]
+    result = operations.retry_many(state, RunFilter(status="dead"), most=2)
+    assert (result.changed, result.left, result.beyond) == (2, 0, 3)
+    assert [rows.get(run_id).status for run_id in dead].count("queued") == 2
+    assert operations.cancel_many(state, dead, most=4).beyond == 1
+
+
+@pytest.mark.parametrize("verb", ["retry", "cancel"])
+def test_many_that_were_stopped_midway_are_logged_with_who_and_how_many(
+    state: State,
+    rows: Rows,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    verb: str,
+) -> None:
+    """A web server ends a worker whose request takes too long by SystemExit."""
+    caplog.set_level(logging.INFO, "flask_cronjobs")
+    monkeypatch.setattr("flask_cronjobs.operations.runs.BATCH", 2)
+    status: Status = "dead" if verb == "retry" else "queued"
+    for _ in range(5):
+        rows.run(status, job_type="a\nb")
+    steps: list[int] = []
+
+    def stop(done: int) -> None:
+        steps.append(done)
+        if len(steps) == 2:
+            raise SystemExit(1)
+
+    many = getattr(operations, f"{verb}_many")
+    with pytest.raises(SystemExit):
+        many(state, RunFilter(status=status, task="a\nb"), "ada", stop)
+    begun, *each, ended = (record.getMessage() for record in caplog.records)
+    assert "by ada: 5 runs of" in begun
+    assert f"status='{status}', task='a\\nb'" in begun
+    assert len(each) == 4
+    assert ended.endswith("by ada: 4 runs")
+
+
+def test_an_action_on_a_hostile_name_is_one_line_of_the_log(
+    state: State, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flask_cronjobs")
+    rows.effect("a\nforged line", state="in_doubt")
+    rows.run("dead", job_type="b\nforged line")
+    operations.effect_done(state, "a\nforged line")
+    operations.retry(state, 1)
+    lines = "\n".join(record.getMessage() for record in caplog.records).splitlines()
+    assert len(lines) == 2
+
+
+def test_cancel_many_takes_all_that_have_not_ended(state: State, rows: Rows) -> None:
+    ended = rows.run("dead")
+    for status in ("queued", "failed", "running"):
+        rows.run(status)
+    result = operations.cancel_many(state, RunFilter(task="send"))
+    assert (result.changed, result.left) == (3, 0)
+    assert rows.get(ended).status == "dead"
+
+
+def test_bulk_by_a_status_that_cannot_be_is_refused(state: State) -> None:
+    with pytest.raises(StateConflict, match="succeeded"):
+        operations.retry_many(state, RunFilter(status="succeeded"))
+    with pytest.raises(StateConflict, match="dead"):
+        operations.cancel_many(state, RunFilter(status="dead"))
+
+
+def test_bulk_takes_those_overdue_or_stale_runs_that_it_may(state: State, rows: Rows) -> None:
+    queued, failed = rows.run(age=3600), rows.run("failed", age=3600)
+    rows.run("running", locked_until=ago(5))
+    assert operations.retriable_ids(state, RunFilter(overdue=True)) == [failed]
+    assert set(operations.cancellable_ids(state, RunFilter(overdue=True))) == {queued, failed}
+    assert len(operations.cancellable_ids(state, RunFilter(stale=True))) == 1
+    with pytest.raises(StateConflict, match="running"):
+        operations.retriable_ids(state, RunFilter(stale=True))
+
+
+# Pause and resume
+
+
+def test_resume_goes_on_from_the_next_slot_and_makes_nothing_up(state: State, rows: Rows) -> None:
+    rows.definition("a", next_run_at=ago(7200))
+    operations.pause(state, "a")
+    assert definition(state, "a").paused_at is not None
+    assert operations.resume(state, "a")
+    resumed = definition(state, "a")
+    assert resumed.paused_at is None
+    assert resumed.next_run_at is not None
+    assert timedelta(0) < resumed.next_run_at - ago(0) <= timedelta(minutes=5)
+    assert not operations.resume(state, "a")
+
+
+@pytest.mark.parametrize("verb", [operations.pause, operations.resume, operations.run_now])
+def test_an_unknown_definition_gets_a_suggestion(
+    state: State, rows: Rows, verb: Callable[[State, str], object]
+) -> None:
+    rows.definition("send_invoices")
+    with pytest.raises(NotFound, match="Did you mean 'send_invoices'"):
+        verb(state, "send_invoice")
+
+
+@pytest.mark.parametrize("verb", [operations.pause, operations.resume])
+def test_before_the_first_tick_there_is_no_definition(
+    state: State, verb: Callable[[State, str], object]
+) -> None:
+    with pytest.raises(NotFound, match="first tick"):
+        verb(state, "a")
+
+
+def test_a_broken_definition_is_not_resumed(state: State, rows: Rows) -> None:
+    rows.definition("a", schedule="99 * * * *", paused_at=ago(5))
+    with pytest.raises(ScheduleError):
+        operations.resume(state, "a")
+    assert definition(state, "a").paused_at is not None
+
+
+# Run now
+
+
+def test_run_now_runs_a_definition_with_its_own_payload(
+    state: State, rows: Rows, jobs: CronJobs
+) -> None:
+    jobs.task(name="send")(lambda who="x": None)
+    made = rows.definition(
+        "daily", job_type="send", payload={"who": "ada"}, queue="mail", priority=3, max_attempts=2
+    )
+    run = rows.get(operations.run_now(state, "daily"))
+    assert (run.definition_id, run.job_type, run.status) == (made, "send", "queued")
+    assert (run.payload, run.queue, run.priority, run.max_attempts) == (
+        {"who": "ada"},
+        "mail",
+        3,
+        2,
+    )
+    assert abs(run.run_at - run.scheduled_for) < timedelta(seconds=1)
+
+
+def test_run_now_takes_another_payload(state: State, rows: Rows, jobs: CronJobs) -> None:
+    jobs.task(name="send", concurrency_key="user:{who}")(lambda who: None)
+    rows.definition("daily", job_type="send", payload={"who": "ada"})
+    run = rows.get(operations.run_now(state, "daily", {"who": "bob"}))
+    assert (run.payload, run.concurrency_key) == ({"who": "bob"}, "user:bob")
+
+
+def test_run_now_twice_makes_two_runs(state: State, rows: Rows, jobs: CronJobs) -> None:
+    jobs.task(name="send")(lambda: None)
+    rows.definition("daily", job_type="send")
+    assert len({operations.run_now(state, "daily") for _ in range(5)}) == 5
+
+
+def test_run_now_knows_a_definition_that_no_tick_has_recorded(
+    state: State, rows: Rows, jobs: CronJobs
+) -> None:
+    task = jobs.task(name="send")(lambda who: None)
+    task.schedule("@daily", name="daily", payload={"who": "ada"})
+    run = rows.get(operations.run_now(state, "daily"))
+    assert (run.job_type, run.payload, run.definition_id) == ("send", {"who": "ada"}, None)
+
+
+def test_run_now_runs_a_task_by_its_name(state: State, rows: Rows, jobs: CronJobs) -> None:
+    jobs.task(name="send", retry=4, queue="mail")(lambda who: None)
+    run = rows.get(operations.run_now(state, "send", {"who": "ada"}))
+    assert (run.job_type, run.payload, run.definition_id) == ("send", {"who": "ada"}, None)
+    assert (run.max_attempts, run.queue) == (4, "mail")
+
+
+def test_run_now_checks_the_payload_as_enqueue_does(state: State, jobs: CronJobs) -> None:
+    jobs.task(name="send")(lambda who: None)
+    with pytest.raises(TypeError, match="who"):
+        operations.run_now(state, "send")
+    with pytest.raises(PayloadError):
+        operations.run_now(state, "send", {"who": float("nan")})
+
+
+def test_run_now_refuses_a_definition_whose_task_is_not_here(state: State, rows: Rows) -> None:
+    rows.definition("daily", job_type="gone")
+    with pytest.raises(UnknownTask, match="'gone'"):
+        operations.run_now(state, "daily")
+
+
+def test_run_now_leaves_the_session_of_the_caller_alone(
+    state: State, app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    with app.app_context():
+        operations.run_now(state, "send")
+        if state.engine.dialect.name != "sqlite":
+            db.session.add(JobRun(job_type="mine", payload={}))
+            db.session.flush()
+            operations.run_now(state, "send")
+        db.session.rollback()
+        assert set(db.session.scalars(select(JobRun.job_type))) == {"send"}
+
+
+# Prune, health, effects
+
+
+def test_prune_deletes_what_is_old_and_a_dry_run_only_counts(state: State, rows: Rows) -> None:
+    for _ in range(3):
+        rows.run("succeeded", age=15 * 86400)
+    kept = [rows.run("succeeded", age=86400), rows.run("dead", age=15 * 86400)]
+    steps: list[int] = []
+    assert operations.prune(state, dry_run=True) == 3
+    assert operations.prune(state, progress=steps.append) == 3
+    assert sum(steps) == 3
+    assert operations.prune(state, dry_run=True) == 0
+    assert [rows.get(run_id).id for run_id in kept] == kept
+
+
+def test_health_is_the_verdict(state: State, rows: Rows) -> None:
+    assert operations.health(state).word == "never"
+    rows.tick()
+    assert operations.health(state).ok
+
+
+def test_an_effect_in_doubt_is_settled_as_done_or_to_be_redone(state: State, rows: Rows) -> None:
+    rows.effect("a", state="in_doubt")
+    rows.effect("b", run_id=rows.run("dead"), locked_by="gone")
+    operations.effect_done(state, "a")
+    operations.effect_redo(state, "b")
+    assert effects(state) == {"a": "done"}
+
+
+@pytest.mark.parametrize("verb", [operations.effect_done, operations.effect_redo])
+def test_an_effect_not_in_doubt_is_left_alone(
+    state: State, rows: Rows, verb: Callable[[State, str], None]
+) -> None:
+    rows.effect("done", state="done", done_at=ago(1))
+    run_id = rows.run("running", locked_by="t")
+    rows.effect("begun", run_id=run_id, locked_by="t")
+    for key, advice in (("done", "give once\\(\\) another key"), ("begun", "wait for its end")):
+        with pytest.raises(StateConflict, match=f"not in doubt.*{advice}"):
+            verb(state, key)
+    with pytest.raises(NotFound, match="flask jobs admin effects --all"):
+        verb(state, "none")
+    assert effects(state) == {"done": "done", "begun": "begun"}
+
+
+# Who did it
+
+
+def test_every_action_is_logged_with_who(
+    state: State, rows: Rows, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flask_cronjobs")
+    jobs.task(name="send")(lambda: None)
+    rows.definition("a", job_type="send")
+    rows.effect("e", state="in_doubt")
+    dead = rows.run("dead", payload={"secret": "hush"})
+    operations.retry(state, dead, "ada")
+    operations.cancel(state, dead, "ada")
+    operations.retry_many(state, [dead], "ada")
+    operations.cancel_many(state, [dead], "ada")
+    operations.pause(state, "a", "ada")
+    operations.resume(state, "a", "ada")
+    operations.run_now(state, "a", actor="ada")
+    operations.prune(state, actor="ada")
+    operations.effect_done(state, "e", "ada")
+    lines = [record.getMessage() for record in caplog.records if record.name == "flask_cronjobs"]
+    assert len(lines) == 13  # Of many: when it begins, for each of them, and when it ends.
+    assert all("by ada" in line for line in lines)
+    assert "hush" not in " ".join(lines)
+    assert lines[0].startswith(f"retried by ada: task send, run {dead}, attempt 1, worker ")
+
+
+def test_change_by_an_operator_has_the_fields_of_any_other(
+    state: State, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flask_cronjobs")
+    ids = [rows.run("queued"), rows.run("failed")]
+    operations.cancel_many(state, ids, "ada")
+    lines = [vars(record) for record in caplog.records if hasattr(record, "cronjobs_run_id")]
+    assert [(line["cronjobs_run_id"], line["cronjobs_attempt"]) for line in lines] == [
+        (ids[0], 0),
+        (ids[1], 1),
+    ]
+    for line in lines:
+        assert (line["cronjobs_task"], line["cronjobs_actor"]) == ("send", "ada")
+        assert line["cronjobs_event"] == "cancelled"
+        assert line["cronjobs_worker"].endswith(f":{os.getpid()}")
+        assert line["cronjobs_ms"] == 0
+
+
+def test_waiting_run_that_is_cancelled_is_told_and_one_at_work_is_not_yet(
+    app: Flask, state: State, rows: Rows
+) -> None:
+    told: list[Outcome] = []
+
+    def receive(sender: Flask, outcome: Outcome) -> None:
+        told.append(outcome)
+
+    waiting, working = rows.run("queued"), rows.run("running")
+    with run_cancelled.connected_to(receive, app):
+        operations.cancel(state, waiting, "ada")
+        operations.cancel(state, working, "ada")
+    assert [(each.id, each.kind, each.error) for each in told] == [
+        (waiting, "cancelled", "cancelled by ada")
+    ]
+
+
+# Beside an open transaction of the caller's
+
+VERBS: dict[str, Callable[[CronJobs], object]] = {
+    "run_now": lambda jobs: jobs.run_now("send"),
+    "retry": lambda jobs: jobs.retry(1),
+    "cancel": lambda jobs: jobs.cancel(1),
+    "pause": lambda jobs: jobs.pause("daily"),
+    "resume": lambda jobs: jobs.resume("daily"),
+    "prune": lambda jobs: jobs.prune(),
+    "tick": lambda jobs: jobs.tick(),
+    "add_definition": lambda jobs: jobs.add_definition("x", "send", schedule="@daily"),
+    "remove_definition": lambda jobs: jobs.remove_definition("x"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_verb_says_at_once_that_the_caller_s_session_holds_the_lock(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, rows: Rows, verb: str
+) -> None:
+    """On PostgreSQL, where rows are locked one by one, there is nothing to say."""
+    send = jobs.task(name="send")(lambda: None)
+    rows.run("dead", job_type="send")
+    rows.definition("daily", job_type="send", paused_at=ago(60))
+    with app.app_context():
+        send.enqueue()
+        if db.engine.dialect.name == "sqlite":
+            with pytest.raises(SetupError, match=r"db.session holds SQLite's write lock\. Commit"):
+                VERBS[verb](jobs)
+            db.session.commit()
+        elif verb in ("retry", "run_now"):
+            VERBS[verb](jobs)
+        db.session.rollback()
+
+
+def test_verb_works_beside_a_session_that_only_reads(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    with app.app_context():
+        assert db.session.scalars(select(JobRun)).all() == []
+        assert jobs.run_now("send")

@@ -1,0 +1,1 @@
+"""Real processes under real faults: kills, stops, timeouts, lost connections, wrong clocks."""

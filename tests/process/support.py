@@ -1,0 +1,284 @@
+"""Ticks as real processes, and what to ask of them.
+
+A `Site` is one database with a trace; `run_tick` and `start_tick` run ``flask jobs tick`` of
+`harmful_app` there. Nothing sleeps for a fixed time: `wait_until` polls for what a test waits for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flask import Flask
+from sqlalchemy import Row, text
+from sqlalchemy.exc import OperationalError
+
+from flask_cronjobs import TickReport
+from tests.process import harmful_app, jobs_app
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[2]
+#: How long anything that is bound to come may take on a busy machine, in seconds.
+PATIENCE = 60.0
+PAST = "2020-01-01 00:00:00.000000"
+#: Short leases and graces, so that what waits for one waits briefly.
+QUICK: Mapping[str, Any] = {"CRONJOBS_LEASE": 2, "CRONJOBS_SHUTDOWN_GRACE": 1}
+
+
+def wait_until(condition: Callable[[], T], timeout: float = PATIENCE) -> T:
+    """Poll *condition* until it holds, and return what it returned."""
+    until = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > until:
+            raise AssertionError(f"It did not come within {timeout:g} s.")
+        time.sleep(0.02)
+    return value
+
+
+class Tick:
+    """A ``flask jobs tick`` (or another command) that has been started."""
+
+    def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
+        self.process = process
+        self._out, self._err = out, err
+
+    @property
+    def pid(self) -> int:
+        """The id of the process, also that of its process group."""
+        return self.process.pid
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._out.read_text()
+
+    @property
+    def errors(self) -> str:
+        """What it has said on standard error so far."""
+        return self._err.read_text()
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send the process a signal."""
+        self.process.send_signal(number)
+
+    def wait(self, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
+        """Wait for the end."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"The tick did not end within {timeout:g} s.\n{self.output}{self.errors}"
+            ) from None
+        return subprocess.CompletedProcess(self.process.args, code, self.output, self.errors)
+
+    def end(self) -> None:
+        """Kill it, and the workers that it forked."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@dataclass
+class Site:
+    """One database with the job tables and one trace, for processes of `harmful_app`.
+
+    :ivar config: ``app.config`` of the processes, beside the database.
+    :ivar env: further environment variables of the processes.
+    """
+
+    url: str
+    folder: Path
+    config: dict[str, Any] = field(default_factory=lambda: dict(QUICK))
+    env: dict[str, str] = field(default_factory=dict)
+    ticks: list[Tick] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.trace_file = self.folder / "trace.jsonl"
+        self.trace_file.touch()
+        self.app: Flask = jobs_app.create_app(self.url, self.trace_file, {})
+        with self.app.app_context():
+            from flask_cronjobs.store import create_tables
+
+            create_tables(jobs_app.db.engine)
+            jobs_app.db.create_all()
+
+    def close(self) -> None:
+        """End all processes, and let go of the database."""
+        for tick in self.ticks:
+            tick.end()
+        with self.app.app_context():
+            jobs_app.db.session.remove()
+            for engine in jobs_app.db.engines.values():
+                engine.dispose()
+
+    def start(self, *args: str, env: Mapping[str, str] | None = None) -> Tick:
+        """Start ``flask`` with *args*, in a process group of its own."""
+        number = len(self.ticks)
+        out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "flask", "--app", harmful_app.__name__, *args],
+                cwd=ROOT,
+                env=self.environment | dict(env or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        tick = Tick(process, out, err)
+        self.ticks.append(tick)
+        return tick
+
+    def start_tick(self, *args: str, env: Mapping[str, str] | None = None) -> Tick:
+        """Start ``flask jobs tick`` with *args*."""
+        return self.start("jobs", "tick", *args, env=env)
+
+    def run_tick(
+        self, *args: str, env: Mapping[str, str] | None = None, timeout: float = PATIENCE
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``flask jobs tick`` with *args* to its end."""
+        return self.start_tick(*args, env=env).wait(timeout)
+
+    def tick_here(self) -> TickReport:
+        """Run a tick in this process."""
+        with self.app.app_context():
+            return jobs_app.jobs.tick()
+
+    def tick_until_done(self) -> None:
+        """Tick here, with all leases run out, until every run has come to its end."""
+        live = ("queued", "failed", "running")
+        for _ in range(20):
+            self.expire()
+            self.tick_here()
+            if not any(self.statuses().get(status) for status in live):
+                return
+        raise AssertionError(f"There are runs left after 20 ticks: {self.statuses()}")
+
+    def cancel(self, run_id: int) -> str:
+        """Cancel a run as an operator; its status after that."""
+        with self.app.app_context():
+            return jobs_app.jobs.cancel(run_id).status
+
+    @property
+    def on_postgresql(self) -> bool:
+        """Whether the database is PostgreSQL; otherwise it is SQLite."""
+        return self.url.startswith("postgresql")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of the processes."""
+        plain = {name: value for name, value in os.environ.items() if "CRONJOBS" not in name}
+        return plain | {
+            jobs_app.DATABASE: self.url,
+            jobs_app.TRACE: str(self.trace_file),
+            jobs_app.CONFIG: json.dumps(self.config),
+            **self.env,
+        }
+
+    def enqueue(
+        self, task: str, payload: Mapping[str, object] | None = None, **options: Any
+    ) -> int:
+        """Enqueue one run and commit it; its id. *options* are those of `CronJobs.enqueue`."""
+        with self.app.app_context():
+            return jobs_app.jobs.enqueue(task, payload, commit=True, **options).id
+
+    def enqueue_many(
+        self, task: str, payloads: Sequence[Mapping[str, object]], **options: Any
+    ) -> list[int]:
+        """Enqueue many runs and commit them; their ids. *options* are those of `Task.using`."""
+        with self.app.app_context():
+            return jobs_app.jobs.get(task).using(commit=True, **options).enqueue_many(payloads)
+
+    def query(self, sql: str, **parameters: object) -> Sequence[Row[Any]]:
+        """The rows of an SQL statement, which is committed."""
+        with self.app.app_context(), jobs_app.db.engine.connect() as connection:
+            result = connection.execute(text(sql), parameters)
+            rows = result.all() if result.returns_rows else []
+            connection.commit()
+            return rows
+
+    def run(self, run_id: int) -> Row[Any]:
+        """The row of a run."""
+        return self.query("SELECT * FROM job_runs WHERE id = :id", id=run_id)[0]
+
+    def statuses(self) -> dict[str, int]:
+        """How many enqueued runs have which status; those of slots come with the minutes."""
+        rows = self.query(
+            "SELECT status, count(*) AS number FROM job_runs WHERE definition_id IS NULL"
+            " GROUP BY status"
+        )
+        return {row.status: row.number for row in rows}
+
+    def failures(self, run_id: int) -> list[str]:
+        """The error types of a run's failed attempts, in order."""
+        rows = self.query(
+            "SELECT error_type FROM job_failures WHERE run_id = :id ORDER BY attempt", id=run_id
+        )
+        return [row.error_type for row in rows]
+
+    def trace(self, *what: str) -> list[dict[str, Any]]:
+        """The lines that handlers have said so far; those of *what*, if given."""
+        # The last line may be half there while its process writes it.
+        *lines, _ = self.trace_file.read_text().split("\n")
+        said = [json.loads(line) for line in lines]
+        return [line for line in said if not what or line["what"] in what]
+
+    def wait_for(self, what: str, times: int = 1) -> list[dict[str, Any]]:
+        """Wait until handlers have said *what* so many times."""
+        try:
+            return wait_until(lambda: said if len(said := self.trace(what)) >= times else [])
+        except AssertionError as error:
+            told = "\n".join(f"{tick.output}{tick.errors}" for tick in self.ticks)
+            raise AssertionError(f"{error}\n{self.trace()}\n{told}") from None
+
+    def wait_for_status(self, run_id: int, *statuses: str) -> None:
+        """Wait until a run has one of *statuses*."""
+        wait_until(lambda: self.run(run_id).status in statuses)
+
+    @property
+    def past(self) -> str:
+        """A moment that is over, as the database writes it."""
+        return PAST + ("+00" if self.on_postgresql else "")
+
+    def expire(self) -> None:
+        """Let all leases run out, now."""
+        self.query(f"UPDATE job_runs SET locked_until = '{self.past}' WHERE status = 'running'")
+
+    def wait_for_expiry(self, run_id: int) -> None:
+        """Wait until the lease of a running run has run out, by the database's clock."""
+        now = (
+            "now()" if self.url.startswith("postgresql") else "strftime('%Y-%m-%d %H:%M:%f', 'now')"
+        )
+        sql = f"SELECT 1 FROM job_runs WHERE id = :id AND locked_until < {now}"
+        wait_until(lambda: self.query(sql, id=run_id))
+
+    def can_answer(self) -> bool:
+        """Whether the database answers."""
+        with suppress(OperationalError):
+            return bool(self.query("SELECT 1"))
+        return False
+
+
+@contextmanager
+def site(url: str, folder: Path, **config: Any) -> Iterator[Site]:
+    """A `Site` on *url*, closed at the end; *config* goes over `QUICK`."""
+    made = Site(url, folder, {**QUICK, **config})
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,69 @@
+"""Killed at each place where a kill could hurt; then ticks finish, and what is promised holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from flask_cronjobs.failpoints import POINTS, VARIABLE
+from tests.process import jobs_app
+from tests.process.support import Site
+from tests.process.test_races import make_slots_due
+from tests.soak.checker import every_slot_matches_one_row, failures_match_attempts, no_run_is_lost
+from tests.soak.history import History, Watched, moment, read_failures, read_runs
+
+#: On PostgreSQL the watermark and the runs are one statement, so nothing is between them.
+NOWHERE = {("between-watermark-and-insert", True)}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_kill_at(point: str, site: Site) -> None:
+    site.tick_here()
+    watched = watch(site)
+    effects = site.enqueue_many("effect", [{"key": "a"}, {"key": "b"}])
+    atomic = site.enqueue_many("atomic_entry", [{"label": "a"}, {"label": "b"}])
+    site.enqueue_many("note", [{}] * 3)
+    site.enqueue("fail", {"attempts": 1})
+    done = site.run_tick(env={VARIABLE: point})
+    assert done.returncode == (0 if (point, site.on_postgresql) in NOWHERE else -9), done.stderr
+    site.tick_until_done()
+    history = look(site, watched)
+    assert list(no_run_is_lost(history)) == []
+    assert list(every_slot_matches_one_row(history)) == []
+    assert list(failures_match_attempts(history)) == []
+    assert site.statuses().keys() <= {"succeeded", "skipped"}
+    happened = Counter(line["key"] for line in site.trace("effect"))
+    # What was killed before its effect, after its mark, is in doubt and not done.
+    states = {row.key: row.state for row in site.query("SELECT key, state FROM job_effects")}
+    for key in ("a", "b"):
+        assert happened[key] == (1 if states[key] == "done" else happened[key]) <= 1
+    doubted = [key for key, state in states.items() if state != "done"]
+    assert len(doubted) == (1 if point in ("before-effect", "after-effect") else 0)
+    entries = Counter(row.run_id for row in site.query("SELECT run_id FROM entries"))
+    assert entries == Counter(atomic)
+    assert len(effects) == 2
+
+
+def test_point_that_does_not_exist_is_refused(site: Site) -> None:
+    done = site.run_tick(env={VARIABLE: "nowhere"})
+    assert done.returncode == 1
+    assert "after-claim" in done.stderr
+
+
+def watch(site: Site) -> list[Watched]:
+    """Make slots due of the definitions, and remember from which on."""
+    make_slots_due(site)
+    rows = site.query("SELECT id, next_run_at FROM job_definitions ORDER BY id")
+    return [Watched(row.id, moment(row.next_run_at), moment(row.next_run_at)) for row in rows]
+
+
+def look(site: Site, watched: list[Watched]) -> History:
+    """What the checkers of the soak look at."""
+    with site.app.app_context(), jobs_app.db.engine.connect() as connection:
+        runs, failures = read_runs(connection), read_failures(connection)
+    for definition in watched:
+        sql = "SELECT next_run_at FROM job_definitions WHERE id = :id"
+        definition.following = moment(site.query(sql, id=definition.id)[0].next_run_at)
+    assert all(definition.following > definition.first for definition in watched)
+    return History(runs=runs, failures=failures, watched=watched)

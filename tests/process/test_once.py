@@ -1,0 +1,453 @@
+"""FAULTS: killed after the effect, before the outcome: `once` does not repeat it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import text
+
+from flask_cronjobs import CronJobs, EffectInDoubt, Retry, SetupError, TickReport, current_run
+from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
+from flask_cronjobs.types import InDoubt
+from tests.marks import on_sqlite
+from tests.process.support import Site
+
+Tick = Callable[[], TickReport]
+AGAIN = Retry(max_attempts=3, base=0)
+
+
+def test_second_call_returns_the_recorded_result(app: Flask, jobs: CronJobs) -> None:
+    calls: list[int] = []
+
+    def charge(amount: int, *, currency: str) -> dict[str, object]:
+        calls.append(amount)
+        return {"id": "ch_1", "amount": amount, "currency": currency}
+
+    with app.app_context():
+        first = jobs.once("charge:1", charge, 5, currency="EUR")
+        again = jobs.once("charge:1", charge, 5, currency="EUR")
+        other = jobs.once("charge:2", charge, 7, currency="EUR")
+    assert first == again == {"id": "ch_1", "amount": 5, "currency": "EUR"}
+    assert other == {"id": "ch_1", "amount": 7, "currency": "EUR"}
+    assert calls == [5, 7]
+
+
+def test_effects_of_a_failed_attempt_are_checkpoints_for_the_next(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    done: list[str] = []
+
+    def do(step: str) -> int:
+        done.append(step)
+        return len(done)
+
+    @jobs.task(retry=AGAIN)
+    def in_steps() -> list[int | None]:
+        steps = [jobs.once(f"{step}:{current_run.id}", do, step) for step in ("one", "two")]
+        if current_run.attempt == 1:
+            raise ConnectionError("after both")
+        return steps
+
+    with app.app_context():
+        in_steps.using(commit=True).enqueue()
+    assert (tick().succeeded, done) == (1, ["one", "two"])
+    with app.app_context():
+        assert db.session.scalars(db.select(JobRun.result)).one() == [1, 2]
+
+
+def test_effect_that_raised_is_tried_again(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    done: list[int] = []
+
+    def effect() -> str:
+        done.append(current_run.attempt)
+        if current_run.attempt == 1:
+            raise ConnectionError("not yet")
+        return "sent"
+
+    @jobs.task(retry=AGAIN)
+    def send() -> str | None:
+        return jobs.once("mail:1", effect)
+
+    with app.app_context():
+        send.using(commit=True).enqueue()
+    report = tick()
+    assert (report.failed, report.succeeded, done) == (1, 1, [1, 2])
+    with app.app_context():
+        assert db.session.scalars(db.select(JobRun.result)).one() == "sent"
+
+
+def test_effect_that_was_interrupted_is_in_doubt(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    """How far it came is known to nobody: so it is not done again."""
+    done: list[int] = []
+
+    def effect() -> None:
+        done.append(current_run.attempt)
+        time.sleep(120)
+
+    @jobs.task(retry=AGAIN, timeout=0.3)
+    def send() -> None:
+        jobs.once("mail:1", effect)
+
+    with app.app_context():
+        send.using(commit=True).enqueue()
+    report = tick()
+    assert (report.failed, report.succeeded, done) == (1, 1, [1])
+    with app.app_context():
+        assert db.session.scalars(db.select(JobEffect.state)).one() == "in_doubt"
+
+
+def test_keyboard_interrupt_leaves_the_effect_in_doubt(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    def effect() -> None:
+        raise KeyboardInterrupt
+
+    with app.app_context():
+        with pytest.raises(KeyboardInterrupt):
+            jobs.once("mail:1", effect)
+        assert db.session.scalars(db.select(JobEffect.state)).one() == "in_doubt"
+
+
+@pytest.mark.parametrize(
+    ("policy", "status", "effects", "state"),
+    [
+        ("skip", "succeeded", 1, "in_doubt"),
+        ("redo", "succeeded", 2, "done"),
+        ("raise", "dead", 1, "in_doubt"),
+    ],
+)
+def test_effect_whose_process_was_killed_in_the_midst_is_settled_as_its_policy_says(
+    site: Site, policy: str, status: str, effects: int, state: str
+) -> None:
+    run_id = site.enqueue("killed_in_effect", {"key": "k", "in_doubt": policy}, max_attempts=2)
+    assert site.run_tick().returncode == -9
+    site.tick_until_done()
+    assert site.run(run_id).status == status
+    assert len(site.trace("effect")) == effects
+    assert site.query("SELECT state FROM job_effects")[0].state == state
+    if policy == "raise":
+        assert site.failures(run_id) == ["WorkerLost", EffectInDoubt.__name__]
+        assert "flask jobs admin effects --done" in site.run(run_id).last_error
+
+
+def test_second_caller_waits_for_the_first_and_gets_its_result(app: Flask, jobs: CronJobs) -> None:
+    begun, gate = threading.Event(), threading.Event()
+    calls: list[int] = []
+    results: list[str | None] = []
+
+    def effect() -> str:
+        calls.append(1)
+        begun.set()
+        gate.wait(60)
+        return "done"
+
+    def call() -> None:
+        with app.app_context():
+            results.append(jobs.once("k", effect))
+
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    threads[0].start()
+    assert begun.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    time.sleep(0.2)
+    assert results == []
+    gate.set()
+    for thread in threads:
+        thread.join(60)
+    assert (calls, results) == ([1], ["done"] * 3)
+
+
+def test_waiting_caller_does_the_effect_if_the_first_one_raises(app: Flask, jobs: CronJobs) -> None:
+    begun, gate = threading.Event(), threading.Event()
+    results: list[str | None] = []
+
+    def failing() -> str:
+        begun.set()
+        gate.wait(60)
+        raise ConnectionError("not done")
+
+    def first() -> None:
+        with app.app_context(), pytest.raises(ConnectionError):
+            jobs.once("k", failing)
+
+    def second() -> None:
+        with app.app_context():
+            results.append(jobs.once("k", lambda: "done"))
+
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    gate.set()
+    for thread in threads:
+        thread.join(60)
+    assert results == ["done"]
+
+
+def test_error_of_a_flush_comes_through_and_the_retry_does_the_effect(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    """A failed flush leaves a session that can be asked nothing until it is rolled back."""
+    done: list[int] = []
+
+    def effect() -> str:
+        if current_run.attempt == 1:
+            db.session.add(JobTick(worker=None, host="h", pid=1))
+            db.session.flush()
+        done.append(current_run.attempt)
+        return "sent"
+
+    @jobs.task(retry=AGAIN)
+    def send() -> str | None:
+        return jobs.once("mail:1", effect)
+
+    with app.app_context():
+        send.using(commit=True).enqueue()
+    report = tick()
+    assert (report.failed, report.succeeded, done) == (1, 1, [2])
+    with app.app_context():
+        assert "IntegrityError" in db.session.scalars(db.select(JobFailure.error_type)).one()
+        assert db.session.scalars(db.select(JobRun.result)).one() == "sent"
+
+
+def test_error_of_the_effect_comes_through_though_its_mark_cannot_be_removed(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    def effect() -> None:
+        db.session.execute(text("DROP TABLE job_effects"))
+        db.session.commit()
+        raise ConnectionError("not yet")
+
+    with app.app_context(), pytest.raises(ConnectionError, match="not yet"):
+        jobs.once("mail:1", effect)
+    assert "once('mail:1') failed, and its mark stays, in doubt" in caplog.text
+
+
+@pytest.mark.parametrize("in_doubt", ["skip", "redo", "raise"])
+def test_once_inside_itself_is_refused_in_a_run(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, in_doubt: InDoubt
+) -> None:
+    inner: list[int] = []
+
+    @jobs.task(retry=False)
+    def nested() -> None:
+        jobs.once("k", lambda: jobs.once("k", lambda: inner.append(1), in_doubt=in_doubt))
+
+    with app.app_context():
+        nested.using(commit=True).enqueue()
+    assert tick().dead == 1
+    with app.app_context():
+        error = db.session.scalars(db.select(JobRun.last_error)).one()
+        assert error is not None
+        assert "once('k') is called inside itself" in error
+        assert db.session.scalars(db.select(JobEffect)).all() == []
+    assert inner == []
+
+
+def test_once_inside_itself_is_refused_outside_of_a_run(app: Flask, jobs: CronJobs) -> None:
+    with app.app_context():
+        with pytest.raises(SetupError, match="called inside itself"):
+            jobs.once("k", lambda: jobs.once("k", lambda: None))
+        assert jobs.once("k", lambda: "free again") == "free again"
+
+
+def test_threads_of_a_handler_do_their_effects_side_by_side(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    together = threading.Barrier(4, timeout=60)
+
+    def effect(number: int) -> int:
+        together.wait()
+        return number
+
+    @jobs.task(retry=False)
+    async def gather() -> list[int | None]:
+        calls = (asyncio.to_thread(jobs.once, f"k{n}", effect, n) for n in range(4))
+        return await asyncio.gather(*calls)
+
+    with app.app_context():
+        gather.using(commit=True).enqueue()
+    assert tick().succeeded == 1
+    with app.app_context():
+        assert db.session.scalars(db.select(JobRun.result)).one() == [0, 1, 2, 3]
+        assert set(db.session.scalars(db.select(JobEffect.state))) == {"done"}
+
+
+def test_threads_of_a_handler_do_one_effect_once(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    """They have one token, by which they could not tell each other's marks from their own."""
+    done: list[int] = []
+
+    def effect() -> str:
+        time.sleep(0.3)  # So that the others come while it is at it.
+        done.append(1)
+        return "sent"
+
+    @jobs.task(retry=False)
+    async def gather() -> list[str | None]:
+        calls = (asyncio.to_thread(jobs.once, "k", effect, in_doubt="redo") for _ in range(4))
+        return await asyncio.gather(*calls)
+
+    with app.app_context():
+        gather.using(commit=True).enqueue()
+    assert tick().succeeded == 1
+    assert done == [1]
+    with app.app_context():
+        assert db.session.scalars(db.select(JobRun.result)).one() == ["sent"] * 4
+
+
+def test_effects_of_different_keys_nest(app: Flask, jobs: CronJobs) -> None:
+    with app.app_context():
+        assert jobs.once("outer", lambda: [jobs.once("inner", lambda: 1)]) == [1]
+        assert jobs.once("inner", lambda: 2) == 1
+
+
+def test_zombie_with_a_lost_lease_begins_no_effect(site: Site) -> None:
+    """It does not even make a mark, which others would have to doubt."""
+    gate = site.folder / "gate"
+    run_id = site.enqueue("effect_after_sleep", {"key": "k", "path": str(gate)})
+    site.config["CRONJOBS_LEASE"] = 300
+    zombie = site.start_tick()
+    site.wait_for("begun")
+    # Another worker has it by now; the zombie has not noticed.
+    site.query("UPDATE job_runs SET locked_by = 'other:1:token', attempts = 2")
+    gate.touch()
+    assert zombie.wait().returncode == 0
+    assert site.trace("effect", "ended") == []
+    assert site.query("SELECT * FROM job_effects") == []
+    assert (site.run(run_id).status, site.run(run_id).locked_by) == ("running", "other:1:token")
+    assert "lease lost" in zombie.errors
+
+
+def test_effect_done_while_others_doubted_it_is_done(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    """A slow owner that comes back knows what no one else could: the doubt is over."""
+
+    def slow() -> str:
+        with db.engine.begin() as connection:
+            connection.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(other).result(60) is None
+        return "sent"
+
+    def other() -> str | None:
+        with app.app_context():
+            return jobs.once("k", lambda: "twice")
+
+    with app.app_context():
+        assert jobs.once("k", slow) == "sent"
+        assert jobs.once("k", lambda: "twice") == "sent"
+
+
+def test_effect_that_outlasted_its_lease_returns_its_value_to_a_request(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another did it meanwhile, as it wished: both know a value, and the log knows of both."""
+
+    def slow() -> str:
+        with db.engine.begin() as connection:
+            connection.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(other).result(60) == "other"
+        return "slow"
+
+    def other() -> str | None:
+        with app.app_context():
+            return jobs.once("k", lambda: "other", in_doubt="redo")
+
+    @app.post("/charge")
+    def charge() -> str:
+        return jobs.once("k", slow) or ""
+
+    response = app.test_client().post("/charge")
+    assert (response.status_code, response.text) == (200, "slow")
+    assert "took longer than the lease of 120 s" in caplog.text
+    with app.app_context():
+        assert jobs.once("k", lambda: "third") == "other"
+
+
+def test_result_that_is_no_json_is_not_kept_and_the_effect_still_happens_once(
+    app: Flask, jobs: CronJobs
+) -> None:
+    thing = object()
+    with app.app_context():
+        assert jobs.once("k", lambda: thing) is thing
+        assert jobs.once("k", lambda: thing) is None
+
+
+@pytest.mark.parametrize("key", ["", "x" * 501, "nul\0", "a\nb", "a\x1b[2J", " ", None, 5])
+def test_key_that_cannot_be_kept_is_refused(app: Flask, jobs: CronJobs, key: str) -> None:
+    with app.app_context(), pytest.raises(ValueError, match="1 to 500 printable characters"):
+        jobs.once(key, lambda: None)
+
+
+@on_sqlite
+class TestOnSQLite:
+    """One writer at a time: the mark needs the lock that the caller's session may hold."""
+
+    def test_open_write_in_the_session_is_refused_at_once(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
+    ) -> None:
+        calls: list[int] = []
+        with app.app_context():
+            db.session.add(JobEffect(key="of the session", state="in_doubt"))
+            db.session.flush()
+            began = time.monotonic()
+            with pytest.raises(SetupError, match=r"db\.session holds SQLite's write lock"):
+                jobs.once("k", lambda: calls.append(1))
+            assert time.monotonic() - began < 10
+            db.session.commit()
+            jobs.once("k", lambda: calls.append(1))
+        assert calls == [1]
+
+    def test_open_write_left_by_the_effect_is_refused_with_the_effect_in_doubt(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
+    ) -> None:
+        def effect() -> None:
+            db.session.add(JobEffect(key="of the session", state="in_doubt"))
+            db.session.flush()
+
+        with app.app_context():
+            began = time.monotonic()
+            with pytest.raises(SetupError, match=r"db\.session holds SQLite's write lock"):
+                jobs.once("k", effect)
+            assert time.monotonic() - began < 10
+            db.session.rollback()
+            db.session.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
+            db.session.commit()
+            assert jobs.once("k", lambda: "again") is None
+
+    def test_effect_that_failed_with_an_open_write_loses_both_write_and_mark(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
+    ) -> None:
+        def effect() -> None:
+            db.session.add(JobEffect(key="of the session", state="in_doubt"))
+            db.session.flush()
+            raise ConnectionError("not yet")
+
+        with app.app_context():
+            with pytest.raises(ConnectionError, match="not yet"):
+                jobs.once("k", effect)
+            assert db.session.scalars(db.select(JobEffect)).all() == []
+            assert jobs.once("k", lambda: "done") == "done"
+
+    def test_session_that_only_reads_is_no_hindrance(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
+    ) -> None:
+        with app.app_context():
+            db.session.scalars(db.select(JobRun)).all()
+            assert jobs.once("k", lambda: "done") == "done"

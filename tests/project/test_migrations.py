@@ -1,0 +1,114 @@
+"""Flask-Migrate sees the tables: what it generates runs as it is, here and there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, inspect, text
+
+from flask_cronjobs.models.tables import Base
+
+APP = """
+import os
+
+from flask import Flask
+from flask_migrate import Migrate
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import CronJobs
+
+app = Flask(__name__)
+app.config["SQLALCHEMY_DATABASE_URI"] = os.environ["URL"]
+db = SQLAlchemy(app)
+
+
+class User(db.Model):
+    id = db.Column(db.Integer, primary_key=True)
+
+
+jobs = CronJobs(app)
+Migrate(app, db)
+
+
+@jobs.task
+def hello(name):
+    return "hello " + name
+"""
+NOTHING = "No changes in schema detected"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with an app and an empty migration environment."""
+    (tmp_path / "app.py").write_text(APP)
+    return tmp_path
+
+
+def flask(project: Path, url: str, *args: str) -> str:
+    """Run ``flask`` with *args*; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "flask", "--app", "app", *args],
+        cwd=project,
+        env={**os.environ, "URL": url, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("generated_on", ["sqlite", "postgresql"])
+def test_migration_generated_on_either_database_runs_on_both(
+    project: Path, sqlite_url: str, postgresql_url: str, generated_on: str
+) -> None:
+    urls = {"sqlite": sqlite_url, "postgresql": postgresql_url}
+    url = urls.pop(generated_on)
+    (other,) = urls.values()
+    flask(project, url, "db", "init")
+    flask(project, url, "db", "migrate", "-m", "jobs")
+    (script,) = (project / "migrations/versions").glob("*.py")
+    assert "flask_cronjobs" not in script.read_text()
+    for table in Base.metadata.tables.values():
+        for index in table.indexes:
+            assert f"'{index.name}'" in script.read_text()
+
+    for each in (url, other):
+        flask(project, each, "db", "upgrade")
+        works(project, each)
+    assert NOTHING in flask(project, url, "db", "migrate", "-m", "nothing")
+    assert [script] == list((project / "migrations/versions").glob("*.py"))
+
+    flask(project, url, "db", "downgrade", "base")
+    engine = create_engine(url)
+    assert [name for name in inspect(engine).get_table_names() if name.startswith("job_")] == []
+    engine.dispose()
+
+
+def works(project: Path, url: str) -> None:
+    """Enqueue and run a job on the migrated tables; look at ids and keys as they have become."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(
+            text("INSERT INTO job_runs (job_type, payload) VALUES ('hello', '{\"name\": \"you\"}')")
+        )
+    printed = flask(project, url, "jobs", "tick")
+    assert "succeeded  hello" in printed
+    with engine.connect() as connection:
+        (row,) = connection.execute(text("SELECT status, attempts FROM job_runs")).all()
+    types = {
+        column["name"]: str(column["type"]) for column in inspect(engine).get_columns("job_runs")
+    }
+    indexes = {index["name"] for index in inspect(engine).get_indexes("job_runs")}
+    primary_key = inspect(engine).get_pk_constraint("job_runs")["name"]
+    engine.dispose()
+    assert tuple(row) == ("succeeded", 1)
+    assert {"uq_job_runs_slot", "ix_job_runs_runnable", "ix_job_runs_lease"} <= indexes
+    if url.startswith("postgresql"):
+        assert types["id"] == types["definition_id"] == "BIGINT"
+        assert primary_key == "pk_job_runs"

@@ -1,0 +1,99 @@
+"""Where there is no fork and no SIGALRM, as on Windows: one worker, and it is said once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import CronJobs
+
+ROOT = Path(__file__).parents[2]
+NOTICE = "no handler can be interrupted, at its timeout or when it is cancelled"
+
+WITHOUT = """
+import faulthandler, os, signal, sys
+from importlib import import_module
+from pathlib import Path
+import flask_migrate, flask_sqlalchemy, psycopg  # They look for themselves what there is.
+for module, names in (
+    (os, ("fork", "getppid", "getuid", "killpg", "register_at_fork", "uname", "waitpid")),
+    (signal, ("SIGALRM", "SIGKILL", "SIGUSR1", "SIGHUP", "ITIMER_REAL", "alarm", "setitimer",
+              "pthread_kill", "pthread_sigmask", "SIG_BLOCK", "SIG_UNBLOCK", "SIG_SETMASK")),
+):
+    for name in names:
+        if hasattr(module, name):
+            delattr(module, name)
+
+import flask_cronjobs
+package = Path(flask_cronjobs.__file__).parent
+for path in sorted(package.rglob("*.py")):
+    import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
+
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+app = Flask("x")
+app.config["SQLALCHEMY_DATABASE_URI"] = sys.argv[1]
+db = SQLAlchemy(app)
+jobs = flask_cronjobs.CronJobs(app)
+
+@jobs.task
+def hello(): ...
+
+with app.app_context():
+    db.create_all()
+    hello.using(commit=True).enqueue_many([{}, {}])
+done = app.test_cli_runner().invoke(args=["jobs", "tick", "--workers", "3"])
+print(done.output)
+sys.exit(done.exit_code)
+"""
+
+
+def test_package_imports_and_ticks_without_what_windows_lacks(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, f"sqlite:///{tmp_path / 'x.sqlite'}"],
+        cwd=ROOT, capture_output=True, text=True, env=dict(os.environ),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tick: 2 succeeded" in done.stdout
+    assert (done.stdout + done.stderr).count(NOTICE) == 1
+    assert "one worker runs instead of 3" in done.stdout + done.stderr
+
+
+@pytest.fixture
+def without_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(signal, "setitimer")
+
+
+def run(app: Flask, *args: str) -> Result:
+    return app.test_cli_runner().invoke(args=["jobs", "tick", *args])
+
+
+def test_tick_says_once_that_no_handler_can_be_interrupted(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, without_alarms: None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    @jobs.task
+    def hello() -> Any: ...
+
+    with app.app_context():
+        hello.using(commit=True).enqueue_many([{}] * 3)
+    assert run(app).exit_code == 0
+    assert caplog.text.count(NOTICE) == 1
+
+
+def test_idle_tick_is_silent_there_too(
+    app: Flask, jobs: CronJobs, without_alarms: None, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.delattr(os, "fork")
+    done = run(app, "--workers", "3")
+    assert (done.exit_code, done.output, caplog.text) == (0, "", "")

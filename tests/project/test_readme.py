@@ -1,0 +1,219 @@
+"""What the README and the docs show runs as shown."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from flask import Flask
+from flask_login import LoginManager  # type: ignore[import-untyped]
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import CronJobs, Schedule
+from flask_cronjobs.cli import jobs_group
+from flask_cronjobs.config import Settings
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: Pages that make up an app of their own, those that go on from that of `prelude`, and those whose
+#: blocks go on from it each by itself.
+WHOLE = ["README.md", "quickstart.md"]
+CONTINUED = ["tasks.md", "schedules.md", "deploying.md", "configuration.md"]
+IN_PIECES = ["pages.md", "index.md"]
+
+
+def blocks(page: Path, language: str) -> list[tuple[int, str]]:
+    """The fenced blocks of *language* in *page*, each with the number of its first line."""
+    text = page.read_text()
+    found = re.finditer(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in found]
+
+
+def compiled(page: Path) -> list[Any]:
+    # Line breaks put in front make errors show the line of the page.
+    return [
+        compile("\n" * (line - 1) + block, str(page), "exec", dont_inherit=True)
+        for line, block in blocks(page, "python")
+    ]
+
+
+def prelude() -> dict[str, Any]:
+    app = Flask("shop")
+    app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite:///shop.sqlite"
+    return {"__name__": "shop", "app": app, "db": SQLAlchemy(app)}
+
+
+def test_every_page_with_python_is_run() -> None:
+    assert {page.name for page in PAGES if compiled(page)} == {*WHOLE, *CONTINUED, *IN_PIECES}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that pages run in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def named(name: str) -> Path:
+    (page,) = (page for page in PAGES if page.name == name)
+    return page
+
+
+def dispose(names: dict[str, Any]) -> None:
+    with names["app"].app_context():
+        names["db"].engine.dispose()
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_app_of_the_page_starts_takes_a_request_and_ticks(name: str) -> None:
+    names: dict[str, Any] = {"__name__": "shop"}
+    for code in compiled(named(name)):
+        exec(code, names)  # In no app context, as where `flask` imports it.
+    app = names["app"]
+    with app.app_context():
+        names["db"].create_all()
+    assert app.test_client().post("/sign-up").status_code == 200
+    with app.app_context():
+        assert CronJobs().tick().succeeded == 1
+    dispose(names)
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_python_of_the_page_runs_from_top_to_bottom(name: str) -> None:
+    names = prelude()
+    names["jobs"] = CronJobs(names["app"])
+    codes = compiled(named(name))
+    assert codes
+    for code in codes:
+        with names["app"].app_context():
+            names["db"].create_all()
+            exec(code, names)
+    for test in [value for key, value in names.items() if key.startswith("test_")]:
+        test()
+    with names["app"].app_context():
+        # What a page has enqueued and scheduled is work that a tick can do.
+        CronJobs().tick()
+    dispose(names)
+
+
+def in_pieces() -> list[Any]:
+    """Each block of the pages whose blocks stand for themselves, with a name to be found by."""
+    return [
+        pytest.param(code, id=f"{name}-{number}")
+        for name in IN_PIECES
+        for number, code in enumerate(compiled(named(name)))
+    ]
+
+
+@pytest.mark.parametrize("code", in_pieces())
+def test_block_of_the_page_runs_by_itself(code: Any) -> None:
+    names = prelude()
+    exec(code, names)
+    if "authorize" in names:
+        app = names["app"]
+        app.config["METRICS_TOKEN"] = "a token for the scraper"
+        if "cronjobs" not in app.extensions:
+            LoginManager(app).request_loader(lambda request: None)
+            CronJobs(app, authorize=names["authorize"])
+        with app.app_context():
+            names["db"].create_all()
+        client = app.test_client()
+        assert client.get("/jobs/").status_code in (401, 403)
+        assert client.get("/jobs/health").status_code == 503
+    dispose(names)
+
+
+def test_ten_lines_of_app_tick_as_a_command(tmp_path: Path) -> None:
+    (_, block), *_ = blocks(ROOT / "README.md", "python")
+    (tmp_path / "app.py").write_text(block)
+
+    def flask(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "flask", *arguments],
+            cwd=tmp_path,
+            text=True,
+            capture_output=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "job_runs" in flask("jobs", "admin", "init")
+    assert flask("jobs", "tick") == ""
+    flask("jobs", "admin", "run", "send_invoice_reminders")
+    output = flask("jobs", "tick")
+    assert "Dear customers" in output
+    assert "succeeded  send_invoice_reminders" in output
+    assert " jobs tick >> " in flask("jobs", "admin", "crontab")
+
+
+def commands() -> list[Any]:
+    """Each ``flask jobs …`` that a page shows, as the page's name and the words after ``jobs``."""
+    found = []
+    for page in PAGES:
+        for _, block in blocks(page, "(?:sh|text|console)"):
+            for match in re.finditer(r"flask(?: --app \S+)? jobs ([^#\n>|)]*)", block):
+                found.append(pytest.param(match[1], id=f"{page.name}: {match[1].strip()}"))
+        for match in re.finditer(r"`flask jobs ([a-z][^`]*)`", page.read_text()):
+            found.append(pytest.param(match[1], id=f"{page.name}: {match[1]}"))
+    return found
+
+
+@pytest.mark.parametrize("shown", commands())
+def test_command_of_a_page_exists(shown: str) -> None:
+    words = shlex.split(shown)
+    command: click.Command | None = jobs_group
+    context = click.Context(jobs_group, info_name="jobs")
+    while words and isinstance(command, click.Group) and not words[0].startswith("-"):
+        word = words.pop(0)
+        command = command.get_command(context, word)
+        assert command is not None, f"there is no command {word}"
+        context = click.Context(command, parent=context, info_name=word)
+    assert command is not None
+    options = {name for parameter in command.params for name in parameter.opts}
+    for word in words:
+        if word.startswith("-"):
+            assert word.split("=")[0] in options | {"--help"}
+
+
+def test_configuration_lists_every_setting_with_its_default() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    rows = re.findall(r"^\| `(CRONJOBS_\w+)` \| `(.*?)` \|", page, re.MULTILINE)
+    assert rows == [
+        (f"CRONJOBS_{field.name.upper()}", repr(field.default)) for field in fields(Settings)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_settings_that_the_page_names_exist(page: Path) -> None:
+    named = set(re.findall(r"\bCRONJOBS_[A-Z_]+[A-Z]\b", page.read_text()))
+    known = {f"CRONJOBS_{field.name.upper()}" for field in fields(Settings)}
+    assert {name for name in named if "TEST" not in name} <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_crontab_schedule_of_the_docs_is_each_minute() -> None:
+    (line,) = (block for _, block in blocks(ROOT / "README.md", "text"))
+    Schedule(" ".join(line.split()[:5]))
+
+
+def test_tests_that_the_guarantees_name_exist() -> None:
+    named = re.findall(r"`([\w/]+\.py)(?:: (\w+))?`", (ROOT / "docs/guarantees.md").read_text())
+    assert len(named) > 50
+    for path, function in named:
+        source = ROOT / "tests" / path
+        assert source.is_file(), path
+        assert f"def {function}" in source.read_text(), f"{path}: {function}"

@@ -1,0 +1,140 @@
+"""Values that are nearly right, in policies, results, payloads and declarations."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import event, select, text
+
+from flask_cronjobs import CronJobs, PayloadError, Retry, TaskError
+from flask_cronjobs.models import JobDefinition, JobEffect
+from tests.rows import the_run
+
+pytestmark = pytest.mark.usefixtures("context")
+
+
+def test_policy_that_returns_nan_is_logged_and_the_default_used(
+    jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    @jobs.task(retry=lambda attempt, error: float("nan"))
+    def broken() -> None:
+        raise ValueError("broken")
+
+    broken.using(commit=True).enqueue()
+    assert jobs.tick().failed == 1
+    run = the_run(db)
+    assert (run.status, run.attempts, run.last_error) == ("failed", 1, "broken")
+    assert run.run_at > run.updated_at
+    assert "its retry policy raised" in caplog.text
+
+
+def test_lost_worker_is_tried_again_whatever_the_handler_s_exceptions(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    @jobs.task(retry=Retry(max_attempts=3, base=0, on=ValueError))
+    def fine() -> None: ...
+
+    fine.using(commit=True).enqueue()
+    db.session.execute(
+        text(
+            "UPDATE job_runs SET status = 'running', attempts = 1, locked_by = 'gone:1:token', "
+            "locked_until = '2020-01-01 00:00:00.000000'"
+        )
+    )
+    db.session.commit()
+    assert jobs.tick().reclaimed == 1
+    assert (the_run(db).status, the_run(db).attempts) == ("succeeded", 2)
+
+
+MAPPINGS: dict[str, Any] = {
+    "alone": MappingProxyType({"a": 1}),
+    "inside": [MappingProxyType({"a": 1})],
+}
+
+
+class TestMappingThatIsNoDict:
+    @pytest.mark.parametrize("value", MAPPINGS.values(), ids=MAPPINGS.keys())
+    def test_as_a_result_it_is_not_kept_and_the_run_succeeds(
+        self, jobs: CronJobs, db: SQLAlchemy, value: Any
+    ) -> None:
+        jobs.task(name="it", retry=False)(lambda: value)
+        jobs.get("it").using(commit=True).enqueue()
+        assert jobs.tick().succeeded == 1
+        assert the_run(db).result is None
+
+    @pytest.mark.parametrize("value", MAPPINGS.values(), ids=MAPPINGS.keys())
+    def test_as_an_effect_s_result_it_is_returned_and_the_effect_is_done(
+        self, jobs: CronJobs, db: SQLAlchemy, value: Any
+    ) -> None:
+        assert jobs.once("mail", lambda: value) == value
+        assert db.session.scalars(select(JobEffect.state)).all() == ["done"]
+
+    def test_in_a_payload_it_is_refused_clearly(self, jobs: CronJobs) -> None:
+        jobs.task(name="it")(lambda user: None)
+        with pytest.raises(PayloadError, match=r"payload\['user'\] is of type mappingproxy"):
+            jobs.enqueue("it", {"user": MappingProxyType({})})
+
+    def test_as_a_payload_it_is_taken(self, jobs: CronJobs, db: SQLAlchemy) -> None:
+        jobs.task(name="it")(lambda user: None)
+        jobs.enqueue("it", MappingProxyType({"user": 7}), commit=True)
+        assert the_run(db).payload == {"user": 7}
+
+
+def test_payload_that_the_concurrency_key_cannot_use_is_refused_clearly(jobs: CronJobs) -> None:
+    jobs.task(name="it", concurrency=1, concurrency_key="user:{user[0]}")(lambda user: None)
+    with pytest.raises(TaskError, match="cannot be filled in from the payload: TypeError"):
+        jobs.enqueue("it", {"user": 5})
+
+
+def test_result_of_an_atomic_task_that_is_no_json_is_dropped_with_a_warning(
+    jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs.task(name="book", atomic=True)(lambda: object())
+    run = jobs.enqueue("book", commit=True).id
+    assert jobs.tick().succeeded == 1
+    assert the_run(db).result is None
+    assert f"task book, run {run}: the result is no JSON or too large" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["x" * 500, "two\nlines"], ids=["long", "unprintable"])
+def test_concurrency_key_that_cannot_be_kept_is_refused(jobs: CronJobs, name: str) -> None:
+    jobs.task(name="it", concurrency=1, concurrency_key="user:{name}")(lambda name: None)
+    with pytest.raises(TaskError, match="must have 1 to 500 printable ones: let it name an id"):
+        jobs.enqueue("it", {"name": name})
+    run = jobs.enqueue("it", {"name": "x" * 495})
+    assert run.concurrency_key == "user:" + "x" * 495
+
+
+def test_one_broken_declaration_stops_no_other(
+    jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The app's own limit is known at the tick only, not where the schedule is declared."""
+    too_large = {"text": "x" * 100_000}
+    jobs.task(name="bad", schedule="* * * * *", payload=too_large)(lambda text: None)
+    jobs.task(name="good", schedule="@yearly")(lambda: None)
+    jobs.get("good").using(commit=True).enqueue()
+    assert jobs.tick().succeeded == 1
+    assert db.session.scalars(select(JobDefinition.name)).all() == ["good"]
+    assert "The definition 'bad' is declared wrongly" in caplog.text
+
+
+def test_definition_with_a_tuple_in_its_payload_is_written_once(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    written: list[str] = []
+
+    def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if "job_definitions" in statement and not statement.lstrip().startswith("SELECT"):
+            written.append(statement)
+
+    jobs.task(name="it", schedule="@yearly", payload={"ids": (1, 2)})(lambda ids: None)
+    event.listen(db.engine, "before_cursor_execute", note)
+    jobs.tick()
+    assert len(written) > 0
+    written.clear()
+    jobs.tick()
+    assert written == []
+    assert db.session.scalars(select(JobDefinition.payload)).one() == {"ids": [1, 2]}

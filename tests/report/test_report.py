@@ -1,0 +1,555 @@
+"""Every read for people: bounded, of one moment, and without a write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import Engine, event
+
+from flask_cronjobs import CronJobs, SetupError, TablesMissing, report
+from flask_cronjobs.config import Settings
+from flask_cronjobs.report import Count, RunFilter, redacted
+from flask_cronjobs.report.humanize import ago as ago_words
+from flask_cronjobs.report.humanize import duration, late, plural
+from flask_cronjobs.state import State, state_of
+from tests.rows import Rows, ago
+
+
+@contextmanager
+def statements(engine: Engine) -> Iterator[list[str]]:
+    sent: list[str] = []
+
+    def note(_: Any, __: Any, sql: str, *___: Any) -> None:
+        sent.append(sql)
+
+    event.listen(engine, "before_cursor_execute", note)
+    yield sent
+    event.remove(engine, "before_cursor_execute", note)
+
+
+# The verdict
+
+
+def test_verdict_is_never_before_the_first_tick(state: State) -> None:
+    verdict = report.verdict(state)
+    assert (verdict.word, verdict.ok, verdict.last_tick_at) == ("never", False, None)
+
+
+def test_verdict_is_ok_after_a_tick(state: State, rows: Rows) -> None:
+    rows.tick(age=12)
+    verdict = report.verdict(state)
+    assert verdict.ok
+    assert verdict.host == "web-1"
+    assert verdict.age == pytest.approx(12, abs=5)
+    assert "from web-1" in verdict.sentence
+
+
+def test_verdict_is_late_when_ticks_stop(state: State, rows: Rows) -> None:
+    rows.tick(age=200)
+    verdict = report.verdict(state)
+    assert verdict.word == "late"
+    assert "stopped" in verdict.sentence
+
+
+def test_verdict_goes_by_the_tick_seen_last_not_begun_last(state: State, rows: Rows) -> None:
+    rows.tick(age=1, started_at=ago(600), host="resident")
+    rows.tick(age=250, host="other")
+    assert report.verdict(state).host == "resident"
+
+
+def test_verdict_is_overdue_when_work_waits_though_ticks_come(state: State, rows: Rows) -> None:
+    rows.tick()
+    rows.run(age=599)
+    assert report.verdict(state).ok
+    rows.run(age=660)
+    verdict = report.verdict(state)
+    assert verdict.word == "overdue"
+    assert verdict.oldest == pytest.approx(660, abs=5)
+
+
+def test_runs_behind_a_full_concurrency_key_are_not_overdue(state: State, rows: Rows) -> None:
+    rows.tick()
+    key: dict[str, Any] = {"concurrency_key": "user:1", "concurrency_limit": 1}
+    rows.run("running", **key, concurrency_share=1)
+    rows.run(age=3600, **key)
+    assert report.verdict(state).ok
+    rows.run(age=3600, concurrency_key="user:2", concurrency_limit=1)
+    assert report.verdict(state).word == "overdue"
+
+
+# The figures
+
+
+def test_figures_count_what_waits_runs_and_died(state: State, rows: Rows) -> None:
+    for _ in range(2):
+        rows.run(age=3600)
+    rows.run(age=5)
+    rows.run(age=-3600)
+    rows.run("failed", age=3600)
+    rows.run("running")
+    rows.run("running", locked_until=ago(5))
+    rows.run("dead", age=3600)
+    rows.run("dead", age=2 * 86400)
+    figures = report.figures(state)
+    assert figures.overdue == Count(3)
+    assert figures.oldest == pytest.approx(3600, abs=5)
+    assert figures.running == Count(2)
+    assert figures.stale == Count(1)
+    assert figures.dead == Count(1)
+
+
+def test_figures_of_empty_tables_are_zero(state: State) -> None:
+    figures = report.figures(state)
+    assert figures.oldest is None
+    assert not figures.overdue
+    assert str(figures.overdue) == "0"
+
+
+def test_counts_stop_at_the_cap(state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flask_cronjobs.report.counts.CAP", 2)
+    for _ in range(4):
+        rows.run("dead")
+    assert report.figures(state).dead == Count(2, capped=True)
+    assert str(Count(1000, capped=True)) == "1,000+"
+
+
+# Definitions
+
+
+def test_definitions_show_outcomes_oldest_first_and_the_next_slots(
+    state: State, rows: Rows, jobs: CronJobs
+) -> None:
+    jobs.task(name="report")(lambda: None)
+    made = rows.definition("report", schedule="0 7 * * *", timezone="Europe/Berlin")
+    for day in range(12):
+        status = "dead" if day == 11 else "succeeded"
+        rows.run(status, age=86400.0 * (12 - day), definition_id=made, job_type="report")
+    (view,) = report.definitions(state).rows
+    assert [cell.status for cell in view.cells] == ["succeeded"] * 9 + ["dead"]
+    assert view.last_seconds == pytest.approx(2, abs=0.1)
+    assert [slot.hour for slot in view.next_slots] == [7, 7, 7]
+    assert str(view.next_slots[0].tzinfo) == "Europe/Berlin"
+    assert (view.broken, view.orphaned) == (None, False)
+
+
+def test_each_definition_has_its_own_outcomes(state: State, rows: Rows) -> None:
+    first, second = rows.definition("a"), rows.definition("b")
+    run = rows.run("succeeded", definition_id=first)
+    other = rows.run("skipped", definition_id=second)
+    a, b = report.definitions(state).rows
+    assert [cell.run_id for cell in a.cells] == [run]
+    assert [cell.run_id for cell in b.cells] == [other]
+    assert b.last_seconds is None
+
+
+def test_a_broken_definition_says_why_and_the_others_are_shown(state: State, rows: Rows) -> None:
+    rows.definition("bad cron", schedule="61 * * * *")
+    rows.definition("bad zone", timezone="Mars/Olympus")
+    rows.definition("good")
+    views = {view.name: view for view in report.definitions(state).rows}
+    assert views["bad cron"].broken
+    assert views["bad zone"].broken
+    assert views["good"].broken is None
+    assert len(views["good"].next_slots) == 3
+
+
+def test_a_definition_without_a_task_here_is_orphaned(
+    state: State, rows: Rows, jobs: CronJobs
+) -> None:
+    jobs.task(name="known", schedule="@daily")(lambda: None)
+    rows.definition("known")
+    rows.definition("gone")
+    known = report.definition(state, "known")
+    gone = report.definition(state, "gone")
+    assert known is not None
+    assert gone is not None
+    assert (known.orphaned, known.undeclared) == (False, False)
+    assert (gone.orphaned, gone.undeclared) == (True, True)
+    assert report.definition(state, "none") is None
+
+
+def test_next_slots_are_found_anew_once_the_first_has_come() -> None:
+    moment = datetime(2026, 1, 1, 12, 2, tzinfo=timezone.utc)
+    first = report.next_slots("*/5 * * * *", "UTC", moment)
+    assert [slot.minute for slot in first] == [5, 10, 15]
+    assert report.next_slots("*/5 * * * *", "UTC", first[0] - timedelta(seconds=1)) == first
+    assert report.next_slots("*/5 * * * *", "UTC", first[0])[0] == first[1]
+    earlier = report.next_slots("*/5 * * * *", "UTC", moment - timedelta(minutes=5))
+    assert earlier[0].minute == 0
+
+
+def test_a_paused_definition_has_no_next_slots(state: State, rows: Rows) -> None:
+    rows.definition("a", paused_at=ago(5))
+    (view,) = report.definitions(state).rows
+    assert view.next_slots == ()
+    assert view.paused_at is not None
+
+
+def test_definitions_come_page_by_page(state: State, rows: Rows) -> None:
+    for name in "abcde":
+        rows.definition(name)
+    first = report.definitions(state, limit=2)
+    second = report.definitions(state, after=first.after, limit=2)
+    third = report.definitions(state, after=second.after, limit=2)
+    names = [view.name for page in (first, second, third) for view in page.rows]
+    assert names == list("abcde")
+    assert third.after is None
+
+
+# Groups, orphans, activity, effects, ticks
+
+
+def test_dead_runs_are_grouped_by_task_and_error(state: State, rows: Rows) -> None:
+    rows.run("dead", age=50, error_type="ValueError")
+    newest = rows.run("dead", age=5, error_type="ValueError")
+    rows.run("dead", age=20, error_type="OSError")
+    rows.run("dead", age=90, error_type=None)
+    first, second, third = report.dead_groups(state)
+    assert (first.error_type, first.count, first.sample_id) == ("ValueError", Count(2), newest)
+    assert second.error_type == "OSError"
+    assert third.error_type is None
+
+
+def test_orphans_are_waiting_runs_of_unknown_tasks(
+    state: State, rows: Rows, jobs: CronJobs
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    rows.run()
+    rows.run(job_type="gone")
+    rows.run("failed", job_type="gone", age=100)
+    rows.run(job_type="gone", concurrency_key="k", concurrency_limit=1)
+    rows.run("succeeded", job_type="gone")
+    (orphan,) = report.orphans(state)
+    assert (orphan.task, orphan.count) == ("gone", Count(3))
+
+
+def test_activity_has_24_hours_summed_from_ticks(state: State, rows: Rows) -> None:
+    rows.tick(succeeded=3, failed=1)
+    rows.tick(succeeded=4, dead=2)
+    rows.tick(age=5 * 3600, succeeded=10, skipped=1, cancelled=1)
+    rows.tick(age=30 * 3600, succeeded=100)
+    buckets = report.activity(state)
+    assert len(buckets) == 24
+    assert sum(bucket.succeeded for bucket in buckets) == 17
+    assert sum(bucket.ticks for bucket in buckets) == 3
+    assert all(b.start - a.start == timedelta(hours=1) for a, b in pairwise(buckets))
+    assert {bucket.start.minute for bucket in buckets} == {0}
+
+
+def test_an_effect_is_in_doubt_once_its_owner_is_gone(state: State, rows: Rows) -> None:
+    alive = rows.run("running", locked_by="web-1:7:alive")
+    rows.effect("alive", run_id=alive, locked_by="web-1:7:alive")
+    rows.effect("other claim", run_id=alive, locked_by="web-1:7:before")
+    rows.effect("run ended", run_id=rows.run("dead"), locked_by="web-1:7:x")
+    rows.effect("lease over", locked_by="me", locked_until=ago(5))
+    rows.effect("lease holds", locked_by="me", locked_until=ago(-60))
+    rows.effect("marked", state="in_doubt")
+    rows.effect("done", state="done", done_at=ago(1))
+    states = {effect.key: effect.state for effect in report.effects(state)}
+    assert states == {
+        "alive": "begun",
+        "other claim": "in_doubt",
+        "run ended": "in_doubt",
+        "lease over": "in_doubt",
+        "lease holds": "begun",
+        "marked": "in_doubt",
+        "done": "done",
+    }
+    assert report.doubts(state) == Count(4)
+    assert "done" not in {effect.key for effect in report.effects(state, open_only=True)}
+
+
+def test_ticks_come_newest_first(state: State, rows: Rows) -> None:
+    rows.tick(age=100, host="old")
+    rows.tick(age=1, host="new", clock_offset=1.5, reclaimed=2)
+    newest, oldest = report.ticks(state)
+    assert (newest.host, newest.clock_offset, newest.reclaimed) == ("new", 1.5, 2)
+    assert oldest.host == "old"
+    assert len(report.ticks(state, limit=1)) == 1
+
+
+# Runs
+
+
+@pytest.fixture
+def several(rows: Rows) -> dict[str, int]:
+    return {
+        "queued": rows.run(),
+        "keyed": rows.run(concurrency_key="k", concurrency_limit=1),
+        "failed": rows.run("failed", age=-50, error_type="OSError", last_error="100% full"),
+        "overdue": rows.run(age=3600, queue="mail"),
+        "running": rows.run("running"),
+        "stale": rows.run("running", locked_until=ago(5)),
+        "succeeded": rows.run("succeeded", age=7200),
+        "dead": rows.run("dead", age=60, error_type="ValueError", last_error="Boom\nat noon"),
+        "bare": rows.run("dead", age=60, job_type="other"),
+        "cancelled": rows.run("cancelled"),
+        "skipped": rows.run("skipped"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("which", "expected"),
+    [
+        (RunFilter(status="queued"), {"queued", "keyed", "overdue"}),
+        (RunFilter(status="failed"), {"failed"}),
+        (RunFilter(status="running"), {"running", "stale"}),
+        (RunFilter(status="succeeded"), {"succeeded"}),
+        (RunFilter(status="dead"), {"dead", "bare"}),
+        (RunFilter(status="cancelled"), {"cancelled"}),
+        (RunFilter(status="skipped"), {"skipped"}),
+        (RunFilter(overdue=True), {"overdue"}),
+        (RunFilter(overdue=True, queue="default"), set()),
+        (RunFilter(stale=True), {"stale"}),
+        (RunFilter(task="other"), {"bare"}),
+        (RunFilter(queue="mail"), {"overdue"}),
+        (RunFilter(error="BOOM"), {"dead"}),
+        (RunFilter(error="valueerr"), {"dead"}),
+        (RunFilter(error="%"), {"failed"}),
+        (RunFilter(status="dead", error_type="ValueError"), {"dead"}),
+        (RunFilter(status="dead", error_type=""), {"bare"}),
+        (RunFilter(older_than=3000), {"overdue", "succeeded"}),
+        (RunFilter(status="dead", newer_than=3000), {"dead", "bare"}),
+        (RunFilter(newer_than=3000, older_than=30), {"dead", "bare"}),
+        (RunFilter(task="nobody"), set()),
+        (RunFilter(definition="nobody"), set()),
+    ],
+    ids=lambda value: str(value)[:60] if isinstance(value, RunFilter) else "",
+)
+def test_a_filter_finds_its_runs(
+    state: State, several: dict[str, int], which: RunFilter, expected: set[str]
+) -> None:
+    names = {run_id: name for name, run_id in several.items()}
+    page = report.runs(state, which)
+    assert {names[row.id] for row in page.rows} == expected
+    assert [row.id for row in page.rows] == sorted((row.id for row in page.rows), reverse=True)
+    assert report.count(state, which) == Count(len(expected))
+    assert {names[run_id] for run_id in report.matching_ids(state, which)} == expected
+
+
+def test_pages_follow_one_another_without_gap_or_repeat(state: State, rows: Rows) -> None:
+    ids = [rows.run("dead" if number % 2 else "queued") for number in range(11)]
+    for which, expected in (
+        (RunFilter(), ids),
+        (RunFilter(status="dead"), ids[1::2]),
+        (RunFilter(status="queued"), ids[::2]),
+    ):
+        seen: list[int] = []
+        before: int | None = None
+        while True:
+            page = report.runs(state, which, before, limit=2)
+            seen += [row.id for row in page.rows]
+            before = page.before
+            if before is None:
+                break
+        assert seen == expected[::-1]
+
+
+def test_a_search_past_its_window_says_so_and_goes_on(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.report.run_list.WINDOW", 3)
+    wanted = rows.run(queue="rare")
+    for _ in range(5):
+        rows.run()
+    first = report.runs(state, RunFilter(queue="rare"))
+    assert (first.rows, first.partial) == ((), True)
+    second = report.runs(state, RunFilter(queue="rare"), first.before)
+    assert [row.id for row in second.rows] == [wanted]
+    third = report.runs(state, RunFilter(queue="rare"), second.before)
+    assert (third.rows, third.before, third.partial) == ((), None, False)
+
+
+def test_a_row_names_its_definition_and_cuts_its_error(state: State, rows: Rows) -> None:
+    made = rows.definition("report", timezone="Asia/Tokyo")
+    rows.run("dead", definition_id=made, last_error="x" * 400 + "\nsecond line")
+    (row,) = report.runs(state, RunFilter(definition="report")).rows
+    assert (row.definition, row.timezone) == ("report", "Asia/Tokyo")
+    assert row.last_error == "x" * 300
+
+
+def test_a_limit_is_held_within_bounds(state: State, rows: Rows) -> None:
+    rows.run()
+    rows.run()
+    assert len(report.runs(state, limit=-5).rows) == 1
+    assert len(report.runs(state, limit=10**9).rows) == 2
+
+
+# One run
+
+
+def test_a_run_is_shown_with_its_attempts_and_redacted(state: State, rows: Rows) -> None:
+    run_id = rows.run(
+        "succeeded",
+        attempts=3,
+        payload={"user": 1, "api_token": "abc", "nested": [{"Password": "x"}]},
+        result={"secret": 1, "sent": 2},
+    )
+    rows.failure(run_id, 1)
+    rows.failure(run_id, 2, error_type="OSError")
+    view = report.run(state, run_id)
+    assert view is not None
+    assert view.payload == {"user": 1, "api_token": "***", "nested": [{"Password": "***"}]}
+    assert view.result == {"secret": "***", "sent": 2}
+    assert [(a.number, a.outcome) for a in view.attempts] == [
+        (3, "succeeded"),
+        (2, "failed"),
+        (1, "failed"),
+    ]
+    assert view.attempts[0].seconds == pytest.approx(2, abs=0.1)
+    assert view.attempts[1].error_type == "OSError"
+    assert view.attempts[2].stack == "Traceback: boom"
+
+
+def test_a_running_run_shows_the_attempt_under_way(state: State, rows: Rows) -> None:
+    view = report.run(state, rows.run("running"))
+    assert view is not None
+    (attempt,) = view.attempts
+    assert (attempt.outcome, attempt.worker, attempt.seconds) == ("running", "web-1:7:token", None)
+
+
+def test_a_waiting_or_dead_run_has_no_attempt_beyond_its_failures(state: State, rows: Rows) -> None:
+    waiting = report.run(state, rows.run())
+    dead_id = rows.run("dead")
+    rows.failure(dead_id, 1)
+    dead = report.run(state, dead_id)
+    assert waiting is not None
+    assert dead is not None
+    assert waiting.attempts == ()
+    assert [attempt.number for attempt in dead.attempts] == [1]
+
+
+def test_no_run_by_an_unknown_id(state: State) -> None:
+    assert report.run(state, 4711) is None
+
+
+# How it reads
+
+
+def test_the_overview_sends_few_statements_over_one_connection_and_writes_nothing(
+    state: State, rows: Rows
+) -> None:
+    rows.tick()
+    for number in range(3):
+        rows.run("succeeded", definition_id=rows.definition(f"d{number}"))
+    taken: list[object] = []
+    event.listen(state.engine.pool, "checkout", lambda *args: taken.append(args))
+    with statements(state.engine) as sent:
+        overview = report.overview(state)
+    assert len(overview.definitions.rows) == 3
+    assert len(sent) <= 12
+    assert len(taken) == 1
+    assert all(sql.lstrip().startswith(("SELECT", "WITH")) for sql in sent)
+
+
+def test_reports_that_share_a_reader_are_of_one_moment(state: State) -> None:
+    with report.reading(state) as reader:
+        assert report.verdict(reader).now == report.runs(reader).now
+
+
+def test_missing_tables_are_named_as_such(app: Flask, db: SQLAlchemy) -> None:
+    CronJobs(app)
+    with pytest.raises(TablesMissing, match="flask jobs admin init"):
+        report.overview(state_of(app))
+
+
+def test_a_shared_connection_is_refused(db: SQLAlchemy) -> None:
+    app = Flask("memory")
+    app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite://"
+    db.init_app(app)
+    CronJobs(app)
+    with pytest.raises(SetupError, match="memory"):
+        report.verdict(state_of(app))
+
+
+# Words and redaction
+
+
+def test_redaction_stops_at_a_depth_instead_of_the_stack() -> None:
+    deep: Any = "bottom"
+    for _ in range(500):
+        deep = [deep]
+    shown = redacted(deep, ())
+    assert "bottom" not in str(shown)
+    assert "…" in str(shown)
+
+
+def test_redaction_leaves_its_argument_alone() -> None:
+    payload: Any = {"token": "abc", "ok": [1, None, True]}
+    assert redacted(payload, ("token",)) == {"token": "***", "ok": [1, None, True]}
+    assert payload["token"] == "abc"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["password", "PASSWORD", "user_password", "passwd", "pwd", "passphrase", "apiKey", "api-key",
+     "X-Api-Key", "api key", "private_key", "privateKey", "AWS_ACCESS_KEY_ID", "credentials",
+     "Set-Cookie", "session_id", "jwt", "client_secret", "refreshToken", "Authorization"],
+)  # fmt: skip
+def test_by_default_no_name_of_a_secret_shows_its_value(name: str) -> None:
+    names = Settings().redact
+    assert redacted({name: "s3cret"}, names) == {name: "***"}
+    assert redacted({name: {"a": ["s3cret"]}}, names) == {name: "***"}
+    for label in ("name", "Key"):
+        pair: Any = {label: name, "value": "s3cret", "a": 1}
+        assert redacted([pair], names) == [{label: name, "value": "***", "a": 1}]
+
+
+def test_what_is_no_secret_is_shown() -> None:
+    payload: Any = {"name": "ada", "value": "x", "key": 1, "monkey": [None, True, 2.5], "": ""}
+    assert redacted(payload, Settings().redact) == payload
+
+
+@pytest.mark.parametrize("names", [("Api-Key",), ("api_key",), ("API KEY",)])
+def test_names_to_redact_are_the_same_however_they_are_written(names: tuple[str, ...]) -> None:
+    assert redacted({"xApiKey": 1, "b": 2}, names) == {"xApiKey": "***", "b": 2}
+
+
+def test_credentials_within_texts_are_redacted() -> None:
+    payload: Any = {"dsn": "postgresql://ada:s3cret@db/shop", "json": '{"password": "s3cret"}'}
+    assert redacted(payload, ()) == {
+        "dsn": "postgresql://***@db/shop",
+        "json": '{"password": ***}',
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 ms"),
+        (0.04, "40 ms"),
+        (0.9996, "1.0 s"),
+        (3.21, "3.2 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (200, "3 min 20 s"),
+        (3599.7, "1 h"),
+        (3600, "1 h"),
+        (7380, "2 h 3 min"),
+        (86399, "1 d"),
+        (187200, "2 d 4 h"),
+        (-90, "1 min 30 s"),
+        (400 * 86400, "400 d"),
+    ],
+)
+def test_durations_are_for_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_distances_are_for_people() -> None:
+    assert ago_words(180) == "3 min ago"
+    assert ago_words(-180) == "in 3 min"
+    assert ago_words(0.2) == "now"
+    assert late(180) == "3 min late"
+    assert late(-60) == "in 1 min"
+    assert late(0) == "due now"
+    assert plural(1, "run") == "1 run"
+    assert plural(1200, "run") == "1,200 runs"
