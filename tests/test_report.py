@@ -16,6 +16,7 @@ from sqlalchemy import Engine, event
 from flask_cronjobs import CronJobs, SetupError, TablesMissing, report
 from flask_cronjobs.config import Settings
 from flask_cronjobs.report import Count, RunFilter, redacted
+from flask_cronjobs.report.ages import parse_age, print_age
 from flask_cronjobs.report.humanize import ago as ago_words
 from flask_cronjobs.report.humanize import duration, late, plural
 from flask_cronjobs.state import State, state_of
@@ -552,6 +553,36 @@ def test_credentials_within_texts_are_redacted() -> None:
 )
 def test_durations_are_for_people(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "printed"),
+    [
+        ("0s", 0, "0s"),
+        ("90", 90, "90s"),
+        ("90s", 90, "90s"),
+        ("120s", 120, "2m"),
+        ("2MIN", 120, "2m"),
+        ("1.5 h", 5400, "90m"),
+        ("24h", 86400, "1d"),
+        ("12d", 12 * 86400, "12d"),
+        ("1036801s", 1036801, "1036801s"),
+        ("2w", 14 * 86400, "14d"),
+        ("0.25s", 0.25, "0.25s"),
+        ("0.333333d", 28799.9712, "28799.9712s"),
+        ("123456789.123456s", 123456789.123456, "123456789.123456s"),
+        ("999999999w", 3660 * 86400, "3660d"),
+    ],
+)
+def test_a_printed_age_is_read_back_as_the_same(text: str, seconds: float, printed: str) -> None:
+    assert parse_age(text, unit="s") == seconds
+    assert print_age(seconds) == printed
+    assert parse_age(printed) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "90", "h", "2y", "-2h", "1e3s", "٢h", "1.s"])
+def test_what_is_no_age_is_not_read(text: str) -> None:
+    assert parse_age(text) is None
 
 
 def test_distances_are_for_people() -> None:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import click
 
+from ..report.ages import print_age
 from ..report.humanize import ago
 
 #: The width where it is not a terminal that says another.
@@ -146,7 +147,7 @@ def this_command(**changed: object) -> str:
         if value is True:
             words.append(option.opts[0])
         elif value not in (None, False, option.default):
-            words += [option.opts[0], f"{value:g}" if isinstance(value, float) else str(value)]
+            words += [option.opts[0], print_age(value) if isinstance(value, float) else str(value)]
     return shlex.join(words)
 
 

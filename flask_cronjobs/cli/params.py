@@ -5,20 +5,16 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from ..report import RunFilter
+from ..report.ages import parse_age
 from ..types import STATUSES
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]*)")
-
 
 if TYPE_CHECKING:
     # A class with a parameter only since click 8.2.
@@ -36,14 +32,13 @@ class Age(_Number):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """*value* in seconds."""
+        """Return *value* in seconds; a bare number is one of seconds."""
         if isinstance(value, (int, float)):
             return float(value)
-        match = _AGE.fullmatch(str(value).strip().lower())
-        unit = match and (match[2] or "s")
-        if match is None or unit not in _UNITS:
-            self.fail(f"{value!r} is no age. Write 90s, 30m, 2h, 1d or 2w.", param, ctx)
-        return float(match[1]) * _UNITS[unit]
+        age = parse_age(str(value), unit="s")
+        if age is None:
+            self.fail(f"{value!r} is not an age. Write 90s, 30m, 2h, 1d or 2w.", param, ctx)
+        return age
 
 
 class RunId(click.IntRange):

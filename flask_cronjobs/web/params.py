@@ -10,15 +10,13 @@ from typing import Any
 from werkzeug.exceptions import BadRequest
 
 from ..report import RunFilter
+from ..report.ages import parse_age, print_age
 from ..types import STATUSES, Status
 
 #: Ids are 64-bit; SQLite refuses what is larger.
 MAX_ID = 2**63 - 1
 MAX_TEXT = 500
 MAX_PAGE = 200
-_MAX_AGE = 3660 * 86400.0
-_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?(s|min|m|h|d|w)")
 
 
 class BadQuery(BadRequest):
@@ -53,7 +51,7 @@ def filter_args(which: RunFilter) -> dict[str, str]:
         value: Any = getattr(which, field.name)
         if value is None or value is False:
             continue
-        shown = f"{value:g}s" if isinstance(value, float) else "1" if value is True else value
+        shown = print_age(value) if isinstance(value, float) else "1" if value is True else value
         found[names.get(field.name, field.name)] = str(shown)
     return found
 
@@ -67,7 +65,7 @@ def row_id(args: Mapping[str, str], name: str) -> int | None:
     if not value:
         return None
     if not re.fullmatch("[0-9]{1,19}", value) or not 0 < int(value) <= MAX_ID:
-        raise BadQuery(f"{name} is to be a number from 1 up.")
+        raise BadQuery(f"{name} must be a number from 1 up.")
     return int(value)
 
 
@@ -90,7 +88,7 @@ def text(args: Mapping[str, str], name: str, empty: str | None = None) -> str | 
     if not value.strip():
         return empty
     if len(value) > MAX_TEXT or "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
-        raise BadQuery(f"{name} is to be a text of at most {MAX_TEXT} characters.")
+        raise BadQuery(f"{name} must be a text of at most {MAX_TEXT} characters.")
     return value
 
 
@@ -108,7 +106,7 @@ def needed(args: Mapping[str, str], name: str) -> str:
 def _status(args: Mapping[str, str]) -> Status | None:
     value = text(args, "status")
     if value is not None and value not in STATUSES:
-        raise BadQuery(f"status is to be one of {', '.join(STATUSES)}.")
+        raise BadQuery(f"status must be one of {', '.join(STATUSES)}.")
     return value
 
 
@@ -116,14 +114,14 @@ def _age(args: Mapping[str, str], name: str) -> float | None:
     value = text(args, name)
     if value is None:
         return None
-    found = _AGE.fullmatch(value.strip())
-    if found is None:
-        raise BadQuery(f"{name} is to be an age such as 30m, 2h or 7d.")
-    return min(float(found[1]) * _UNITS[found[2]], _MAX_AGE)
+    age = parse_age(value)
+    if age is None:
+        raise BadQuery(f"{name} must be an age such as 30m, 2h or 7d.")
+    return age
 
 
 def _flag(args: Mapping[str, str], name: str) -> bool:
     value = args.get(name, "")
     if value not in ("", "0", "1"):
-        raise BadQuery(f"{name} is to be 1 or 0.")
+        raise BadQuery(f"{name} must be 1 or 0.")
     return value == "1"

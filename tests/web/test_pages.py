@@ -239,7 +239,7 @@ def test_a_query_that_cannot_be_read_is_400(client: FlaskClient, query: str) -> 
     answer = client.get(f"/jobs/{query}")
     assert answer.status_code == 400
     assert "That cannot be read" in answer.text
-    assert "is to be" in answer.text
+    assert "must be" in answer.text
 
 
 def test_numbers_are_clamped(client: FlaskClient, add: Callable[..., int]) -> None:
