@@ -586,10 +586,11 @@ def test_what_is_no_age_is_not_read(text: str) -> None:
 
 
 def test_distances_are_for_people() -> None:
-    assert ago_words(180) == "3 min ago"
+    assert ago_words(190) == "3 min ago"
+    assert ago_words(12) == "12 s ago"
     assert ago_words(-180) == "in 3 min"
     assert ago_words(0.2) == "now"
-    assert late(180) == "3 min late"
+    assert late(190) == "3 min late"
     assert late(-60) == "in 1 min"
     assert late(0) == "due now"
     assert plural(1, "run") == "1 run"

@@ -15,7 +15,7 @@ from typing import Any, cast
 import click
 
 from ..report.ages import print_age
-from ..report.humanize import ago
+from ..report.humanize import ago, seconds_since, utc
 
 #: The width where it is not a terminal that says another.
 WIDTH = 80
@@ -152,13 +152,13 @@ def this_command(**changed: object) -> str:
 
 
 def moment(value: datetime | None) -> str:
-    """*value* as ``2026-01-31 09:30:00 UTC``; ``-`` for None."""
-    return "-" if value is None else f"{value.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    """Return *value* as ``2026-01-31 09:30:00 UTC``; ``-`` for None."""
+    return "-" if value is None else utc(value)
 
 
 def since(now: datetime, value: datetime | None) -> str:
-    """*value* as its distance from *now*, such as ``3 min ago``."""
-    return "-" if value is None else ago((now - value).total_seconds())
+    """Return *value* as a distance from *now*, such as ``3 min ago``; ``-`` for None."""
+    return "-" if value is None else ago(seconds_since(value, now))
 
 
 def plain_data(value: Any) -> Any:

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, func, literal, select, text, union_all
 from ..config import Settings
 from ..models.tables import DEAD, FREE, KEYED, RUNNING
 from .counts import Count, capped, count_of
-from .humanize import ago, duration
+from .humanize import ago, duration, seconds_since
 from .reader import RUNS, TICKS, Query, Reader, Source, reading
 
 #: ``ok``; ``never``: no tick has ever been seen; ``late``: the last one is too long ago;
@@ -140,7 +140,7 @@ def _verdict(reader: Reader, oldest: datetime | None) -> Verdict:
 
 
 def _age(now: datetime, moment: datetime | None) -> float | None:
-    return None if moment is None else max(0.0, (now - moment).total_seconds())
+    return None if moment is None else max(0.0, seconds_since(moment, now))
 
 
 def _word(age: float, oldest: float | None, settings: Settings) -> HealthWord:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timezone, tzinfo
 from functools import lru_cache
 from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 from ..report import Figures, RunRow, RunView, Verdict
-from ..report.humanize import duration, plural
+from ..report.humanize import ago, duration, late, plural, roughly, seconds_since, utc
 from ..types import JSON, Status
 
 __all__ = [
@@ -101,45 +101,9 @@ def same_day(moment: datetime, other: datetime, zone: str) -> bool:
     return moment.astimezone(_zone(zone)).date() == other.astimezone(_zone(zone)).date()
 
 
-def roughly(seconds: float) -> str:
-    """*seconds* as people say it: ``14 s``, ``22 min``, ``3 h 12 min``, ``13 h``, ``12 d``."""
-    whole = int(abs(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    if whole < 36000:
-        return duration(whole)
-    return f"{whole // 3600} h" if whole < 86400 else f"{whole // 86400} d"
-
-
-def ago(seconds: float) -> str:
-    """*seconds* as a distance from now: ``12 s ago``, ``in 3 min``, ``now``."""
-    if abs(seconds) < 1:
-        return "now"
-    return f"{roughly(seconds)} ago" if seconds > 0 else f"in {roughly(seconds)}"
-
-
-def late(seconds: float) -> str:
-    """*seconds* after the due time: ``3 min late``, or ``in 3 min`` before it."""
-    if abs(seconds) < 1:
-        return "due now"
-    return f"{roughly(seconds)} late" if seconds > 0 else f"in {roughly(seconds)}"
-
-
-def utc(moment: datetime) -> str:
-    """*moment* in full, as ``2026-11-20 06:00:00 UTC``."""
-    return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-
-
 def iso(moment: datetime) -> str:
     """*moment* for machines."""
     return moment.astimezone(timezone.utc).isoformat(timespec="seconds")
-
-
-def seconds_since(moment: datetime, now: datetime) -> float:
-    """How long ago *moment* was, in seconds; negative if it is to come."""
-    return (now - moment) / timedelta(seconds=1)
 
 
 def host(worker: str | None) -> str:

@@ -53,15 +53,6 @@ def test_rough_durations(seconds: float, shown: str) -> None:
     assert format.roughly(seconds) == shown
 
 
-def test_distances_from_now() -> None:
-    assert format.late(190) == "3 min late"
-    assert format.late(-190) == "in 3 min"
-    assert format.late(0.4) == "due now"
-    assert format.ago(12) == "12 s ago"
-    assert format.ago(-12) == "in 12 s"
-    assert format.ago(0.2) == "now"
-
-
 def test_a_worker_is_shown_without_its_random_part() -> None:
     assert format.host("web-1:4711:f3a91c") == "web-1:4711"
     assert format.host("odd") == "odd"
