@@ -156,7 +156,7 @@ def test_list_goes_on_searching_until_it_has_a_page(
 
 def test_list_says_when_there_is_nothing(run: Run) -> None:
     assert "no runs yet" in ok(run("list"))
-    assert "No run matches" in ok(run("list", "--task", "x"))
+    assert "No runs match" in ok(run("list", "--task", "x"))
 
 
 def test_show_prints_payload_attempts_and_stacks(run: Run, rows: Rows) -> None:
@@ -233,7 +233,7 @@ def test_bulk_with_yes_does_not_ask(run: Run, rows: Rows) -> None:
     run_id = rows.run(job_type="gone")
     assert "?" not in ok(run("cancel", "--task", "gone", "--yes"))
     assert rows.get(run_id).status == "cancelled"
-    assert "No run matches" in ok(run("cancel", "--task", "gone", "--yes"))
+    assert "No runs match" in ok(run("cancel", "--task", "gone", "--yes"))
 
 
 @pytest.mark.parametrize(

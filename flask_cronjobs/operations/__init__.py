@@ -10,26 +10,27 @@ from ..store.operations import Change
 from .definitions import pause, resume, run_now
 from .maintenance import effect_done, effect_redo, health, prune
 from .runs import (
+    CANCEL,
+    RETRY,
+    Action,
     BulkResult,
     Progress,
     cancel,
     cancel_many,
-    cancellable_ids,
-    count,
     no_run,
-    retriable_ids,
     retry,
     retry_many,
 )
 
 __all__ = [
+    "CANCEL",
+    "RETRY",
+    "Action",
     "BulkResult",
     "Change",
     "Progress",
     "cancel",
     "cancel_many",
-    "cancellable_ids",
-    "count",
     "effect_done",
     "effect_redo",
     "health",
@@ -37,7 +38,6 @@ __all__ = [
     "pause",
     "prune",
     "resume",
-    "retriable_ids",
     "retry",
     "retry_many",
     "run_now",

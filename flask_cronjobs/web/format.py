@@ -8,15 +8,13 @@ from functools import lru_cache
 from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
-from ..report import Figures, RunRow, RunView, Verdict
+from ..report import Figures, RunView, Verdict
 from ..report.humanize import ago, duration, late, plural, roughly, seconds_since, utc
 from ..types import JSON, Status
 
 __all__ = [
     "Tone",
     "ago",
-    "can_cancel",
-    "can_retry",
     "clock",
     "duration",
     "headline",
@@ -114,16 +112,6 @@ def host(worker: str | None) -> str:
 def pretty(value: JSON) -> str:
     """*value* as JSON over several lines."""
     return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def can_retry(row: RunRow) -> bool:
-    """Whether a run may be queued again."""
-    return row.status in ("dead", "cancelled", "failed")
-
-
-def can_cancel(row: RunRow) -> bool:
-    """Whether a run can still be cancelled."""
-    return row.status in ("queued", "failed", "running")
 
 
 def story(run: RunView) -> str:

@@ -6,6 +6,7 @@ from flask import abort, request
 from flask.typing import ResponseReturnValue
 
 from .. import report
+from ..operations import CANCEL, RETRY
 from ..state import state_of
 from . import format
 from .chart import chart
@@ -59,6 +60,8 @@ def run(run_id: int) -> ResponseReturnValue:
         "run",
         format.tone_of(found.row.status),
         run=found,
+        can_retry=found.row.status in RETRY.allowed,
+        can_cancel=found.row.status in CANCEL.allowed,
         now=found.now,
         shown=state.settings.show_payload,
         refresh=5 if found.row.status == "running" else 0,
