@@ -413,7 +413,7 @@ def test_an_effect_not_in_doubt_is_left_alone(
     rows.effect("done", state="done", done_at=ago(1))
     run_id = rows.run("running", locked_by="t")
     rows.effect("begun", run_id=run_id, locked_by="t")
-    for key, advice in (("done", "give once\\(\\) another key"), ("begun", "wait for its end")):
+    for key, advice in (("done", "give once\\(\\) another key"), ("begun", "Wait until it ends")):
         with pytest.raises(StateConflict, match=f"not in doubt.*{advice}"):
             verb(state, key)
     with pytest.raises(NotFound, match="flask jobs admin effects --all"):

@@ -1,7 +1,7 @@
-"""What an operator asks for: the verbs behind the pages, the commands and `CronJobs`.
+"""The operator's actions, behind the pages, the commands and the methods of `CronJobs`.
 
-Every write says in its condition which rows it may change, and what was not changed is explained by
-what the row looks like. Every action is logged with who asked for it (*actor*, a text for people).
+The condition of every write says which rows it may change. If it changes none, the error explains
+why. Every action is logged with the one who asked for it (*actor*, a text for people).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Add, remove, pause, resume and run now."""
+"""Add, remove, pause, resume and run definitions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .audit import SOMEBODY, log_action
 
 
 def pause(state: State, name: str, actor: str = SOMEBODY) -> None:
-    """Pause a definition: no slot of it is recorded until `resume`.
+    """Pause a definition: none of its slots is recorded until `resume`.
 
-    :raises NotFound: there is none by that name; the message offers those that are close.
+    :raises NotFound: no definition has that name; the message suggests similar names.
     """
     with Bookkeeping(state.engine) as books:
         if not Definitions(books).pause(name):
@@ -32,10 +32,10 @@ def pause(state: State, name: str, actor: str = SOMEBODY) -> None:
 
 
 def resume(state: State, name: str, actor: str = SOMEBODY) -> bool:
-    """Resume a definition from its next slot after now: what passed meanwhile is not made up.
+    """Resume a definition from its next slot after now; slots that passed meanwhile are not run.
 
     :returns: False if it was not paused.
-    :raises NotFound: there is none by that name.
+    :raises NotFound: no definition has that name.
     :raises ScheduleError: its schedule cannot be read.
     """
     with Bookkeeping(state.engine) as books:
@@ -57,12 +57,13 @@ def run_now(
     actor: str = SOMEBODY,
     tasks: bool = True,
 ) -> int:
-    """Queue a run of a definition, or of a task, due now; the run's id.
+    """Queue a run of a definition or a task, due now.
 
     :param name: a definition's name, or else a task's.
-    :param payload: the handler's keyword arguments; by default the definition's own.
+    :param payload: the handler's keyword arguments; default: the definition's payload.
     :param tasks: whether *name* may be a task's.
-    :raises NotFound: neither has that name; the message offers those that are close.
+    :returns: the run's id.
+    :raises NotFound: no definition or task has that name; the message suggests similar names.
     :raises UnknownTask: the definition's task is not declared by this app's code.
     :raises TypeError: the handler does not take *payload*.
     :raises PayloadError: *payload* is not plain JSON.
@@ -84,11 +85,11 @@ def run_now(
 def _values(
     state: State, found: DefinitionRow | None, name: str, payload: Mapping[str, object] | None
 ) -> dict[str, Any] | None:
-    """The values of the run to be: of the definition *found*, or of one declared."""
+    """Return the columns of a run of the definition *found*, or of a declared one."""
     if found is not None:
         return {**_own_run(state, found.spec, payload), "definition_id": found.id}
     if name in state.registry.declarations:
-        # No tick has recorded it yet.
+        # No tick has recorded this definition yet.
         return _own_run(state, state.registry.declarations[name].spec(state.settings), payload)
     return None
 
@@ -96,7 +97,7 @@ def _values(
 def _own_run(
     state: State, spec: DefinitionSpec, payload: Mapping[str, object] | None
 ) -> dict[str, Any]:
-    """The values of a run of a definition, with its own payload unless another is given."""
+    """Return the columns of a run of a definition, with *payload* if given."""
     task = state.registry.tasks.get(spec.job_type)
     if task is None:
         raise UnknownTask(
@@ -141,8 +142,8 @@ def _no_definition(state: State, name: str) -> NotFound:
     names = report.definition_names(state)
     if not names:
         return NotFound(
-            f"There is no definition {name!r}, nor any other yet: the first tick makes those that "
-            "code declares."
+            f"There is no definition {name!r}, nor any other yet: the first tick creates those "
+            "that code declares."
         )
     return NotFound(f"There is no definition {name!r}.{did_you_mean(name, names)}")
 
@@ -153,10 +154,11 @@ def _no_name(state: State, name: str) -> NotFound:
 
 
 def add_definition(state: State, spec: DefinitionSpec) -> bool:
-    """Insert or change a definition of the database's own; whether it is new.
+    """Insert or change a definition that is kept in the database.
 
-    A slot of it that is due is recorded first: it is owed under what the row says still.
+    A slot that is already due is recorded first, under the schedule that the row still has.
 
+    :returns: whether the definition is new.
     :raises TaskError: code declares a definition of that name.
     """
     with Bookkeeping(state.engine) as books:
@@ -179,8 +181,9 @@ def add_definition(state: State, spec: DefinitionSpec) -> bool:
 
 
 def remove_definition(state: State, name: str) -> bool:
-    """Delete a definition that code does not declare (any more); whether there was one.
+    """Delete a definition that code does not declare (any more).
 
+    :returns: whether there was one.
     :raises TaskError: this app's code declares it.
     """
     with Bookkeeping(state.engine) as books:
@@ -189,7 +192,7 @@ def remove_definition(state: State, name: str) -> bool:
             row = definitions.find(name)
             if row is None or row.origin == "code":
                 raise TaskError(
-                    f"The definition {name!r} is declared in code, so the next tick would make it "
-                    "anew. Remove its schedule from the code, or pause it."
+                    f"The definition {name!r} is declared in code, so the next tick would create "
+                    "it again. Remove its schedule from the code, or pause it."
                 )
         return definitions.remove(name)

@@ -23,12 +23,12 @@ BATCH = 500
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """What a bulk action came to.
+    """The result of a bulk action, in numbers of runs.
 
-    :ivar changed: how many runs it changed.
-    :ivar left: how many it left as they were, since their status had moved on.
-    :ivar asked: how many of the changed ones run, and were asked to stop.
-    :ivar beyond: how many it did not come to, since it was to change no more.
+    :ivar changed: those it changed.
+    :ivar left: those it did not change, since their status had changed meanwhile.
+    :ivar asked: those of the changed that are running, and were asked to stop.
+    :ivar beyond: those it did not try, since it reached its limit.
     """
 
     changed: int
@@ -112,7 +112,7 @@ class Action:
         statuses = self._statuses(which)
         allowed = [status for status in statuses if status in self.allowed]
         if not allowed:
-            raise StateConflict(f"Each run like that {self.refusals[statuses[0]]}")
+            raise StateConflict(f"Each of these runs {self.refusals[statuses[0]]}")
         with report.reading(state) as reader:
             found = (
                 report.matching_ids(reader, replace(which, status=status)) for status in allowed
@@ -132,7 +132,7 @@ class Action:
     def _refusal(self, run_id: int, status: Status | None) -> CronJobsError:
         if status is None:
             return no_run(run_id)
-        changed = f"is {status}: that changed in the same moment. Try again."
+        changed = f"is {status}: its status has just changed. Try again."
         return StateConflict(f"Run {run_id} {self.refusals.get(status, changed)}")
 
 
@@ -143,9 +143,9 @@ RETRY = Action(
     allowed=RETRIABLE,
     default=("dead",),
     refusals={
-        "queued": "is queued already: the next tick takes it up once it is due.",
-        "running": "is running. Cancel it first, or wait for its outcome.",
-        "succeeded": "succeeded. To do its work once more, enqueue a new run of its task.",
+        "queued": "is queued already: the next tick runs it once it is due.",
+        "running": "is running. Cancel it first, or wait until it ends.",
+        "succeeded": "succeeded. To do its work again, enqueue a new run of its task.",
         "skipped": "is a slot that was skipped. "
         "To run its definition now: flask jobs admin run NAME",
     },
@@ -207,15 +207,14 @@ def cancel_many(
 
 
 def no_run(run_id: int) -> NotFound:
-    """The error that there is no such run."""
+    """Return the error that there is no run *run_id*."""
     return NotFound(
-        f"There is no run {run_id}; it may have been pruned. To see which there are: "
-        "flask jobs admin list"
+        f"There is no run {run_id}; it may have been pruned. To list runs: flask jobs admin list"
     )
 
 
 def _described(which: RunFilter | Sequence[int], ids: Sequence[int]) -> str:
-    """*ids* in a few words: how many, and by which filter they were found."""
+    """Describe *ids*: how many they are, and which filter found them."""
     if not isinstance(which, RunFilter):
         return plural(len(ids), "run")
     given = ((field.name, getattr(which, field.name)) for field in fields(which))
