@@ -52,7 +52,7 @@ def data(result: Result) -> Any:
 
 def test_overview_of_an_empty_app_teaches(run: Run) -> None:
     output = ok(run())
-    assert output.startswith("NEVER  No tick has ever been seen")
+    assert output.startswith("NEVER  No tick has run yet")
     assert "add schedule= to a task" in output
 
 
@@ -178,7 +178,7 @@ def test_show_of_an_unknown_run_is_one_line_and_exit_1(run: Run) -> None:
     assert result.exit_code == 1
     assert result.output == (
         "Error: There is no run 4711; it may have been pruned. "
-        "To see which there are: flask jobs admin list\n"
+        "To list runs: flask jobs admin list\n"
     )
 
 
@@ -199,7 +199,7 @@ def test_one_refused_id_does_not_stop_the_others(run: Run, rows: Rows) -> None:
     ended, dead = rows.run("succeeded"), rows.run("dead")
     result = run("retry", str(ended), str(dead))
     assert result.exit_code == 1
-    assert f"Run {ended} succeeded. To do its work once more, enqueue a" in result.output
+    assert f"Run {ended} succeeded. To do its work again, enqueue a" in result.output
     assert rows.get(dead).status == "queued"
 
 
@@ -224,7 +224,7 @@ def test_bulk_of_a_status_that_does_not_allow_it_says_what_to_do(run: Run, rows:
     rows.run("succeeded")
     output = run("retry", "--status", "succeeded", "--yes").output
     assert output == (
-        "Error: Each run like that succeeded. To do its work once more, enqueue a new run of its "
+        "Error: Each of these runs succeeded. To do its work again, enqueue a new run of its "
         "task.\n"
     )
 
@@ -453,7 +453,7 @@ def test_crontab_takes_a_log_and_prints_json(run: Run, tmp_path: Path) -> None:
     log = tmp_path / "deep" / "jobs.log"
     result = run("crontab", "--log", str(log))
     assert f">> {shlex.quote(str(log))} 2>&1" in ok(result)
-    assert "does not exist yet" in result.output
+    assert "mkdir -p" in result.output
     assert set(data(run("crontab", "--json"))) == {"crontab", "service", "timer"}
 
 

@@ -1,4 +1,4 @@
-"""Printing: tables that fit 80 columns and a pipe, colors only on a terminal, JSON."""
+"""Print tables, colors and JSON, on a terminal or into a pipe."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ import click
 
 from ..report.ages import print_age
 from ..report.humanize import ago, seconds_since, utc
+from ..text import one_line
 
-#: The width where it is not a terminal that says another.
+#: The width of a line, in characters, where there is no terminal.
 WIDTH = 80
 _GAP = "  "
 _LEAST = 6
@@ -42,20 +43,20 @@ COLORS = {
 }
 
 
-def paint(word: str, text: str | None = None) -> str:
-    """*text* in the color of *word* (a status, a level); `click.echo` keeps it out of pipes."""
-    return click.style(text if text is not None else word, fg=COLORS.get(word))
+def paint(status: str, text: str | None = None) -> str:
+    """Return *text* in the color of a status or level; `click.echo` strips colors in pipes."""
+    return click.style(text if text is not None else status, fg=COLORS.get(status))
 
 
 def paragraph(first: str, rest: str, text: str) -> None:
-    """Print *text*, wrapped on a terminal: *first* before its first line, *rest* before the others.
+    """Print *text* with *first* before its first line and *rest* before the others.
 
-    In a pipe it stays one line, to be searched and copied.
+    A terminal gets wrapped lines; a pipe gets one line, which is easy to search and copy.
     """
     if not sys.stdout.isatty():
         click.echo(first + printable(text))
         return
-    # The first line's mark may be painted: to be counted without its color.
+    # Colors would count as characters.
     plain = click.unstyle(first)
     lines = textwrap.wrap(
         printable(text),
@@ -69,7 +70,7 @@ def paragraph(first: str, rest: str, text: str) -> None:
 
 
 def heading(text: str) -> None:
-    """A line above what follows."""
+    """Print a heading."""
     click.echo()
     click.secho(text, bold=True)
 
@@ -77,7 +78,7 @@ def heading(text: str) -> None:
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], flexible: int = -1) -> None:
     """Print *rows* in columns.
 
-    :param flexible: the column that is cut first where the whole is too wide.
+    :param flexible: the index of the column that is cut first if the table is too wide.
     """
     if not rows:
         return
@@ -90,13 +91,12 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], flexible: in
 
 
 def _plain(cell: object) -> str:
-    """A cell on one line, without what a terminal would obey."""
-    text = "" if cell is None else str(cell)
-    return "".join(char if char.isprintable() else " " for char in text)
+    """Return a cell as one line without control characters."""
+    return one_line("" if cell is None else str(cell))
 
 
 def printable(text: str) -> str:
-    """*text* with its lines, without what a terminal would obey."""
+    """Return *text* without control characters, but with its lines."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
 
 
@@ -126,19 +126,19 @@ def _painted(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def cut(text: str, size: int) -> str:
-    """*text* in at most *size* characters."""
+    """Return *text* in at most *size* characters."""
     return text if len(text) <= size else f"{text[: max(0, size - 1)]}…"
 
 
 def width() -> int:
-    """How wide a line may be."""
+    """Return the width of a line, in characters."""
     if sys.stdout.isatty():
         return max(40, shutil.get_terminal_size((WIDTH, 24)).columns)
     return WIDTH
 
 
 def this_command(**changed: object) -> str:
-    """The command at work as it was called, with these options *changed*, to be called again."""
+    """Return the current command as a shell line, with the options *changed*."""
     ctx = click.get_current_context()
     values = {**ctx.params, **changed}
     words = ["flask", *ctx.command_path.split()[-3:]]
@@ -162,7 +162,7 @@ def since(now: datetime, value: datetime | None) -> str:
 
 
 def plain_data(value: Any) -> Any:
-    """*value* as JSON can say it: dataclasses as objects, times as ISO 8601 texts in UTC."""
+    """Return *value* for JSON: dataclasses as objects, times as ISO 8601 texts in UTC."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, datetime):

@@ -21,7 +21,7 @@ from .group import JobsGroup
 from .output import heading, moment, paint, print_json, printable, since, table, this_command
 from .params import Payload, RunId, actor, filtered, json_option
 
-#: A bulk of this many runs shows how far it is.
+#: Show a progress bar for this many runs or more.
 _LONG = 500
 
 _group = JobsGroup("runs")
@@ -53,7 +53,7 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
 @click.argument("run_id", metavar="ID", type=RunId())
 @json_option
 def show(run_id: int, as_json: bool) -> None:
-    """Show one run: its payload, its attempts with times, workers, errors and stacks."""
+    """Show one run: its payload, and its attempts with times, workers, errors and stacks."""
     view = report.run(state_of(), run_id)
     if view is None:
         raise operations.no_run(run_id)
@@ -68,7 +68,7 @@ def show(run_id: int, as_json: bool) -> None:
 @filtered
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def retry(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
-    """Queue runs again: by their ids, or dead ones (or of --status) that a filter finds."""
+    """Queue runs again: by id, or all dead ones (or of --status) that match a filter."""
     _act(operations.RETRY, "queued again", ids, which, yes)
 
 
@@ -77,7 +77,7 @@ def retry(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 @filtered
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
-    """Cancel runs: by their ids, or those not ended (or of --status) that a filter finds."""
+    """Cancel runs: by id, or all unfinished ones (or of --status) that match a filter."""
     _act(operations.CANCEL, "cancelled", ids, which, yes)
 
 
@@ -86,22 +86,22 @@ def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 @click.option("--payload", type=Payload(), metavar="JSON", help="The handler's arguments.")
 @json_option
 def run(name: str, payload: dict[str, JSON] | None, as_json: bool) -> None:
-    """Queue a run of a definition, or of a task, due now."""
+    """Queue a run of a definition or a task, due now."""
     try:
         run_id = operations.run_now(state_of(), name, payload, actor())
     except TypeError as error:
-        raise click.ClickException(f"{error}. Give its arguments as --payload JSON.") from error
+        raise click.ClickException(f"{error}. Give the arguments as --payload JSON.") from error
     if as_json:
         print_json({"id": run_id})
     else:
-        click.echo(f"Queued run {run_id} of {name}. The next tick takes it up.")
+        click.echo(f"Queued run {run_id} of {name}. The next tick runs it.")
 
 
 commands: tuple[click.Command, ...] = tuple(_group.commands.values())
 
 
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
-    """A full page, however many searches it takes."""
+    """Return a full page, in as many searches as it takes."""
     rows: tuple[RunRow, ...] = ()
     while True:
         page = report.runs(state, which, before, limit - len(rows))
@@ -221,7 +221,7 @@ def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
 
 @contextmanager
 def progress_bar(label: str, length: int) -> Generator[Progress | None, None, None]:
-    """A progress bar, on a terminal and for long work; else nothing."""
+    """Show a progress bar for long work on a terminal; yield its update, or None."""
     if length < _LONG or not sys.stdout.isatty():
         yield None
         return
