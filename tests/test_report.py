@@ -585,7 +585,7 @@ def test_distances_are_for_people() -> None:
     assert ago_words(190) == "3 min ago"
     assert ago_words(12) == "12 s ago"
     assert ago_words(-180) == "in 3 min"
-    assert ago_words(0.2) == "now"
+    assert ago_words(0.2) == "just now"
     assert late(190) == "3 min late"
     assert late(-60) == "in 1 min"
     assert late(0) == "due now"

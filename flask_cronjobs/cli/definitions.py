@@ -22,7 +22,7 @@ _group = JobsGroup("definitions")
 @click.option("--after", metavar="NAME", help="Only names after this one.")
 @json_option
 def definitions(limit: int, after: str | None, as_json: bool) -> None:
-    """List definitions with their schedule, last outcomes and next three slots."""
+    """List definitions with their last runs and next slots."""
     page = report.definitions(state_of(), after, limit)
     if as_json:
         print_json({"definitions": page.rows, "after": page.after})
@@ -40,7 +40,7 @@ def definitions(limit: int, after: str | None, as_json: bool) -> None:
 @_group.command("pause")
 @click.argument("name")
 def pause(name: str) -> None:
-    """Pause a definition: its slots are not run until it is resumed."""
+    """Pause a definition until it is resumed."""
     operations.pause(state_of(), name, actor())
     click.echo(f"Paused {name}. To resume it: flask jobs admin resume {name}")
 
@@ -48,7 +48,10 @@ def pause(name: str) -> None:
 @_group.command("resume")
 @click.argument("name")
 def resume(name: str) -> None:
-    """Resume a definition from its next slot; slots that passed meanwhile are not run."""
+    """Resume a definition from its next slot.
+
+    Slots that passed while it was paused are not run.
+    """
     if operations.resume(state_of(), name, actor()):
         click.echo(f"Resumed {name}.")
     else:

@@ -32,7 +32,7 @@ def effects(
     before: int | None,
     as_json: bool,
 ) -> None:
-    """List effects that are begun or in doubt, or resolve one in doubt."""
+    """List effects begun or in doubt, or resolve one in doubt."""
     if done is not None and redo is not None:
         raise click.UsageError("Give --done or --redo, not both.")
     if done is not None:
@@ -64,7 +64,10 @@ def prune(dry_run: bool, as_json: bool) -> None:
 @_group.command("init")
 @json_option
 def init(as_json: bool) -> None:
-    """Create missing job tables (or use your migrations); set SQLite to WAL."""
+    """Create missing job tables, and set SQLite to WAL.
+
+    With Flask-Migrate, let your migrations create the tables instead.
+    """
     engine = state_of().engine
     wal = set_wal(engine)
     created = create_tables(engine)
@@ -81,7 +84,10 @@ def init(as_json: bool) -> None:
 @_group.command("doctor")
 @json_option
 def doctor(as_json: bool) -> None:
-    """Find what is wrong, and print what to do; exit 1 on any error."""
+    """Find what is wrong, and say what to do.
+
+    Exits 1 if anything is an error.
+    """
     findings = examine(state_of())
     if as_json:
         print_json({"findings": findings})

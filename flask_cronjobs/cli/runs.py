@@ -53,7 +53,7 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
 @click.argument("run_id", metavar="ID", type=RunId())
 @json_option
 def show(run_id: int, as_json: bool) -> None:
-    """Show one run: its payload, and its attempts with times, workers, errors and stacks."""
+    """Show one run with its payload, attempts, errors and stacks."""
     view = report.run(state_of(), run_id)
     if view is None:
         raise operations.no_run(run_id)
@@ -68,7 +68,10 @@ def show(run_id: int, as_json: bool) -> None:
 @filtered
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def retry(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
-    """Queue runs again: by id, or all dead ones (or of --status) that match a filter."""
+    """Queue runs again, by id or by a filter.
+
+    A filter without --status finds dead runs.
+    """
     _act(operations.RETRY, "queued again", ids, which, yes)
 
 
@@ -77,7 +80,10 @@ def retry(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 @filtered
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
-    """Cancel runs: by id, or all unfinished ones (or of --status) that match a filter."""
+    """Cancel runs, by id or by a filter.
+
+    A filter without --status finds all unfinished runs.
+    """
     _act(operations.CANCEL, "cancelled", ids, which, yes)
 
 

@@ -146,7 +146,7 @@ def _status(age: float, oldest: float | None, settings: Settings) -> HealthStatu
 
 
 def _sentence(status: HealthStatus, age: float, host: str, oldest: float | None) -> str:
-    tick = f"Last tick {ago(age) if age >= 1 else 'just now'} from {host}"
+    tick = f"Last tick {ago(age)} from {host}"
     if status == "late":
         return f"{tick}: ticks have stopped"
     if status == "overdue" and oldest is not None:

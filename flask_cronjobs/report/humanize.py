@@ -45,8 +45,8 @@ def roughly(seconds: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Return *seconds* as a distance from now: ``12 s ago``, ``in 3 min``, ``now``."""
-    return _distance(seconds, "now", "ago")
+    """Return *seconds* as a distance from now: ``12 s ago``, ``in 3 min``, ``just now``."""
+    return _distance(seconds, "just now", "ago")
 
 
 def late(seconds: float) -> str:

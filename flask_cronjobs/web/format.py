@@ -1,4 +1,4 @@
-"""Times, tones and sentences, as the pages show them. Pure; templates call it ``say``."""
+"""Format times, statuses and sentences for the pages. Pure; templates call it ``say``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
     "verdict_tone",
 ]
 
-#: How a thing looks: the class names of the style sheet.
+#: A color of the pages: a class name of the style sheet.
 Tone: TypeAlias = Literal["good", "warn", "bad", "busy", "idle"]
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -51,34 +51,34 @@ _TONES: dict[Status, Tone] = {
 
 
 def tone_of(status: Status) -> Tone:
-    """How a run of *status* looks."""
+    """Return the tone of a run of *status*."""
     return _TONES.get(status, "idle")
 
 
 def verdict_tone(verdict: Verdict, figures: Figures) -> Tone:
-    """Bad: not healthy. Warn: healthy, and something needs a person. Good: neither."""
+    """Return ``bad`` if unhealthy, ``warn`` if runs died or lost their worker, else ``good``."""
     if not verdict.ok:
         return "bad"
     return "warn" if figures.dead or figures.stale else "good"
 
 
 def headline(verdict: Verdict, figures: Figures) -> str:
-    """The verdict in a few words."""
+    """Return the verdict in a few words."""
     if verdict.word != "ok":
         return {
-            "never": "No tick has come yet",
+            "never": "No tick has run yet",
             "late": "Ticks have stopped",
             "overdue": "Work is waiting too long",
         }[verdict.word]
     if figures.dead:
-        return f"Ticks are well, but {figures.dead.of('run')} ended dead in the last 24 h"
+        return f"Ticks are running, but {figures.dead.of('run')} ended dead in the last 24 h"
     if figures.stale:
-        return "Ticks are well, but a worker was lost"
+        return "Ticks are running, but a worker was lost"
     return "All is well"
 
 
 def clock(moment: datetime, zone: str, now: datetime) -> str:
-    """*moment* on the wall clock of *zone*, as ``today 07:00`` or ``Mon 23 Nov 07:00``."""
+    """Return *moment* in *zone* as ``today 07:00`` or ``Mon 23 Nov 07:00``."""
     local, today = moment.astimezone(_zone(zone)), now.astimezone(_zone(zone))
     near = _NEAR.get((local.date() - today.date()).days)
     if near is not None:
@@ -89,44 +89,44 @@ def clock(moment: datetime, zone: str, now: datetime) -> str:
 
 
 def hour(moment: datetime, zone: str) -> str:
-    """The hour and minute of *moment* on the wall clock of *zone*."""
+    """Return the hour and minute of *moment* in *zone*."""
     local = moment.astimezone(_zone(zone))
     return f"{local.hour:02}:{local.minute:02}"
 
 
 def same_day(moment: datetime, other: datetime, zone: str) -> bool:
-    """Whether two moments are on one day in *zone*."""
+    """Return whether two moments are on the same day in *zone*."""
     return moment.astimezone(_zone(zone)).date() == other.astimezone(_zone(zone)).date()
 
 
 def iso(moment: datetime) -> str:
-    """*moment* for machines."""
+    """Return *moment* as ISO 8601, in UTC."""
     return moment.astimezone(timezone.utc).isoformat(timespec="seconds")
 
 
 def host(worker: str | None) -> str:
-    """The host and process of a worker's token, ``host:pid:random``, without its random part."""
+    """Return ``host:pid`` of a worker's token ``host:pid:random``."""
     return (worker or "").rpartition(":")[0] or (worker or "")
 
 
 def pretty(value: JSON) -> str:
-    """*value* as JSON over several lines."""
+    """Return *value* as indented JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def story(run: RunView) -> str:
-    """What became of *run*, in a sentence."""
+    """Return the state of *run* as a sentence."""
     row, of = run.row, f"attempt {run.row.attempts} of {run.row.max_attempts}"
     ended = _ago(row.finished_at, run.now)
     match row.status:
         case "queued":
-            return f"It waits to be claimed: {late(seconds_since(row.run_at, run.now))}."
+            return f"It is waiting for a worker: {late(seconds_since(row.run_at, run.now))}."
         case "running":
             asked = " It was asked to stop." if run.cancel_requested_at else ""
             since = _ago(row.started_at, run.now)
-            return f"It runs on {host(row.locked_by)}, {of}, begun {since}.{asked}"
+            return f"It is running on {host(row.locked_by)}, {of}, started {since}.{asked}"
         case "succeeded":
-            return f"It succeeded {ended}, at {of}."
+            return f"It succeeded {ended}, in {of}."
         case "failed":
             due = late(seconds_since(row.run_at, run.now))
             return f"{of.capitalize()} failed. The next one is {due}."
@@ -144,7 +144,7 @@ def _ago(moment: datetime | None, now: datetime) -> str:
 
 @lru_cache(maxsize=64)
 def _zone(name: str) -> tzinfo:
-    """The zone *name*; UTC if a row names one that does not exist."""
+    """Return the zone *name*; UTC if it does not exist."""
     try:
         return ZoneInfo(name)
     except Exception:

@@ -1,4 +1,4 @@
-"""What a URL or a form says, read with suspicion: clamped, bounded, and refused by name. Pure."""
+"""Read and check the parameters of URLs and forms. Pure."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ MAX_PAGE = 200
 
 
 class BadQuery(BadRequest):
-    """A parameter that cannot be right, answered with 400; says which, and what to write."""
+    """A parameter is wrong: 400 with its name and what to write."""
 
 
 def run_filter(args: Mapping[str, str]) -> RunFilter:
-    """Which runs the parameters ask for; those that are absent or empty do not matter.
+    """Return the filter that the parameters describe; absent or empty ones mean any.
 
-    :raises BadQuery: a value cannot be right.
+    :raises BadQuery: a value is wrong.
     """
     return RunFilter(
         status=_status(args),
         task=text(args, "task"),
         queue=text(args, "queue"),
         error=text(args, "error"),
-        # Empty means: without a type.
+        # Empty means runs without a type.
         error_type=text(args, "error_type", empty=""),
         definition=text(args, "definition"),
         older_than=_age(args, "older"),
@@ -44,7 +44,7 @@ def run_filter(args: Mapping[str, str]) -> RunFilter:
 
 
 def filter_args(which: RunFilter) -> dict[str, str]:
-    """The parameters that `run_filter` reads as *which*."""
+    """Return the parameters that `run_filter` reads as *which*."""
     names = {"older_than": "older", "newer_than": "newer"}
     found: dict[str, str] = {}
     for field in fields(which):
@@ -57,9 +57,9 @@ def filter_args(which: RunFilter) -> dict[str, str]:
 
 
 def row_id(args: Mapping[str, str], name: str) -> int | None:
-    """The id in *name*, if it is there.
+    """Return the id in *name*, or None if it is absent.
 
-    :raises BadQuery: it is no id.
+    :raises BadQuery: it is not an id.
     """
     value = args.get(name, "").strip()
     if not value:
@@ -70,17 +70,17 @@ def row_id(args: Mapping[str, str], name: str) -> int | None:
 
 
 def clamped(args: Mapping[str, str], name: str, default: int, most: int = MAX_PAGE) -> int:
-    """The number in *name*, or *default*; no more than *most*.
+    """Return the number in *name*, or *default*; at most *most*.
 
-    :raises BadQuery: it is no number.
+    :raises BadQuery: it is not a number.
     """
     return min(row_id(args, name) or default, most)
 
 
 def text(args: Mapping[str, str], name: str, empty: str | None = None) -> str | None:
-    """The text in *name*, or None if it is absent; *empty* if it is empty.
+    """Return the text in *name*, None if it is absent, or *empty* if it is empty.
 
-    :raises BadQuery: it is too long, or holds what no database takes.
+    :raises BadQuery: it is too long, or has characters that no database stores.
     """
     value = args.get(name)
     if value is None:
@@ -93,9 +93,9 @@ def text(args: Mapping[str, str], name: str, empty: str | None = None) -> str | 
 
 
 def needed(args: Mapping[str, str], name: str) -> str:
-    """The text in *name*.
+    """Return the text in *name*.
 
-    :raises BadQuery: it is absent, empty, or no good text.
+    :raises BadQuery: it is absent or empty, or `text` refuses it.
     """
     value = text(args, name)
     if value is None:
