@@ -108,7 +108,7 @@ def test_figures_count_what_waits_runs_and_died(state: State, rows: Rows) -> Non
     rows.run("running", locked_until=ago(5))
     rows.run("dead", age=3600)
     rows.run("dead", age=2 * 86400)
-    _, figures = report.vital_signs(state)
+    _, figures = report.verdict_and_figures(state)
     assert figures.overdue == Count(3)
     assert figures.oldest == pytest.approx(3600, abs=5)
     assert figures.running == Count(2)
@@ -117,7 +117,7 @@ def test_figures_count_what_waits_runs_and_died(state: State, rows: Rows) -> Non
 
 
 def test_figures_of_empty_tables_are_zero(state: State) -> None:
-    _, figures = report.vital_signs(state)
+    _, figures = report.verdict_and_figures(state)
     assert figures.oldest is None
     assert not figures.overdue
     assert str(figures.overdue) == "0"
@@ -127,7 +127,7 @@ def test_counts_stop_at_the_cap(state: State, rows: Rows, monkeypatch: pytest.Mo
     monkeypatch.setattr("flask_cronjobs.report.counts.CAP", 2)
     for _ in range(4):
         rows.run("dead")
-    _, figures = report.vital_signs(state)
+    _, figures = report.verdict_and_figures(state)
     assert figures.dead == Count(2, capped=True)
     assert str(Count(1000, capped=True)) == "1,000+"
 

@@ -22,7 +22,7 @@ from .group import JobsGroup
 from .output import print_json
 from .params import json_option
 
-_group = JobsGroup("crontab")
+group = JobsGroup("crontab")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Wake:
         )
 
 
-@_group.command("crontab")
+@group.command("crontab")
 @click.option("--systemd", is_flag=True, help="Print systemd units instead.")
 @click.option("--log", "log", type=click.Path(dir_okay=False, path_type=Path), help="The log file.")
 @json_option
@@ -112,9 +112,6 @@ def crontab(info: ScriptInfo, systemd: bool, log: Path | None, as_json: bool) ->
         click.echo(wake.line)
         _warn_of_log(wake.log)
         _warn_of_environment(state.app.config)
-
-
-commands: tuple[click.Command, ...] = tuple(_group.commands.values())
 
 
 def _wake(info: ScriptInfo, log: Path, grace: float) -> Wake:

@@ -14,10 +14,10 @@ from .group import JobsGroup
 from .output import paint, print_json, printable, this_command
 from .params import actor, json_option
 
-_group = JobsGroup("definitions")
+group = JobsGroup("definitions")
 
 
-@_group.command("definitions")
+@group.command("definitions")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True)
 @click.option("--after", metavar="NAME", help="Only names after this one.")
 @json_option
@@ -37,7 +37,7 @@ def definitions(limit: int, after: str | None, as_json: bool) -> None:
         _print_unscheduled()
 
 
-@_group.command("pause")
+@group.command("pause")
 @click.argument("name")
 def pause(name: str) -> None:
     """Pause a definition until it is resumed."""
@@ -45,7 +45,7 @@ def pause(name: str) -> None:
     click.echo(f"Paused {name}. To resume it: flask jobs admin resume {name}")
 
 
-@_group.command("resume")
+@group.command("resume")
 @click.argument("name")
 def resume(name: str) -> None:
     """Resume a definition from its next slot.
@@ -56,9 +56,6 @@ def resume(name: str) -> None:
         click.echo(f"Resumed {name}.")
     else:
         click.echo(f"{name} is not paused.")
-
-
-commands: tuple[click.Command, ...] = tuple(_group.commands.values())
 
 
 def _print(row: DefinitionView) -> None:

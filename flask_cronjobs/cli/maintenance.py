@@ -14,10 +14,10 @@ from .output import paint, paragraph, print_json, since, table, this_command
 from .params import actor, json_option
 from .runs import progress_bar
 
-_group = JobsGroup("maintenance")
+group = JobsGroup("maintenance")
 
 
-@_group.command("effects")
+@group.command("effects")
 @click.option("--done", metavar="KEY", help="It was done: do not do it again.")
 @click.option("--redo", metavar="KEY", help="It was not done: do it again.")
 @click.option("--all", "everything", is_flag=True, help="Also list those that are done.")
@@ -45,7 +45,7 @@ def effects(
         _list_effects(everything, limit, before, as_json)
 
 
-@_group.command("prune")
+@group.command("prune")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @json_option
 def prune(dry_run: bool, as_json: bool) -> None:
@@ -61,7 +61,7 @@ def prune(dry_run: bool, as_json: bool) -> None:
         click.echo(f"{'Would prune' if dry_run else 'Pruned'} {plural(found, 'run')}.")
 
 
-@_group.command("init")
+@group.command("init")
 @json_option
 def init(as_json: bool) -> None:
     """Create missing job tables, and set SQLite to WAL.
@@ -81,7 +81,7 @@ def init(as_json: bool) -> None:
         click.echo("Set SQLite's journal mode to WAL.")
 
 
-@_group.command("doctor")
+@group.command("doctor")
 @json_option
 def doctor(as_json: bool) -> None:
     """Find what is wrong, and say what to do.
@@ -96,9 +96,6 @@ def doctor(as_json: bool) -> None:
             _print(finding)
     if any(finding.level == "error" for finding in findings):
         raise click.exceptions.Exit(1)
-
-
-commands: tuple[click.Command, ...] = tuple(_group.commands.values())
 
 
 def _list_effects(everything: bool, limit: int, before: int | None, as_json: bool) -> None:

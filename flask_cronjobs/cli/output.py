@@ -45,7 +45,8 @@ COLORS = {
 
 def paint(status: str, text: str | None = None) -> str:
     """Return *text* in the color of a status or level; `click.echo` strips colors in pipes."""
-    return click.style(text if text is not None else status, fg=COLORS.get(status))
+    text = status if text is None else text
+    return click.style(text, fg=COLORS[status]) if status in COLORS else text
 
 
 def paragraph(first: str, rest: str, text: str) -> None:
@@ -87,7 +88,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], flexible: in
     widths = _fitted(widths, flexible % len(headers))
     click.secho(_line(headers, widths), bold=True)
     for line in cells:
-        click.echo(_painted(line, widths))
+        click.echo(_line(line, widths))
 
 
 def _plain(cell: object) -> str:
@@ -113,19 +114,13 @@ def _fitted(widths: list[int], flexible: int) -> list[int]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (cut(cell, size).ljust(size) for cell, size in zip(cells, widths, strict=True))
+    padded = (
+        paint(cell, _cut(cell, size).ljust(size)) for cell, size in zip(cells, widths, strict=True)
+    )
     return _GAP.join(padded).rstrip()
 
 
-def _painted(cells: Sequence[str], widths: Sequence[int]) -> str:
-    parts: list[str] = []
-    for cell, size in zip(cells, widths, strict=True):
-        text = cut(cell, size).ljust(size)
-        parts.append(paint(cell, text) if cell in COLORS else text)
-    return _GAP.join(parts).rstrip()
-
-
-def cut(text: str, size: int) -> str:
+def _cut(text: str, size: int) -> str:
     """Return *text* in at most *size* characters."""
     return text if len(text) <= size else f"{text[: max(0, size - 1)]}…"
 
@@ -141,14 +136,14 @@ def this_command(**changed: object) -> str:
     """Return the current command as a shell line, with the options *changed*."""
     ctx = click.get_current_context()
     values = {**ctx.params, **changed}
-    words = ["flask", *ctx.command_path.split()[-3:]]
+    parts = ["flask", *ctx.command_path.split()[-3:]]
     for option in ctx.command.params:
         value = values.get(option.name or "")
         if value is True:
-            words.append(option.opts[0])
+            parts.append(option.opts[0])
         elif value not in (None, False, option.default):
-            words += [option.opts[0], print_age(value) if isinstance(value, float) else str(value)]
-    return shlex.join(words)
+            parts += [option.opts[0], print_age(value) if isinstance(value, float) else str(value)]
+    return shlex.join(parts)
 
 
 def moment(value: datetime | None) -> str:

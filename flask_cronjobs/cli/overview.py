@@ -46,7 +46,7 @@ def admin(ctx: click.Context, as_json: bool) -> None:
 
 
 for _module in (runs, definitions, maintenance, crontab):
-    for _command in _module.commands:
+    for _command in _module.group.commands.values():
         admin.add_command(_command)
 
 

@@ -74,12 +74,8 @@ _FILTERS = (
     click.option("--queue", metavar="NAME", help="Only runs of this queue."),
     click.option("--definition", metavar="NAME", help="Only runs of this definition."),
     click.option("--error", metavar="TEXT", help="Only with TEXT in the error's type or message."),
-    click.option(
-        "--older-than", type=Age(), metavar="AGE", help="Ended (or due) more than AGE ago: 2h, 7d."
-    ),
-    click.option(
-        "--newer-than", type=Age(), metavar="AGE", help="Ended (or due) within AGE: 2h, 7d."
-    ),
+    click.option("--older-than", type=Age(), metavar="AGE", help="Ended (or due) over AGE ago."),
+    click.option("--newer-than", type=Age(), metavar="AGE", help="Ended (or due) within AGE: 2h."),
     click.option("--overdue", is_flag=True, help="Only runs that have waited too long."),
     click.option("--stale", is_flag=True, help="Only running runs whose lease ran out."),
 )

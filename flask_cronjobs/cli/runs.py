@@ -24,10 +24,10 @@ from .params import Payload, RunId, actor, filtered, json_option
 #: Show a progress bar for this many runs or more.
 _LONG = 500
 
-_group = JobsGroup("runs")
+group = JobsGroup("runs")
 
 
-@_group.command("list")
+@group.command("list")
 @filtered
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True)
 @click.option("--before", type=RunId(), metavar="ID", help="Only runs with smaller ids.")
@@ -49,7 +49,7 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
         click.echo(f"Older: {this_command(before=page.before)}", err=True)
 
 
-@_group.command("show")
+@group.command("show")
 @click.argument("run_id", metavar="ID", type=RunId())
 @json_option
 def show(run_id: int, as_json: bool) -> None:
@@ -63,7 +63,7 @@ def show(run_id: int, as_json: bool) -> None:
         _print(view)
 
 
-@_group.command("retry")
+@group.command("retry")
 @click.argument("ids", metavar="[ID]...", nargs=-1, type=RunId())
 @filtered
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -75,7 +75,7 @@ def retry(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
     _act(operations.RETRY, "queued again", ids, which, yes)
 
 
-@_group.command("cancel")
+@group.command("cancel")
 @click.argument("ids", metavar="[ID]...", nargs=-1, type=RunId())
 @filtered
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -87,7 +87,7 @@ def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
     _act(operations.CANCEL, "cancelled", ids, which, yes)
 
 
-@_group.command("run")
+@group.command("run")
 @click.argument("name")
 @click.option("--payload", type=Payload(), metavar="JSON", help="The handler's arguments.")
 @json_option
@@ -101,9 +101,6 @@ def run(name: str, payload: dict[str, JSON] | None, as_json: bool) -> None:
         print_json({"id": run_id})
     else:
         click.echo(f"Queued run {run_id} of {name}. The next tick runs it.")
-
-
-commands: tuple[click.Command, ...] = tuple(_group.commands.values())
 
 
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:

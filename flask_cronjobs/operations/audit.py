@@ -13,7 +13,7 @@ from ..text import one_line
 from ..types import Outcome
 
 #: The actor where the caller names none.
-SOMEBODY = "Python"
+DEFAULT_ACTOR = "Python"
 
 
 def log_action(what: str, whom: str, actor: str) -> None:

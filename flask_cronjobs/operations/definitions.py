@@ -10,6 +10,7 @@ from .. import report
 from ..engine.scheduler import announce_slot, first_slot, plan_due
 from ..errors import NotFound, TaskError, UnknownTask
 from ..log import log_run
+from ..registry.handler import Handler
 from ..registry.payload import check_payload
 from ..schedule import Schedule
 from ..state import State
@@ -17,10 +18,16 @@ from ..store import Bookkeeping, Definitions
 from ..store.operations import Operator
 from ..text import did_you_mean, one_line
 from ..types import DefinitionRow, DefinitionSpec
-from .audit import SOMEBODY, log_action
+from .audit import DEFAULT_ACTOR, log_action
+
+#: The columns of a run that are those of its definition.
+_COPIED = (
+    "job_type", "queue", "priority", "max_attempts", "payload",
+    "concurrency_key", "concurrency_limit",
+)  # fmt: skip
 
 
-def pause(state: State, name: str, actor: str = SOMEBODY) -> None:
+def pause(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
     """Pause a definition: none of its slots is recorded until `resume`.
 
     :raises NotFound: no definition has that name; the message suggests similar names.
@@ -31,7 +38,7 @@ def pause(state: State, name: str, actor: str = SOMEBODY) -> None:
     log_action("paused", f"definition {name}", actor)
 
 
-def resume(state: State, name: str, actor: str = SOMEBODY) -> bool:
+def resume(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
     """Resume a definition from its next slot after now; slots that passed meanwhile are not run.
 
     :returns: False if it was not paused.
@@ -54,7 +61,7 @@ def run_now(
     state: State,
     name: str,
     payload: Mapping[str, object] | None = None,
-    actor: str = SOMEBODY,
+    actor: str = DEFAULT_ACTOR,
     tasks: bool = True,
 ) -> int:
     """Queue a run of a definition or a task, due now.
@@ -69,7 +76,7 @@ def run_now(
     :raises PayloadError: *payload* is not plain JSON.
     """
     with Bookkeeping(state.engine) as books:
-        values = _values(state, Definitions(books).find(name), name, payload)
+        values = _definition_run(state, Definitions(books).find(name), name, payload)
         if values is None and tasks:
             values = _task_run(state, name, payload)
         if values is None:
@@ -82,7 +89,7 @@ def run_now(
     return run_id
 
 
-def _values(
+def _definition_run(
     state: State, found: DefinitionRow | None, name: str, payload: Mapping[str, object] | None
 ) -> dict[str, Any] | None:
     """Return the columns of a run of the definition *found*, or of a declared one."""
@@ -104,20 +111,8 @@ def _own_run(
             f"The definition {spec.name!r} is for the task {spec.job_type!r}, which this app's "
             "code does not declare. Run it from the code that does, or remove the definition."
         )
-    values = {
-        "job_type": spec.job_type,
-        "queue": spec.queue,
-        "priority": spec.priority,
-        "max_attempts": spec.max_attempts,
-        "payload": spec.payload,
-        "concurrency_key": spec.concurrency_key,
-        "concurrency_limit": spec.concurrency_limit,
-    }
-    if payload is not None:
-        chosen = check_payload(task.payload_from(payload), state.settings.max_payload_bytes)
-        values |= {"payload": chosen, "concurrency_key": task.concurrency_key_for(chosen)}
-        values["concurrency_limit"] = task.concurrency_limit
-    return values
+    values = {name: getattr(spec, name) for name in _COPIED}
+    return values if payload is None else values | _payload_columns(state, task, payload)
 
 
 def _task_run(
@@ -126,12 +121,19 @@ def _task_run(
     task = state.registry.tasks.get(name)
     if task is None:
         return None
-    checked = check_payload(task.payload_from(payload or {}), state.settings.max_payload_bytes)
     return {
         "job_type": task.name,
         "queue": task.options.queue,
         "priority": task.options.priority,
         "max_attempts": task.retry_policy(state.settings.max_attempts).max_attempts,
+        **_payload_columns(state, task, payload or {}),
+    }
+
+
+def _payload_columns(state: State, task: Handler, payload: Mapping[str, object]) -> dict[str, Any]:
+    """Return the columns that depend on *payload*, checked."""
+    checked = check_payload(task.payload_from(payload), state.settings.max_payload_bytes)
+    return {
         "payload": checked,
         "concurrency_key": task.concurrency_key_for(checked),
         "concurrency_limit": task.concurrency_limit,

@@ -11,7 +11,7 @@ from ..report.humanize import plural
 from ..state import State
 from ..store import Bookkeeping, Ticks
 from ..store.operations import Operator
-from .audit import SOMEBODY, log_action
+from .audit import DEFAULT_ACTOR, log_action
 from .runs import Progress
 
 #: Seconds of pruning between two steps of a progress bar.
@@ -24,7 +24,10 @@ _NOT_IN_DOUBT = {
 
 
 def prune(
-    state: State, dry_run: bool = False, actor: str = SOMEBODY, progress: Progress | None = None
+    state: State,
+    dry_run: bool = False,
+    actor: str = DEFAULT_ACTOR,
+    progress: Progress | None = None,
 ) -> int:
     """Delete the runs that are older than their retention.
 
@@ -37,10 +40,10 @@ def prune(
         if dry_run:
             return ticks.prunable(*ages)
         pruned = 0
-        while gone := ticks.prune(*ages, budget=_ROUND):
-            pruned += gone
+        while deleted := ticks.prune(*ages, budget=_ROUND):
+            pruned += deleted
             if progress is not None:
-                progress(gone)
+                progress(deleted)
     log_action("pruned", plural(pruned, "run"), actor)
     return pruned
 
@@ -50,7 +53,7 @@ def health(state: State) -> Verdict:
     return report.verdict(state)
 
 
-def effect_done(state: State, key: str, actor: str = SOMEBODY) -> None:
+def effect_done(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
     """Mark an effect in doubt as done: it will not be done again.
 
     :raises NotFound: there is no such effect.
@@ -60,7 +63,7 @@ def effect_done(state: State, key: str, actor: str = SOMEBODY) -> None:
     log_action("marked as done", f"effect {key}", actor)
 
 
-def effect_redo(state: State, key: str, actor: str = SOMEBODY) -> None:
+def effect_redo(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
     """Mark an effect in doubt as not done: the next ``once`` with its key does it.
 
     :raises NotFound: there is no such effect.

@@ -13,7 +13,7 @@ from ..state import State
 from ..store import Bookkeeping
 from ..store.operations import CANCELLABLE, RETRIABLE, Change, Operator
 from ..types import TERMINAL, Status
-from .audit import SOMEBODY, announce_changes, log_action
+from .audit import DEFAULT_ACTOR, announce_changes, log_action
 
 #: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
@@ -162,7 +162,7 @@ CANCEL = Action(
 )
 
 
-def retry(state: State, run_id: int, actor: str = SOMEBODY) -> Change:
+def retry(state: State, run_id: int, actor: str = DEFAULT_ACTOR) -> Change:
     """Queue a dead, cancelled or failed run again, due now, with at least one attempt left.
 
     :raises NotFound: there is no such run.
@@ -171,7 +171,7 @@ def retry(state: State, run_id: int, actor: str = SOMEBODY) -> Change:
     return RETRY.one(state, run_id, actor)
 
 
-def cancel(state: State, run_id: int, actor: str = SOMEBODY) -> Change:
+def cancel(state: State, run_id: int, actor: str = DEFAULT_ACTOR) -> Change:
     """Cancel a run: at once if it waits; if it runs, its worker interrupts it within seconds.
 
     :returns: the change; its status stays ``running`` until the worker has stopped the run.
@@ -184,7 +184,7 @@ def cancel(state: State, run_id: int, actor: str = SOMEBODY) -> Change:
 def retry_many(
     state: State,
     which: RunFilter | Sequence[int],
-    actor: str = SOMEBODY,
+    actor: str = DEFAULT_ACTOR,
     progress: Progress | None = None,
     most: int | None = None,
 ) -> BulkResult:
@@ -195,7 +195,7 @@ def retry_many(
 def cancel_many(
     state: State,
     which: RunFilter | Sequence[int],
-    actor: str = SOMEBODY,
+    actor: str = DEFAULT_ACTOR,
     progress: Progress | None = None,
     most: int | None = None,
 ) -> BulkResult:

@@ -10,7 +10,7 @@ from .activity import Bucket, activity, ticks
 from .counts import Count
 from .definitions import Cell, DefinitionView, definition_names, definitions, next_slots
 from .effects import doubts, effects
-from .health import Figures, Verdict, verdict, vital_signs
+from .health import Figures, Verdict, verdict, verdict_and_figures
 from .overview import Overview, dead_groups, orphans, overview
 from .reader import reading
 from .redact import redacted
@@ -46,5 +46,5 @@ __all__ = [
     "runs",
     "ticks",
     "verdict",
-    "vital_signs",
+    "verdict_and_figures",
 ]

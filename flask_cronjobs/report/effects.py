@@ -17,8 +17,8 @@ from .reader import EFFECTS, Source, reading
 class EffectView:
     """One effect.
 
-    :ivar state: ``begun``, ``done`` or ``in_doubt``. An effect whose owner is gone before it was
-        done is in doubt, too.
+    :ivar state: ``begun``, ``done`` or ``in_doubt``. It is also in doubt if it was begun and
+        its owner no longer holds it.
     """
 
     id: int

@@ -74,7 +74,7 @@ def verdict(source: Source) -> Verdict:
         return _verdict(reader, _oldest_due(reader))
 
 
-def vital_signs(source: Source) -> tuple[Verdict, Figures]:
+def verdict_and_figures(source: Source) -> tuple[Verdict, Figures]:
     """Return the verdict and the figures, in fewer statements than apart."""
     with reading(source) as reader:
         oldest = _oldest_due(reader)

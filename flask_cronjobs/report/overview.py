@@ -12,7 +12,7 @@ from .activity import Bucket, activity
 from .counts import Count
 from .definitions import DefinitionPage, definitions
 from .effects import doubts
-from .health import Figures, Verdict, vital_signs
+from .health import Figures, Verdict, verdict_and_figures
 from .reader import RUNS, Source, reading
 
 #: How many dead runs, newest first, `dead_groups` reads.
@@ -67,7 +67,7 @@ def overview(source: Source, after: str | None = None) -> Overview:
     :param after: only definitions with names after this one.
     """
     with reading(source) as reader:
-        verdict, figures = vital_signs(reader)
+        verdict, figures = verdict_and_figures(reader)
         return Overview(
             verdict=verdict,
             figures=figures,

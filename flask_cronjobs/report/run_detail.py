@@ -16,6 +16,10 @@ from .run_list import RunRow, run_row, with_definition
 
 #: How many attempts of a run are shown.
 ATTEMPTS = 50
+_COPIED = (
+    "last_error", "idempotency_key", "concurrency_key", "concurrency_limit", "progress_message",
+    "cancel_requested_at", "created_at", "updated_at",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +94,7 @@ def _view(reader: Reader, row: Row[Any], failures: Sequence[Row[Any]]) -> RunVie
         row=run_row(row),
         payload=redacted(row.payload, names),
         result=redacted(row.result, names),
-        last_error=row.last_error,
-        idempotency_key=row.idempotency_key,
-        concurrency_key=row.concurrency_key,
-        concurrency_limit=row.concurrency_limit,
-        progress_message=row.progress_message,
-        cancel_requested_at=row.cancel_requested_at,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
+        **{name: getattr(row, name) for name in _COPIED},
         attempts=_attempts(row, failures),
         now=reader.now,
     )

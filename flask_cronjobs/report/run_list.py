@@ -107,16 +107,16 @@ def runs(
 def matching_ids(source: Source, which: RunFilter, limit: int = 1_000_000) -> list[int]:
     """Return the ids of all runs that match *which*, newest first, for bulk actions."""
     with reading(source) as reader:
-        found = _newest(arms(reader, which), limit, fenced=not _is_wide(which))
+        found = _newest(_statements(reader, which), limit, fenced=not _is_wide(which))
         return [row.id for row in reader.rows(found)]
 
 
-def arms(reader: Reader, which: RunFilter) -> list[Query]:
+def _statements(reader: Reader, which: RunFilter) -> list[Query]:
     """Return statements for the ids that match *which*: one for each index that is used."""
     conditions = _conditions(reader, which)
     if which.overdue:
         edge = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
-        return [arm.where(*conditions) for arm in waiting(edge)]
+        return [part.where(*conditions) for part in waiting(edge)]
     return [
         select(RUNS.c.id, RUNS.c.run_at).where(*part, *conditions)
         for part in _parts("running" if which.stale else which.status)
@@ -169,14 +169,14 @@ def _page_ids(
     reader: Reader, which: RunFilter, before: int | None, limit: int
 ) -> tuple[list[int], int | None]:
     """Return up to *limit* plus one ids, and where a search that was cut short goes on."""
-    found = arms(reader, which)
+    found = _statements(reader, which)
     if before is not None:
-        found = [arm.where(RUNS.c.id < before) for arm in found]
+        found = [part.where(RUNS.c.id < before) for part in found]
     floor = None
     if _is_wide(which) and which != RunFilter():
         floor = _floor(reader, before)
         if floor is not None:
-            found = [arm.where(RUNS.c.id >= floor) for arm in found]
+            found = [part.where(RUNS.c.id >= floor) for part in found]
     newest = _newest(found, limit + 1, fenced=not _is_wide(which))
     return [row.id for row in reader.rows(newest)], floor
 
@@ -201,7 +201,7 @@ def _newest(found: Sequence[Query], limit: int, fenced: bool) -> Query:
         return found[0].order_by(RUNS.c.id.desc()).limit(limit)
     # OFFSET 0 stops the planner from merging the subquery. Otherwise it reads the primary key from
     # the top, past a million finished rows if the wanted ones have the lowest ids.
-    either = union_all(*(select(arm.offset(0).subquery().c.id) for arm in found)).subquery()
+    either = union_all(*(select(part.offset(0).subquery().c.id) for part in found)).subquery()
     return select(either.c.id).order_by(either.c.id.desc()).limit(limit)
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "Tone",
     "ago",
     "clock",
+    "describe",
     "duration",
     "headline",
     "host",
@@ -27,7 +28,6 @@ __all__ = [
     "roughly",
     "same_day",
     "seconds_since",
-    "story",
     "tone_of",
     "utc",
     "verdict_tone",
@@ -114,7 +114,7 @@ def pretty(value: JSON) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def story(run: RunView) -> str:
+def describe(run: RunView) -> str:
     """Return the state of *run* as a sentence."""
     row, of = run.row, f"attempt {run.row.attempts} of {run.row.max_attempts}"
     ended = _ago(row.finished_at, run.now)

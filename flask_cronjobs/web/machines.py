@@ -67,7 +67,7 @@ def metrics() -> ResponseReturnValue:
     except ImportError:
         abort(501, "Metrics need prometheus-client: pip install 'Flask-CronJobs[metrics]'")
     with report.reading(state_of()) as reader:
-        verdict, figures = report.vital_signs(reader)
+        verdict, figures = report.verdict_and_figures(reader)
         activity = report.activity(reader)
     try:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote, unquote
@@ -41,7 +42,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "may_act": False,
         "may_read": True,
         "refresh": 0,
-        "csrf_field": str(current_app.config.get("WTF_CSRF_FIELD_NAME", "csrf_token")),
+        "csrf_field": str(_config().get("WTF_CSRF_FIELD_NAME", "csrf_token")),
         "csrf": None,
     }
     source = _templates().get_template(f"cronjobs/{template}.html")
@@ -70,7 +71,7 @@ def back(endpoint: str, message: str, tone: Tone = "good", **values: Any) -> Any
         quote(_shortened(f"{tone} {message}")),
         max_age=60,
         path=_path(),
-        secure=request.is_secure or bool(current_app.config.get("SESSION_COOKIE_SECURE")),
+        secure=request.is_secure or bool(_config().get("SESSION_COOKIE_SECURE")),
         httponly=True,
         samesite="Strict",
     )
@@ -104,5 +105,13 @@ def _path() -> str:
 
 def _csrf() -> str | None:
     """Return the token of the app's CSRF protection, if there is one."""
-    make: object = current_app.jinja_env.globals.get("csrf_token")
+    make: object = _jinja_globals().get("csrf_token")
     return str(make()) if callable(make) else None
+
+
+def _config() -> Mapping[str, Any]:
+    return current_app.config
+
+
+def _jinja_globals() -> Mapping[str, Any]:
+    return current_app.jinja_env.globals

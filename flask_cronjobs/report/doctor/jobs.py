@@ -12,7 +12,7 @@ from ...store.errors import name_of
 from ..activity import TickView, ticks
 from ..definitions import DefinitionView, definitions
 from ..effects import doubts
-from ..health import Figures, Verdict, vital_signs
+from ..health import Figures, Verdict, verdict_and_figures
 from ..humanize import duration, plural
 from ..overview import orphans
 from ..reader import Reader, reading
@@ -53,7 +53,7 @@ def _examine(reader: Reader) -> Iterator[Finding]:
 
 
 def _jobs(reader: Reader) -> Iterator[Finding]:
-    verdict, figures = vital_signs(reader)
+    verdict, figures = verdict_and_figures(reader)
     yield _ticks(verdict)
     yield _own_clock(reader)
     yield from _host_clocks(ticks(reader, _TICKS))
