@@ -6,6 +6,7 @@ The guard has checked the right to act and the origin of the request before.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, TypeAlias
 
 from flask import request
@@ -37,14 +38,14 @@ def action(endpoint: str, **values: Any) -> Callable[[Callable[..., str]], View]
     """
 
     def decorate(act: Callable[..., str]) -> View:
+        @wraps(act)
         def view(**route: Any) -> ResponseReturnValue:
             try:
                 return back(endpoint, act(**route), **route, **values)
             except (NotFound, TablesMissing, DatabaseTrouble):
                 raise
             except (CronJobsError, TypeError) as error:
-                message = f"Nothing was changed. {error}"
-                return back(endpoint, message, "bad", **route, **values)
+                return back(endpoint, f"Nothing was changed. {error}", "bad", **route, **values)
 
         return view
 
