@@ -154,7 +154,6 @@ def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
     found["effects"] = lambda: report.effects(state)
     found["effects: open"] = lambda: report.effects(state, open_only=True)
     found["ticks"] = lambda: report.ticks(state)
-    found["count of dead"] = lambda: report.count(state, RunFilter(status="dead"))
     found["overview"] = lambda: report.overview(state)
     for path in web_paths(app, middle):
         found[f"GET {path}"] = lambda path=path: _get(app, path)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The commands: ``flask jobs tick``, ``work`` and ``admin``. Only this package knows click."""
+"""The commands ``flask jobs tick``, ``work`` and ``admin``. Only this package imports click."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``crontab``: what wakes the jobs, as text to install."""
+"""``crontab``: print the crontab line or the systemd units that start ticks."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .group import JobsGroup
 from .output import print_json
 from .params import json_option
 
-_group = JobsGroup("crontab")
+group = JobsGroup("crontab")
 
 
 @dataclass(frozen=True)
 class Wake:
-    """What a tick needs to start without a login shell: everything by its absolute path.
+    """What cron or systemd needs to start a tick; all paths are absolute.
 
     :ivar command: the program and its arguments.
-    :ivar app: what FLASK_APP must say; None where Flask finds the app by itself.
-    :ivar grace: seconds that a handler may go on after SIGTERM, and again after its interruption.
+    :ivar app: the value of FLASK_APP; None if Flask finds the app without it.
+    :ivar grace: seconds that a handler may go on after SIGTERM, and again after it is interrupted.
     """
 
     folder: Path
@@ -42,7 +42,7 @@ class Wake:
 
     @property
     def line(self) -> str:
-        """The crontab line: cron knows neither our PATH nor our folder, and ends it at a ``%``."""
+        """Return the crontab line. A ``%`` is escaped, since cron ends the line there."""
         app = f"FLASK_APP={shlex.quote(self.app)} " if self.app else ""
         tick = " ".join(shlex.quote(part) for part in self.command)
         text = (
@@ -53,7 +53,7 @@ class Wake:
 
     @property
     def service(self) -> str:
-        """The systemd unit of one tick."""
+        """Return the systemd unit that runs one tick."""
         app = f"Environment={_quoted('FLASK_APP=' + self.app)}\n" if self.app else ""
         return (
             "[Unit]\n"
@@ -64,16 +64,16 @@ class Wake:
             f"WorkingDirectory={_escaped(str(self.folder))}\n"
             f"{app}"
             f"ExecStart={' '.join(_quoted(part) for part in self.command)}\n"
-            "# First the tick alone is told: it lets the handlers finish.\n"
+            "# SIGTERM goes to the main process only: it lets the handlers finish.\n"
             "KillMode=mixed\n"
             f"TimeoutStopSec={self.grace * 2 + 10:.0f}\n"
         )
 
     @property
     def timer(self) -> str:
-        """The systemd timer that starts it each minute.
+        """Return the systemd timer that starts a tick each minute.
 
-        A oneshot that is still at work is not started twice: ticks on one host take turns.
+        systemd does not start a oneshot unit again while it is still running.
         """
         return (
             "[Unit]\n"
@@ -88,7 +88,7 @@ class Wake:
         )
 
 
-@_group.command("crontab")
+@group.command("crontab")
 @click.option("--systemd", is_flag=True, help="Print systemd units instead.")
 @click.option("--log", "log", type=click.Path(dir_okay=False, path_type=Path), help="The log file.")
 @json_option
@@ -96,7 +96,7 @@ class Wake:
 def crontab(info: ScriptInfo, systemd: bool, log: Path | None, as_json: bool) -> None:
     """Print the crontab line to install, or systemd units.
 
-    The line works in cron's bare environment: all paths are absolute. Install it by
+    All paths are absolute, so the line works in cron's environment. Install it with
     `(crontab -l; flask jobs admin crontab) | crontab -`.
     """
     state = state_of()
@@ -114,9 +114,6 @@ def crontab(info: ScriptInfo, systemd: bool, log: Path | None, as_json: bool) ->
         _warn_of_environment(state.app.config)
 
 
-commands: tuple[click.Command, ...] = tuple(_group.commands.values())
-
-
 def _wake(info: ScriptInfo, log: Path, grace: float) -> Wake:
     app = info.app_import_path
     return Wake(
@@ -129,13 +126,13 @@ def _wake(info: ScriptInfo, log: Path, grace: float) -> Wake:
 
 
 def _log(app: Flask) -> Path:
-    """A log in the instance folder, if that exists: without its log, the line runs nothing."""
+    """Return a log in an existing folder: if the shell cannot open the log, no tick starts."""
     instance = Path(app.instance_path)
     return (instance if instance.is_dir() else Path.cwd()) / "cronjobs.log"
 
 
 def _absolute_app(app: str) -> str:
-    """FLASK_APP with its file, if it names one, by an absolute path; a module's name stays."""
+    """Return FLASK_APP with an absolute path; the name of a module stays."""
     path, colon, rest = app.partition(":")
     if path.endswith(".py") or os.sep in path:
         return f"{Path(path).absolute()}{colon}{rest}"
@@ -143,27 +140,23 @@ def _absolute_app(app: str) -> str:
 
 
 def _flask() -> tuple[str, ...]:
-    """The ``flask`` beside this Python, or this Python with ``-m flask``."""
+    """Return the ``flask`` next to this Python, or this Python with ``-m flask``."""
     beside = Path(sys.executable).with_name("flask")
     if beside.is_file() and os.access(beside, os.X_OK):
         return (str(beside),)
-    return (sys.executable or _python(), "-m", "flask")
-
-
-def _python() -> str:
-    found = shutil.which("python3")
-    if found is None:
-        raise SetupError("No Python is found on PATH. Write the crontab line by hand.")
-    return found
+    python = sys.executable or shutil.which("python3")
+    if not python:
+        raise SetupError("There is no Python on PATH. Write the crontab line by hand.")
+    return (python, "-m", "flask")
 
 
 def _escaped(text: str) -> str:
-    """*text* for a unit file, where ``%`` begins a specifier."""
+    """Escape *text* for a unit file, where ``%`` begins a specifier."""
     return text.replace("%", "%%")
 
 
 def _quoted(text: str) -> str:
-    """*text* as one word of a unit file."""
+    """Quote *text* as one word of a unit file."""
     plain = _escaped(text).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
     return f'"{plain}"' if any(char in plain for char in " \t\"';\\") else plain
 
@@ -172,15 +165,15 @@ def _warn_of_environment(config: Mapping[str, object]) -> None:
     name = _variable_of(str(config.get("SQLALCHEMY_DATABASE_URI")))
     if name is not None:
         click.echo(
-            f"The app's database URL seems to come from the variable {name} of this shell, which a "
-            "tick will not see: put it into .env (with python-dotenv), at the top of the crontab, "
-            "or as Environment= into the unit. Or else ticks work on another database.",
+            f"The app's database URL seems to come from the variable {name} of this shell. Ticks "
+            "do not see it, and would use another database. Set it in .env (with python-dotenv), "
+            "at the top of the crontab, or as Environment= in the unit.",
             err=True,
         )
 
 
 def _variable_of(url: str) -> str | None:
-    """The variable of this shell that holds *url*, but for its scheme, which apps often mend."""
+    """Return the variable of this shell with *url*; apps often change the scheme, so ignore it."""
     _, _, address = url.partition("://")
     for name, value in os.environ.items():
         if address and value.partition("://")[2] == address and not _is_in_dotenv(name):
@@ -189,7 +182,7 @@ def _variable_of(url: str) -> str | None:
 
 
 def _is_in_dotenv(name: str) -> bool:
-    """Whether Flask finds the variable in a file, and so does under cron."""
+    """Return whether the variable is in a file that Flask reads, also under cron."""
     if find_spec("dotenv") is None:
         return False
     folders = (Path.cwd(), *Path.cwd().parents)
@@ -200,4 +193,4 @@ def _is_in_dotenv(name: str) -> bool:
 
 def _warn_of_log(log: Path) -> None:
     if not log.parent.is_dir():
-        click.echo(f"The folder of the log does not exist yet: mkdir -p {log.parent}", err=True)
+        click.echo(f"The folder of the log is missing: mkdir -p {log.parent}", err=True)

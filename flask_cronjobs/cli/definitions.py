@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import click
 
 from .. import operations, report
@@ -12,21 +14,21 @@ from .group import JobsGroup
 from .output import paint, print_json, printable, this_command
 from .params import actor, json_option
 
-_group = JobsGroup("definitions")
+group = JobsGroup("definitions")
 
 
-@_group.command("definitions")
+@group.command("definitions")
 @click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True)
-@click.option("--after", metavar="NAME", help="Only names later than this.")
+@click.option("--after", metavar="NAME", help="Only names after this one.")
 @json_option
 def definitions(limit: int, after: str | None, as_json: bool) -> None:
-    """List definitions: schedule, how they have been doing, the next three slots."""
+    """List definitions with their last runs and next slots."""
     page = report.definitions(state_of(), after, limit)
     if as_json:
         print_json({"definitions": page.rows, "after": page.after})
         return
     if not page.rows:
-        click.echo("No definitions yet: add schedule= to a task; the next tick finds it.")
+        click.echo("No definitions yet: add schedule= to a task; the next tick records it.")
     for row in page.rows:
         _print(row)
     if page.after is not None:
@@ -35,34 +37,35 @@ def definitions(limit: int, after: str | None, as_json: bool) -> None:
         _print_unscheduled()
 
 
-@_group.command("pause")
+@group.command("pause")
 @click.argument("name")
 def pause(name: str) -> None:
-    """Pause a definition: none of its slots is recorded until it is resumed."""
+    """Pause a definition until it is resumed."""
     operations.pause(state_of(), name, actor())
-    click.echo(f"Paused {name}. To go on: flask jobs admin resume {name}")
+    click.echo(f"Paused {name}. To resume it: flask jobs admin resume {name}")
 
 
-@_group.command("resume")
+@group.command("resume")
 @click.argument("name")
 def resume(name: str) -> None:
-    """Resume a definition from its next slot; what passed meanwhile is not made up."""
+    """Resume a definition from its next slot.
+
+    Slots that passed while it was paused are not run.
+    """
     if operations.resume(state_of(), name, actor()):
         click.echo(f"Resumed {name}.")
     else:
         click.echo(f"{name} is not paused.")
 
 
-commands: tuple[click.Command, ...] = tuple(_group.commands.values())
-
-
 def _print(row: DefinitionView) -> None:
     name = click.style(printable(row.name), bold=True)
     click.echo(f"{name}  {printable(row.schedule)}  {printable(row.timezone)}")
-    counts = ", ".join(f"{paint(status)} {number}" for status, number in _counts(row).items())
+    statuses = Counter(cell.status for cell in row.cells)
+    counts = ", ".join(f"{paint(status)} {number}" for status, number in statuses.items())
     took = "" if row.last_seconds is None else f"; the last took {duration(row.last_seconds)}"
     task = "" if row.task == row.name else f"task {printable(row.task)}; "
-    click.echo(f"  {task}last ten: {counts or 'no run yet'}{took}")
+    click.echo(f"  {task}last ten: {counts or 'no runs yet'}{took}")
     for line in _notes(row):
         click.echo(f"  {line}")
 
@@ -75,13 +78,6 @@ def _print_unscheduled() -> None:
         click.echo(f"Tasks without a schedule in the code: {printable(', '.join(names))}")
 
 
-def _counts(row: DefinitionView) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for cell in row.cells:
-        counts[cell.status] = counts.get(cell.status, 0) + 1
-    return counts
-
-
 def _notes(row: DefinitionView) -> list[str]:
     notes: list[str] = []
     if row.broken is not None:
@@ -89,7 +85,7 @@ def _notes(row: DefinitionView) -> list[str]:
     if row.orphaned:
         notes.append(paint("warning", "this app's code declares no task by that name"))
     elif row.undeclared:
-        notes.append(paint("warning", "this app's code does not declare it any more"))
+        notes.append(paint("warning", "this app's code no longer declares it"))
     if row.paused_at is not None:
         notes.append(paint("warning", "paused"))
     if row.next_slots and not (row.orphaned or row.undeclared):

@@ -1,4 +1,4 @@
-"""``flask jobs tick --dry-run``: what a tick would do, without doing it."""
+"""``flask jobs tick --dry-run``: print what a tick would do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .output import moment, since
 
 
 def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
-    """Print what is due now, or when something will be."""
+    """Print what is due now, or when something will be due."""
     with reading(state) as reader:
         found, soon, now = due(reader, queues), next_due(reader), reader.now
     if as_json:
@@ -23,16 +23,16 @@ def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
     for name, slot in found.definitions:
         click.echo(f"would enqueue  {name}  slot of {slot:%Y-%m-%d %H:%M} UTC")
     for task, queue, number in found.runs:
-        known = "" if task in state.registry.tasks else "  (no such task here: it would wait)"
+        known = "" if task in state.registry.tasks else "  (not in this code: would wait)"
         click.echo(f"would run      {task}  {plural(number, 'run')}  queue {queue}{known}")
     if found.expired:
         click.echo(f"would reclaim  {plural(found.expired, 'run')} whose worker was lost")
     if found == Due((), (), 0):
-        then = "nothing is to come"
+        then = "nothing is scheduled"
         if soon is not None:
             then = f"next: {moment(soon)} ({since(now, soon)})"
         elif state.registry.declarations:
-            then = "a tick finds the schedules that the code declares"
+            then = "a tick records the schedules that the code declares"
         click.echo(f"nothing is due; {then}")
 
 

@@ -1,4 +1,4 @@
-"""The group that commands belong to: our errors in one line, typos with a suggestion."""
+"""Groups of commands: they print our errors in one line, and suggest a command for a typo."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..errors import CronJobsError
 class JobsGroup(AppGroup):
     """A group of commands that run in the app's context.
 
-    Our errors end a command with one line and exit code 1. Colors stay away where NO_COLOR is set.
+    An error of ours ends a command with one line and exit status 1. NO_COLOR turns colors off.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Call the command, and turn our errors into click's."""
+        """Run the command; turn our errors into click's."""
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         try:
@@ -32,7 +32,7 @@ class JobsGroup(AppGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that *args* begin with; a typo gets a suggestion."""
+        """Return the command that *args* begin with; suggest one for a typo."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
             hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
@@ -41,9 +41,9 @@ class JobsGroup(AppGroup):
 
 
 class LazyGroup(JobsGroup):
-    """A group of commands by the names of their modules.
+    """A group that imports the module of a command when it is used.
 
-    :param lazy: the commands' names, each with ``module:attribute``.
+    :param lazy: the names of the commands, each with ``module:attribute``.
     """
 
     def __init__(self, name: str, lazy: Mapping[str, str], help: str) -> None:
@@ -51,11 +51,11 @@ class LazyGroup(JobsGroup):
         self._lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands."""
+        """Return the names of all commands."""
         return sorted({*super().list_commands(ctx), *self._lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command called *cmd_name*, imported now; None if there is none."""
+        """Import and return the command *cmd_name*; None if there is none."""
         if cmd_name not in self._lazy:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = self._lazy[cmd_name].partition(":")

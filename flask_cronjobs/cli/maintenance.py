@@ -14,15 +14,15 @@ from .output import paint, paragraph, print_json, since, table, this_command
 from .params import actor, json_option
 from .runs import progress_bar
 
-_group = JobsGroup("maintenance")
+group = JobsGroup("maintenance")
 
 
-@_group.command("effects")
-@click.option("--done", metavar="KEY", help="Settle one in doubt: it was done.")
-@click.option("--redo", metavar="KEY", help="Settle one in doubt: it was not; do it again.")
-@click.option("--all", "everything", is_flag=True, help="List those that are done as well.")
+@group.command("effects")
+@click.option("--done", metavar="KEY", help="It was done: do not do it again.")
+@click.option("--redo", metavar="KEY", help="It was not done: do it again.")
+@click.option("--all", "everything", is_flag=True, help="Also list those that are done.")
 @click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
-@click.option("--before", type=click.IntRange(1), metavar="ID", help="Only with smaller ids.")
+@click.option("--before", type=click.IntRange(1), metavar="ID", help="Only smaller ids.")
 @json_option
 def effects(
     done: str | None,
@@ -32,24 +32,24 @@ def effects(
     before: int | None,
     as_json: bool,
 ) -> None:
-    """List effects begun or in doubt, and settle them."""
+    """List effects begun or in doubt, or resolve one in doubt."""
     if done is not None and redo is not None:
         raise click.UsageError("Give --done or --redo, not both.")
     if done is not None:
         operations.effect_done(state_of(), done, actor())
-        click.echo(f"{done}: done, and will not be done again.")
+        click.echo(f"{done}: marked as done. It will not be done again.")
     elif redo is not None:
         operations.effect_redo(state_of(), redo, actor())
-        click.echo(f"{redo}: its mark is gone; the next call does it.")
+        click.echo(f"{redo}: marked as not done. The next call does it.")
     else:
         _list_effects(everything, limit, before, as_json)
 
 
-@_group.command("prune")
+@group.command("prune")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @json_option
 def prune(dry_run: bool, as_json: bool) -> None:
-    """Delete runs that are older than their retention; ticks do so as well, a little each."""
+    """Delete runs older than their retention. Each tick deletes a few, too."""
     state = state_of()
     found = operations.prune(state, dry_run=True)
     if not dry_run:
@@ -61,10 +61,13 @@ def prune(dry_run: bool, as_json: bool) -> None:
         click.echo(f"{'Would prune' if dry_run else 'Pruned'} {plural(found, 'run')}.")
 
 
-@_group.command("init")
+@group.command("init")
 @json_option
 def init(as_json: bool) -> None:
-    """Create the job tables that do not exist (or use your migrations); set SQLite to WAL."""
+    """Create missing job tables, and set SQLite to WAL.
+
+    With Flask-Migrate, let your migrations create the tables instead.
+    """
     engine = state_of().engine
     wal = set_wal(engine)
     created = create_tables(engine)
@@ -78,10 +81,13 @@ def init(as_json: bool) -> None:
         click.echo("Set SQLite's journal mode to WAL.")
 
 
-@_group.command("doctor")
+@group.command("doctor")
 @json_option
 def doctor(as_json: bool) -> None:
-    """Look for what is wrong, and say what to do; exit 1 if anything is an error."""
+    """Find what is wrong, and say what to do.
+
+    Exits 1 if anything is an error.
+    """
     findings = examine(state_of())
     if as_json:
         print_json({"findings": findings})
@@ -90,9 +96,6 @@ def doctor(as_json: bool) -> None:
             _print(finding)
     if any(finding.level == "error" for finding in findings):
         raise click.exceptions.Exit(1)
-
-
-commands: tuple[click.Command, ...] = tuple(_group.commands.values())
 
 
 def _list_effects(everything: bool, limit: int, before: int | None, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Printing: tables that fit 80 columns and a pipe, colors only on a terminal, JSON."""
+"""Print tables, colors and JSON, on a terminal or into a pipe."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any, cast
 
 import click
 
-from ..report.humanize import ago
+from ..report.ages import print_age
+from ..report.humanize import ago, seconds_since, utc
+from ..text import one_line
 
-#: The width where it is not a terminal that says another.
+#: The width of a line, in characters, where there is no terminal.
 WIDTH = 80
 _GAP = "  "
 _LEAST = 6
@@ -41,20 +43,21 @@ COLORS = {
 }
 
 
-def paint(word: str, text: str | None = None) -> str:
-    """*text* in the color of *word* (a status, a level); `click.echo` keeps it out of pipes."""
-    return click.style(text if text is not None else word, fg=COLORS.get(word))
+def paint(status: str, text: str | None = None) -> str:
+    """Return *text* in the color of a status or level; `click.echo` strips colors in pipes."""
+    text = status if text is None else text
+    return click.style(text, fg=COLORS[status]) if status in COLORS else text
 
 
 def paragraph(first: str, rest: str, text: str) -> None:
-    """Print *text*, wrapped on a terminal: *first* before its first line, *rest* before the others.
+    """Print *text* with *first* before its first line and *rest* before the others.
 
-    In a pipe it stays one line, to be searched and copied.
+    A terminal gets wrapped lines; a pipe gets one line, which is easy to search and copy.
     """
     if not sys.stdout.isatty():
         click.echo(first + printable(text))
         return
-    # The first line's mark may be painted: to be counted without its color.
+    # Colors would count as characters.
     plain = click.unstyle(first)
     lines = textwrap.wrap(
         printable(text),
@@ -68,7 +71,7 @@ def paragraph(first: str, rest: str, text: str) -> None:
 
 
 def heading(text: str) -> None:
-    """A line above what follows."""
+    """Print a heading."""
     click.echo()
     click.secho(text, bold=True)
 
@@ -76,7 +79,7 @@ def heading(text: str) -> None:
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], flexible: int = -1) -> None:
     """Print *rows* in columns.
 
-    :param flexible: the column that is cut first where the whole is too wide.
+    :param flexible: the index of the column that is cut first if the table is too wide.
     """
     if not rows:
         return
@@ -85,17 +88,16 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], flexible: in
     widths = _fitted(widths, flexible % len(headers))
     click.secho(_line(headers, widths), bold=True)
     for line in cells:
-        click.echo(_painted(line, widths))
+        click.echo(_line(line, widths))
 
 
 def _plain(cell: object) -> str:
-    """A cell on one line, without what a terminal would obey."""
-    text = "" if cell is None else str(cell)
-    return "".join(char if char.isprintable() else " " for char in text)
+    """Return a cell as one line without control characters."""
+    return one_line("" if cell is None else str(cell))
 
 
 def printable(text: str) -> str:
-    """*text* with its lines, without what a terminal would obey."""
+    """Return *text* without control characters, but with its lines."""
     return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
 
 
@@ -112,56 +114,50 @@ def _fitted(widths: list[int], flexible: int) -> list[int]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (cut(cell, size).ljust(size) for cell, size in zip(cells, widths, strict=True))
+    padded = (
+        paint(cell, _cut(cell, size).ljust(size)) for cell, size in zip(cells, widths, strict=True)
+    )
     return _GAP.join(padded).rstrip()
 
 
-def _painted(cells: Sequence[str], widths: Sequence[int]) -> str:
-    parts: list[str] = []
-    for cell, size in zip(cells, widths, strict=True):
-        text = cut(cell, size).ljust(size)
-        parts.append(paint(cell, text) if cell in COLORS else text)
-    return _GAP.join(parts).rstrip()
-
-
-def cut(text: str, size: int) -> str:
-    """*text* in at most *size* characters."""
+def _cut(text: str, size: int) -> str:
+    """Return *text* in at most *size* characters."""
     return text if len(text) <= size else f"{text[: max(0, size - 1)]}…"
 
 
 def width() -> int:
-    """How wide a line may be."""
+    """Return the width of a line, in characters."""
     if sys.stdout.isatty():
         return max(40, shutil.get_terminal_size((WIDTH, 24)).columns)
     return WIDTH
 
 
 def this_command(**changed: object) -> str:
-    """The command at work as it was called, with these options *changed*, to be called again."""
+    """Return the current command as a shell line, with the options *changed*."""
     ctx = click.get_current_context()
     values = {**ctx.params, **changed}
-    words = ["flask", *ctx.command_path.split()[-3:]]
+    parts = ["flask", *ctx.command_path.split()[-3:]]
     for option in ctx.command.params:
         value = values.get(option.name or "")
         if value is True:
-            words.append(option.opts[0])
+            parts.append(option.opts[0])
         elif value not in (None, False, option.default):
-            words += [option.opts[0], f"{value:g}" if isinstance(value, float) else str(value)]
-    return shlex.join(words)
+            parts += [option.opts[0], print_age(value) if isinstance(value, float) else str(value)]
+    return shlex.join(parts)
 
 
 def moment(value: datetime | None) -> str:
-    """*value* as ``2026-01-31 09:30:00 UTC``; ``-`` for None."""
-    return "-" if value is None else f"{value.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    """Return *value* as ``2026-01-31 09:30:00 UTC``; ``-`` for None."""
+    return "-" if value is None else utc(value)
 
 
 def since(now: datetime, value: datetime | None) -> str:
-    """*value* as its distance from *now*, such as ``3 min ago``."""
-    return "-" if value is None else ago((now - value).total_seconds())
+    """Return *value* as a distance from *now*, such as ``3 min ago``; ``-`` for None."""
+    return "-" if value is None else ago(seconds_since(value, now))
 
 
 def plain_data(value: Any) -> Any:
-    """*value* as JSON can say it: dataclasses as objects, times as ISO 8601 texts in UTC."""
+    """Return *value* for JSON: dataclasses as objects, times as ISO 8601 texts in UTC."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, datetime):

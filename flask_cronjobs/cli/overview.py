@@ -1,4 +1,4 @@
-"""``flask jobs admin``: the overview; its commands are in the modules that are imported below."""
+"""``flask jobs admin``: the overview, and the group of the other admin commands."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _CELLS = {
 @click.pass_context
 @with_appcontext
 def admin(ctx: click.Context, as_json: bool) -> None:
-    """See and manage the jobs; without a command, an overview."""
+    """Show and manage the jobs; without a command, print an overview."""
     if ctx.invoked_subcommand is not None:
         if as_json:
             raise click.UsageError(
-                f"Write --json behind {ctx.invoked_subcommand}: {ctx.command_path} "
+                f"Write --json after {ctx.invoked_subcommand}: {ctx.command_path} "
                 f"{ctx.invoked_subcommand} --json"
             )
         return
@@ -45,13 +45,9 @@ def admin(ctx: click.Context, as_json: bool) -> None:
         _print(seen)
 
 
-for _command in (
-    *runs.commands,
-    *definitions.commands,
-    *maintenance.commands,
-    *crontab.commands,
-):
-    admin.add_command(_command)
+for _module in (runs, definitions, maintenance, crontab):
+    for _command in _module.group.commands.values():
+        admin.add_command(_command)
 
 
 def _print(seen: Overview) -> None:
@@ -67,10 +63,11 @@ def _print(seen: Overview) -> None:
 def _print_figures(seen: Overview) -> None:
     figures = seen.figures
     waited = figures.oldest
-    oldest = "nothing waits" if waited is None else f"the oldest waits {duration(waited)}"
+    oldest = "none is waiting" if waited is None else f"the oldest has waited {duration(waited)}"
     ran = sum(bucket.succeeded for bucket in seen.activity)
     ticks = sum(bucket.ticks for bucket in seen.activity)
-    failed = sum(bucket.failed + bucket.dead for bucket in seen.activity)  # The last one too.
+    # A dead run's last attempt failed, too.
+    failed = sum(bucket.failed + bucket.dead for bucket in seen.activity)
     click.echo(f"overdue {figures.overdue} ({oldest})")
     click.echo(f"running {figures.running} (stale {figures.stale})")
     click.echo(f"dead in 24 h {figures.dead}")
@@ -82,7 +79,7 @@ def _print_figures(seen: Overview) -> None:
 def _print_definitions(seen: Overview) -> None:
     rows = seen.definitions.rows
     if not rows:
-        heading("No definitions yet: add schedule= to a task; the next tick finds it")
+        heading("No definitions yet: add schedule= to a task; the next tick records it")
         return
     heading("Definitions")
     table(
@@ -107,7 +104,7 @@ def _print_legend(rows: tuple[DefinitionView, ...]) -> None:
 
 
 def cells(shown: tuple[Cell, ...]) -> str:
-    """The last outcomes, a letter each, oldest first."""
+    """Return the last outcomes, one letter each, oldest first."""
     return "".join(_CELLS.get(cell.status, "?") for cell in shown)
 
 
@@ -141,7 +138,7 @@ def _print_dead(seen: Overview) -> None:
 def _print_orphans(seen: Overview) -> None:
     if not seen.orphans:
         return
-    heading("Waiting runs of tasks that this code does not declare")
+    heading("Waiting runs of tasks that this app's code does not declare")
     now = seen.verdict.now
     rows = [(orphan.task, orphan.count, since(now, orphan.oldest)) for orphan in seen.orphans]
     table(("TASK", "COUNT", "OLDEST"), rows, flexible=0)

@@ -1,24 +1,20 @@
-"""What commands take: ages, payloads, filters of runs; and who calls them."""
+"""Parameters of commands: ages, payloads, filters; and the user who calls them."""
 
 from __future__ import annotations
 
 import getpass
 import json
 import os
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from ..report import RunFilter
+from ..report.ages import parse_age
 from ..types import STATUSES
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]*)")
-
 
 if TYPE_CHECKING:
     # A class with a parameter only since click 8.2.
@@ -29,25 +25,24 @@ else:
 
 
 class Age(_Number):
-    """A duration such as ``90s``, ``30m``, ``2h``, ``1d``, ``2w``; in seconds."""
+    """An age such as ``90s``, ``30m``, ``2h``, ``1d``, ``2w``; in seconds."""
 
     name = "age"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """*value* in seconds."""
+        """Return *value* in seconds; a bare number is one of seconds."""
         if isinstance(value, (int, float)):
             return float(value)
-        match = _AGE.fullmatch(str(value).strip().lower())
-        unit = match and (match[2] or "s")
-        if match is None or unit not in _UNITS:
-            self.fail(f"{value!r} is no age. Write 90s, 30m, 2h, 1d or 2w.", param, ctx)
-        return float(match[1]) * _UNITS[unit]
+        age = parse_age(str(value), unit="s")
+        if age is None:
+            self.fail(f"{value!r} is not an age. Write 90s, 30m, 2h, 1d or 2w.", param, ctx)
+        return age
 
 
 class RunId(click.IntRange):
-    """A run's id, called so where it is none."""
+    """A run's id."""
 
     name = "run id"
 
@@ -63,13 +58,13 @@ class Payload(_Object):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> dict[str, Any]:
-        """The object."""
+        """Return the object."""
         try:
             found = cast("object", value if isinstance(value, dict) else json.loads(value))
         except ValueError as error:
-            self.fail(f"this is no JSON: {error}.", param, ctx)
+            self.fail(f"this is not JSON: {error}.", param, ctx)
         if not isinstance(found, dict):
-            self.fail("give an object of arguments, such as '{\"user_id\": 1}'.", param, ctx)
+            self.fail("give a JSON object of arguments, such as '{\"user_id\": 1}'.", param, ctx)
         return cast("dict[str, Any]", found)
 
 
@@ -77,17 +72,17 @@ _FILTERS = (
     click.option("--status", type=click.Choice(STATUSES), help="Only runs of this status."),
     click.option("--task", metavar="NAME", help="Only runs of this task."),
     click.option("--queue", metavar="NAME", help="Only runs of this queue."),
-    click.option("--definition", metavar="NAME", help="Only runs of this definition's slots."),
-    click.option("--error", metavar="TEXT", help="Only if the error's type or message has TEXT."),
-    click.option("--older-than", type=Age(), metavar="AGE", help="Ended (or due) before, as 2h."),
-    click.option("--newer-than", type=Age(), metavar="AGE", help="Ended (or due) since, as 2h."),
-    click.option("--overdue", is_flag=True, help="Only runs that have waited for too long."),
+    click.option("--definition", metavar="NAME", help="Only runs of this definition."),
+    click.option("--error", metavar="TEXT", help="Only with TEXT in the error's type or message."),
+    click.option("--older-than", type=Age(), metavar="AGE", help="Ended (or due) over AGE ago."),
+    click.option("--newer-than", type=Age(), metavar="AGE", help="Ended (or due) within AGE: 2h."),
+    click.option("--overdue", is_flag=True, help="Only runs that have waited too long."),
     click.option("--stale", is_flag=True, help="Only running runs whose lease ran out."),
 )
 
 
 def filtered(command: F) -> F:
-    """Give *command* the options of a filter; it gets them as ``which``, a `RunFilter`."""
+    """Add the options of a filter to *command*, which gets ``which``, a `RunFilter`."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         names = RunFilter.__dataclass_fields__.keys() & kwargs.keys()
@@ -96,7 +91,7 @@ def filtered(command: F) -> F:
 
     call.__name__, call.__doc__ = command.__name__, command.__doc__
     wrapped: Any = call
-    # The options and arguments that decorators below have noted already.
+    # The options and arguments of decorators below this one.
     wrapped.__click_params__ = list(getattr(command, "__click_params__", []))
     for option in reversed(_FILTERS):
         wrapped = option(wrapped)
@@ -104,14 +99,14 @@ def filtered(command: F) -> F:
 
 
 def json_option(command: F) -> F:
-    """Give *command* ``--json``; it gets ``as_json``."""
+    """Add ``--json`` to *command*, which gets ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def actor() -> str:
-    """Who calls, for the log."""
+    """Return the user who runs the command, for the log."""
     try:
         return f"{getpass.getuser()} (shell)"
     except (KeyError, OSError):
-        # A container's user need not have a name.
+        # A user in a container may have no name.
         return f"uid {os.getuid()} (shell)" if hasattr(os, "getuid") else "shell"

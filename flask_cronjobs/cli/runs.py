@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ import click
 
 from .. import operations, report
 from ..errors import CronJobsError
-from ..operations import BulkResult, Change, Progress
+from ..operations import Action, Progress
 from ..report import Attempt, RunFilter, RunPage, RunRow, RunView
 from ..report.humanize import duration, plural
 from ..state import State, state_of
@@ -21,13 +21,13 @@ from .group import JobsGroup
 from .output import heading, moment, paint, print_json, printable, since, table, this_command
 from .params import Payload, RunId, actor, filtered, json_option
 
-#: A bulk of this many runs shows how far it is.
+#: Show a progress bar for this many runs or more.
 _LONG = 500
 
-_group = JobsGroup("runs")
+group = JobsGroup("runs")
 
 
-@_group.command("list")
+@group.command("list")
 @filtered
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True)
 @click.option("--before", type=RunId(), metavar="ID", help="Only runs with smaller ids.")
@@ -39,7 +39,7 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
         print_json({"runs": page.rows, "before": page.before})
         return
     if not page.rows:
-        click.echo("No run matches." if which != RunFilter() else "There are no runs yet.")
+        click.echo("No runs match." if which != RunFilter() else "There are no runs yet.")
         return
     table(
         ("ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR"),
@@ -49,11 +49,11 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
         click.echo(f"Older: {this_command(before=page.before)}", err=True)
 
 
-@_group.command("show")
+@group.command("show")
 @click.argument("run_id", metavar="ID", type=RunId())
 @json_option
 def show(run_id: int, as_json: bool) -> None:
-    """Show one run: its payload, its attempts with times, workers, errors and stacks."""
+    """Show one run with its payload, attempts, errors and stacks."""
     view = report.run(state_of(), run_id)
     if view is None:
         raise operations.no_run(run_id)
@@ -63,55 +63,48 @@ def show(run_id: int, as_json: bool) -> None:
         _print(view)
 
 
-@_group.command("retry")
+@group.command("retry")
 @click.argument("ids", metavar="[ID]...", nargs=-1, type=RunId())
 @filtered
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def retry(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
-    """Queue runs again: by their ids, or dead ones (or of --status) that a filter finds."""
-    state = state_of()
-    if _by_id(ids, which):
-        _each(ids, lambda run_id: operations.retry(state, run_id, actor()), "queued again")
-        return
-    found = operations.retriable_ids(state, which)
-    _bulk("Retry", found, yes, lambda some, on: operations.retry_many(state, some, actor(), on))
+    """Queue runs again, by id or by a filter.
+
+    A filter without --status finds dead runs.
+    """
+    _act(operations.RETRY, "queued again", ids, which, yes)
 
 
-@_group.command("cancel")
+@group.command("cancel")
 @click.argument("ids", metavar="[ID]...", nargs=-1, type=RunId())
 @filtered
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
-    """Cancel runs: by their ids, or those not ended (or of --status) that a filter finds."""
-    state = state_of()
-    if _by_id(ids, which):
-        _each(ids, lambda run_id: operations.cancel(state, run_id, actor()), "cancelled")
-        return
-    found = operations.cancellable_ids(state, which)
-    _bulk("Cancel", found, yes, lambda some, on: operations.cancel_many(state, some, actor(), on))
+    """Cancel runs, by id or by a filter.
+
+    A filter without --status finds all unfinished runs.
+    """
+    _act(operations.CANCEL, "cancelled", ids, which, yes)
 
 
-@_group.command("run")
+@group.command("run")
 @click.argument("name")
 @click.option("--payload", type=Payload(), metavar="JSON", help="The handler's arguments.")
 @json_option
 def run(name: str, payload: dict[str, JSON] | None, as_json: bool) -> None:
-    """Queue a run of a definition, or of a task, due now."""
+    """Queue a run of a definition or a task, due now."""
     try:
         run_id = operations.run_now(state_of(), name, payload, actor())
     except TypeError as error:
-        raise click.ClickException(f"{error}. Give its arguments as --payload JSON.") from error
+        raise click.ClickException(f"{error}. Give the arguments as --payload JSON.") from error
     if as_json:
         print_json({"id": run_id})
     else:
-        click.echo(f"Queued run {run_id} of {name}. The next tick takes it up.")
-
-
-commands: tuple[click.Command, ...] = tuple(_group.commands.values())
+        click.echo(f"Queued run {run_id} of {name}. The next tick runs it.")
 
 
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
-    """A full page, however many searches it takes."""
+    """Return a full page, in as many searches as it takes."""
     rows: tuple[RunRow, ...] = ()
     while True:
         page = report.runs(state, which, before, limit - len(rows))
@@ -185,51 +178,53 @@ def _print_attempt(attempt: Attempt) -> None:
         click.echo(printable(attempt.stack).rstrip())
 
 
-def _by_id(ids: Sequence[int], which: RunFilter) -> bool:
-    if ids and which != RunFilter():
-        raise click.UsageError("Give ids or a filter, not both.")
-    if not ids and which == RunFilter():
+def _act(
+    action: Action, result: str, ids: Sequence[int], which: RunFilter, confirmed: bool
+) -> None:
+    """Do *action* to the runs of *ids* or of the filter *which*, and print what came of it."""
+    if bool(ids) == (which != RunFilter()):
+        if ids:
+            raise click.UsageError("Give ids or a filter, not both.")
         raise click.UsageError("Give ids, or a filter such as --task NAME. See --help.")
-    return bool(ids)
+    if ids:
+        _act_on_each(action, result, ids)
+    else:
+        _act_on_all(action, which, confirmed)
 
 
-def _each(ids: Sequence[int], change: Callable[[int], Change], done: str) -> None:
-    refused = 0
+def _act_on_each(action: Action, result: str, ids: Sequence[int]) -> None:
+    refused = False
     for run_id in ids:
         try:
-            changed = change(run_id)
+            change = action.one(state_of(), run_id, actor())
         except CronJobsError as error:
-            refused += 1
+            refused = True
             click.echo(f"Error: {error}", err=True)
-            continue
-        asked = changed.status == "running"
-        what = "asked its worker to stop" if asked else done
-        click.echo(f"Run {run_id} of {printable(changed.task)}: {what}.")
+        else:
+            what = "asked its worker to stop" if change.status == "running" else result
+            click.echo(f"Run {run_id} of {printable(change.task)}: {what}.")
     if refused:
         raise click.exceptions.Exit(1)
 
 
-def _bulk(
-    verb: str,
-    ids: Sequence[int],
-    yes: bool,
-    change: Callable[[Sequence[int], Progress | None], BulkResult],
-) -> None:
+def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
+    ids = action.ids(state_of(), which)
+    label = action.name.capitalize()
     if not ids:
-        click.echo("No run matches.")
+        click.echo("No runs match.")
         return
-    if not yes:
-        click.confirm(f"{verb} {plural(len(ids), 'run')}?", abort=True)
-    with progress_bar(verb, len(ids)) as advance:
-        result = change(ids, advance)
+    if not confirmed:
+        click.confirm(f"{label} {plural(len(ids), 'run')}?", abort=True)
+    with progress_bar(label, len(ids)) as advance:
+        result = action.many(state_of(), ids, actor(), advance)
     asked = f", {result.asked:,} of them only asked to stop" if result.asked else ""
-    left = f"; {result.left:,} had moved on" if result.left else ""
-    click.echo(f"{verb}: {plural(result.changed, 'run')} changed{asked}{left}.")
+    left = f"; {result.left:,} had changed meanwhile" if result.left else ""
+    click.echo(f"{label}: {plural(result.changed, 'run')} changed{asked}{left}.")
 
 
 @contextmanager
 def progress_bar(label: str, length: int) -> Generator[Progress | None, None, None]:
-    """A progress bar, on a terminal and for long work; else nothing."""
+    """Show a progress bar for long work on a terminal; yield its update, or None."""
     if length < _LONG or not sys.stdout.isatty():
         yield None
         return

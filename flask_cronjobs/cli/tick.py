@@ -1,4 +1,4 @@
-"""``flask jobs tick``: what crontab calls each minute."""
+"""``flask jobs tick``: the command that cron runs each minute."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from ..types import Outcome, RecordedSlot, TickReport
 
 @contextmanager
 def handlers_print_to_stderr() -> Generator[None]:
-    """Keep standard output for our own document: what handlers print goes to standard error.
+    """Send what handlers print to standard error, so that standard output has our JSON alone.
 
-    Also what forked workers print, commands that handlers call, and logs that an app set up to go
-    to standard output.
+    This includes what forked workers and subprocesses print, and logs to standard output.
     """
     sys.stdout.flush()
     kept = os.dup(1)
@@ -38,22 +37,22 @@ def handlers_print_to_stderr() -> Generator[None]:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        sys.stdout.flush()  # What stands in its buffer belongs to handlers.
+        sys.stdout.flush()  # Its buffer holds what handlers printed.
         os.dup2(kept, 1)
         os.close(kept)
 
 
 @contextmanager
 def one_line_errors() -> Generator[None]:
-    """Turn an error of ours into one line on standard error and exit status 1."""
+    """Turn an error of ours into one line on standard error, and exit status 1."""
     try:
         yield
     except CronJobsError as error:
         raise click.ClickException(" ".join(str(error).split())) from error
 
 
-def say_warnings() -> None:
-    """Where the app does not configure logging, print warnings, but not what `Printer` prints."""
+def print_warnings() -> None:
+    """If the app does not configure logging, print warnings, except those that `Printer` prints."""
     if logger.hasHandlers():
         return
     handler = logging.StreamHandler()
@@ -63,7 +62,7 @@ def say_warnings() -> None:
 
 
 class Printer(Observer):
-    """Prints one line a run, or keeps them all for ``--json``."""
+    """Print a line for each run, or collect all for ``--json``."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -71,7 +70,7 @@ class Printer(Observer):
         self.slots: list[dict[str, object]] = []
 
     def outcome(self, outcome: Outcome) -> None:
-        """One attempt came to its outcome."""
+        """Print the outcome of an attempt."""
         if self.as_json:
             self.runs.append(_run(outcome))
             return
@@ -83,7 +82,7 @@ class Printer(Observer):
         )
 
     def slot(self, slot: RecordedSlot) -> None:
-        """A slot became a run, which is printed when it ran, or was skipped."""
+        """Print a skipped slot; a run is printed when it has run."""
         if self.as_json:
             self.slots.append({**asdict(slot), "at": slot.at.isoformat()})
         elif slot.skipped:
@@ -92,7 +91,7 @@ class Printer(Observer):
             click.echo(f"skipped    {slot.job_type}  {plural(slot.skipped, 'slot')}  {slot.reason}")
 
     def summary(self, report: TickReport) -> None:
-        """The last line; nothing if nothing was due."""
+        """Print the last line; nothing if nothing was due."""
         if self.as_json:
             everything = {"tick": asdict(report), "slots": self.slots, "runs": self.runs}
             click.echo(json.dumps(everything))
@@ -107,15 +106,15 @@ class Printer(Observer):
 @click.option(
     "--budget",
     type=click.FloatRange(0.1, 86400),
-    help="Seconds after which nothing more is claimed. [CRONJOBS_TICK_BUDGET]",
+    help="Seconds after which no more runs are claimed. [CRONJOBS_TICK_BUDGET]",
 )
-@click.option("--max-runs", type=click.IntRange(1), help="Claim at most so many runs.")
+@click.option("--max-runs", type=click.IntRange(1), help="Claim at most this many runs.")
 @click.option("--queue", "queues", multiple=True, help="Only this queue; may be repeated.")
 @click.option(
     "--jitter",
     type=click.FloatRange(0, 59),
     default=0.0,
-    help="Wait up to so many seconds first, so that hosts do not all wake at once.",
+    help="Wait up to this many seconds first, so that hosts do not start at once.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what is due, and change nothing.")
 @click.option(
@@ -134,10 +133,10 @@ def tick_command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Run what is due, once. Install it in crontab: flask jobs admin crontab
+    """Run what is due, once. To install it in crontab: flask jobs admin crontab
 
     Prints nothing if nothing was due, since cron mails what is printed. Exits 0 if the tick did its
-    work (failed jobs are the table's business), 1 if it could not, 2 for wrong usage.
+    work, 1 if it could not, 2 for wrong usage. Failed runs do not change the exit status.
     """
     state = state_of()
     if dry_run:
@@ -156,7 +155,7 @@ def tick_command(
         own_process=True,
         observer=printer,
     )
-    say_warnings()
+    print_warnings()
     with one_line_errors():
         with handlers_print_to_stderr() if as_json else nullcontext():
             report = tick(state, options)

@@ -1,4 +1,4 @@
-"""``flask jobs work``: for containers without cron."""
+"""``flask jobs work``: run jobs without cron."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flask.cli import with_appcontext
 from ..engine.resident import serve
 from ..engine.tick import TickOptions
 from ..state import state_of
-from .tick import Printer, one_line_errors, say_warnings
+from .tick import Printer, one_line_errors, print_warnings
 
 
 @click.command("work")
@@ -16,10 +16,10 @@ from .tick import Printer, one_line_errors, say_warnings
 @click.option("--queue", "queues", multiple=True, help="Only this queue; may be repeated.")
 @with_appcontext
 def work_command(workers: int | None, queues: tuple[str, ...]) -> None:
-    """Run what is due, and stay: for containers without cron.
+    """Run what is due until stopped: for containers without cron.
 
-    Does each minute what a tick does, looks four times a second for new runs, and stops gracefully
-    at SIGTERM and SIGINT. Any number of these and of ticks may run at once.
+    Does each minute what a tick does, checks four times a second for new runs, and stops gracefully
+    at SIGTERM and SIGINT. Any number of these commands and of ticks may run at once.
     """
     printer = Printer(as_json=False)
     options = TickOptions(
@@ -28,6 +28,6 @@ def work_command(workers: int | None, queues: tuple[str, ...]) -> None:
         own_process=True,
         observer=printer,
     )
-    say_warnings()
+    print_warnings()
     with one_line_errors():
         serve(state_of(), options)

@@ -1,7 +1,7 @@
-"""What an operator asks for: the verbs behind the pages, the commands and `CronJobs`.
+"""The operator's actions, behind the pages, the commands and the methods of `CronJobs`.
 
-Every write says in its condition which rows it may change, and what was not changed is explained by
-what the row looks like. Every action is logged with who asked for it (*actor*, a text for people).
+The condition of every write says which rows it may change. If it changes none, the error explains
+why. Every action is logged with the one who asked for it (*actor*, a text for people).
 """
 
 from __future__ import annotations
@@ -10,26 +10,27 @@ from ..store.operations import Change
 from .definitions import pause, resume, run_now
 from .maintenance import effect_done, effect_redo, health, prune
 from .runs import (
+    CANCEL,
+    RETRY,
+    Action,
     BulkResult,
     Progress,
     cancel,
     cancel_many,
-    cancellable_ids,
-    count,
     no_run,
-    retriable_ids,
     retry,
     retry_many,
 )
 
 __all__ = [
+    "CANCEL",
+    "RETRY",
+    "Action",
     "BulkResult",
     "Change",
     "Progress",
     "cancel",
     "cancel_many",
-    "cancellable_ids",
-    "count",
     "effect_done",
     "effect_redo",
     "health",
@@ -37,7 +38,6 @@ __all__ = [
     "pause",
     "prune",
     "resume",
-    "retriable_ids",
     "retry",
     "retry_many",
     "run_now",

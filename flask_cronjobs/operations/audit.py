@@ -1,4 +1,4 @@
-"""One line for each thing that an operator did, and for each run that it changed, with who."""
+"""Log what an operator did, to which run, and who it was."""
 
 from __future__ import annotations
 
@@ -12,34 +12,27 @@ from ..store.operations import Change
 from ..text import one_line
 from ..types import Outcome
 
-#: Who acts where nobody says.
-SOMEBODY = "Python"
+#: The actor where the caller names none.
+DEFAULT_ACTOR = "Python"
 
 
 def log_action(what: str, whom: str, actor: str) -> None:
     """Log that *actor* did *what* to *whom*."""
-    whom = one_line(whom)
-    logger.info(
-        "%s by %s: %s",
-        what,
-        actor,
-        whom,
-        extra={"cronjobs_event": what, "cronjobs_actor": actor},
-    )
+    extra = {"cronjobs_event": what, "cronjobs_actor": actor}
+    logger.info("%s by %s: %s", what, actor, one_line(whom), extra=extra)
 
 
 def announce_changes(
-    state: State, what: str, changes: Sequence[Change], actor: str, reason: str | None = None
-) -> Sequence[Change]:
-    """Log each of *changes*, and send the signal of those that are cancelled by them.
+    state: State, what: str, changes: Sequence[Change], actor: str, reason: str
+) -> None:
+    """Log each of *changes*, and send the signal for those that are cancelled now.
 
-    :param reason: the error that stands in the rows of those.
-    :returns: *changes*.
+    :param reason: the error that their rows have.
     """
     for change in changes:
         log_run(
             logging.INFO,
-            # Its worker tells when it has ended.
+            # The worker logs when the run has ended.
             f"{what} (asked of its worker)" if change.status == "running" else what,
             task=one_line(change.task),
             run_id=change.run_id,
@@ -52,4 +45,3 @@ def announce_changes(
                 error=reason, error_type="Cancelled",
             )  # fmt: skip
             signals.send(signals.run_cancelled, state.app, outcome=outcome)
-    return changes

@@ -1,4 +1,4 @@
-"""Add, remove, pause, resume and run now."""
+"""Add, remove, pause, resume and run definitions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..engine.observer import Observer
 from ..engine.scheduler import announce_slot, first_slot, plan_due
 from ..errors import NotFound, TaskError, UnknownTask
 from ..log import log_run
+from ..registry.handler import Handler
 from ..registry.payload import check_payload
 from ..schedule import Schedule
 from ..state import State
@@ -18,13 +19,19 @@ from ..store import Bookkeeping, Definitions
 from ..store.operations import Operator
 from ..text import did_you_mean, one_line
 from ..types import DefinitionRow, DefinitionSpec
-from .audit import SOMEBODY, log_action
+from .audit import DEFAULT_ACTOR, log_action
+
+#: The columns of a run that are those of its definition.
+_COPIED = (
+    "job_type", "queue", "priority", "max_attempts", "payload",
+    "concurrency_key", "concurrency_limit",
+)  # fmt: skip
 
 
-def pause(state: State, name: str, actor: str = SOMEBODY) -> None:
-    """Pause a definition: no slot of it is recorded until `resume`.
+def pause(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
+    """Pause a definition: none of its slots is recorded until `resume`.
 
-    :raises NotFound: there is none by that name; the message offers those that are close.
+    :raises NotFound: no definition has that name; the message suggests similar names.
     """
     with Bookkeeping(state.engine) as books:
         if not Definitions(books).pause(name):
@@ -32,11 +39,11 @@ def pause(state: State, name: str, actor: str = SOMEBODY) -> None:
     log_action("paused", f"definition {name}", actor)
 
 
-def resume(state: State, name: str, actor: str = SOMEBODY) -> bool:
-    """Resume a definition from its next slot after now: what passed meanwhile is not made up.
+def resume(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
+    """Resume a definition from its next slot after now; slots that passed meanwhile are not run.
 
     :returns: False if it was not paused.
-    :raises NotFound: there is none by that name.
+    :raises NotFound: no definition has that name.
     :raises ScheduleError: its schedule cannot be read.
     """
     with Bookkeeping(state.engine) as books:
@@ -55,21 +62,22 @@ def run_now(
     state: State,
     name: str,
     payload: Mapping[str, object] | None = None,
-    actor: str = SOMEBODY,
+    actor: str = DEFAULT_ACTOR,
     tasks: bool = True,
 ) -> int:
-    """Queue a run of a definition, or of a task, due now; the run's id.
+    """Queue a run of a definition or a task, due now.
 
     :param name: a definition's name, or else a task's.
-    :param payload: the handler's keyword arguments; by default the definition's own.
+    :param payload: the handler's keyword arguments; default: the definition's payload.
     :param tasks: whether *name* may be a task's.
-    :raises NotFound: neither has that name; the message offers those that are close.
+    :returns: the run's id.
+    :raises NotFound: no definition or task has that name; the message suggests similar names.
     :raises UnknownTask: the definition's task is not declared by this app's code.
     :raises TypeError: the handler does not take *payload*.
     :raises PayloadError: *payload* is not plain JSON.
     """
     with Bookkeeping(state.engine) as books:
-        values = _values(state, Definitions(books).find(name), name, payload)
+        values = _definition_run(state, Definitions(books).find(name), name, payload)
         if values is None and tasks:
             values = _task_run(state, name, payload)
         if values is None:
@@ -82,14 +90,14 @@ def run_now(
     return run_id
 
 
-def _values(
+def _definition_run(
     state: State, found: DefinitionRow | None, name: str, payload: Mapping[str, object] | None
 ) -> dict[str, Any] | None:
-    """The values of the run to be: of the definition *found*, or of one declared."""
+    """Return the columns of a run of the definition *found*, or of a declared one."""
     if found is not None:
         return {**_own_run(state, found.spec, payload), "definition_id": found.id}
     if name in state.registry.declarations:
-        # No tick has recorded it yet.
+        # No tick has recorded this definition yet.
         return _own_run(state, state.registry.declarations[name].spec(state.settings), payload)
     return None
 
@@ -97,27 +105,15 @@ def _values(
 def _own_run(
     state: State, spec: DefinitionSpec, payload: Mapping[str, object] | None
 ) -> dict[str, Any]:
-    """The values of a run of a definition, with its own payload unless another is given."""
+    """Return the columns of a run of a definition, with *payload* if given."""
     task = state.registry.tasks.get(spec.job_type)
     if task is None:
         raise UnknownTask(
             f"The definition {spec.name!r} is for the task {spec.job_type!r}, which this app's "
             "code does not declare. Run it from the code that does, or remove the definition."
         )
-    values = {
-        "job_type": spec.job_type,
-        "queue": spec.queue,
-        "priority": spec.priority,
-        "max_attempts": spec.max_attempts,
-        "payload": spec.payload,
-        "concurrency_key": spec.concurrency_key,
-        "concurrency_limit": spec.concurrency_limit,
-    }
-    if payload is not None:
-        chosen = check_payload(task.payload_from(payload), state.settings.max_payload_bytes)
-        values |= {"payload": chosen, "concurrency_key": task.concurrency_key_for(chosen)}
-        values["concurrency_limit"] = task.concurrency_limit
-    return values
+    values = {name: getattr(spec, name) for name in _COPIED}
+    return values if payload is None else values | _payload_columns(state, task, payload)
 
 
 def _task_run(
@@ -126,12 +122,19 @@ def _task_run(
     task = state.registry.tasks.get(name)
     if task is None:
         return None
-    checked = check_payload(task.payload_from(payload or {}), state.settings.max_payload_bytes)
     return {
         "job_type": task.name,
         "queue": task.options.queue,
         "priority": task.options.priority,
         "max_attempts": task.retry_policy(state.settings.max_attempts).max_attempts,
+        **_payload_columns(state, task, payload or {}),
+    }
+
+
+def _payload_columns(state: State, task: Handler, payload: Mapping[str, object]) -> dict[str, Any]:
+    """Return the columns that depend on *payload*, checked."""
+    checked = check_payload(task.payload_from(payload), state.settings.max_payload_bytes)
+    return {
         "payload": checked,
         "concurrency_key": task.concurrency_key_for(checked),
         "concurrency_limit": task.concurrency_limit,
@@ -142,8 +145,8 @@ def _no_definition(state: State, name: str) -> NotFound:
     names = report.definition_names(state)
     if not names:
         return NotFound(
-            f"There is no definition {name!r}, nor any other yet: the first tick makes those that "
-            "code declares."
+            f"There is no definition {name!r}, nor any other yet: the first tick creates those "
+            "that code declares."
         )
     return NotFound(f"There is no definition {name!r}.{did_you_mean(name, names)}")
 
@@ -154,10 +157,11 @@ def _no_name(state: State, name: str) -> NotFound:
 
 
 def add_definition(state: State, spec: DefinitionSpec) -> bool:
-    """Insert or change a definition of the database's own; whether it is new.
+    """Insert or change a definition that is kept in the database.
 
-    A slot of it that is due is recorded first: it is owed under what the row says still.
+    A slot that is already due is recorded first, under the schedule that the row still has.
 
+    :returns: whether the definition is new.
     :raises TaskError: code declares a definition of that name.
     """
     with Bookkeeping(state.engine) as books:
@@ -180,8 +184,9 @@ def add_definition(state: State, spec: DefinitionSpec) -> bool:
 
 
 def remove_definition(state: State, name: str) -> bool:
-    """Delete a definition that code does not declare (any more); whether there was one.
+    """Delete a definition that code does not declare (any more).
 
+    :returns: whether there was one.
     :raises TaskError: this app's code declares it.
     """
     with Bookkeeping(state.engine) as books:
@@ -190,7 +195,7 @@ def remove_definition(state: State, name: str) -> bool:
             row = definitions.find(name)
             if row is None or row.origin == "code":
                 raise TaskError(
-                    f"The definition {name!r} is declared in code, so the next tick would make it "
-                    "anew. Remove its schedule from the code, or pause it."
+                    f"The definition {name!r} is declared in code, so the next tick would create "
+                    "it again. Remove its schedule from the code, or pause it."
                 )
         return definitions.remove(name)

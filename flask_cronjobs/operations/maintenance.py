@@ -1,4 +1,4 @@
-"""Pruning, health, and effects in doubt."""
+"""Prune runs, check the health, and resolve effects in doubt."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from ..report.humanize import plural
 from ..state import State
 from ..store import Bookkeeping, Ticks
 from ..store.operations import Operator
-from .audit import SOMEBODY, log_action
+from .audit import DEFAULT_ACTOR, log_action
 from .runs import Progress
 
-#: For how many seconds one round of pruning goes on, between two steps of a progress bar.
+#: Seconds of pruning between two steps of a progress bar.
 _ROUND = 1.0
 
 _NOT_IN_DOUBT = {
-    "begun": "It is being done right now: wait for its end.",
-    "done": "It is done, and will not be done again. To do it anew, give once() another key.",
+    "begun": "It is being done right now. Wait until it ends.",
+    "done": "It is done, and will not be done again. To do it again, give once() another key.",
 }
 
 
 def prune(
     state: State,
     dry_run: bool = False,
-    actor: str = SOMEBODY,
+    actor: str = DEFAULT_ACTOR,
     progress: Progress | None = None,
 ) -> int:
-    """Delete the runs that are older than their retention; how many there were.
+    """Delete the runs that are older than their retention.
 
     :param dry_run: only count them.
+    :returns: how many there were.
     """
     ages = (state.settings.retention, state.settings.retention_dead)
     with Bookkeeping(state.engine) as books:
@@ -39,48 +40,46 @@ def prune(
         if dry_run:
             return ticks.prunable(*ages)
         pruned = 0
-        while gone := ticks.prune(*ages, budget=_ROUND):
-            pruned += gone
+        while deleted := ticks.prune(*ages, budget=_ROUND):
+            pruned += deleted
             if progress is not None:
-                progress(gone)
+                progress(deleted)
     log_action("pruned", plural(pruned, "run"), actor)
     return pruned
 
 
 def health(state: State) -> Verdict:
-    """Whether ticks come and work is taken up in time."""
+    """Return whether ticks come and work is claimed in time."""
     return report.verdict(state)
 
 
-def effect_done(state: State, key: str, actor: str = SOMEBODY) -> None:
-    """Settle an effect in doubt: it was done, and will not be done again.
+def effect_done(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
+    """Mark an effect in doubt as done: it will not be done again.
 
     :raises NotFound: there is no such effect.
     :raises StateConflict: it is not in doubt.
     """
-    _settle(state, key, Operator.effect_done)
-    log_action("noted as done", f"effect {key}", actor)
+    _resolve(state, key, Operator.effect_done)
+    log_action("marked as done", f"effect {key}", actor)
 
 
-def effect_redo(state: State, key: str, actor: str = SOMEBODY) -> None:
-    """Settle an effect in doubt: it was not done, and the next ``once`` of its key does it.
+def effect_redo(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
+    """Mark an effect in doubt as not done: the next ``once`` with its key does it.
 
     :raises NotFound: there is no such effect.
     :raises StateConflict: it is not in doubt.
     """
-    _settle(state, key, Operator.effect_redo)
-    log_action("given free to redo", f"effect {key}", actor)
+    _resolve(state, key, Operator.effect_redo)
+    log_action("marked to be done again", f"effect {key}", actor)
 
 
-def _settle(state: State, key: str, settle: Callable[[Operator, str], bool]) -> None:
+def _resolve(state: State, key: str, resolve: Callable[[Operator, str], bool]) -> None:
     with Bookkeeping(state.engine) as books:
         operator = Operator(books)
-        if settle(operator, key):
+        if resolve(operator, key):
             return
         found = operator.effect_state(key)
     if found is None:
-        raise NotFound(
-            f"There is no effect {key!r}. To see which there are: flask jobs admin effects --all"
-        )
-    advice = _NOT_IN_DOUBT.get(found, "Its state changed in the same moment. Try again.")
+        raise NotFound(f"There is no effect {key!r}. To list them: flask jobs admin effects --all")
+    advice = _NOT_IN_DOUBT.get(found, "Its state has just changed. Try again.")
     raise StateConflict(f"The effect {key!r} is not in doubt. {advice}")

@@ -1,4 +1,4 @@
-"""Retry and cancel, one by one and many at once."""
+"""Retry and cancel runs, one or many."""
 
 from __future__ import annotations
 
@@ -7,39 +7,28 @@ from dataclasses import dataclass, fields, replace
 
 from .. import report
 from ..errors import CronJobsError, NotFound, StateConflict
-from ..report import Count, RunFilter
+from ..report import RunFilter
 from ..report.humanize import plural
 from ..state import State
 from ..store import Bookkeeping
-from ..store.operations import Change, Operator
-from ..types import Status
-from .audit import SOMEBODY, announce_changes, log_action
+from ..store.operations import CANCELLABLE, RETRIABLE, Change, Operator
+from ..types import TERMINAL, Status
+from .audit import DEFAULT_ACTOR, announce_changes, log_action
 
-#: Told how many more runs are done, for a progress bar.
+#: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
 #: How many runs one statement changes.
 BATCH = 500
 
-_NO_RETRY: Mapping[Status, str] = {
-    "queued": "is queued already: the next tick takes it up once it is due.",
-    "running": "is running. Cancel it first, or wait for its outcome.",
-    "succeeded": "succeeded. To do its work once more, enqueue a new run of its task.",
-    "skipped": "is a slot that was skipped. To run its definition now: flask jobs admin run NAME",
-}
-_NO_CANCEL: Mapping[Status, str] = {
-    status: f"ended as {status}; there is nothing to cancel."
-    for status in ("succeeded", "dead", "cancelled", "skipped")
-}
-
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """What a bulk action came to.
+    """The result of a bulk action, in numbers of runs.
 
-    :ivar changed: how many runs it changed.
-    :ivar left: how many it left as they were, since their status had moved on.
-    :ivar asked: how many of the changed ones run, and were asked to stop.
-    :ivar beyond: how many it did not come to, since it was to change no more.
+    :ivar changed: those it changed.
+    :ivar left: those it did not change, since their status had changed meanwhile.
+    :ivar asked: those of the changed that are running, and were asked to stop.
+    :ivar beyond: those it did not try, since it reached its limit.
     """
 
     changed: int
@@ -48,178 +37,186 @@ class BulkResult:
     beyond: int = 0
 
 
-def retry(state: State, run_id: int, actor: str = SOMEBODY) -> Change:
-    """Queue a dead, cancelled or failed run again, due now, for one attempt more at least.
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A change that an operator makes to runs: one by its id, or many by ids or a filter.
+
+    :ivar doing: what the log says before a bulk action.
+    :ivar done: what the log says of each run.
+    :ivar allowed: the statuses of runs that can be changed.
+    :ivar default: the statuses that a filter without a status means.
+    :ivar refusals: for every other status, why such a run cannot be changed, and what to do.
+    :ivar change: the store's call, with the ids and the reason to keep in the rows.
+    """
+
+    name: str
+    doing: str
+    done: str
+    allowed: Sequence[Status]
+    default: Sequence[Status]
+    refusals: Mapping[Status, str]
+    change: Callable[[Operator, Sequence[int], str], list[Change]]
+
+    def one(self, state: State, run_id: int, actor: str) -> Change:
+        """Change the run *run_id*.
+
+        :raises NotFound: there is no such run.
+        :raises StateConflict: its status does not allow it; the message says what to do.
+        """
+        with Bookkeeping(state.engine) as books:
+            operator = Operator(books)
+            changes = self.change(operator, [run_id], self._reason(actor))
+            if not changes:
+                raise self._refusal(run_id, operator.status_of(run_id))
+        announce_changes(state, self.done, changes, actor, self._reason(actor))
+        return changes[0]
+
+    def many(
+        self,
+        state: State,
+        which: RunFilter | Sequence[int],
+        actor: str,
+        progress: Progress | None = None,
+        most: int | None = None,
+    ) -> BulkResult:
+        """Change all runs of *which*, in batches; log how many, even if an error stops it.
+
+        :param progress: called after each batch with the number of its runs.
+        :param most: change at most this many.
+        :raises StateConflict: the filter's status does not allow it.
+        """
+        ids = self.ids(state, which) if isinstance(which, RunFilter) else which
+        some = ids[:most]
+        log_action(self.doing, _described(which, some), actor)
+        changed = asked = 0
+        try:
+            with Bookkeeping(state.engine) as books:
+                operator = Operator(books)
+                for start in range(0, len(some), BATCH):
+                    batch = some[start : start + BATCH]
+                    changes = self.change(operator, batch, self._reason(actor))
+                    announce_changes(state, self.done, changes, actor, self._reason(actor))
+                    changed += len(changes)
+                    asked += sum(change.status == "running" for change in changes)
+                    if progress is not None:
+                        progress(len(batch))
+        finally:
+            log_action(self.done, plural(changed, "run"), actor)
+        return BulkResult(changed, len(some) - changed, asked, len(ids) - len(some))
+
+    def ids(self, state: State, which: RunFilter) -> list[int]:
+        """Return the ids of the runs of *which* that can be changed.
+
+        :raises StateConflict: the filter's status does not allow it.
+        """
+        statuses = self._statuses(which)
+        allowed = [status for status in statuses if status in self.allowed]
+        if not allowed:
+            raise StateConflict(f"Each of these runs {self.refusals[statuses[0]]}")
+        with report.reading(state) as reader:
+            found = (
+                report.matching_ids(reader, replace(which, status=status)) for status in allowed
+            )
+            return [run_id for ids in found for run_id in ids]
+
+    def _statuses(self, which: RunFilter) -> Sequence[Status]:
+        if which.status is not None:
+            return (which.status,)
+        if which.stale:
+            return ("running",)
+        return ("queued", "failed") if which.overdue else self.default
+
+    def _reason(self, actor: str) -> str:
+        return f"{self.done} by {actor}"
+
+    def _refusal(self, run_id: int, status: Status | None) -> CronJobsError:
+        if status is None:
+            return no_run(run_id)
+        changed = f"is {status}: its status has just changed. Try again."
+        return StateConflict(f"Run {run_id} {self.refusals.get(status, changed)}")
+
+
+RETRY = Action(
+    name="retry",
+    doing="retrying",
+    done="retried",
+    allowed=RETRIABLE,
+    default=("dead",),
+    refusals={
+        "queued": "is queued already: the next tick runs it once it is due.",
+        "running": "is running. Cancel it first, or wait until it ends.",
+        "succeeded": "succeeded. To do its work again, enqueue a new run of its task.",
+        "skipped": "is a slot that was skipped. "
+        "To run its definition now: flask jobs admin run NAME",
+    },
+    change=lambda operator, ids, _: operator.retry(ids),
+)
+CANCEL = Action(
+    name="cancel",
+    doing="cancelling",
+    done="cancelled",
+    allowed=CANCELLABLE,
+    default=CANCELLABLE,
+    refusals={status: f"ended as {status}; there is nothing to cancel." for status in TERMINAL},
+    change=Operator.cancel,
+)
+
+
+def retry(state: State, run_id: int, actor: str = DEFAULT_ACTOR) -> Change:
+    """Queue a dead, cancelled or failed run again, due now, with at least one attempt left.
 
     :raises NotFound: there is no such run.
     :raises StateConflict: its status does not allow it; the message says what to do.
     """
-    with Bookkeeping(state.engine) as books:
-        operator = Operator(books)
-        changes = operator.retry([run_id])
-        if not changes:
-            raise _refusal(run_id, operator.status_of(run_id), _NO_RETRY)
-    announce_changes(state, "retried", changes, actor)
-    return changes[0]
+    return RETRY.one(state, run_id, actor)
 
 
-def cancel(state: State, run_id: int, actor: str = SOMEBODY) -> Change:
+def cancel(state: State, run_id: int, actor: str = DEFAULT_ACTOR) -> Change:
     """Cancel a run: at once if it waits; if it runs, its worker interrupts it within seconds.
 
-    :returns: the change; its status is ``running`` while the worker is still to follow.
+    :returns: the change; its status stays ``running`` until the worker has stopped the run.
     :raises NotFound: there is no such run.
     :raises StateConflict: it has ended already.
     """
-    with Bookkeeping(state.engine) as books:
-        operator = Operator(books)
-        why = _cancelled_by(actor)
-        changes = operator.cancel([run_id], why)
-        if not changes:
-            raise _refusal(run_id, operator.status_of(run_id), _NO_CANCEL)
-    announce_changes(state, "cancelled", changes, actor, why)
-    return changes[0]
+    return CANCEL.one(state, run_id, actor)
 
 
 def retry_many(
     state: State,
     which: RunFilter | Sequence[int],
-    actor: str = SOMEBODY,
+    actor: str = DEFAULT_ACTOR,
     progress: Progress | None = None,
     most: int | None = None,
 ) -> BulkResult:
-    """Retry all runs of *which*, in batches; a filter without a status means dead ones.
-
-    :param most: retry no more than so many.
-    """
-    ids = retriable_ids(state, which) if isinstance(which, RunFilter) else which
-    some = ids[:most]
-    log_action("retrying", _described(which, some), actor)
-    result = _in_batches(
-        state,
-        some,
-        lambda operator, batch: announce_changes(state, "retried", operator.retry(batch), actor),
-        progress,
-        lambda changed: log_action("retried", plural(changed, "run"), actor),
-    )
-    return replace(result, beyond=len(ids) - len(some))
+    """Retry all runs of *which*; a filter without a status means dead ones. See `Action.many`."""
+    return RETRY.many(state, which, actor, progress, most)
 
 
 def cancel_many(
     state: State,
     which: RunFilter | Sequence[int],
-    actor: str = SOMEBODY,
+    actor: str = DEFAULT_ACTOR,
     progress: Progress | None = None,
     most: int | None = None,
 ) -> BulkResult:
-    """Cancel all runs of *which*, in batches; a filter without a status means those not ended.
+    """Cancel all runs of *which*; a filter without a status means unfinished ones.
 
-    :param most: cancel no more than so many.
+    See `Action.many`.
     """
-    ids = cancellable_ids(state, which) if isinstance(which, RunFilter) else which
-    some, why = ids[:most], _cancelled_by(actor)
-
-    def change(operator: Operator, batch: Sequence[int]) -> Sequence[Change]:
-        return announce_changes(state, "cancelled", operator.cancel(batch, why), actor, why)
-
-    log_action("cancelling", _described(which, some), actor)
-    result = _in_batches(
-        state,
-        some,
-        change,
-        progress,
-        lambda changed: log_action("cancelled", plural(changed, "run"), actor),
-    )
-    return replace(result, beyond=len(ids) - len(some))
-
-
-def retriable_ids(state: State, which: RunFilter) -> list[int]:
-    """The ids that `retry_many` would take; without a status, those of dead runs.
-
-    :raises StateConflict: the filter's status is one that cannot be retried.
-    """
-    return _ids(state, which, ("dead",), _NO_RETRY)
-
-
-def cancellable_ids(state: State, which: RunFilter) -> list[int]:
-    """The ids that `cancel_many` would take; without a status, those of runs not ended.
-
-    :raises StateConflict: the filter's status is one that cannot be cancelled.
-    """
-    return _ids(state, which, ("queued", "failed", "running"), _NO_CANCEL)
-
-
-def count(state: State, which: RunFilter) -> Count:
-    """How many runs *which* describes, up to a cap."""
-    return report.count(state, which)
+    return CANCEL.many(state, which, actor, progress, most)
 
 
 def no_run(run_id: int) -> NotFound:
-    """The error that there is no such run."""
+    """Return the error that there is no run *run_id*."""
     return NotFound(
-        f"There is no run {run_id}; it may have been pruned. To see which there are: "
-        "flask jobs admin list"
+        f"There is no run {run_id}; it may have been pruned. To list runs: flask jobs admin list"
     )
 
 
-def _refusal(run_id: int, status: Status | None, why: Mapping[Status, str]) -> CronJobsError:
-    if status is None:
-        return no_run(run_id)
-    changed = f"is {status}: that changed in the same moment. Try again."
-    return StateConflict(f"Run {run_id} {why.get(status, changed)}")
-
-
-def _cancelled_by(actor: str) -> str:
-    return f"cancelled by {actor}"
-
-
-def _ids(
-    state: State, which: RunFilter, default: Sequence[Status], refused: Mapping[Status, str]
-) -> list[int]:
-    statuses = _statuses(which, default)
-    allowed = [status for status in statuses if status not in refused]
-    if not allowed:
-        raise StateConflict(f"Each run like that {refused[statuses[0]]}")
-    with report.reading(state) as reader:
-        found = (report.matching_ids(reader, replace(which, status=status)) for status in allowed)
-        return [run_id for ids in found for run_id in ids]
-
-
-def _statuses(which: RunFilter, default: Sequence[Status]) -> Sequence[Status]:
-    if which.status is not None:
-        return (which.status,)
-    if which.stale:
-        return ("running",)
-    return ("queued", "failed") if which.overdue else default
-
-
 def _described(which: RunFilter | Sequence[int], ids: Sequence[int]) -> str:
-    """*ids* in a few words: how many, and by which filter they were found."""
+    """Describe *ids*: how many they are, and which filter found them."""
     if not isinstance(which, RunFilter):
         return plural(len(ids), "run")
     given = ((field.name, getattr(which, field.name)) for field in fields(which))
     by = ", ".join(f"{name}={value!r}" for name, value in given if value not in (None, False))
     return f"{plural(len(ids), 'run')} of {by or 'all'}"
-
-
-def _in_batches(
-    state: State,
-    ids: Sequence[int],
-    change: Callable[[Operator, Sequence[int]], Sequence[Change]],
-    progress: Progress | None,
-    ended: Callable[[int], None],
-) -> BulkResult:
-    """Change *ids*; *ended* is told how many were, also if something stops it midway."""
-    changed = asked = 0
-    try:
-        with Bookkeeping(state.engine) as books:
-            operator = Operator(books)
-            for start in range(0, len(ids), BATCH):
-                some = ids[start : start + BATCH]
-                changes = change(operator, some)
-                changed += len(changes)
-                asked += sum(each.status == "running" for each in changes)
-                if progress is not None:
-                    progress(len(some))
-    finally:
-        ended(changed)
-    return BulkResult(changed, len(ids) - changed, asked)

@@ -1,60 +1,41 @@
 """Every read for people: what the pages and ``flask jobs admin`` show.
 
-Each function takes an app's `State`, or a `Reader`: ``with reading(state) as reader:`` lets all
-reports of a page share one connection and one now. Nothing here writes.
+Each function takes an app's `State`, or a `Reader` that several reports share: then they use one
+connection and see one now. Nothing here writes.
 """
 
 from __future__ import annotations
 
-from .activity import Bucket, TickView, activity, ticks
+from .activity import Bucket, activity, ticks
 from .counts import Count
-from .definitions import (
-    Cell,
-    DefinitionPage,
-    DefinitionView,
-    definition,
-    definition_names,
-    definitions,
-    next_slots,
-)
-from .effects import EffectView, doubts, effects
-from .health import Figures, HealthWord, Verdict, figures, verdict, vital_signs
-from .overview import DeadGroup, Orphan, Overview, dead_groups, orphans, overview
-from .reader import Reader, Source, reading
+from .definitions import Cell, DefinitionView, definition_names, definitions, next_slots
+from .effects import doubts, effects
+from .health import Figures, Verdict, verdict, verdict_and_figures
+from .overview import Overview, dead_groups, orphans, overview
+from .reader import reading
 from .redact import redacted
 from .run_detail import Attempt, RunView, run
-from .run_list import RunFilter, RunPage, RunRow, count, matching_ids, runs
+from .run_list import RunFilter, RunPage, RunRow, matching_ids, runs
 
 __all__ = [
     "Attempt",
     "Bucket",
     "Cell",
     "Count",
-    "DeadGroup",
-    "DefinitionPage",
     "DefinitionView",
-    "EffectView",
     "Figures",
-    "HealthWord",
-    "Orphan",
     "Overview",
-    "Reader",
     "RunFilter",
     "RunPage",
     "RunRow",
     "RunView",
-    "Source",
-    "TickView",
     "Verdict",
     "activity",
-    "count",
     "dead_groups",
-    "definition",
     "definition_names",
     "definitions",
     "doubts",
     "effects",
-    "figures",
     "matching_ids",
     "next_slots",
     "orphans",
@@ -65,5 +46,5 @@ __all__ = [
     "runs",
     "ticks",
     "verdict",
-    "vital_signs",
+    "verdict_and_figures",
 ]

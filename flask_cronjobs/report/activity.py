@@ -1,4 +1,4 @@
-"""What needs a person, and what happened lately: groups, orphans, effects, ticks, the last day."""
+"""The latest ticks, and what the ticks of the last day did."""
 
 from __future__ import annotations
 
@@ -6,15 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Integer,
-    Row,
-    cast,
-    func,
-    literal,
-    select,
-)
+from sqlalchemy import ColumnElement, Integer, Row, cast, func, literal, select
 
 from .reader import TICKS, Reader, Source, reading
 
@@ -23,7 +15,7 @@ from .reader import TICKS, Reader, Source, reading
 class Bucket:
     """What the ticks that started in one hour did.
 
-    :ivar start: the hour's beginning, in UTC.
+    :ivar start: when the hour began, in UTC.
     """
 
     start: datetime
@@ -37,7 +29,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class TickView:
-    """One tick: who, when, what it did."""
+    """One tick: where and when it ran, and what it did."""
 
     id: int
     worker: str
@@ -60,12 +52,13 @@ class TickView:
 
 
 _HOURS = 24
+_SUMMED = ("succeeded", "failed", "dead", "cancelled", "skipped")
 
 
 def activity(source: Source) -> tuple[Bucket, ...]:
-    """What the ticks of the last 24 hours did, by the hour in which each began, oldest first.
+    """Return what the ticks of the last 24 hours did, by the hour they began in, oldest first.
 
-    Summed from the ticks' own counts, so it costs the same however many runs there are.
+    Sums the counts that ticks record, so the cost does not depend on the number of runs.
     """
     with reading(source) as reader:
         last = reader.now.astimezone(timezone.utc).replace(minute=0, second=0, microsecond=0)
@@ -74,11 +67,7 @@ def activity(source: Source) -> tuple[Bucket, ...]:
         rows = reader.rows(
             select(
                 hour.label("hour"),
-                func.sum(TICKS.c.succeeded).label("succeeded"),
-                func.sum(TICKS.c.failed).label("failed"),
-                func.sum(TICKS.c.dead).label("dead"),
-                func.sum(TICKS.c.cancelled).label("cancelled"),
-                func.sum(TICKS.c.skipped).label("skipped"),
+                *(func.sum(TICKS.c[name]).label(name) for name in _SUMMED),
                 func.count().label("ticks"),
             )
             .where(TICKS.c.started_at >= first)
@@ -99,19 +88,11 @@ def _epoch_hour(reader: Reader) -> ColumnElement[int]:
 def _bucket(start: datetime, row: Row[Any] | None) -> Bucket:
     if row is None:
         return Bucket(start)
-    return Bucket(
-        start=start,
-        succeeded=int(row.succeeded),
-        failed=int(row.failed),
-        dead=int(row.dead),
-        cancelled=int(row.cancelled),
-        skipped=int(row.skipped),
-        ticks=int(row.ticks),
-    )
+    return Bucket(start, **{name: int(getattr(row, name)) for name in (*_SUMMED, "ticks")})
 
 
 def ticks(source: Source, limit: int = 20) -> tuple[TickView, ...]:
-    """The latest ticks, newest first."""
+    """Return the latest ticks, newest first."""
     names = tuple(TickView.__dataclass_fields__)
     statement = (
         select(*(TICKS.c[name] for name in names))

@@ -1,4 +1,4 @@
-"""Counts up to a cap: what a page shows must not take time in proportion to the table."""
+"""Count rows up to a cap, so that a page takes no longer as the tables grow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import ScalarSelect, func, select
 from .humanize import plural
 from .reader import Query
 
-#: Counts go no further than this.
+#: Counting stops here.
 CAP = 1000
 
 
@@ -17,7 +17,7 @@ CAP = 1000
 class Count:
     """A number of rows, counted up to a cap.
 
-    :ivar capped: there are more; as text it reads ``1,000+``.
+    :ivar capped: whether there are more; then its text is ``1,000+``.
     """
 
     value: int
@@ -27,7 +27,7 @@ class Count:
         return f"{self.value:,}{'+' if self.capped else ''}"
 
     def of(self, noun: str) -> str:
-        """``1 run``, ``2 runs``, ``1,000+ runs``."""
+        """Return ``1 run``, ``2 runs``, ``1,000+ runs``."""
         return f"{self} {noun}s" if self.capped else plural(self.value, noun)
 
     def __bool__(self) -> bool:
@@ -35,11 +35,11 @@ class Count:
 
 
 def count_of(value: int) -> Count:
-    """A number that was counted up to one beyond `CAP`."""
+    """Return the count for *value*, which was counted up to `CAP` plus one."""
     return Count(min(value, CAP), value > CAP)
 
 
 def capped(statement: Query) -> ScalarSelect[int]:
-    """How many rows *statement* has, as a subquery that stops one beyond `CAP`."""
+    """Return a subquery that counts the rows of *statement*, up to `CAP` plus one."""
     some = statement.limit(CAP + 1).subquery()
     return select(func.count()).select_from(some).scalar_subquery()

@@ -1,4 +1,4 @@
-"""Definitions: what is scheduled, and how it has been doing."""
+"""Definitions, with their last outcomes and next slots."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One of the last outcomes of a definition.
+    """One of the last runs of a definition.
 
-    :ivar seconds: how long its last attempt took, where it ran and ended.
+    :ivar seconds: how long its last attempt took, if it ran to an end.
     """
 
     run_id: int
@@ -35,15 +35,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionView:
-    """A definition, and how its runs have been doing.
+    """A definition with its last runs.
 
     :ivar origin: ``code`` or ``database``.
     :ivar cells: its last ten runs, oldest first.
-    :ivar last_seconds: how long the newest of them that ran to an end took.
+    :ivar last_seconds: the duration of the newest of them that ran to an end.
     :ivar next_slots: the next three slots, in the definition's zone; none while it is paused.
     :ivar broken: why its schedule cannot be read, if it cannot.
-    :ivar orphaned: this app declares no task by its ``task`` name.
-    :ivar undeclared: it came from code, and this app's code does not declare it any more.
+    :ivar orphaned: whether this app's code does not declare its task.
+    :ivar undeclared: whether it came from code that no longer declares it.
     """
 
     id: int
@@ -68,22 +68,22 @@ class DefinitionView:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionPage:
-    """Some definitions in the order of their names, and where to go on (``after``), if there."""
+    """One page of definitions by name; `after` is the next page's cursor, None on the last."""
 
     rows: tuple[DefinitionView, ...]
     after: str | None
 
 
-#: How many outcomes of each definition are shown.
+#: How many runs of each definition are shown.
 CELLS = 10
-#: How many of its next slots.
+#: How many of its next slots are shown.
 NEXT = 3
-# Beyond it no slot is looked for: February 29 can be eight years off, and on a Monday forty.
+# How far ahead to search for a slot: the next February 29 can be 8 years away, on a Monday 40.
 _HORIZON = timedelta(days=366 * 41)
 _LONGEST_PAGE = 200
 _NAMES = 5_000
-# Slots stay the next ones until the first of them has come; looking for them is half of what a page
-# of definitions costs.
+# The next slots stay the same until the first one passes. They are cached, since finding them takes
+# half the time of a page of definitions.
 _known: dict[tuple[str, str, int], tuple[datetime, tuple[datetime, ...]]] = {}
 _MOST_KNOWN = 1_000
 _OWN = (
@@ -96,10 +96,10 @@ _OF_A_RUN = (
 
 
 def definitions(source: Source, after: str | None = None, limit: int = 50) -> DefinitionPage:
-    """Definitions in the order of their names, with their last ten runs and next three slots.
+    """Return definitions by name, with their last ten runs and next three slots.
 
-    :param after: only names later than this: the ``after`` of the page before.
-    :param limit: at most this many, and no more than 200.
+    :param after: only names after this one: the ``after`` of the page before.
+    :param limit: how many definitions; at most 200.
     """
     limit = max(1, min(limit, _LONGEST_PAGE))
     with reading(source) as reader:
@@ -111,22 +111,15 @@ def definitions(source: Source, after: str | None = None, limit: int = 50) -> De
     return DefinitionPage(views, rows[limit - 1].name if len(rows) > limit else None)
 
 
-def definition(source: Source, name: str) -> DefinitionView | None:
-    """The definition called *name*, if there is one."""
-    with reading(source) as reader:
-        views = _views(reader, reader.rows(_whole(reader).where(DEFINITIONS.c.name == name)))
-    return views[0] if views else None
-
-
 def definition_names(source: Source) -> list[str]:
-    """The names of all definitions, up to 5,000: to suggest one for a typo."""
+    """Return the names of all definitions, up to 5,000, to suggest one for a typo."""
     with reading(source) as reader:
         statement = select(DEFINITIONS.c.name).order_by(DEFINITIONS.c.name).limit(_NAMES)
         return [row.name for row in reader.rows(statement)]
 
 
 def next_slots(cron: str, zone: str, now: datetime, number: int = NEXT) -> tuple[datetime, ...]:
-    """The next slots after *now*, as the zone's own clock shows them.
+    """Return the next slots after *now*, in the schedule's zone.
 
     :raises ScheduleError: the schedule or its zone cannot be read.
     """
@@ -169,9 +162,9 @@ def _view(reader: Reader, row: Row[Any], cells: tuple[Cell, ...]) -> DefinitionV
 
 def _slots(row: Row[Any], now: datetime) -> tuple[tuple[datetime, ...], str | None]:
     if row.next_run_at == UNREADABLE:
-        return (), "Its next_run_at is no time."
+        return (), "Its next_run_at is not a time."
     if not isinstance(row.payload, dict):
-        return (), "Its payload is no JSON object."
+        return (), "Its payload is not a JSON object."
     try:
         return next_slots(row.schedule, row.timezone, now), None
     except ScheduleError as error:
@@ -179,7 +172,7 @@ def _slots(row: Row[Any], now: datetime) -> tuple[tuple[datetime, ...], str | No
 
 
 def _cells(reader: Reader, ids: Sequence[int]) -> dict[int, list[Cell]]:
-    """The last runs of each definition, oldest first."""
+    """Return the last runs of each definition, oldest first."""
     cells: dict[int, list[Cell]] = defaultdict(list)
     if not ids:
         return cells
@@ -205,7 +198,7 @@ def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
             .where(some)
             .order_by(found.c.definition_id, found.c.scheduled_for.desc())
         )
-    # SQLite has no LATERAL, but looks rows up by the ids of a correlated subquery.
+    # SQLite has no LATERAL, but a correlated subquery of ids uses the index too.
     own = last.with_only_columns(latest.c.id).correlate(DEFINITIONS)
     return (
         select(*(RUNS.c[name] for name in _OF_A_RUN))

@@ -1,4 +1,4 @@
-"""What a tick would find due now."""
+"""What is due now: what ``tick --dry-run`` prints."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from sqlalchemy import ColumnElement, and_, func, or_, select, text
 from ..models.tables import FREE, KEYED, RUNNING, SCHEDULED
 from .reader import DEFINITIONS, RUNS, Reader, Source, reading
 
-#: How many rows of a kind are looked through.
+#: How many rows of each kind are read at most.
 MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What is due: definitions by name with their watermark, runs by task and queue, and how many
-    leases ran out."""
+    """What is due now.
+
+    :ivar definitions: names, each with the slot that is due.
+    :ivar runs: tasks and queues, each with the number of runs.
+    :ivar expired: how many leases ran out.
+    """
 
     definitions: tuple[tuple[str, datetime], ...]
     runs: tuple[tuple[str, str, int], ...]
@@ -25,7 +29,7 @@ class Due:
 
 
 def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
-    """What a tick would find due now, in these queues or all; at most `MOST` of each kind."""
+    """Return what is due now, in *queues* or in all; at most `MOST` of each kind."""
     with reading(source) as reader:
         definitions = reader.rows(
             select(DEFINITIONS.c.name, DEFINITIONS.c.next_run_at)
@@ -58,7 +62,7 @@ def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
 
 
 def next_due(source: Source) -> datetime | None:
-    """When the next slot or waiting run is due; None if there is none."""
+    """Return when the next slot or waiting run is due; None if there is none."""
     with reading(source) as reader:
         slots = select(func.min(DEFINITIONS.c.next_run_at)).where(text(SCHEDULED), _ours(reader))
         runs = [select(func.min(RUNS.c.run_at)).where(text(part)) for part in (FREE, KEYED)]
@@ -67,7 +71,7 @@ def next_due(source: Source) -> datetime | None:
 
 
 def _ours(reader: Reader) -> ColumnElement[bool]:
-    """The condition that a definition is this app's business, as `Definitions.read` has it."""
+    """Return the condition that this app enqueues a definition's slots, as `Definitions.read`."""
     registry = reader.state.registry
     declared = DEFINITIONS.c.name.in_(list(registry.declarations))
     known = DEFINITIONS.c.job_type.in_(list(registry.tasks))

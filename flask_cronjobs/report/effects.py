@@ -1,4 +1,4 @@
-"""The marks of `once`, and those in doubt."""
+"""The effects of `once`, and those in doubt."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .reader import EFFECTS, Source, reading
 
 @dataclass(frozen=True, slots=True)
 class EffectView:
-    """The mark of one effect.
+    """One effect.
 
-    :ivar state: ``begun``, ``done`` or ``in_doubt``; the last also if it was begun and its owner is
-        gone.
+    :ivar state: ``begun``, ``done`` or ``in_doubt``. It is also in doubt if it was begun and
+        its owner no longer holds it.
     """
 
     id: int
@@ -33,10 +33,10 @@ class EffectView:
 def effects(
     source: Source, *, open_only: bool = False, before: int | None = None, limit: int = 50
 ) -> tuple[EffectView, ...]:
-    """Effects, newest first.
+    """Return effects, newest first.
 
-    :param open_only: leave out what is done: so what is being done, or in doubt.
-    :param before: only those with a smaller id, for paging.
+    :param open_only: leave out those that are done.
+    :param before: only smaller ids, for paging.
     """
     with reading(source) as reader:
         statement = select(EFFECTS, doubtful(reader.now).label("doubtful"))
@@ -60,7 +60,7 @@ def effects(
 
 
 def doubts(source: Source) -> Count:
-    """How many effects are in doubt, up to a cap."""
+    """Return how many effects are in doubt, up to a cap."""
     with reading(source) as reader:
         found = select(EFFECTS.c.id).where(text(OPEN_EFFECT), doubtful(reader.now))
         return count_of(reader.rows(select(capped(found)))[0][0])

@@ -1,4 +1,4 @@
-"""Is all well? The verdict and the four figures."""
+"""The health of the jobs: the verdict and the figures of the overview."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from sqlalchemy import ColumnElement, func, literal, select, text, union_all
 from ..config import Settings
 from ..models.tables import DEAD, FREE, KEYED, RUNNING
 from .counts import Count, capped, count_of
-from .humanize import ago, duration
+from .humanize import ago, duration, seconds_since
 from .reader import RUNS, TICKS, Query, Reader, Source, reading
 
-#: ``ok``; ``never``: no tick has ever been seen; ``late``: the last one is too long ago;
-#: ``overdue``: ticks come, but runnable work is older than it should be.
-HealthWord: TypeAlias = Literal["ok", "never", "late", "overdue"]
+#: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
+#: ``overdue``: ticks come, but runnable work has waited too long.
+HealthStatus: TypeAlias = Literal["ok", "never", "late", "overdue"]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether all is well, in one word and one sentence.
+    """Whether ticks come and work is claimed in time.
 
-    :ivar word: the health word.
+    :ivar word: the health status.
     :ivar sentence: the same for people, such as "Last tick 12 s ago from web-1".
+    :ivar now: the database's now.
     :ivar last_tick_at: when a tick was last seen alive.
     :ivar age: seconds since then.
-    :ivar oldest: seconds for which the oldest runnable run has been due.
-    :ivar now: the database's now, when this was read.
+    :ivar oldest: for how many seconds the oldest runnable run has been due.
     """
 
-    word: HealthWord
+    word: HealthStatus
     sentence: str
     now: datetime
     last_tick_at: datetime | None = None
@@ -42,7 +42,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the word is ``ok``."""
+        """Whether the status is ``ok``."""
         return self.word == "ok"
 
 
@@ -50,9 +50,9 @@ class Verdict:
 class Figures:
     """The four figures of the overview.
 
-    :ivar overdue: runnable runs that have been due for longer than ``CRONJOBS_HEALTH_OVERDUE``,
-        without those that wait for a full concurrency key.
-    :ivar oldest: seconds for which the oldest runnable run has been due; None if none is.
+    :ivar overdue: runnable runs due for longer than ``CRONJOBS_HEALTH_OVERDUE``, without those that
+        wait for a concurrency key.
+    :ivar oldest: for how many seconds the oldest runnable run has been due; None if none is.
     :ivar stale: running runs whose lease ran out.
     :ivar dead: runs that ended dead in the last 24 hours.
     """
@@ -64,34 +64,28 @@ class Figures:
     dead: Count
 
 
-#: Among how many of the latest ticks the one that was seen last is looked for.
+#: How many of the latest ticks are searched for the one that was seen alive last.
 _RECENT_TICKS = 100
 
 
 def verdict(source: Source) -> Verdict:
-    """Whether ticks come and runnable work is taken up in time."""
+    """Return whether ticks come and runnable work is claimed in time."""
     with reading(source) as reader:
         return _verdict(reader, _oldest_due(reader))
 
 
-def figures(source: Source) -> Figures:
-    """Overdue, oldest runnable, running and stale, dead in 24 hours."""
-    with reading(source) as reader:
-        return _figures(reader, _oldest_due(reader))
-
-
-def vital_signs(source: Source) -> tuple[Verdict, Figures]:
-    """`verdict` and `figures` at once, for fewer statements."""
+def verdict_and_figures(source: Source) -> tuple[Verdict, Figures]:
+    """Return the verdict and the figures, in fewer statements than apart."""
     with reading(source) as reader:
         oldest = _oldest_due(reader)
         return _verdict(reader, oldest), _figures(reader, oldest)
 
 
 def waiting(before: datetime) -> tuple[Query, Query]:
-    """The ids of runnable runs that were due *before*: without a concurrency key, and with one.
+    """Return statements for runnable runs due *before*: without a concurrency key, and with one.
 
-    Two statements, since each has its own partial index. Runs whose key is full are left out: they
-    wait for their own kind, not for a tick.
+    These are two statements, since each has its own partial index. Runs whose key is at its limit
+    are left out, since no tick can run them.
     """
     free = select(RUNS.c.id, RUNS.c.run_at).where(text(FREE), RUNS.c.run_at <= before)
     return free, _keyed(before)
@@ -104,7 +98,7 @@ def _keyed(before: datetime) -> Query:
         .group_by(RUNS.c.concurrency_key)
         .cte("taken")
     )
-    # The index's condition must stand unqualified: so the join is a subquery.
+    # The condition of the partial index must name no table, so this is a subquery, not a join.
     taken = select(full.c.taken).where(full.c.key == RUNS.c.concurrency_key).scalar_subquery()
     return select(RUNS.c.id, RUNS.c.run_at).where(
         text(KEYED),
@@ -123,13 +117,13 @@ def _verdict(reader: Reader, oldest: datetime | None) -> Verdict:
     rows = reader.rows(select(recent).order_by(recent.c.seen_at.desc()).limit(1))
     due_for = _age(reader.now, oldest)
     if not rows:
-        return Verdict("never", "No tick has ever been seen", reader.now, oldest=due_for)
+        return Verdict("never", "No tick has run yet", reader.now, oldest=due_for)
     tick = rows[0]
     age = _age(reader.now, tick.seen_at) or 0.0
-    word = _word(age, due_for, reader.state.settings)
+    status = _status(age, due_for, reader.state.settings)
     return Verdict(
-        word=word,
-        sentence=_sentence(word, age, tick.host, due_for),
+        word=status,
+        sentence=_sentence(status, age, tick.host, due_for),
         now=reader.now,
         last_tick_at=tick.seen_at,
         age=age,
@@ -140,10 +134,10 @@ def _verdict(reader: Reader, oldest: datetime | None) -> Verdict:
 
 
 def _age(now: datetime, moment: datetime | None) -> float | None:
-    return None if moment is None else max(0.0, (now - moment).total_seconds())
+    return None if moment is None else max(0.0, seconds_since(moment, now))
 
 
-def _word(age: float, oldest: float | None, settings: Settings) -> HealthWord:
+def _status(age: float, oldest: float | None, settings: Settings) -> HealthStatus:
     if age > settings.health_tick_age:
         return "late"
     if oldest is not None and oldest > settings.health_overdue:
@@ -151,11 +145,11 @@ def _word(age: float, oldest: float | None, settings: Settings) -> HealthWord:
     return "ok"
 
 
-def _sentence(word: HealthWord, age: float, host: str, oldest: float | None) -> str:
-    tick = f"Last tick {ago(age) if age >= 1 else 'just now'} from {host}"
-    if word == "late":
+def _sentence(status: HealthStatus, age: float, host: str, oldest: float | None) -> str:
+    tick = f"Last tick {ago(age)} from {host}"
+    if status == "late":
         return f"{tick}: ticks have stopped"
-    if word == "overdue" and oldest is not None:
+    if status == "overdue" and oldest is not None:
         return f"{tick}, but work has been waiting for {duration(oldest)}"
     return tick
 

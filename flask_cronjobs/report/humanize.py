@@ -1,12 +1,14 @@
-"""Durations and counts for people. Pure."""
+"""Durations, times and counts as text for people. Pure."""
 
 from __future__ import annotations
+
+from datetime import datetime, timezone
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def duration(seconds: float) -> str:
-    """*seconds* in at most two units: ``40 ms``, ``3.2 s``, ``3 min 20 s``, ``2 d 4 h``."""
+    """Return *seconds* in at most two units: ``40 ms``, ``3.2 s``, ``3 min 20 s``, ``2 d 4 h``."""
     seconds = abs(seconds)
     if seconds < 0.9995:
         return f"{round(seconds * 1000)} ms"
@@ -30,20 +32,44 @@ def _in_units(seconds: float) -> str:
     return f"{rest} s"
 
 
+def roughly(seconds: float) -> str:
+    """Return *seconds* roughly: ``14 s``, ``22 min``, ``3 h 12 min``, ``13 h``, ``12 d``."""
+    whole = int(abs(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min"
+    if whole < 36000:
+        return duration(whole)
+    return f"{whole // 3600} h" if whole < 86400 else f"{whole // 86400} d"
+
+
 def ago(seconds: float) -> str:
-    """*seconds* as a distance from now: ``12 s ago``, ``in 3 min``, ``now``."""
-    if abs(seconds) < 1:
-        return "now"
-    return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(seconds)}"
+    """Return *seconds* as a distance from now: ``12 s ago``, ``in 3 min``, ``just now``."""
+    return _distance(seconds, "just now", "ago")
 
 
 def late(seconds: float) -> str:
-    """*seconds* after the due time: ``3 min late``, or ``in 3 min`` before it."""
+    """Return *seconds* after the due time: ``3 min late``, ``in 3 min``, ``due now``."""
+    return _distance(seconds, "due now", "late")
+
+
+def _distance(seconds: float, now: str, past: str) -> str:
     if abs(seconds) < 1:
-        return "due now"
-    return f"{duration(seconds)} late" if seconds > 0 else f"in {duration(seconds)}"
+        return now
+    return f"{roughly(seconds)} {past}" if seconds > 0 else f"in {roughly(seconds)}"
+
+
+def seconds_since(moment: datetime, now: datetime) -> float:
+    """Return how long ago *moment* was, in seconds; negative if it is still to come."""
+    return (now - moment).total_seconds()
+
+
+def utc(moment: datetime) -> str:
+    """Return *moment* in full: ``2026-11-20 06:00:00 UTC``."""
+    return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 run``, ``2 runs``, ``1,000 runs``."""
+    """Return ``1 run``, ``2 runs``, ``1,000 runs``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

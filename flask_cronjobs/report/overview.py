@@ -1,4 +1,4 @@
-"""The first page: everything at a glance, over one connection."""
+"""The overview, read over one connection."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .activity import Bucket, activity
 from .counts import Count
 from .definitions import DefinitionPage, definitions
 from .effects import doubts
-from .health import Figures, Verdict, vital_signs
+from .health import Figures, Verdict, verdict_and_figures
 from .reader import RUNS, Source, reading
 
-#: How many dead runs, the newest, `dead_groups` looks through.
+#: How many dead runs, newest first, `dead_groups` reads.
 DEAD_LOOKED_AT = 10_000
-#: How many waiting runs `orphans` looks through, those that are claimed first.
+#: How many waiting runs `orphans` reads.
 WAITING_LOOKED_AT = 100_000
 _GROUPS = 50
 _NAMES = 10_000
@@ -27,7 +27,7 @@ _NAMES = 10_000
 class DeadGroup:
     """Dead runs of one task that ended with one type of error.
 
-    :ivar count: capped, since no more than the newest dead runs are looked through.
+    :ivar count: capped, since only the newest dead runs are read.
     :ivar newest: when the latest of them ended.
     :ivar sample_id: the id of the latest.
     """
@@ -41,7 +41,7 @@ class DeadGroup:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A task name in waiting runs that this app's code does not declare."""
+    """A task of waiting runs that this app's code does not declare."""
 
     task: str
     count: Count
@@ -50,7 +50,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All that the first page says, read over one connection."""
+    """What the first page shows."""
 
     verdict: Verdict
     figures: Figures
@@ -62,12 +62,12 @@ class Overview:
 
 
 def overview(source: Source, after: str | None = None) -> Overview:
-    """Verdict, figures, definitions, dead groups, orphans, the last day, and effects in doubt.
+    """Return what the first page shows.
 
-    :param after: show the definitions whose names are later than this.
+    :param after: only definitions with names after this one.
     """
     with reading(source) as reader:
-        verdict, figures = vital_signs(reader)
+        verdict, figures = verdict_and_figures(reader)
         return Overview(
             verdict=verdict,
             figures=figures,
@@ -80,7 +80,7 @@ def overview(source: Source, after: str | None = None) -> Overview:
 
 
 def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
-    """Dead runs by task and type of error, the group with the newest first; at most 50 groups."""
+    """Return dead runs by task and type of error, newest group first; at most 50 groups."""
     with reading(source) as reader:
         newest = (
             select(RUNS.c.id, RUNS.c.job_type, RUNS.c.error_type, RUNS.c.finished_at)
@@ -109,7 +109,7 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
 
 
 def orphans(source: Source) -> tuple[Orphan, ...]:
-    """Task names in waiting runs that this app's code does not declare; at most 50."""
+    """Return the tasks of waiting runs that this app's code does not declare; at most 50."""
     arms = [
         select(RUNS.c.job_type, RUNS.c.run_at).where(text(part)).limit(WAITING_LOOKED_AT)
         for part in (FREE, KEYED)
@@ -123,7 +123,7 @@ def orphans(source: Source) -> tuple[Orphan, ...]:
         .limit(_NAMES)
     )
     with reading(source) as reader:
-        # The declared ones go here, not there: a long NOT IN would be compared with each row.
+        # Filtered here, not in SQL: a long NOT IN would be compared with each row.
         known = reader.state.registry.tasks
         rows = [row for row in reader.rows(statement) if row.job_type not in known]
     return tuple(

@@ -1,11 +1,12 @@
-"""One short-lived connection for the reads of a page, and the database's now."""
+"""One connection for all reads of a page or command, and the database's now."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any, TypeAlias, cast
 
 from sqlalchemy import JSON, Connection, Executable, Row, Table, case, func, select, type_coerce
@@ -24,63 +25,51 @@ FAILURES: Table = Base.metadata.tables["job_failures"]
 EFFECTS: Table = Base.metadata.tables["job_effects"]
 TICKS: Table = Base.metadata.tables["job_ticks"]
 
-#: A SELECT. SQLAlchemy 2.0 and 2.1 type its columns in different ways, which no one text fits.
+#: A SELECT. SQLAlchemy 2.0 and 2.1 type its columns differently; no annotation fits both.
 Query: TypeAlias = Any
 
 
 @dataclass
 class Reader:
-    """An open connection that only reads, for one page or one command.
-
-    :ivar statements: how many statements it has sent.
-    """
+    """An open connection that only reads, for one page or one command."""
 
     state: State
     connection: Connection
-    statements: int = 0
-    _now: list[datetime] = field(default_factory=list["datetime"])
 
-    @property
+    @cached_property
     def now(self) -> datetime:
-        """The database's now, read once: all that a page shows is of one moment."""
-        if not self._now:
-            self._now.append(cast("datetime", self.value(select(database_now()))))
-        return self._now[0]
+        """The database's now, read once, so that a page shows one moment."""
+        return cast("datetime", self.value(select(database_now())))
 
     @property
     def sqlite(self) -> bool:
-        """Whether the database is SQLite."""
+        """Return whether the database is SQLite."""
         return self.connection.dialect.name == "sqlite"
 
     def value(self, statement: Executable) -> object:
-        """The one value of a statement with one row and one column."""
+        """Return the value of a statement with one row and one column."""
         return self.rows(statement)[0][0]
 
-    def rows(
-        self, statement: Executable, parameters: Mapping[str, Any] | None = None
-    ) -> Sequence[Row[Any]]:
-        """All rows of one statement."""
-        self.statements += 1
-        return self.connection.execute(statement, parameters or {}).all()
+    def rows(self, statement: Executable) -> Sequence[Row[Any]]:
+        """Return all rows of *statement*."""
+        return self.connection.execute(statement).all()
 
 
 def readable(reader: Reader, column: Any) -> Any:
-    """*column*; on SQLite, which takes any text for JSON, one that is none as a JSON string."""
+    """Return *column*; on SQLite, a text that is not JSON becomes a JSON string."""
     if not (reader.sqlite and isinstance(column.type, JSON)):
         return column
     shown = case((func.json_valid(column) == 1, column), else_=func.json_quote(column))
     return type_coerce(shown, JSONType).label(column.name)
 
 
-#: Every report takes an app's state, or a `Reader` that several reports share.
+#: What a report reads from: an app's state, or a `Reader` that several reports share.
 Source: TypeAlias = State | Reader
 
 
 @contextmanager
 def reading(source: Source) -> Generator[Reader, None, None]:
-    """A `Reader` over a connection of the app's pool, apart from ``db.session``.
-
-    Given a `Reader`, that one: so one connection serves all reports of a page.
+    """Open a `Reader` on a connection apart from ``db.session``; given a `Reader`, yield it.
 
     :raises TablesMissing: the job tables do not exist.
     :raises DatabaseTrouble: the database cannot be read.

@@ -1,4 +1,4 @@
-"""Payloads and results made fit to be shown. Pure."""
+"""Hide secrets in payloads and results. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from ..text import strip_credentials
 from ..types import JSON
 
 HIDDEN = "***"
-#: How deep a value is shown; what lies deeper reads "…".
+#: How many levels of a value are shown; deeper ones are "…".
 DEPTH = 32
 _BETWEEN_WORDS = str.maketrans("", "", "-_ ")
 
 
 def redacted(value: JSON, names: Sequence[str]) -> JSON:
-    """*value* with what stands under a key that contains one of *names* replaced by ``***``.
+    """Return *value* with ``***`` under each key that contains one of *names*.
 
-    So is the ``value`` beside such a name in ``{"name": "password", "value": …}``, and what looks
-    like a credential within a text.
+    Also hides the ``value`` of ``{"name": "password", "value": …}``, and what looks like a
+    credential in a text.
 
     :param names: parts of keys; case, ``-``, ``_`` and spaces do not matter.
     """

@@ -16,14 +16,19 @@ from .run_list import RunRow, run_row, with_definition
 
 #: How many attempts of a run are shown.
 ATTEMPTS = 50
+_COPIED = (
+    "last_error", "idempotency_key", "concurrency_key", "concurrency_limit", "progress_message",
+    "cancel_requested_at", "created_at", "updated_at",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One try at a run.
 
-    :ivar outcome: ``failed``, or the run's status for the latest attempt.
-    :ivar worker: the token of its claim; unknown (None) once it succeeded.
+    :ivar number: which attempt it is, from 1.
+    :ivar outcome: ``failed``; or, of the latest attempt, the run's status.
+    :ivar worker: the token of its claim; None once it succeeded.
     """
 
     number: int
@@ -37,7 +42,7 @@ class Attempt:
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, if it ended."""
+        """Return how many seconds it took, if it ended."""
         if self.started_at is None or self.ended_at is None:
             return None
         return max(0.0, (self.ended_at - self.started_at).total_seconds())
@@ -48,7 +53,7 @@ class RunView:
     """One run in full, redacted by ``CRONJOBS_REDACT``.
 
     :ivar row: what a list shows of it.
-    :ivar attempts: the latest first, at most the latest 50.
+    :ivar attempts: the latest 50, newest first.
     :ivar now: the database's now.
     """
 
@@ -68,7 +73,7 @@ class RunView:
 
 
 def run(source: Source, run_id: int) -> RunView | None:
-    """One run in full, redacted, with its attempts; None if there is none by that id."""
+    """Return one run with its attempts, redacted; None if there is no such run."""
     with reading(source) as reader:
         whole = with_definition(*(readable(reader, column) for column in RUNS.c))
         rows = reader.rows(whole.where(RUNS.c.id == run_id))
@@ -89,14 +94,7 @@ def _view(reader: Reader, row: Row[Any], failures: Sequence[Row[Any]]) -> RunVie
         row=run_row(row),
         payload=redacted(row.payload, names),
         result=redacted(row.result, names),
-        last_error=row.last_error,
-        idempotency_key=row.idempotency_key,
-        concurrency_key=row.concurrency_key,
-        concurrency_limit=row.concurrency_limit,
-        progress_message=row.progress_message,
-        cancel_requested_at=row.cancel_requested_at,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
+        **{name: getattr(row, name) for name in _COPIED},
         attempts=_attempts(row, failures),
         now=reader.now,
     )
@@ -123,7 +121,7 @@ def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...
 
 
 def _latest(row: Row[Any]) -> Attempt | None:
-    """The latest attempt, where it did not fail: such an attempt has no row of its own."""
+    """Return the latest attempt if it did not fail: only failed attempts have a row."""
     if row.attempts == 0 or row.status not in ("running", "succeeded", "cancelled"):
         return None
     error = row.last_error if row.status == "cancelled" else None

@@ -1,4 +1,4 @@
-"""Lists of runs, page by page, and one run in full."""
+"""Lists of runs, page by page."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from sqlalchemy import ColumnElement, Row, func, or_, select, text, union_all
 
 from ..models.tables import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
 from ..types import Status
-from .counts import Count, capped, count_of
 from .health import waiting
 from .reader import DEFINITIONS, RUNS, Query, Reader, Source, reading
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs; what is None does not matter.
+    """Which runs to find; None means any.
 
-    :ivar error: a part of the error's type or message, in any case.
-    :ivar error_type: the error's type, exactly; empty: those without one.
-    :ivar definition: the name of the definition whose slots the runs are.
-    :ivar older_than: seconds since the run ended, or since it was due if it has not; at least.
-    :ivar newer_than: the same; at most.
+    :ivar error: a part of the error's type or message; case does not matter.
+    :ivar error_type: exactly the error's type; empty: runs without one.
+    :ivar definition: the name of the runs' definition.
+    :ivar older_than: at least so many seconds since the run ended, or was due if it has not ended.
+    :ivar newer_than: at most so many seconds since then.
     :ivar overdue: only runnable runs due for longer than ``CRONJOBS_HEALTH_OVERDUE``.
     :ivar stale: only running runs whose lease ran out.
     """
@@ -43,7 +42,7 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run, as a list shows it: no payload, no stack, its error cut to one line."""
+    """A run in a list: without payload and stack, its error cut to one line."""
 
     id: int
     definition: str | None
@@ -67,10 +66,10 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """Some runs, newest id first.
+    """One page of runs, newest id first.
 
-    :ivar before: the id to go on before, or None at the end.
-    :ivar partial: the search stopped before it had a full page; go on to look further.
+    :ivar before: the next page's cursor; None on the last.
+    :ivar partial: the search stopped before the page was full; the next page goes on.
     :ivar now: the database's now.
     """
 
@@ -80,7 +79,7 @@ class RunPage:
     now: datetime
 
 
-#: How many rows a page looks through where no index narrows the search.
+#: How many rows a page reads where no index narrows the search.
 WINDOW = 50_000
 _ERROR_SHOWN = 300
 _LONGEST_PAGE = 500
@@ -90,10 +89,10 @@ _SHOWN = tuple(RunRow.__dataclass_fields__)
 def runs(
     source: Source, which: RunFilter | None = None, before: int | None = None, limit: int = 50
 ) -> RunPage:
-    """The runs that *which* describes, newest id first.
+    """Return the runs that match *which*, newest id first.
 
-    :param before: only ids smaller than this: the ``before`` of the page before.
-    :param limit: at most this many, and no more than 500.
+    :param before: only smaller ids: the ``before`` of the page before.
+    :param limit: how many runs; at most 500.
     """
     which = which or RunFilter()
     limit = max(1, min(limit, _LONGEST_PAGE))
@@ -105,26 +104,19 @@ def runs(
     return RunPage(tuple(rows), going_on, floor is not None and not more, reader.now)
 
 
-def count(source: Source, which: RunFilter) -> Count:
-    """How many runs *which* describes, up to a cap."""
-    with reading(source) as reader:
-        found = [capped(arm) for arm in arms(reader, which)]
-        return count_of(sum(reader.rows(select(*found))[0]))
-
-
 def matching_ids(source: Source, which: RunFilter, limit: int = 1_000_000) -> list[int]:
-    """The ids of all runs that *which* describes, newest first: for bulk actions."""
+    """Return the ids of all runs that match *which*, newest first, for bulk actions."""
     with reading(source) as reader:
-        found = _newest(arms(reader, which), limit, fenced=not _is_wide(which))
+        found = _newest(_statements(reader, which), limit, fenced=not _is_wide(which))
         return [row.id for row in reader.rows(found)]
 
 
-def arms(reader: Reader, which: RunFilter) -> list[Query]:
-    """One or two statements for the ids that *which* describes, each with an index of its own."""
+def _statements(reader: Reader, which: RunFilter) -> list[Query]:
+    """Return statements for the ids that match *which*: one for each index that is used."""
     conditions = _conditions(reader, which)
     if which.overdue:
         edge = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
-        return [arm.where(*conditions) for arm in waiting(edge)]
+        return [part.where(*conditions) for part in waiting(edge)]
     return [
         select(RUNS.c.id, RUNS.c.run_at).where(*part, *conditions)
         for part in _parts("running" if which.stale else which.status)
@@ -132,7 +124,7 @@ def arms(reader: Reader, which: RunFilter) -> list[Query]:
 
 
 def _parts(status: str | None) -> tuple[tuple[Any, ...], ...]:
-    """The conditions of the partial indexes that hold runs of *status*, to the letter."""
+    """Return the exact conditions of the partial indexes that hold runs of *status*."""
     if status in ("queued", "failed"):
         return (text(FREE),), (text(KEYED),)
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
@@ -176,21 +168,21 @@ def _ages(now: datetime, which: RunFilter) -> list[ColumnElement[bool]]:
 def _page_ids(
     reader: Reader, which: RunFilter, before: int | None, limit: int
 ) -> tuple[list[int], int | None]:
-    """Up to one id more than *limit*, and where a search that was cut short is to go on."""
-    found = arms(reader, which)
+    """Return up to *limit* plus one ids, and where a search that was cut short goes on."""
+    found = _statements(reader, which)
     if before is not None:
-        found = [arm.where(RUNS.c.id < before) for arm in found]
+        found = [part.where(RUNS.c.id < before) for part in found]
     floor = None
     if _is_wide(which) and which != RunFilter():
         floor = _floor(reader, before)
         if floor is not None:
-            found = [arm.where(RUNS.c.id >= floor) for arm in found]
+            found = [part.where(RUNS.c.id >= floor) for part in found]
     newest = _newest(found, limit + 1, fenced=not _is_wide(which))
     return [row.id for row in reader.rows(newest)], floor
 
 
 def _is_wide(which: RunFilter) -> bool:
-    """Whether a search walks the primary key past rows that do not match."""
+    """Return whether a search reads the primary key, also rows that do not match."""
     if which.overdue or which.stale or which.definition is not None:
         return False
     return which.status in (None, "succeeded")
@@ -207,13 +199,14 @@ def _floor(reader: Reader, before: int | None) -> int | None:
 def _newest(found: Sequence[Query], limit: int, fenced: bool) -> Query:
     if not fenced:
         return found[0].order_by(RUNS.c.id.desc()).limit(limit)
-    # OFFSET 0 keeps a planner from looking into a subquery: or it would walk the primary key, past
-    # a million finished rows to the few that are wanted, where those have the lowest ids.
-    either = union_all(*(select(arm.offset(0).subquery().c.id) for arm in found)).subquery()
+    # OFFSET 0 stops the planner from merging the subquery. Otherwise it reads the primary key from
+    # the top, past a million finished rows if the wanted ones have the lowest ids.
+    either = union_all(*(select(part.offset(0).subquery().c.id) for part in found)).subquery()
     return select(either.c.id).order_by(either.c.id.desc()).limit(limit)
 
 
 def with_definition(*columns: Any) -> Query:
+    """Return a SELECT of *columns* of runs, with their definition's name and zone."""
     return select(
         *columns, DEFINITIONS.c.name.label("definition"), DEFINITIONS.c.timezone.label("timezone")
     ).select_from(RUNS.outerjoin(DEFINITIONS, DEFINITIONS.c.id == RUNS.c.definition_id))
@@ -233,6 +226,7 @@ def _shown(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
 
 
 def run_row(row: Row[Any]) -> RunRow:
+    """Return the `RunRow` of a database row."""
     values = {name: getattr(row, name) for name in _SHOWN if name not in ("task", "last_error")}
     error: str | None = row.last_error
     line = error.strip().partition("\n")[0][:_ERROR_SHOWN] if error else None

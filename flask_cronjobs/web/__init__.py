@@ -1,7 +1,7 @@
-"""The pages: what an operator sees of the job tables, and the few routes that machines ask.
+"""The pages for operators, and the routes for machines: health, metrics, and a tick by URL.
 
-Importing this is light on purpose, since every tick pays for it: views are loaded by the first
-request that needs them.
+Importing this package is fast, since every tick does it: the first request that needs a view
+imports its module.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""What an operator does: each a POST that changes something, says so, and leads back to a page.
+"""The views that change something. Each is a POST that redirects to a page with a message.
 
-The guard has seen to the right and to the origin before anything here is called.
+The guard has checked the right to act and the origin of the request before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, TypeAlias
 
 from flask import request
 from flask.typing import ResponseReturnValue
@@ -21,114 +22,115 @@ from ..text import one_line
 from .params import MAX_ID, needed, text
 from .render import back
 
-#: How many runs one click retries: a web server ends requests that take long.
+#: How many runs one click retries: web servers end requests that take long.
 MOST = 10_000
 _LONGEST_ACTOR = 100
+View: TypeAlias = Callable[..., ResponseReturnValue]
 
 
-def retry(run_id: int) -> ResponseReturnValue:
+def action(endpoint: str, **values: Any) -> Callable[[Callable[..., str]], View]:
+    """Turn a function that returns a message into a view that redirects to a page that shows it.
+
+    :param endpoint: the page; it also gets the view's own arguments.
+    :param values: more values for its URL.
+    :raises NotFound: what is to be changed does not exist; `TablesMissing` and `DatabaseTrouble`
+        are raised, too.
+    """
+
+    def decorate(act: Callable[..., str]) -> View:
+        @wraps(act)
+        def view(**route: Any) -> ResponseReturnValue:
+            try:
+                return back(endpoint, act(**route), **route, **values)
+            except (NotFound, TablesMissing, DatabaseTrouble):
+                raise
+            except (CronJobsError, TypeError) as error:
+                return back(endpoint, f"Nothing was changed. {error}", "bad", **route, **values)
+
+        return view
+
+    return decorate
+
+
+@action("run")
+def retry(run_id: int) -> str:
     """Queue a run again."""
-
-    def act() -> str:
-        operations.retry(state_of(), _known(run_id), actor=actor())
-        return f"Run {run_id} is queued again. The next tick takes it up."
-
-    return _back_with(act, "run", run_id=run_id)
+    operations.retry(state_of(), _known(run_id), actor=actor())
+    return f"Run {run_id} is queued again. The next tick runs it."
 
 
-def cancel(run_id: int) -> ResponseReturnValue:
+@action("run")
+def cancel(run_id: int) -> str:
     """Cancel a run."""
-
-    def act() -> str:
-        change = operations.cancel(state_of(), _known(run_id), actor=actor())
-        if change.status == "running":
-            return f"Run {run_id} was asked to stop. Its worker follows within seconds."
-        return f"Run {run_id} is cancelled."
-
-    return _back_with(act, "run", run_id=run_id)
+    change = operations.cancel(state_of(), _known(run_id), actor=actor())
+    if change.status == "running":
+        return f"Run {run_id} was asked to stop. Its worker stops it within seconds."
+    return f"Run {run_id} is cancelled."
 
 
-def run_now() -> ResponseReturnValue:
+@action("overview", _anchor="definitions")
+def run_now() -> str:
     """Queue a run of a definition, due now."""
     name = needed(request.form, "name")
-
-    def act() -> str:
-        run_id = operations.run_now(state_of(), name, actor=actor(), tasks=False)
-        return f"Run {run_id} of {name} is queued. The next tick takes it up."
-
-    return _back_with(act, "overview", _anchor="definitions")
+    run_id = operations.run_now(state_of(), name, actor=actor(), tasks=False)
+    return f"Run {run_id} of {name} is queued. The next tick runs it."
 
 
-def pause() -> ResponseReturnValue:
+@action("overview", _anchor="definitions")
+def pause() -> str:
     """Pause a definition."""
     name = needed(request.form, "name")
-
-    def act() -> str:
-        operations.pause(state_of(), name, actor=actor())
-        return f"{name} is paused. Its slots pass by until it is resumed."
-
-    return _back_with(act, "overview", _anchor="definitions")
+    operations.pause(state_of(), name, actor=actor())
+    return f"{name} is paused. Its slots are not run until it is resumed."
 
 
-def resume() -> ResponseReturnValue:
+@action("overview", _anchor="definitions")
+def resume() -> str:
     """Resume a definition."""
     name = needed(request.form, "name")
-
-    def act() -> str:
-        if operations.resume(state_of(), name, actor=actor()):
-            return f"{name} is resumed, from its next slot on."
-        return f"{name} was not paused."
-
-    return _back_with(act, "overview", _anchor="definitions")
+    if operations.resume(state_of(), name, actor=actor()):
+        return f"{name} is resumed, from its next slot on."
+    return f"{name} was not paused."
 
 
-def retry_group() -> ResponseReturnValue:
+@action("overview", _anchor="dead")
+def retry_group() -> str:
     """Queue again the dead runs of one task that ended with one type of error."""
     group = RunFilter(
         status="dead",
         task=needed(request.form, "task"),
-        # Without a type is a group too; without the field would be all of the task's.
+        # Empty means the runs without a type. Without a default, a missing field would mean all.
         error_type=text({"error_type": "", **request.form}, "error_type", empty=""),
     )
-
-    def act() -> str:
-        result = operations.retry_many(state_of(), group, actor=actor(), most=MOST)
-        are = "is" if result.changed == 1 else "are"
-        said = f"{plural(result.changed, 'run')} of {group.task} {are} queued again."
-        if result.left:
-            said += f" {result.left:,} had moved on already."
-        if result.beyond:
-            are = "is" if result.beyond == 1 else "are"
-            said += f" {result.beyond:,} more {are} dead; retry again for the next ones."
-        return said
-
-    return _back_with(act, "overview", _anchor="dead")
+    result = operations.retry_many(state_of(), group, actor=actor(), most=MOST)
+    are = "is" if result.changed == 1 else "are"
+    message = f"{plural(result.changed, 'run')} of {group.task} {are} queued again."
+    if result.left:
+        message += f" {result.left:,} had changed meanwhile."
+    if result.beyond:
+        are = "is" if result.beyond == 1 else "are"
+        message += f" {result.beyond:,} more {are} dead; retry again for the next ones."
+    return message
 
 
-def effect_done() -> ResponseReturnValue:
-    """Settle an effect in doubt: it was done."""
+@action("effects")
+def effect_done() -> str:
+    """Mark an effect in doubt as done."""
     key = needed(request.form, "key")
-
-    def act() -> str:
-        operations.effect_done(state_of(), key, actor=actor())
-        return f"{key} is noted as done. It will not be done again."
-
-    return _back_with(act, "effects")
+    operations.effect_done(state_of(), key, actor=actor())
+    return f"{key} is marked as done. It will not be done again."
 
 
-def effect_redo() -> ResponseReturnValue:
-    """Settle an effect in doubt: it was not done."""
+@action("effects")
+def effect_redo() -> str:
+    """Mark an effect in doubt as not done."""
     key = needed(request.form, "key")
-
-    def act() -> str:
-        operations.effect_redo(state_of(), key, actor=actor())
-        return f"{key} is free. The next run that wants it does it."
-
-    return _back_with(act, "effects")
+    operations.effect_redo(state_of(), key, actor=actor())
+    return f"{key} is marked as not done. The next run that needs it does it."
 
 
 def actor() -> str:
-    """Who acts: what the app's `actor` says, else from where the request came. Never raises."""
+    """Return who acts: what the app's `actor` returns, else the request's address. Never raises."""
     state = state_of()
     named = ""
     if state.actor is not None:
@@ -136,21 +138,8 @@ def actor() -> str:
             named = str(state.app.ensure_sync(state.actor)() or "")
         except Exception:
             logger.exception("actor() raised, so the log names the address instead")
-    # A line break in it would forge a line of the log.
+    # A line break would forge a line of the log.
     return one_line(named or f"the pages, from {request.remote_addr}")[:_LONGEST_ACTOR]
-
-
-def _back_with(act: Callable[[], str], endpoint: str, **values: Any) -> ResponseReturnValue:
-    """Act, and lead to a page that says what came of it.
-
-    :raises NotFound: what it was about is not there; `TablesMissing` and `DatabaseTrouble` too.
-    """
-    try:
-        return back(endpoint, act(), **values)
-    except (NotFound, TablesMissing, DatabaseTrouble):
-        raise
-    except (CronJobsError, TypeError) as error:
-        return back(endpoint, f"Nothing was changed. {error}", "bad", **values)
 
 
 def _known(run_id: int) -> int:

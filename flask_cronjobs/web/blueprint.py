@@ -1,4 +1,4 @@
-"""The blueprint: the routes, the guard before them, the headers after them."""
+"""The blueprint: its routes, the guard before each request, and the headers after it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,18 @@ from ..state import state_of
 from . import guard
 from .routes import NAME, ROUTES, Route
 
-#: Nothing from elsewhere, nothing inline. ``connect-src`` is for the page's own refresh.
-CSP = "; ".join(
-    (
-        "default-src 'none'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "script-src 'self'",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-    )
+#: Nothing from other sites, nothing inline. ``connect-src`` lets a page refresh itself.
+CSP = (
+    "default-src 'none'; style-src 'self'; img-src 'self' data:; script-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _STATIC_AGE = 3600
-# By code too: an app's own handler of a code would come before one of ours for all codes.
+# Registered by code, too: otherwise an app's handler for a code comes before ours.
 _CODES = (400, 401, 403, 404, 409, 413, 500, 501, 503)
 
 
 def create_blueprint() -> Blueprint:
-    """The blueprint ``cronjobs``, to be registered under the app's URL prefix."""
+    """Create the blueprint ``cronjobs``."""
     blueprint = Blueprint(NAME, __name__, template_folder="templates", static_folder="static")
     for route in ROUTES:
         blueprint.add_url_rule(
@@ -86,13 +78,13 @@ def _own_error(error: CronJobsError) -> ResponseReturnValue:
 
 
 def _exempt_tick(setup: BlueprintSetupState) -> None:
-    """Take the tick by URL out of Flask-WTF's CSRF check: a token guards it, no cookie counts."""
+    """Exempt the tick by URL from Flask-WTF's CSRF check: it needs a token, and uses no cookie."""
     app = setup.app
     assert isinstance(app, Flask)
     if state_of(app).settings.tick_token is None:
         return
     if not _exempt(app):
-        # CSRFProtect may be initialized later; then its check comes after this one.
+        # CSRFProtect may be initialized later. Then its check runs after this one.
         app.before_request(_exempt_late)
 
 

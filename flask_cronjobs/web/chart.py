@@ -1,19 +1,18 @@
-"""The geometry of the chart of the last day. Pure: the template draws it."""
+"""Compute the chart of the last day. Pure; the template draws it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from ..report import Bucket
 from .format import Tone
 
-#: The size of the drawing, in its own units; the style sheet stretches it.
+#: The size of the chart, in its own units; the style sheet scales it.
 HEIGHT = 100.0
 PITCH = 20.0
 _BAR = 14.0
-# What happened, though seldom, can be seen.
+# The least height of a block, so that even one outcome can be seen.
 _LEAST = 1.5
 _PARTS: tuple[tuple[str, Tone], ...] = (
     ("succeeded", "good"),
@@ -35,11 +34,10 @@ class Block:
 class Bar:
     """One hour.
 
-    :ivar silent: no tick began in it.
+    :ivar silent: whether no tick began in it.
     """
 
     bucket: Bucket
-    start: datetime
     x: float
     blocks: tuple[Block, ...]
     silent: bool
@@ -49,8 +47,8 @@ class Bar:
 class Chart:
     """The last day, hour by hour.
 
-    :ivar peak: the most attempts of an hour: the height of the drawing.
-    :ivar silent: how many hours saw no tick, since the first that did.
+    :ivar peak: the most attempts of an hour; the highest bar.
+    :ivar silent: how many hours had no tick, since the first hour that had one.
     """
 
     bars: tuple[Bar, ...]
@@ -65,18 +63,17 @@ class Chart:
 
     @property
     def empty(self) -> bool:
-        """Whether no tick came at all."""
+        """Return whether there was no tick at all."""
         return not any(bar.bucket.ticks for bar in self.bars)
 
 
 def chart(buckets: Sequence[Bucket]) -> Chart:
-    """The drawing of *buckets*, oldest first."""
+    """Return the chart of *buckets*, which are oldest first."""
     peak = max((sum(_values(bucket)) for bucket in buckets), default=0)
     first = next((at for at, bucket in enumerate(buckets) if bucket.ticks), len(buckets))
     bars = tuple(
         Bar(
             bucket,
-            bucket.start,
             at * PITCH + (PITCH - _BAR) / 2,
             tuple(_blocks(bucket, peak)),
             silent=at > first and not bucket.ticks and at < len(buckets) - 1,
@@ -96,7 +93,7 @@ def _values(bucket: Bucket) -> tuple[int, ...]:
 
 
 def _blocks(bucket: Bucket, peak: int) -> Iterator[Block]:
-    """The pieces of one bar, from the ground up."""
+    """Return the blocks of one bar, from the bottom up."""
     ground = HEIGHT
     for (_, tone), value in zip(_PARTS, _values(bucket), strict=True):
         if value:

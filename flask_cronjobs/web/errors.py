@@ -1,4 +1,4 @@
-"""What went wrong, as a page for people or a line for machines."""
+"""Render errors, as a page for people or a line of text for machines."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .render import page
 from .routes import MACHINES
 
 _TITLES = {
-    400: "That cannot be read",
-    401: "Who are you?",
+    400: "Bad request",
+    401: "Please log in",
     403: "Not allowed",
-    404: "Not here",
+    404: "Not found",
     409: "Nothing was changed",
-    413: "Too much",
-    500: "Something broke",
+    413: "Request too large",
+    500: "Something went wrong",
     501: "Not installed",
     503: "The database does not answer",
 }
@@ -41,12 +41,12 @@ _CODES: tuple[tuple[type[CronJobsError], int], ...] = (
 
 
 def http_failure(error: HTTPException) -> ResponseReturnValue:
-    """The answer to an `abort`, or to what the app's other extensions abort with."""
+    """Render an HTTP error, of ours or of the app's other extensions."""
     code = error.code or 500
     unforeseen = getattr(error, "original_exception", None) is not None
-    text = "The log of the app says what." if unforeseen else error.description or error.name
+    text = "The app's log says why." if unforeseen else error.description or error.name
     answer = failure(code, text)
-    # Headers that belong to the error, such as Allow and Retry-After.
+    # Keep the headers of the error, such as Allow and Retry-After.
     for name, value in error.get_headers():
         if name.lower() not in ("content-type", "content-length"):
             answer.headers.setdefault(name, value)
@@ -54,21 +54,21 @@ def http_failure(error: HTTPException) -> ResponseReturnValue:
 
 
 def own_failure(error: CronJobsError) -> ResponseReturnValue:
-    """The answer to an error of ours: its message says what happened, then what to do."""
+    """Render an error of ours."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), 400)
     if isinstance(error, TablesMissing):
         return failure(code, str(error), title="The tables are missing")
     if code == 503:
         logger.error("The job pages cannot read the database: %s", error)
-        return failure(code, "The log of the app says why. Try again in a moment.")
+        return failure(code, "The app's log says why. Try again in a moment.")
     return failure(code, str(error))
 
 
 def failure(code: int, text: str, title: str | None = None) -> Response:
-    """A page or a line that says *text*."""
+    """Render *text* as a page or, for machines, as a line."""
     if request.endpoint in MACHINES:
         return Response(f"{text}\n", code, mimetype="text/plain")
-    title = title or _TITLES.get(code, "That did not work")
+    title = title or _TITLES.get(code, "Something went wrong")
     tone: Tone = "bad" if code >= 500 else "idle"
-    # Whom the guard refused, or was not asked about yet, sees no more than that.
+    # Users who may not read see only the message.
     return page("failure", code, tone, title=title, text=text, may_read=is_reader())

@@ -1,23 +1,22 @@
-"""Times, tones and sentences, as the pages show them. Pure; templates call it ``say``."""
+"""Format times, statuses and sentences for the pages. Pure; templates call it ``say``."""
 
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timezone, tzinfo
 from functools import lru_cache
 from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
-from ..report import Figures, RunRow, RunView, Verdict
-from ..report.humanize import duration, plural
+from ..report import Figures, RunView, Verdict
+from ..report.humanize import ago, duration, late, plural, roughly, seconds_since, utc
 from ..types import JSON, Status
 
 __all__ = [
     "Tone",
     "ago",
-    "can_cancel",
-    "can_retry",
     "clock",
+    "describe",
     "duration",
     "headline",
     "host",
@@ -29,13 +28,12 @@ __all__ = [
     "roughly",
     "same_day",
     "seconds_since",
-    "story",
     "tone_of",
     "utc",
     "verdict_tone",
 ]
 
-#: How a thing looks: the class names of the style sheet.
+#: A color of the pages: a class name of the style sheet.
 Tone: TypeAlias = Literal["good", "warn", "bad", "busy", "idle"]
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -53,34 +51,34 @@ _TONES: dict[Status, Tone] = {
 
 
 def tone_of(status: Status) -> Tone:
-    """How a run of *status* looks."""
+    """Return the tone of a run of *status*."""
     return _TONES.get(status, "idle")
 
 
 def verdict_tone(verdict: Verdict, figures: Figures) -> Tone:
-    """Bad: not healthy. Warn: healthy, and something needs a person. Good: neither."""
+    """Return ``bad`` if unhealthy, ``warn`` if runs died or lost their worker, else ``good``."""
     if not verdict.ok:
         return "bad"
     return "warn" if figures.dead or figures.stale else "good"
 
 
 def headline(verdict: Verdict, figures: Figures) -> str:
-    """The verdict in a few words."""
+    """Return the verdict in a few words."""
     if verdict.word != "ok":
         return {
-            "never": "No tick has come yet",
+            "never": "No tick has run yet",
             "late": "Ticks have stopped",
             "overdue": "Work is waiting too long",
         }[verdict.word]
     if figures.dead:
-        return f"Ticks are well, but {figures.dead.of('run')} ended dead in the last 24 h"
+        return f"Ticks are running, but {figures.dead.of('run')} ended dead in the last 24 h"
     if figures.stale:
-        return "Ticks are well, but a worker was lost"
+        return "Ticks are running, but a worker was lost"
     return "All is well"
 
 
 def clock(moment: datetime, zone: str, now: datetime) -> str:
-    """*moment* on the wall clock of *zone*, as ``today 07:00`` or ``Mon 23 Nov 07:00``."""
+    """Return *moment* in *zone* as ``today 07:00`` or ``Mon 23 Nov 07:00``."""
     local, today = moment.astimezone(_zone(zone)), now.astimezone(_zone(zone))
     near = _NEAR.get((local.date() - today.date()).days)
     if near is not None:
@@ -91,90 +89,44 @@ def clock(moment: datetime, zone: str, now: datetime) -> str:
 
 
 def hour(moment: datetime, zone: str) -> str:
-    """The hour and minute of *moment* on the wall clock of *zone*."""
+    """Return the hour and minute of *moment* in *zone*."""
     local = moment.astimezone(_zone(zone))
     return f"{local.hour:02}:{local.minute:02}"
 
 
 def same_day(moment: datetime, other: datetime, zone: str) -> bool:
-    """Whether two moments are on one day in *zone*."""
+    """Return whether two moments are on the same day in *zone*."""
     return moment.astimezone(_zone(zone)).date() == other.astimezone(_zone(zone)).date()
 
 
-def roughly(seconds: float) -> str:
-    """*seconds* as people say it: ``14 s``, ``22 min``, ``3 h 12 min``, ``13 h``, ``12 d``."""
-    whole = int(abs(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    if whole < 36000:
-        return duration(whole)
-    return f"{whole // 3600} h" if whole < 86400 else f"{whole // 86400} d"
-
-
-def ago(seconds: float) -> str:
-    """*seconds* as a distance from now: ``12 s ago``, ``in 3 min``, ``now``."""
-    if abs(seconds) < 1:
-        return "now"
-    return f"{roughly(seconds)} ago" if seconds > 0 else f"in {roughly(seconds)}"
-
-
-def late(seconds: float) -> str:
-    """*seconds* after the due time: ``3 min late``, or ``in 3 min`` before it."""
-    if abs(seconds) < 1:
-        return "due now"
-    return f"{roughly(seconds)} late" if seconds > 0 else f"in {roughly(seconds)}"
-
-
-def utc(moment: datetime) -> str:
-    """*moment* in full, as ``2026-11-20 06:00:00 UTC``."""
-    return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-
-
 def iso(moment: datetime) -> str:
-    """*moment* for machines."""
+    """Return *moment* as ISO 8601, in UTC."""
     return moment.astimezone(timezone.utc).isoformat(timespec="seconds")
 
 
-def seconds_since(moment: datetime, now: datetime) -> float:
-    """How long ago *moment* was, in seconds; negative if it is to come."""
-    return (now - moment) / timedelta(seconds=1)
-
-
 def host(worker: str | None) -> str:
-    """The host and process of a worker's token, ``host:pid:random``, without its random part."""
+    """Return ``host:pid`` of a worker's token ``host:pid:random``."""
     return (worker or "").rpartition(":")[0] or (worker or "")
 
 
 def pretty(value: JSON) -> str:
-    """*value* as JSON over several lines."""
+    """Return *value* as indented JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def can_retry(row: RunRow) -> bool:
-    """Whether a run may be queued again."""
-    return row.status in ("dead", "cancelled", "failed")
-
-
-def can_cancel(row: RunRow) -> bool:
-    """Whether a run can still be cancelled."""
-    return row.status in ("queued", "failed", "running")
-
-
-def story(run: RunView) -> str:
-    """What became of *run*, in a sentence."""
+def describe(run: RunView) -> str:
+    """Return the state of *run* as a sentence."""
     row, of = run.row, f"attempt {run.row.attempts} of {run.row.max_attempts}"
     ended = _ago(row.finished_at, run.now)
     match row.status:
         case "queued":
-            return f"It waits to be claimed: {late(seconds_since(row.run_at, run.now))}."
+            return f"It is waiting for a worker: {late(seconds_since(row.run_at, run.now))}."
         case "running":
             asked = " It was asked to stop." if run.cancel_requested_at else ""
             since = _ago(row.started_at, run.now)
-            return f"It runs on {host(row.locked_by)}, {of}, begun {since}.{asked}"
+            return f"It is running on {host(row.locked_by)}, {of}, started {since}.{asked}"
         case "succeeded":
-            return f"It succeeded {ended}, at {of}."
+            return f"It succeeded {ended}, in {of}."
         case "failed":
             due = late(seconds_since(row.run_at, run.now))
             return f"{of.capitalize()} failed. The next one is {due}."
@@ -192,7 +144,7 @@ def _ago(moment: datetime | None, now: datetime) -> str:
 
 @lru_cache(maxsize=64)
 def _zone(name: str) -> tzinfo:
-    """The zone *name*; UTC if a row names one that does not exist."""
+    """Return the zone *name*; UTC if it does not exist."""
     try:
         return ZoneInfo(name)
     except Exception:

@@ -1,4 +1,4 @@
-"""Who may see and who may act: one check before every route of the pages."""
+"""Check before every request of the pages whether the user may read, or act."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from ..log import logger
 from ..state import State, state_of
 from .routes import RIGHTS
 
-_told: WeakSet[Flask] = WeakSet()
+#: The apps whose log has a warning of this module already.
+_warned: WeakSet[Flask] = WeakSet()
 
 CLOSED = (
-    "The job pages are closed: nobody has said who may see them. Give authorize= to CronJobs: a "
-    'function that is asked "read" or "act" on every request. (In debug mode they are open.)'
+    "The job pages are closed, since the app does not say who may see them. Give authorize= to "
+    'CronJobs: a function that is called with "read" or "act" on every request. (In debug mode '
+    "the pages are open.)"
 )
 _ELSEWHERE = (
-    "The job pages were asked for as %r. In debug mode without authorize= they are open by the "
-    "names of this machine alone: localhost, 127.0.0.1 and [::1]. Use one of those, or give "
-    "authorize= to CronJobs."
+    "The job pages were requested at the host %r. In debug mode without authorize= they are open "
+    "at localhost, 127.0.0.1 and [::1] only. Use one of those, or give authorize= to CronJobs."
 )
 _HERE = re.compile(r"(?i)(?:(?:[a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?")
-#: In a request's environment: the guard let it read.
+#: The key in a request's environment that says whether the user may read.
 _READER = "flask_cronjobs.reader"
 
 
 def check() -> ResponseReturnValue | None:
-    """Let the current request pass, or end it.
+    """Let the current request pass, or refuse it.
 
-    1. A route that is open passes; one for the tick token needs the token.
-    2. Everything else needs the right to read.
-    3. What acts needs also to come from a page of ours, and the right to act.
+    1. Open routes pass; the route of the tick needs its token.
+    2. All other routes need the right to read.
+    3. Those that change something also need to come from our own pages, and the right to act.
     """
     right = RIGHTS.get(request.endpoint or "", "act")
     if right == "open":
@@ -48,13 +49,13 @@ def check() -> ResponseReturnValue | None:
     request.environ[_READER] = refusal is None
     if refusal is None and right == "act":
         if not is_same_origin():
-            abort(403, "This did not come from a page of this site, so nothing was done.")
+            abort(403, "This request did not come from a page of this site, so nothing was done.")
         refusal = _refusal("act")
     return refusal
 
 
 def may(action: str) -> bool:
-    """Whether the current request may *action*: to show no button that would be refused."""
+    """Return whether the user may *action*, so that no button is shown that would be refused."""
     try:
         return _refusal(action) is None
     except HTTPException:
@@ -62,16 +63,16 @@ def may(action: str) -> bool:
 
 
 def is_reader() -> bool:
-    """Whether the guard has let the current request read."""
+    """Return whether the guard has let the current request read."""
     return request.environ.get(_READER) is True
 
 
 def is_same_origin() -> bool:
-    """Whether the browser says that a page of this very site sent the request.
+    """Return whether a page of this site sent the request, as the browser says.
 
-    By ``Sec-Fetch-Site``; browsers send that to secure origins only, so where it is absent the host
-    of ``Origin`` must be the one that was asked for. Its scheme must be https only where that is
-    known to be the request's: behind a proxy that ends TLS it need not be.
+    Uses ``Sec-Fetch-Site``. Browsers send it to secure origins only, so where it is absent the host
+    of ``Origin`` must be the request's. An ``http`` origin is refused only if the request is known
+    to be https: behind a proxy that ends TLS it may look like http.
     """
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
@@ -86,17 +87,17 @@ def is_same_origin() -> bool:
 
 
 def _refusal(action: str) -> Response | AnyResponse | None:
-    """None if `authorize` lets *action* pass; a response of its own; else it aborts."""
+    """Return None if `authorize` allows *action*, or its own response; else abort."""
     state = state_of()
     if state.authorize is None:
         if current_app.debug and _HERE.fullmatch(request.host):
             return None
         if current_app.debug:
-            # A page from elsewhere can make its own name mean this machine.
-            _tell_once(state, _ELSEWHERE, request.host)
+            # Another site can make its own name resolve to this machine.
+            _warn_once(state, _ELSEWHERE, request.host)
         else:
-            _tell_once(state, CLOSED)
-        abort(403, "These pages are closed. The log of the app says how to open them.")
+            _warn_once(state, CLOSED)
+        abort(403, "These pages are closed. The app's log says how to open them.")
     answer = _ask(state, action)
     if isinstance(answer, AnyResponse):
         return answer
@@ -107,7 +108,7 @@ def _refusal(action: str) -> Response | AnyResponse | None:
 
 
 def _ask(state: State, action: str) -> bool | AnyResponse:
-    """What `authorize` says, which may be anything: a status or a coroutine would be true."""
+    """Call `authorize`. Other values than booleans and responses are errors, even if true."""
     assert state.authorize is not None
     try:
         answer: object = state.app.ensure_sync(state.authorize)(action)
@@ -115,7 +116,7 @@ def _ask(state: State, action: str) -> bool | AnyResponse:
             return answer
         if not answer:
             return False
-        if isinstance(answer, int) and answer == 1:  # True, or 1 as a database gives it.
+        if isinstance(answer, int) and answer == 1:  # True, or 1 from a database.
             return True
         raise TypeError(
             f"authorize returned {answer!r:.80}. Return True or False, or a response; or abort()."
@@ -124,12 +125,12 @@ def _ask(state: State, action: str) -> bool | AnyResponse:
         raise
     except Exception:
         logger.exception("authorize(%r) raised, so the job pages refused the request", action)
-        abort(500, "It could not be told whether you may do this. The log says why.")
+        abort(500, "Your permission could not be checked. The app's log says why.")
 
 
-def _tell_once(state: State, message: str, *values: object) -> None:
-    if state.app not in _told:
-        _told.add(state.app)
+def _warn_once(state: State, message: str, *values: object) -> None:
+    if state.app not in _warned:
+        _warned.add(state.app)
         logger.warning(message, *values)
 
 

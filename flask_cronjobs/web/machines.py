@@ -1,4 +1,4 @@
-"""What answers machines: a tick by URL, health for a monitor, metrics for Prometheus."""
+"""The routes for machines: a tick by URL, health for a monitor, metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def tick() -> ResponseReturnValue:
-    """Run one tick in this request and answer what it did; the guard has seen the token.
+    """Run one tick in this request and return its report; the guard has checked the token.
 
     ``?budget=SECONDS`` shortens the tick, for platforms that end long requests.
     """
@@ -33,7 +33,7 @@ def tick() -> ResponseReturnValue:
     longest = int(state.settings.tick_budget) or 1
     budget = clamped(request.args, "budget", longest, longest)
     try:
-        # A context of its own: handlers are to see neither the request nor the token in it.
+        # A new context, so that handlers see neither the request nor its token.
         done = Context().run(_tick, state, TickOptions(budget=budget))
     except CronJobsError as error:
         logger.error("The tick by URL could not do its work: %s", error)
@@ -47,31 +47,31 @@ def _tick(state: State, options: TickOptions) -> TickReport:
 
 
 def health() -> ResponseReturnValue:
-    """200 ``ok``; else 503 with ``never``, ``late``, ``overdue``, or ``down`` for the database."""
+    """Return 200 ``ok``, or 503 and ``never``, ``late``, ``overdue`` or, on an error, ``down``."""
     try:
-        word: str = report.verdict(state_of()).word
+        status: str = report.verdict(state_of()).word
     except Exception as error:
-        # Whatever it is, a monitor is to hear of it, and a stranger nothing more.
+        # Report any error to the monitor, but no details: the route is open.
         logger.error("Health could not be read: %s: %s", type(error).__name__, error)
-        word = "down"
-    return Response(f"{word}\n", 200 if word == "ok" else 503, mimetype="text/plain")
+        status = "down"
+    return Response(f"{status}\n", 200 if status == "ok" else 503, mimetype="text/plain")
 
 
 _OUTCOMES = ("succeeded", "failed", "dead", "cancelled", "skipped")
 
 
 def metrics() -> ResponseReturnValue:
-    """The figures of the overview, in the format that the scraper asks for."""
+    """Return the figures of the overview, in the format that the scraper asks for."""
     try:
         from prometheus_client.exposition import choose_encoder
     except ImportError:
         abort(501, "Metrics need prometheus-client: pip install 'Flask-CronJobs[metrics]'")
     with report.reading(state_of()) as reader:
-        verdict, figures = report.vital_signs(reader)
+        verdict, figures = report.verdict_and_figures(reader)
         activity = report.activity(reader)
     try:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-    except (TypeError, ValueError):  # It asks for a version that is none.
+    except (TypeError, ValueError):  # It asks for a version that does not exist.
         encode, content_type = choose_encoder("")
     return Response(encode(_registry(verdict, figures, activity)), content_type=content_type)
 
@@ -83,7 +83,7 @@ def _registry(verdict: Verdict, figures: Figures, activity: Iterable[Bucket]) ->
     for name, text, value in _gauges(verdict, figures):
         if value is not None:
             Gauge(f"cronjobs_{name}", text, registry=registry).set(value)
-    # A gauge, since ticks are kept for a day only: their sum is no counter that ever grows.
+    # A gauge, not a counter: ticks are kept for a day only, so the sum can fall.
     day = Gauge(
         "cronjobs_outcomes_24h",
         "Outcomes recorded by the ticks of the last 24 hours",
@@ -97,15 +97,12 @@ def _registry(verdict: Verdict, figures: Figures, activity: Iterable[Bucket]) ->
 
 
 def _gauges(verdict: Verdict, figures: Figures) -> Iterable[tuple[str, str, float | None]]:
-    """Name, meaning and value; counts stop at their cap."""
-    yield "healthy", "1 if ticks come and work is taken up in time", float(verdict.ok)
+    """Return name, meaning and value; counts stop at their cap."""
+    yield "healthy", "1 if ticks come and work is claimed in time", float(verdict.ok)
     yield "last_tick_age_seconds", "Seconds since a tick was last seen alive", verdict.age
-    yield (
-        "oldest_due_seconds",
-        "For how long the oldest runnable run has been due",
-        (figures.oldest or 0.0),
-    )
-    yield "overdue_runs", "Runnable runs due for longer than is healthy", figures.overdue.value
-    yield "running_runs", "Runs that a worker holds", figures.running.value
+    oldest = figures.oldest or 0.0
+    yield "oldest_due_seconds", "Seconds for which the oldest runnable run has been due", oldest
+    yield "overdue_runs", "Runnable runs that have waited too long", figures.overdue.value
+    yield "running_runs", "Runs that a worker is running", figures.running.value
     yield "stale_runs", "Running runs whose lease ran out", figures.stale.value
     yield "dead_runs_24h", "Runs that ended dead in the last 24 hours", figures.dead.value

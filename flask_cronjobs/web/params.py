@@ -1,4 +1,4 @@
-"""What a URL or a form says, read with suspicion: clamped, bounded, and refused by name. Pure."""
+"""Read and check the parameters of URLs and forms. Pure."""
 
 from __future__ import annotations
 
@@ -10,32 +10,30 @@ from typing import Any
 from werkzeug.exceptions import BadRequest
 
 from ..report import RunFilter
+from ..report.ages import parse_age, print_age
 from ..types import STATUSES, Status
 
 #: Ids are 64-bit; SQLite refuses what is larger.
 MAX_ID = 2**63 - 1
 MAX_TEXT = 500
 MAX_PAGE = 200
-_MAX_AGE = 3660 * 86400.0
-_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?(s|min|m|h|d|w)")
 
 
 class BadQuery(BadRequest):
-    """A parameter that cannot be right, answered with 400; says which, and what to write."""
+    """A parameter is wrong: 400 with its name and what to write."""
 
 
 def run_filter(args: Mapping[str, str]) -> RunFilter:
-    """Which runs the parameters ask for; those that are absent or empty do not matter.
+    """Return the filter that the parameters describe; absent or empty ones mean any.
 
-    :raises BadQuery: a value cannot be right.
+    :raises BadQuery: a value is wrong.
     """
     return RunFilter(
         status=_status(args),
         task=text(args, "task"),
         queue=text(args, "queue"),
         error=text(args, "error"),
-        # Empty means: without a type.
+        # Empty means runs without a type.
         error_type=text(args, "error_type", empty=""),
         definition=text(args, "definition"),
         older_than=_age(args, "older"),
@@ -46,43 +44,43 @@ def run_filter(args: Mapping[str, str]) -> RunFilter:
 
 
 def filter_args(which: RunFilter) -> dict[str, str]:
-    """The parameters that `run_filter` reads as *which*."""
+    """Return the parameters that `run_filter` reads as *which*."""
     names = {"older_than": "older", "newer_than": "newer"}
     found: dict[str, str] = {}
     for field in fields(which):
         value: Any = getattr(which, field.name)
         if value is None or value is False:
             continue
-        shown = f"{value:g}s" if isinstance(value, float) else "1" if value is True else value
+        shown = print_age(value) if isinstance(value, float) else "1" if value is True else value
         found[names.get(field.name, field.name)] = str(shown)
     return found
 
 
 def row_id(args: Mapping[str, str], name: str) -> int | None:
-    """The id in *name*, if it is there.
+    """Return the id in *name*, or None if it is absent.
 
-    :raises BadQuery: it is no id.
+    :raises BadQuery: it is not an id.
     """
     value = args.get(name, "").strip()
     if not value:
         return None
     if not re.fullmatch("[0-9]{1,19}", value) or not 0 < int(value) <= MAX_ID:
-        raise BadQuery(f"{name} is to be a number from 1 up.")
+        raise BadQuery(f"{name} must be a number from 1 up.")
     return int(value)
 
 
 def clamped(args: Mapping[str, str], name: str, default: int, most: int = MAX_PAGE) -> int:
-    """The number in *name*, or *default*; no more than *most*.
+    """Return the number in *name*, or *default*; at most *most*.
 
-    :raises BadQuery: it is no number.
+    :raises BadQuery: it is not a number.
     """
     return min(row_id(args, name) or default, most)
 
 
 def text(args: Mapping[str, str], name: str, empty: str | None = None) -> str | None:
-    """The text in *name*, or None if it is absent; *empty* if it is empty.
+    """Return the text in *name*, None if it is absent, or *empty* if it is empty.
 
-    :raises BadQuery: it is too long, or holds what no database takes.
+    :raises BadQuery: it is too long, or has characters that no database stores.
     """
     value = args.get(name)
     if value is None:
@@ -90,14 +88,14 @@ def text(args: Mapping[str, str], name: str, empty: str | None = None) -> str | 
     if not value.strip():
         return empty
     if len(value) > MAX_TEXT or "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
-        raise BadQuery(f"{name} is to be a text of at most {MAX_TEXT} characters.")
+        raise BadQuery(f"{name} must be a text of at most {MAX_TEXT} characters.")
     return value
 
 
 def needed(args: Mapping[str, str], name: str) -> str:
-    """The text in *name*.
+    """Return the text in *name*.
 
-    :raises BadQuery: it is absent, empty, or no good text.
+    :raises BadQuery: it is absent or empty, or `text` refuses it.
     """
     value = text(args, name)
     if value is None:
@@ -108,7 +106,7 @@ def needed(args: Mapping[str, str], name: str) -> str:
 def _status(args: Mapping[str, str]) -> Status | None:
     value = text(args, "status")
     if value is not None and value not in STATUSES:
-        raise BadQuery(f"status is to be one of {', '.join(STATUSES)}.")
+        raise BadQuery(f"status must be one of {', '.join(STATUSES)}.")
     return value
 
 
@@ -116,14 +114,14 @@ def _age(args: Mapping[str, str], name: str) -> float | None:
     value = text(args, name)
     if value is None:
         return None
-    found = _AGE.fullmatch(value.strip())
-    if found is None:
-        raise BadQuery(f"{name} is to be an age such as 30m, 2h or 7d.")
-    return min(float(found[1]) * _UNITS[found[2]], _MAX_AGE)
+    age = parse_age(value)
+    if age is None:
+        raise BadQuery(f"{name} must be an age such as 30m, 2h or 7d.")
+    return age
 
 
 def _flag(args: Mapping[str, str], name: str) -> bool:
     value = args.get(name, "")
     if value not in ("", "0", "1"):
-        raise BadQuery(f"{name} is to be 1 or 0.")
+        raise BadQuery(f"{name} must be 1 or 0.")
     return value == "1"

@@ -1,4 +1,4 @@
-"""Rendering: what every page has in common, and the one message that survives a redirect."""
+"""Render pages, and keep a message over a redirect."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from . import format
 from .format import Tone
 from .guard import may
 
-#: Shown at the foot of each page, and part of the URLs of static files.
+#: A part of the URLs of static files.
 VERSION = version("Flask-CronJobs")
-# Not Flask's flash: that needs a SECRET_KEY, and reading it would eat the app's own messages.
-_SAID = "cronjobs_said"
-# Percent-encoded a character can take 12 bytes, and a browser drops a cookie over 4,096.
+# Not Flask's flash: it needs a SECRET_KEY, and reading it would remove the app's messages.
+_COOKIE = "cronjobs_said"
+# A quoted character can take 12 bytes, and browsers drop cookies over 4,096 bytes.
 _LONGEST_MESSAGE = 300
 _TEMPLATES = "cronjobs.templates"
 
 
 def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -> Response:
-    """A page from ``cronjobs/<template>.html``.
+    """Render ``cronjobs/<template>.html``.
 
-    :param tone: how the favicon looks.
+    :param tone: the color of the favicon.
+    :param values: what the template needs besides the common values.
     """
     message = _message() if status < 400 else None
-    # The pages' own first: an app's StrictUndefined must find nothing missing.
+    # Every name has a value, since the app may use StrictUndefined.
     common: dict[str, Any] = {
         "say": format,
         "tone": tone,
@@ -41,35 +42,36 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "may_act": False,
         "may_read": True,
         "refresh": 0,
-        "csrf_field": _csrf_field(current_app.config),
+        "csrf_field": str(_config().get("WTF_CSRF_FIELD_NAME", "csrf_token")),
         "csrf": None,
     }
     source = _templates().get_template(f"cronjobs/{template}.html")
     html = render_template(source, **(common | values))
     response = make_response(html, status)
     if message is not None:
-        response.delete_cookie(_SAID, path=_path())
+        response.delete_cookie(_COOKIE, path=_path())
     return response
 
 
 def reader_page(template: str, tone: Tone = "idle", **values: Any) -> Response:
-    """A page for whom `authorize` let read; it shows buttons if it lets act, too."""
+    """Render a page for a user who may read; show buttons if they may act."""
     may_act = may("act")
     return page(template, tone=tone, may_act=may_act, csrf=_csrf() if may_act else None, **values)
 
 
-def back(endpoint: str, said: str, tone: Tone = "good", **values: Any) -> AnyResponse:
-    """A redirect to a page of ours, which will show *said*.
+def back(endpoint: str, message: str, tone: Tone = "good", **values: Any) -> AnyResponse:
+    """Redirect to a page that shows *message*.
 
-    :param values: for the URL.
+    :param endpoint: the page.
+    :param values: the values of its URL.
     """
     response = redirect(url_for(f".{endpoint}", **values), 303)
     response.set_cookie(
-        _SAID,
-        quote(_shortened(f"{tone} {said}")),
+        _COOKIE,
+        quote(_shortened(f"{tone} {message}")),
         max_age=60,
         path=_path(),
-        secure=request.is_secure or _is_secure(current_app.config),
+        secure=request.is_secure or bool(_config().get("SESSION_COOKIE_SECURE")),
         httponly=True,
         samesite="Strict",
     )
@@ -77,7 +79,7 @@ def back(endpoint: str, said: str, tone: Tone = "good", **values: Any) -> AnyRes
 
 
 def _templates() -> Environment:
-    """The app's templates, where all is escaped, whatever the app does for its own."""
+    """Return the app's templates with autoescape, even if the app turns it off for its own."""
     kept: dict[str, Any] = current_app.extensions
     if _TEMPLATES not in kept:
         kept[_TEMPLATES] = current_app.jinja_env.overlay(autoescape=True)
@@ -90,11 +92,11 @@ def _shortened(text: str) -> str:
 
 
 def _message() -> tuple[str, str] | None:
-    """Tone and text of what the last action said."""
-    tone, _, said = unquote(request.cookies.get(_SAID, ""))[:_LONGEST_MESSAGE].partition(" ")
-    if not said:
+    """Return the tone and text of the last action's message."""
+    tone, _, text = unquote(request.cookies.get(_COOKIE, ""))[:_LONGEST_MESSAGE].partition(" ")
+    if not text:
         return None
-    return (tone if tone in ("good", "bad") else "idle"), said
+    return (tone if tone in ("good", "bad") else "idle"), text
 
 
 def _path() -> str:
@@ -102,18 +104,14 @@ def _path() -> str:
 
 
 def _csrf() -> str | None:
-    """The token of the app's CSRF protection, if it has one that gives it to templates."""
+    """Return the token of the app's CSRF protection, if there is one."""
     make: object = _jinja_globals().get("csrf_token")
     return str(make()) if callable(make) else None
 
 
-def _csrf_field(config: Mapping[str, Any]) -> str:
-    return str(config.get("WTF_CSRF_FIELD_NAME", "csrf_token"))
+def _config() -> Mapping[str, Any]:
+    return current_app.config
 
 
-def _is_secure(config: Mapping[str, Any]) -> bool:
-    return bool(config.get("SESSION_COOKIE_SECURE"))
-
-
-def _jinja_globals() -> dict[str, Any]:
+def _jinja_globals() -> Mapping[str, Any]:
     return current_app.jinja_env.globals

@@ -1,4 +1,4 @@
-"""Every route of the pages, and who may use it: the table that the guard reads."""
+"""Every route of the pages, and the right that it needs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Literal, TypeAlias
 
 NAME = "cronjobs"
 
-#: ``open``: anyone. ``token``: whoever has the tick token. ``read`` and ``act``: whom `authorize`
-#: lets; who acts must be let read too.
+#: ``open``: everyone. ``token``: those with the tick token. ``read`` and ``act``: those whom
+#: `authorize` allows; to act, a user must be allowed to read, too.
 Right: TypeAlias = Literal["open", "token", "read", "act"]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route; the view is the function *endpoint* of the module *module* beside this one."""
+    """One route. Its view is the function *endpoint* of the module *module* in this package."""
 
     rule: str
     endpoint: str
@@ -23,7 +23,7 @@ class Route:
 
     @property
     def method(self) -> str:
-        """``GET`` for what reads, ``POST`` for what acts."""
+        """Return ``GET`` for pages, ``POST`` for actions."""
         return "POST" if self.right in ("act", "token") else "GET"
 
 
@@ -51,5 +51,5 @@ RIGHTS: dict[str, Right] = {
     **{f"{NAME}.{route.endpoint}": route.right for route in ROUTES},
 }
 
-#: What answers machines, in plain text or JSON, also when it refuses.
+#: The routes for machines: they answer in plain text or JSON, also on errors.
 MACHINES = frozenset(f"{NAME}.{endpoint}" for endpoint in ("health", "metrics", "tick", "static"))

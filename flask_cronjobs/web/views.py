@@ -1,4 +1,4 @@
-"""The pages that read. Each opens one connection, and shows one moment."""
+"""The pages. Each opens one connection and shows one moment."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from flask import abort, request
 from flask.typing import ResponseReturnValue
 
 from .. import report
+from ..operations import CANCEL, RETRY
 from ..state import state_of
 from . import format
 from .chart import chart
 from .params import MAX_ID, clamped, filter_args, row_id, run_filter, text
 from .render import reader_page
 
-#: How often the script renews a page that changes, in seconds.
+#: Seconds after which the script refreshes a page.
 REFRESH = 15
 
 
 def overview() -> ResponseReturnValue:
-    """The first page: the verdict, the figures, definitions, what is dead, the last day."""
+    """Render the overview: verdict, figures, definitions, dead runs, the last day."""
     after = text(request.args, "after")
     view = report.overview(state_of(), after)
     tone = format.verdict_tone(view.verdict, view.figures)
@@ -34,7 +35,7 @@ def overview() -> ResponseReturnValue:
 
 
 def runs() -> ResponseReturnValue:
-    """Runs, filtered, newest first, page by page."""
+    """Render a page of runs, newest first, filtered by the URL."""
     which = run_filter(request.args)
     before = row_id(request.args, "before")
     limit = clamped(request.args, "limit", 50)
@@ -50,7 +51,7 @@ def runs() -> ResponseReturnValue:
 
 
 def run(run_id: int) -> ResponseReturnValue:
-    """One run with its attempts."""
+    """Render one run with its attempts."""
     state = state_of()
     found = report.run(state, run_id) if run_id <= MAX_ID else None
     if found is None:
@@ -59,6 +60,8 @@ def run(run_id: int) -> ResponseReturnValue:
         "run",
         format.tone_of(found.row.status),
         run=found,
+        can_retry=found.row.status in RETRY.allowed,
+        can_cancel=found.row.status in CANCEL.allowed,
         now=found.now,
         shown=state.settings.show_payload,
         refresh=5 if found.row.status == "running" else 0,
@@ -66,7 +69,7 @@ def run(run_id: int) -> ResponseReturnValue:
 
 
 def effects() -> ResponseReturnValue:
-    """Effects: those in doubt and those being done; with ``all``, the done ones too."""
+    """Render effects in doubt or being done; with ``?all=1`` also those that are done."""
     everything = request.args.get("all") == "1"
     before = row_id(request.args, "before")
     limit = clamped(request.args, "limit", 50)
@@ -80,7 +83,7 @@ def effects() -> ResponseReturnValue:
 
 
 def ticks() -> ResponseReturnValue:
-    """The latest ticks: from where, how long, what they did."""
+    """Render the latest ticks."""
     with report.reading(state_of()) as reader:
         found = report.ticks(reader, 50)
         now = reader.now

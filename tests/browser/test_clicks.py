@@ -119,7 +119,7 @@ def test_a_dead_run_is_found_read_retried_and_succeeds(either_browser: Browser, 
         site.db.session.commit()
     site.tick()
     browser.get(f"{site.url}/")
-    assert _heading(browser).startswith("Ticks are well, but 1 run ended dead")
+    assert _heading(browser).startswith("Ticks are running, but 1 run ended dead")
     _follow(browser, _link(browser, "print_invoice"))
     _follow(browser, _link(browser, "print_invoice"))
     assert "gave up" in browser.find_element(By.CSS_SELECTOR, ".verdict").text
@@ -232,7 +232,7 @@ def test_the_page_renews_itself_and_says_when_it_cannot(
     assert _heading(browser) == "Ticks have stopped"
     assert _icon(browser) == "icon-bad.svg"
     site.rights.clear()
-    _until(lambda: "Not renewed since" in browser.find_element(By.ID, "stamp").text)
+    _until(lambda: "Not refreshed since" in browser.find_element(By.ID, "stamp").text)
     site.rights.add("read")
     _until(lambda: not browser.find_element(By.ID, "stamp").is_displayed())
 

@@ -251,14 +251,14 @@ class TestOptions:
     def test_dry_run_says_that_nothing_is_due_and_what_is_next(
         self, app: Flask, jobs: CronJobs, hello: Any, tick: Tick
     ) -> None:
-        assert tick("--dry-run").output == "nothing is due; nothing is to come\n"
+        assert tick("--dry-run").output == "nothing is due; nothing is scheduled\n"
         jobs.task(name="yearly", schedule="0 7 1 1 *")(lambda: None)
-        assert "; a tick finds the schedules" in tick("--dry-run").output
+        assert "; a tick records the schedules" in tick("--dry-run").output
         tick()
         assert "nothing is due; next: " in tick("--dry-run").output
         assert "-01-01 07:00:00 UTC (in " in tick("--dry-run").output
         enqueue(app, hello, delay=90)
-        assert "(in 1 min " in tick("--dry-run").output
+        assert "(in 1 min)" in tick("--dry-run").output
         enqueue(app, hello)
         assert tick("--dry-run").output == "would run      hello  1 run  queue default\n"
 

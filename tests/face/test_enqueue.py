@@ -161,7 +161,7 @@ class TestUsing:
             assert jobs.retry(first).status == "queued"
             assert keyed.enqueue(3, "z").id == first
         assert jobs.tick().succeeded == 1
-        with pytest.raises(StateConflict, match=r"succeeded\. To do its work once more"):
+        with pytest.raises(StateConflict, match=r"succeeded\. To do its work again"):
             jobs.retry(first)
         assert [(run.id, run.status) for run in runs(db)] == [(first, "succeeded")]
 

@@ -26,7 +26,7 @@ from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.report import RunFilter
 from flask_cronjobs.state import State
-from flask_cronjobs.types import Outcome, Status
+from flask_cronjobs.types import STATUSES, Outcome, Status
 from tests.rows import Rows, ago
 
 
@@ -231,14 +231,23 @@ def test_bulk_by_a_status_that_cannot_be_is_refused(state: State) -> None:
         operations.cancel_many(state, RunFilter(status="dead"))
 
 
+@pytest.mark.parametrize("action", [operations.RETRY, operations.CANCEL], ids=lambda a: a.name)
+def test_an_action_says_why_it_refuses_each_status_that_it_does_not_allow(
+    action: operations.Action,
+) -> None:
+    assert {*action.allowed, *action.refusals} == {*STATUSES}
+    assert not {*action.allowed} & action.refusals.keys()
+    assert {*action.default} <= {*action.allowed}
+
+
 def test_bulk_takes_those_overdue_or_stale_runs_that_it_may(state: State, rows: Rows) -> None:
     queued, failed = rows.run(age=3600), rows.run("failed", age=3600)
     rows.run("running", locked_until=ago(5))
-    assert operations.retriable_ids(state, RunFilter(overdue=True)) == [failed]
-    assert set(operations.cancellable_ids(state, RunFilter(overdue=True))) == {queued, failed}
-    assert len(operations.cancellable_ids(state, RunFilter(stale=True))) == 1
+    assert operations.RETRY.ids(state, RunFilter(overdue=True)) == [failed]
+    assert set(operations.CANCEL.ids(state, RunFilter(overdue=True))) == {queued, failed}
+    assert len(operations.CANCEL.ids(state, RunFilter(stale=True))) == 1
     with pytest.raises(StateConflict, match="running"):
-        operations.retriable_ids(state, RunFilter(stale=True))
+        operations.RETRY.ids(state, RunFilter(stale=True))
 
 
 # Pause and resume
@@ -394,7 +403,7 @@ def test_an_effect_not_in_doubt_is_left_alone(
     rows.effect("done", state="done", done_at=ago(1))
     run_id = rows.run("running", locked_by="t")
     rows.effect("begun", run_id=run_id, locked_by="t")
-    for key, advice in (("done", "give once\\(\\) another key"), ("begun", "wait for its end")):
+    for key, advice in (("done", "give once\\(\\) another key"), ("begun", "Wait until it ends")):
         with pytest.raises(StateConflict, match=f"not in doubt.*{advice}"):
             verb(state, key)
     with pytest.raises(NotFound, match="flask jobs admin effects --all"):

@@ -190,7 +190,7 @@ def test_numbers_agree_with_their_nouns(state: State, rows: Rows) -> None:
     rows.effect("e", state="in_doubt")
     findings = found(state)
     assert findings["dead"].what.startswith("1 run ended dead")
-    assert findings["stale-runs"].what.startswith("1 running run lost")
+    assert findings["stale-runs"].what.startswith("1 running run without")
     assert findings["overdue"].what.startswith("1 run overdue")
     assert findings["orphaned-task"].what.endswith(": 1 run")
     assert findings["effects-in-doubt"].what.startswith("1 effect in doubt")

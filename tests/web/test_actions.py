@@ -55,7 +55,7 @@ def test_retry(
     answer = post(f"/jobs/runs/{run_id}/retry")
     assert answer.location == f"/jobs/runs/{run_id}"
     assert status(run_id) == "queued"
-    assert _said(client, answer) == f"Run {run_id} is queued again. The next tick takes it up."
+    assert _said(client, answer) == f"Run {run_id} is queued again. The next tick runs it."
 
 
 def test_a_retried_run_succeeds_at_the_next_tick(
@@ -214,8 +214,10 @@ def test_the_group_without_a_type_of_error_is_not_all_of_the_task(
     assert status(typed) == "dead"
 
 
-@pytest.mark.parametrize(("verb", "said"), [("done", "noted as done"), ("redo", "is free")])
-def test_an_effect_in_doubt_is_settled(
+@pytest.mark.parametrize(
+    ("verb", "said"), [("done", "marked as done"), ("redo", "marked as not done")]
+)
+def test_an_effect_in_doubt_is_resolved(
     app: Flask, db: SQLAlchemy, client: FlaskClient, post: Post, verb: str, said: str
 ) -> None:
     with app.app_context():

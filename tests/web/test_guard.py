@@ -96,8 +96,9 @@ def test_the_log_says_once_what_to_set(
     client.get("/jobs/")
     client.get("/jobs/")
     assert [r.message for r in caplog.records if "authorize=" in r.message] == [
-        "The job pages are closed: nobody has said who may see them. Give authorize= to CronJobs: "
-        'a function that is asked "read" or "act" on every request. (In debug mode they are open.)'
+        "The job pages are closed, since the app does not say who may see them. Give authorize= to "
+        'CronJobs: a function that is called with "read" or "act" on every request. (In debug mode '
+        "the pages are open.)"
     ]
 
 
@@ -129,9 +130,9 @@ def test_debug_mode_is_closed_by_any_other_name(
     ]
     assert [answer.status_code for answer in refused] == [403, 403]
     assert [r.message for r in caplog.records if "authorize=" in r.message] == [
-        f"The job pages were asked for as {host!r}. In debug mode without authorize= they are open "
-        "by the names of this machine alone: localhost, 127.0.0.1 and [::1]. Use one of those, or "
-        "give authorize= to CronJobs."
+        f"The job pages were requested at the host {host!r}. In debug mode without authorize= they "
+        "are open at localhost, 127.0.0.1 and [::1] only. Use one of those, or give authorize= to "
+        "CronJobs."
     ]
 
 

@@ -1,4 +1,4 @@
-"""What is wrong, and what to do about it."""
+"""Check the app's jobs and database: what is wrong, and what to do about it."""
 
 from __future__ import annotations
 

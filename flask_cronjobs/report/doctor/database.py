@@ -1,4 +1,4 @@
-"""What the doctor looks at in the database: its tables, its settings, what stands before it."""
+"""The doctor's checks of the database: its tables, its settings, and the connection to it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MIGRATE = "Run your migrations, or: flask jobs admin init"
 
 
 def schema(connection: Connection) -> Iterator[Finding]:
-    """Whether tables, columns and indexes are as they should be."""
+    """Check the tables, columns and indexes."""
     inspector = inspect(connection)
     names = set(inspector.get_table_names())
     tables = Base.metadata.sorted_tables
     missing = [table.name for table in tables if table.name not in names]
     if missing:
-        what = f"missing: {', '.join(missing)}. No run can begin."
+        what = f"missing: {', '.join(missing)}. No run can start."
         yield Finding("tables", "error", what, _MIGRATE)
     else:
         yield Finding("tables", "ok", f"all {len(tables)} tables exist")
@@ -41,7 +41,7 @@ def _columns(inspector: Inspector, table: Table) -> Iterator[Finding]:
     found = {column["name"] for column in inspector.get_columns(table.name)}
     missing = [column.name for column in table.columns if column.name not in found]
     if missing:
-        what = f"{table.name} lacks {', '.join(missing)}: it was made by another version"
+        what = f"{table.name} lacks {', '.join(missing)}: another version created it"
         yield Finding("columns", "error", what, "Make a migration: flask db migrate")
 
 
@@ -53,10 +53,10 @@ def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
         have = found.get(str(index.name))
         todo = f"Make a migration that creates {index.name}, or create it as models.py says."
         if have is None and index.unique:
-            what = f"{table.name} lacks the unique index {index.name}: runs may be doubled"
+            what = f"{table.name} lacks the unique index {index.name}: runs may be duplicated"
             yield Finding("indexes", "error", what, todo)
         elif have is None:
-            what = f"{table.name} lacks the index {index.name}: it gets slow as it grows"
+            what = f"{table.name} lacks the index {index.name}: it becomes slow as it grows"
             yield Finding("indexes", "warning", what, todo)
         elif bool(have["unique"]) != bool(index.unique):
             what = f"{index.name} is {'' if have['unique'] else 'not '}unique, as it should not be"
@@ -64,7 +64,7 @@ def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
 
 
 def database(reader: Reader) -> Iterator[Finding]:
-    """Which database it is, its settings, and those of the way to it."""
+    """Check the database's settings, and those of the connection to it."""
     yield Finding("database", "info", name_of(reader.connection.engine))
     if reader.sqlite:
         yield _journal(reader)
@@ -77,31 +77,33 @@ def _journal(reader: Reader) -> Finding:
     mode = reader.rows(text("PRAGMA journal_mode"))[0][0]
     if mode == "wal":
         return Finding("journal", "ok", "SQLite's journal mode is WAL")
-    what = f"SQLite's journal mode is {mode}: who reads stops who writes, and the other way"
+    what = f"SQLite's journal mode is {mode}: readers and writers block each other"
     return Finding("journal", "warning", what, "Run: flask jobs admin init")
 
 
 def _postgresql(reader: Reader) -> Iterator[Finding]:
     if reader.rows(text("SELECT pg_is_in_recovery() AS standby"))[0].standby:
-        what = "The database is a standby: nothing can be written to it, so no run can begin"
+        what = "The database is a standby: it is read-only, so no run can start"
         yield Finding("read-only", "error", what, "Point SQLALCHEMY_DATABASE_URI at the primary.")
     yield from _pooler(reader.connection)
 
 
 def _pooler(connection: Connection) -> Iterator[Finding]:
-    """Whether a pooler such as PgBouncer stands between, and whether psycopg is set for it."""
+    """Check whether there is a pooler such as PgBouncer, and whether psycopg is set for it."""
     if not is_pooled(connection):
-        yield Finding("pooler", "ok", "no pooler stands before PostgreSQL")
+        yield Finding("pooler", "ok", "there is no pooler between the app and PostgreSQL")
         return
     driver: Any = connection.connection.driver_connection
     if driver.prepare_threshold is None:
-        yield Finding("pooler", "ok", "a pooler stands before PostgreSQL; psycopg is set for it")
+        yield Finding(
+            "pooler", "ok", "there is a pooler before PostgreSQL, and psycopg is set for it"
+        )
         return
     yield Finding(
         "pooler",
         "warning",
-        "A pooler (PgBouncer?) stands before PostgreSQL, and psycopg prepares statements: in "
-        "transaction mode they are looked for in the wrong server, and statements fail",
+        "There is a pooler (PgBouncer?) before PostgreSQL, and psycopg prepares statements: in "
+        "transaction mode a statement may go to a server that did not prepare it, and fail",
         'Set SQLALCHEMY_ENGINE_OPTIONS = {"connect_args": {"prepare_threshold": None}}.',
     )
 
@@ -111,13 +113,13 @@ def _pool(reader: Reader) -> Iterator[Finding]:
     if isinstance(pool, QueuePool):
         most = pool.size() + getattr(pool, "_max_overflow", 0)
         if getattr(pool, "_max_overflow", 0) >= 0 and most < 2:
-            what = "The pool holds one connection: pages wait where db.session has it"
-            todo = "Give SQLALCHEMY_ENGINE_OPTIONS a pool_size and max_overflow of 2 or more."
+            what = "The pool has one connection: pages wait while db.session uses it"
+            todo = "Set pool_size and max_overflow to 2 or more in SQLALCHEMY_ENGINE_OPTIONS."
             yield Finding("pool", "warning", what, todo)
 
 
 def versions(reader: Reader) -> Finding:
-    """What is installed, for a report of a fault."""
+    """Return the installed versions, for a bug report."""
     parts = [f"Python {platform.python_version()}"]
     for name in _PACKAGES:
         try:

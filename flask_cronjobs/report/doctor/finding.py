@@ -1,4 +1,4 @@
-"""What the doctor hands out."""
+"""The result of one check of the doctor."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Level: TypeAlias = Literal["ok", "info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
-    :ivar id: a word that stays the same, to search for.
-    :ivar level: ``error``: jobs do not run, or not right; ``warning``: they may not some day.
+    :ivar id: the name of the check; it stays the same, to search for.
+    :ivar level: ``error``: jobs do not run, or run wrongly; ``warning``: this may happen.
     :ivar what: what was found, and what it means.
-    :ivar todo: what to do about it; empty if nothing.
+    :ivar todo: what to do about it; empty if there is nothing to do.
     """
 
     id: str

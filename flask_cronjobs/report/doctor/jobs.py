@@ -1,4 +1,4 @@
-"""Doctor: what is wrong or will be, what it means, and what to do."""
+"""The doctor's checks of ticks, clocks, runs, tasks, definitions and effects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...store.errors import name_of
 from ..activity import TickView, ticks
 from ..definitions import DefinitionView, definitions
 from ..effects import doubts
-from ..health import Figures, Verdict, vital_signs
+from ..health import Figures, Verdict, verdict_and_figures
 from ..humanize import duration, plural
 from ..overview import orphans
 from ..reader import Reader, reading
@@ -21,25 +21,22 @@ from .finding import Finding
 
 #: How far a host's clock may be off before it is worth a warning, in seconds.
 CLOCK_TOLERANCE = 2.0
-#: How many beats a lease should have, and how long it should be: a regular expression can hold up
-#: the thread that renews it for seconds.
+#: The shortest lease without a warning, in seconds: a busy handler (a long regular expression, say)
+#: can stop the thread that renews the lease for seconds.
 _LEASE = 60.0
 _TICKS = 100
 
-__all__ = ["CLOCK_TOLERANCE", "Finding", "examine"]
-
 
 def examine(state: State) -> tuple[Finding, ...]:
-    """Look at everything, and say for each thing how it is; trouble is a finding as well."""
+    """Run all checks; a database that cannot be read is a finding, too."""
     findings: list[Finding] = []
     try:
         with reading(state) as reader:
-            for finding in _examine(reader):
-                findings.append(finding)
+            findings.extend(_examine(reader))
     except CronJobsError as error:
         todo = (
-            f"Look at the database, and at SQLALCHEMY_DATABASE_URI, which is "
-            f"{name_of(state.engine)} here; then run this again."
+            f"Check the database, and SQLALCHEMY_DATABASE_URI, which is "
+            f"{name_of(state.engine)} here. Then run this again."
         )
         findings.append(Finding("database", "error", str(error), todo))
     return tuple(findings)
@@ -56,7 +53,7 @@ def _examine(reader: Reader) -> Iterator[Finding]:
 
 
 def _jobs(reader: Reader) -> Iterator[Finding]:
-    verdict, figures = vital_signs(reader)
+    verdict, figures = verdict_and_figures(reader)
     yield _ticks(verdict)
     yield _own_clock(reader)
     yield from _host_clocks(ticks(reader, _TICKS))
@@ -72,10 +69,10 @@ def _ticks(verdict: Verdict) -> Finding:
     crontab = "Put the line that `flask jobs admin crontab` prints into the crontab"
     if verdict.word == "never":
         todo = (
-            f"{crontab}. If it is there, its ticks may work on another database than this command: "
+            f"{crontab}. If it is there, its ticks may use another database than this command: "
             "cron does not know the variables of your shell. See its log."
         )
-        return Finding("ticks", "error", "No tick has ever been seen: nothing runs", todo)
+        return Finding("ticks", "error", "No tick has run yet: nothing runs", todo)
     if verdict.word == "late":
         todo = f"{crontab}; see its log, and run `flask jobs tick` by hand."
         return Finding("ticks", "error", f"{verdict.sentence}; nothing runs", todo)
@@ -83,7 +80,7 @@ def _ticks(verdict: Verdict) -> Finding:
 
 
 def _own_clock(reader: Reader) -> Finding:
-    # reader.now was read earlier on this connection: ask again, for this moment.
+    # reader.now was read earlier, so read the time again.
     before = time.time()
     fresh = Reader(reader.state, reader.connection).now.timestamp()
     offset = (before + time.time()) / 2 - fresh
@@ -92,7 +89,7 @@ def _own_clock(reader: Reader) -> Finding:
     return Finding("clock", "warning", f"This host's clock is {_off(offset)}", _CLOCK_TODO)
 
 
-_CLOCK_TODO = "Set up NTP there. Jobs keep the database's time, but logs and handlers do not."
+_CLOCK_TODO = "Set up NTP there. Jobs use the database's time, but logs and handlers do not."
 
 
 def _off(offset: float) -> str:
@@ -100,7 +97,7 @@ def _off(offset: float) -> str:
 
 
 def _host_clocks(recent: tuple[TickView, ...]) -> Iterator[Finding]:
-    """The clocks of other hosts, as their latest ticks saw them."""
+    """Check the clocks of other hosts by their latest ticks."""
     latest = {tick.host: tick.clock_offset for tick in reversed(recent) if tick.clock_offset}
     for host, offset in sorted(latest.items()):
         if abs(offset) > CLOCK_TOLERANCE:
@@ -117,18 +114,18 @@ def _figures(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
             "See `flask jobs admin list --overdue`: orphaned tasks, or too few --workers?",
         )
     else:
-        yield Finding("overdue", "ok", "no run has waited for too long")
+        yield Finding("overdue", "ok", "no run has waited too long")
     if figures.stale:
         yield Finding(
             "stale-runs",
             "warning",
-            f"{figures.stale.of('running run')} lost the worker",
-            "The next tick takes them back. If they stay, no tick comes.",
+            f"{figures.stale.of('running run')} without a live worker",
+            "The next tick reclaims them. If they stay, ticks have stopped.",
         )
     if figures.dead:
         what = f"{figures.dead.of('run')} ended dead in the last 24 hours"
         todo = (
-            "See `flask jobs admin list --status dead`; once the cause is mended: "
+            "See `flask jobs admin list --status dead`. When the cause is fixed: "
             "flask jobs admin retry --status dead"
         )
         yield Finding("dead", "warning", what, todo)
@@ -138,7 +135,7 @@ def _tasks(reader: Reader) -> Finding:
     tasks = reader.state.registry.tasks
     if tasks:
         return Finding("tasks", "ok", f"this app's code declares {plural(len(tasks), 'task')}")
-    todo = "Import the modules that declare them where the app is made: in its factory, say."
+    todo = "Import the modules that declare tasks where the app is created, such as its factory."
     return Finding("tasks", "warning", "This app's code declares no task: nothing can run", todo)
 
 
@@ -174,7 +171,7 @@ def _definition(view: DefinitionView) -> Iterator[Finding]:
     remove = f"jobs.remove_definition({view.name!r})"
     if view.broken is not None:
         what = f"The definition {view.name!r} is broken and never due: {view.broken}"
-        yield Finding("broken-definition", "error", what, f"Mend its row, or call {remove}.")
+        yield Finding("broken-definition", "error", what, f"Fix its row, or call {remove}.")
     if view.orphaned:
         yield Finding(
             "orphaned-definition",
@@ -187,9 +184,9 @@ def _definition(view: DefinitionView) -> Iterator[Finding]:
         yield Finding(
             "undeclared-definition",
             "info",
-            f"The definition {view.name!r} came from code that does not declare it any more: none "
-            "of its slots is recorded",
-            "Nothing, if that is meant; its row can be deleted.",
+            f"The definition {view.name!r} came from code that no longer declares it: none of its "
+            "slots is recorded",
+            "Nothing, if that is intended; its row can be deleted.",
         )
 
 
@@ -199,8 +196,8 @@ def _doubts(reader: Reader) -> Iterator[Finding]:
         yield Finding(
             "effects-in-doubt",
             "warning",
-            f"{number.of('effect')} in doubt: a process died in the midst of it",
-            "See `flask jobs admin effects`; find out, then settle each by --done or --redo.",
+            f"{number.of('effect')} in doubt: a process died before it could record the result",
+            "See `flask jobs admin effects`. Find out what happened, then use --done or --redo.",
         )
 
 
@@ -208,4 +205,4 @@ def _settings(reader: Reader) -> Iterator[Finding]:
     lease = reader.state.settings.lease
     if lease < _LEASE:
         what = f"CRONJOBS_LEASE is {duration(lease)}: a busy handler can lose its run"
-        yield Finding("lease", "warning", what, f"Give {_LEASE:g} seconds or more.")
+        yield Finding("lease", "warning", what, f"Set it to {_LEASE:g} seconds or more.")

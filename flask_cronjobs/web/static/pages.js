@@ -1,4 +1,4 @@
-// The pages work without this. It asks before bulk actions, and renews pages that change.
+// The pages work without this script. It asks before bulk actions, and refreshes pages.
 "use strict";
 
 document.addEventListener("submit", (event) => {
@@ -7,7 +7,7 @@ document.addEventListener("submit", (event) => {
 });
 
 function isBusy(main) {
-  // Behind another tab nobody is disturbed, and the icon is what tells.
+  // A hidden page is refreshed in any case, so that its icon stays right.
   if (document.hidden) return false;
   const focused = document.activeElement;
   return (
@@ -21,12 +21,12 @@ function openDetails(main) {
   return Array.from(main.querySelectorAll("details"), (details) => details.open);
 }
 
-async function renew(main) {
+async function refresh(main) {
   const answer = await fetch(location.href, { credentials: "same-origin" });
   if (!answer.ok || answer.redirected) throw new Error(String(answer.status));
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   const freshMain = fresh.getElementById("main");
-  // A message is said once: it stays until the reader goes on.
+  // The server sends a message once, so keep it until the user leaves the page.
   const said = main.querySelector(".said");
   const open = openDetails(main);
   main.replaceChildren(...freshMain.childNodes);
@@ -44,12 +44,12 @@ function keepFresh(main) {
   setInterval(async () => {
     if (!main.dataset.refresh || isBusy(main)) return;
     try {
-      await renew(main);
+      await refresh(main);
       seen = new Date();
       stamp.hidden = true;
     } catch {
-      // What is shown may be wrong by now, and must say so.
-      stamp.textContent = `Not renewed since ${seen.toLocaleTimeString()}`;
+      // Say that the page may be out of date.
+      stamp.textContent = `Not refreshed since ${seen.toLocaleTimeString()}`;
       stamp.hidden = false;
     }
   }, seconds * 1000);
