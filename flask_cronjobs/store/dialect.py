@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 
 from ..errors import SetupError
-from .clock import POSTGRESQL_NOW, SQLITE_NOW
+from .clock import sql_now
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
 LEAST_SQLITE = (3, 35, 0)
@@ -21,7 +21,6 @@ LEAST_SQLITE = (3, 35, 0)
 class Dialect:
     """How to say on one database what both can do.
 
-    :ivar now: the database's clock, as SQL.
     :ivar begin: how a transaction begins: on SQLite with the write lock, since a transaction that
         reads first and writes later fails at once, and without waiting, when another wrote between.
     :ivar skip_locked: what makes a claim pass over rows that another claim is taking.
@@ -29,16 +28,18 @@ class Dialect:
     """
 
     name: str
-    now: str
     begin: str
     skip_locked: str
     one_statement: bool
 
+    @property
+    def now(self) -> str:
+        """SQL for the database's time."""
+        return sql_now(self.name)
+
     def later(self, seconds: str) -> str:
-        """SQL for *seconds* (an SQL expression) after now."""
-        if self.name == "postgresql":
-            return f"{self.now} + make_interval(secs => CAST({seconds} AS double precision))"
-        return f"strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', {seconds}))"
+        """Return SQL for *seconds* (an SQL expression) after the database's time."""
+        return sql_now(self.name, seconds)
 
     def json(self, value: str) -> str:
         """SQL for JSON *value* (an SQL text expression) as a JSON column wants it."""
@@ -105,14 +106,12 @@ class Dialect:
 
 POSTGRESQL = Dialect(
     name="postgresql",
-    now=POSTGRESQL_NOW,
     begin="BEGIN ISOLATION LEVEL READ COMMITTED",
     skip_locked="FOR UPDATE SKIP LOCKED",
     one_statement=True,
 )
 SQLITE = Dialect(
     name="sqlite",
-    now=SQLITE_NOW,
     begin="BEGIN IMMEDIATE",
     skip_locked="",
     one_statement=False,

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session, scoped_session
 
-from .clock import POSTGRESQL_NOW
+from .clock import sql_now
 from .connection import Bookkeeping
 
 CHANNEL = "flask_cronjobs"
@@ -18,7 +18,7 @@ _NOTIFY = text(
     f"""
     SELECT pg_notify('{CHANNEL}', '') FROM (
         SELECT 1 FROM job_ticks
-        WHERE started_at > {POSTGRESQL_NOW} - interval '3 minutes'
+        WHERE started_at > {sql_now("postgresql")} - interval '3 minutes'
             AND listening AND finished_at IS NULL
         LIMIT 1
     ) AS listener
