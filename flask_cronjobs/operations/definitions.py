@@ -10,7 +10,7 @@ from .. import report
 from ..engine.scheduler import announce_slot, first_slot, plan_due
 from ..errors import NotFound, TaskError, UnknownTask
 from ..log import log_run
-from ..registry.payload import check_payload
+from ..registry.run_columns import RUN_COLUMNS, payload_columns, run_columns
 from ..schedule import Schedule
 from ..state import State
 from ..store import Bookkeeping, Definitions
@@ -103,19 +103,9 @@ def _own_run(
             f"The definition {spec.name!r} is for the task {spec.job_type!r}, which this app's "
             "code does not declare. Run it from the code that does, or remove the definition."
         )
-    values = {
-        "job_type": spec.job_type,
-        "queue": spec.queue,
-        "priority": spec.priority,
-        "max_attempts": spec.max_attempts,
-        "payload": spec.payload,
-        "concurrency_key": spec.concurrency_key,
-        "concurrency_limit": spec.concurrency_limit,
-    }
+    values = {name: getattr(spec, name) for name in RUN_COLUMNS}
     if payload is not None:
-        chosen = check_payload(task.payload_from(payload), state.settings.max_payload_bytes)
-        values |= {"payload": chosen, "concurrency_key": task.concurrency_key_for(chosen)}
-        values["concurrency_limit"] = task.concurrency_limit
+        values |= payload_columns(task, state.settings, task.payload_from(payload))
     return values
 
 
@@ -125,16 +115,7 @@ def _task_run(
     task = state.registry.tasks.get(name)
     if task is None:
         return None
-    checked = check_payload(task.payload_from(payload or {}), state.settings.max_payload_bytes)
-    return {
-        "job_type": task.name,
-        "queue": task.options.queue,
-        "priority": task.options.priority,
-        "max_attempts": task.retry_policy(state.settings.max_attempts).max_attempts,
-        "payload": checked,
-        "concurrency_key": task.concurrency_key_for(checked),
-        "concurrency_limit": task.concurrency_limit,
-    }
+    return run_columns(task, state.settings, task.payload_from(payload or {}))
 
 
 def _no_definition(state: State, name: str) -> NotFound:

@@ -14,6 +14,7 @@ from ..text import did_you_mean
 from ..types import JSON, Catchup, DefinitionSpec, Overlap
 from .handler import Handler
 from .payload import check_payload
+from .run_columns import run_columns
 from .validation import check_choice, check_name
 
 
@@ -25,29 +26,19 @@ class Declaration:
     handler: Handler
     schedule: str
     timezone: str | None
-    payload: Mapping[str, object]
+    payload: dict[str, JSON]
     catchup: Catchup
     overlap: Overlap
 
     def spec(self, settings: Settings) -> DefinitionSpec:
         """The definition under one app's defaults."""
-        task = self.handler
-        checked = check_payload(self.payload, settings.max_payload_bytes)
-        # As the row gives it back, a tuple as a list: else each tick would find it changed.
-        payload: dict[str, JSON] = json.loads(json.dumps(checked))
         return DefinitionSpec(
             name=self.name,
-            job_type=task.name,
             schedule=self.schedule,
             timezone=self.timezone or settings.timezone,
-            payload=payload,
-            queue=task.options.queue,
-            priority=task.options.priority,
-            max_attempts=task.retry_policy(settings.max_attempts).max_attempts,
             catchup=self.catchup,
             overlap=self.overlap,
-            concurrency_key=task.concurrency_key_for(payload),
-            concurrency_limit=task.concurrency_limit,
+            **run_columns(self.handler, settings, self.payload),
         )
 
 
@@ -118,20 +109,21 @@ def declaration(
     check_choice("catchup", catchup, get_args(Catchup))
     check_choice("overlap", overlap, get_args(Overlap))
     checked = check_name(name, "definition")
-    arguments = _arguments(handler, name, payload or {})
-    return Declaration(checked, handler, cron, timezone, arguments, catchup, overlap)
+    plain = _plain_payload(handler, name, payload or {})
+    return Declaration(checked, handler, cron, timezone, plain, catchup, overlap)
 
 
-def _arguments(handler: Handler, name: str, payload: Mapping[str, object]) -> dict[str, JSON]:
+def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -> dict[str, JSON]:
     # What is wrong here must be told here: in a tick it would stop every definition.
     try:
         arguments = handler.payload_from(payload)
     except TypeError as error:
         message = f"The schedule {name!r} cannot call {error}. Give arguments as payload={{…}}."
         raise TypeError(message) from None
-    checked = check_payload(arguments, 1 << 30)
-    handler.concurrency_key_for(checked)
-    return checked
+    # As the row gives it back, a tuple as a list: else each tick would find it changed.
+    plain: dict[str, JSON] = json.loads(json.dumps(check_payload(arguments, 1 << 30)))
+    handler.concurrency_key_for(plain)
+    return plain
 
 
 def _where(func: Callable[..., object]) -> str:

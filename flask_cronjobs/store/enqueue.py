@@ -13,12 +13,11 @@ from sqlalchemy.orm import Session, scoped_session
 
 from ..models import JobRun
 from ..models.columns import UTCDateTime
-from ..types import JSON
 from .dialect import Dialect, dialect_of
 
 #: How many rows one INSERT carries.
 BATCH = 1000
-_SHARED = ("job_type", "queue", "priority", "max_attempts", "concurrency_limit")
+_SHARED = ("job_type", "queue", "priority", "max_attempts")
 
 Sessions: TypeAlias = scoped_session[Any] | Session
 
@@ -54,22 +53,19 @@ def insert_run(session: Sessions, values: Mapping[str, Any]) -> tuple[JobRun, bo
 def insert_runs(
     session: Sessions,
     shared: Mapping[str, Any],
-    rows: Sequence[tuple[Mapping[str, JSON], str | None]],
+    rows: Sequence[Mapping[str, Any]],
 ) -> list[int]:
     """Insert many runs in *session*'s transaction, `BATCH` to a statement.
 
-    :param shared: what they have in common, the columns of `_SHARED` and ``delay``.
-    :param rows: the payload and the concurrency key of each.
+    :param shared: the columns that they share, and ``delay`` in seconds where ``run_at`` is None.
+    :param rows: ``payload``, ``concurrency_key`` and ``concurrency_limit`` of each.
     :returns: their ids, in the order of *rows*.
     """
     dialect = dialect_of(session.get_bind().engine)
     statement = _insert_many(dialect)
     ids: list[int] = []
     for start in range(0, len(rows), BATCH):
-        batch = [
-            {"place": place, "payload": payload, "key": key}
-            for place, (payload, key) in enumerate(rows[start : start + BATCH])
-        ]
+        batch = [{**row, "place": place} for place, row in enumerate(rows[start : start + BATCH])]
         parameters = {**shared, "rows": json.dumps(batch)}
         ids += sorted(session.execute(statement, parameters).scalars())
     return ids
@@ -78,17 +74,16 @@ def insert_runs(
 @lru_cache(maxsize=2)
 def _insert_many(d: Dialect) -> TextClause:
     # One JSON parameter is several times faster than a thousand VALUES with their expressions.
-    rows = d.table("rows", place="integer", payload="jsonb", key="text")
+    own = {"payload": "jsonb", "concurrency_key": "text", "concurrency_limit": "integer"}
     given = "CAST(:run_at AS timestamptz)" if d.name == "postgresql" else ":run_at"
     when = f"COALESCE({given}, {d.later(':delay')})"
-    columns = ", ".join(_SHARED)
-    values = ", ".join(f":{name}" for name in _SHARED)
     return text(
         f"""
-        INSERT INTO job_runs ({columns}, payload, concurrency_key,
+        INSERT INTO job_runs ({", ".join((*_SHARED, *own))},
             scheduled_for, run_at, created_at, updated_at)
-        SELECT {values}, r.payload, r.key, {when}, {when}, {d.now}, {d.now}
-        FROM {rows} AS r WHERE true ORDER BY r.place
+        SELECT {", ".join(f":{name}" for name in _SHARED)}, {", ".join(own)},
+            {when}, {when}, {d.now}, {d.now}
+        FROM {d.table("rows", place="integer", **own)} AS r WHERE true ORDER BY place
         RETURNING id
         """
     ).bindparams(bindparam("run_at", type_=UTCDateTime()))
