@@ -112,7 +112,7 @@ def _explaining_missing_tables(state: State) -> Generator[None, None, None]:
         yield
     except DBAPIError as error:
         # All else that can go wrong in the user's own transaction is the user's to see as it is.
-        if remedy_for(error) == "init":
+        if remedy_for(error) == "create tables":
             raise explain(error, state.engine) from error
         raise
 

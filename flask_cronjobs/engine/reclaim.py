@@ -42,7 +42,7 @@ def _record(claims: Claims, outcomes: Sequence[Outcome]) -> list[Outcome]:
     except DatabaseTrouble as trouble:
         if not trouble.transient:
             raise
-    settled = claims.settled(outcomes)
+    settled = claims.already_recorded(outcomes)
     left = [outcome for outcome in outcomes if outcome.id not in settled.recorded]
     return _stored(outcomes, settled) + _stored(left, claims.exchange(left, None))
 

@@ -186,10 +186,10 @@ def _read(words: list[str]) -> Cron:
         follows_clock=minute.startswith("*") or hour.startswith("*"),
         either_day=not (day.startswith("*") or weekday.startswith("*")),
     )
-    return _settled(cron)
+    return _simplified(cron)
 
 
-def _settled(cron: Cron) -> Cron:
+def _simplified(cron: Cron) -> Cron:
     """Write a choice between two kinds of day as one kind where the other decides nothing."""
     longest = max(_LONGEST[month] for month in cron.months)
     if cron.either_day and (len(cron.days) == 31 or len(cron.weekdays) == 7):

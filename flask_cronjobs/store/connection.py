@@ -95,7 +95,7 @@ class Bookkeeping:
                 return work(self._connected())
             except SQLAlchemyError as error:
                 remedy = remedy_for(error)
-                if remedy in ("init", "give up"):
+                if remedy in ("create tables", "fail"):
                     self.close()
                     raise explain(error, self.engine) from error
                 if remedy == "reconnect":

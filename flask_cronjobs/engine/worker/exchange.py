@@ -58,7 +58,7 @@ class Ledger:
         if self._doubtful is not None:
             self._claims.release_token(self._doubtful)
             self._doubtful = None
-        return self._claims.settled(outcomes) if outcomes else Exchange()
+        return self._claims.already_recorded(outcomes) if outcomes else Exchange()
 
     def _request(self, wanted: int, alone: bool) -> ClaimRequest:
         return ClaimRequest(

@@ -25,7 +25,7 @@ class ClaimStatements:
     watch: TextClause
     progress: TextClause
     release_token: TextClause
-    settled: TextClause
+    already_recorded: TextClause
     expired: TextClause
 
 
@@ -183,7 +183,7 @@ def _watch(d: Dialect) -> str:
     """
 
 
-def _settled(d: Dialect) -> str:
+def _already_recorded(d: Dialect) -> str:
     outcomes = d.table("outcomes", id="bigint", kind="text", attempt="integer")
     return f"""
     SELECT r.id, r.status AS stored FROM job_runs r JOIN {outcomes} AS o ON r.id = o.id
@@ -229,6 +229,6 @@ def claim_statements(d: Dialect) -> ClaimStatements:
         watch=text(_watch(d)),
         progress=text(_PROGRESS),
         release_token=text(_release_token(d)),
-        settled=text(_settled(d)),
+        already_recorded=text(_already_recorded(d)),
         expired=text(_expired(d)),
     )
