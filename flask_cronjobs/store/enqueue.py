@@ -1,4 +1,4 @@
-"""Enqueue: inserting runs in the user's own transaction."""
+"""Insert runs in the user's own transaction."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ Sessions: TypeAlias = scoped_session[Any] | Session
 def insert_run(session: Sessions, values: Mapping[str, Any]) -> tuple[JobRun, bool]:
     """Insert a run in *session*'s transaction; return it, and whether it is new.
 
-    With an idempotency key that exists, the row that has it is returned instead. Two transactions
-    that insert the same key at once: the later waits for the earlier to end, and then finds its
-    row; neither fails.
+    If the idempotency key exists, return the run that has it. If two transactions insert the same
+    key at once, the second waits until the first ends and then finds its row; neither fails.
     """
     if values.get("idempotency_key") is None:
         run = session.scalars(_insert(session).values(**values).returning(JobRun)).one()
@@ -47,7 +46,7 @@ def insert_run(session: Sessions, values: Mapping[str, Any]) -> tuple[JobRun, bo
             run = session.scalars(query).one_or_none()
             if run is not None:
                 return run, query is statement
-        # The row that stood in the way was deleted between the two: insert again.
+        # The row that has the key was deleted between the two statements: insert again.
 
 
 def insert_runs(
@@ -73,7 +72,7 @@ def insert_runs(
 
 @lru_cache(maxsize=2)
 def _insert_many(d: Dialect) -> TextClause:
-    # One JSON parameter is several times faster than a thousand VALUES with their expressions.
+    # One JSON parameter is several times faster than a thousand rows of VALUES.
     own = {"payload": "jsonb", "concurrency_key": "text", "concurrency_limit": "integer"}
     given = "CAST(:run_at AS timestamptz)" if d.name == "postgresql" else ":run_at"
     when = f"COALESCE({given}, {d.later(':delay')})"
