@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "key of an unknown argument": (
         {"concurrency_key": "user:{user}"}, TaskError, "Did you mean 'user_id'?",
     ),
-    "key that is no format": ({"concurrency_key": "user:{user_id"}, TaskError, "in braces"),
+    "key that is not a format text": ({"concurrency_key": "user:{user_id"}, TaskError, "in braces"),
     "large priority": ({"priority": 99_999}, TaskError, "-32768 to 32767"),
     "priority that is no number": ({"priority": "high"}, TaskError, "priority is 'high'"),
     "empty queue": ({"queue": ""}, TaskError, "queue"),

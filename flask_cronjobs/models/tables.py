@@ -1,9 +1,9 @@
-"""The five tables, as mapped classes on a base of our own.
+"""The five tables, as mapped classes on a declarative base of our own.
 
-They work with ``db.session`` like any model of the app; `lending` shows them to its metadata.
+They work with ``db.session`` like the app's models; `copies` adds them to the app's metadata.
 
-No column refers to ``job_definitions`` by a foreign key, on purpose: a definition can go while its
-history stays, and neither pruning nor removing ever waits for a cascade over a large table.
+On purpose, no foreign key refers to ``job_definitions``: a definition can be removed while its runs
+stay, and neither pruning nor removing waits for a cascade over a large table.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def _sql_list(values: tuple[str, ...]) -> str:
     return "(" + ", ".join(f"'{value}'" for value in values) + ")"
 
 
-# The claim's conditions must be these very texts: SQLite uses a partial index only if the query
-# repeats its condition to the letter, with literals.
+# Queries must use these texts: SQLite uses a partial index only if the query repeats the index's
+# condition literally, with its constants.
 RUNNABLE = "status IN ('queued', 'failed')"
 FREE = f"{RUNNABLE} AND concurrency_key IS NULL"
 KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL"
@@ -41,7 +41,7 @@ RUNNING = "status = 'running'"
 LIVE = "status IN ('queued', 'failed', 'running')"
 DEAD = "status = 'dead'"
 DONE = "status IN ('succeeded', 'cancelled', 'skipped')"
-#: Cancelled and skipped: few among many that succeeded, so listing them needs an index of its own.
+#: Few runs among many that succeeded, so listing them needs an index of its own.
 SET_ASIDE = "status IN ('cancelled', 'skipped')"
 OPEN_EFFECT = "state IN ('begun', 'in_doubt')"
 SCHEDULED = "paused_at IS NULL AND next_run_at IS NOT NULL"
@@ -57,9 +57,9 @@ def _partial(name: str, *columns: Any, where: str, unique: bool = False) -> Inde
 
 
 class Base(DeclarativeBase):
-    """The declarative base of the job tables, apart from the app's own."""
+    """The declarative base of the job tables, separate from the app's own."""
 
-    # Every name is fixed: so a convention of the app's own leaves the copies' names alone.
+    # Fix every name, so that a naming convention of the app does not change those of the copies.
     metadata: ClassVar[MetaData] = MetaData(
         naming_convention={
             "pk": "pk_%(table_name)s",
@@ -83,7 +83,7 @@ class JobDefinition(Base):
             "(concurrency_key IS NULL) = (concurrency_limit IS NULL)",
             name="ck_job_definitions_concurrency_limit",
         ),
-        # Ids are never used again: the runs of a removed definition must not become another's.
+        # Never reuse an id: the runs of a removed definition must not become another's.
         {"sqlite_autoincrement": True},
     )
 
@@ -103,7 +103,7 @@ class JobDefinition(Base):
     concurrency_key: Mapped[str | None] = mapped_column(String)
     concurrency_limit: Mapped[int | None] = mapped_column(Integer)
     origin: Mapped[str] = mapped_column(String, server_default=text("'code'"))
-    """``code``: declared by a task, kept in step by the tick; ``database``: by add_definition."""
+    """``code``: declared by a task, updated by the tick; ``database``: by add_definition."""
     paused_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     next_run_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     """The watermark: the first slot not recorded yet. It only ever moves forward."""
@@ -129,7 +129,7 @@ class JobRun(Base):
             where="idempotency_key IS NOT NULL",
             unique=True,
         ),
-        # The referee of concurrency=N: at most one running row for each share of a key.
+        # This enforces concurrency=N: at most one running row for each share of a key.
         _partial(
             "uq_job_runs_concurrency",
             "concurrency_key",
@@ -173,7 +173,7 @@ class JobRun(Base):
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     definition_id: Mapped[int | None] = mapped_column(BigId)
-    """The definition whose slot this run is; null for what was enqueued."""
+    """The definition whose slot this run is; null for an enqueued run."""
     job_type: Mapped[str] = mapped_column(String)
     """The task's name."""
     queue: Mapped[str] = mapped_column(String, server_default=text("'default'"))
@@ -181,9 +181,9 @@ class JobRun(Base):
     priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     """Higher is claimed first."""
     scheduled_for: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    """The slot, or the time first asked for; never changes."""
+    """The slot, or the time that enqueue asked for; never changes."""
     run_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    """From when the run may be claimed; a retry moves it."""
+    """When the run may be claimed; a retry sets it to a later time."""
     status: Mapped[str] = mapped_column(String, server_default=text("'queued'"))
     attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     """Attempts begun, counted at the claim."""
@@ -194,15 +194,15 @@ class JobRun(Base):
     started_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     """When the latest attempt was claimed."""
     finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    """When the run came to its end; set exactly when the status is terminal."""
+    """When the run ended; set if and only if the status is terminal."""
     failed_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     """When the latest failed attempt ended."""
     last_error: Mapped[str | None] = mapped_column(String)
     error_type: Mapped[str | None] = mapped_column(String)
     result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
-    """What the handler returned, if JSON and small; of a skipped run, which slots it is for."""
+    """What the handler returned, if JSON and small; of a skipped run, which slots it stands for."""
     progress: Mapped[float | None] = mapped_column(Float)
-    """From 0 to 1, as the handler last said."""
+    """From 0 to 1, as the handler last reported."""
     progress_message: Mapped[str | None] = mapped_column(String)
     idempotency_key: Mapped[str | None] = mapped_column(String)
     concurrency_key: Mapped[str | None] = mapped_column(String)
@@ -215,7 +215,7 @@ class JobRun(Base):
     updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
 
     def __repr__(self) -> str:
-        loaded = self.__dict__  # A repr must not ask the database.
+        loaded = self.__dict__  # A repr must not query the database.
         facts = (str(loaded.get(name, "?")) for name in ("id", "job_type", "status"))
         return f"<JobRun {' '.join(facts)}>"
 
@@ -276,16 +276,16 @@ class JobEffect(Base):
     state: Mapped[str] = mapped_column(String, server_default=text("'begun'"))
     """``begun`` (being done, or in doubt once its owner is gone), ``done``, or ``in_doubt``."""
     locked_by: Mapped[str | None] = mapped_column(String)
-    """Who does it: the token of the run's claim, or one of its own outside a run."""
+    """Its owner: the token of the run's claim, or outside a run a token of its own."""
     locked_until: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    """Outside a run: until when the one who began it is taken to be alive."""
+    """Outside a run: until when the owner is taken to be alive."""
     result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     done_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
 
 
 class JobTick(Base):
-    """One tick: who, when, and what it did; kept for a day."""
+    """One tick: its process, its times and what it did; kept for a day."""
 
     __tablename__ = "job_ticks"
     __table_args__: Any = (
@@ -301,12 +301,12 @@ class JobTick(Base):
     seen_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     clock_offset: Mapped[float | None] = mapped_column(Float)
-    """Seconds that the host's clock was ahead of the database's."""
-    # Quoted: a migration written on either database then runs on the other.
+    """How many seconds the host's clock was ahead of the database's."""
+    # Quoted, so that a migration generated on one database runs on the other.
     listening: Mapped[bool] = mapped_column(Boolean, server_default=text("'0'"))
     """Whether it is a resident worker that a NOTIFY wakes."""
     recorded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    """Runs made of due slots."""
+    """Runs inserted for due slots."""
     skipped: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     reclaimed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     succeeded: Mapped[int] = mapped_column(Integer, server_default=text("0"))

@@ -1,4 +1,4 @@
-"""How tasks run, and how runs are enqueued: frozen options."""
+"""Options of tasks, and of enqueueing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .retry import Retry, RetryCallable, check_attempts
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """How a task's runs are queued, limited and tried again; see `CronJobs.task`."""
+    """How a task's runs are queued, limited and retried; see `CronJobs.task`."""
 
     queue: str = "default"
     priority: int = 0
@@ -24,7 +24,7 @@ class TaskOptions:
 
 @dataclass(frozen=True)
 class EnqueueOptions:
-    """How runs are enqueued; see `Task.using`. None: as the task says."""
+    """How runs are enqueued; see `Task.using`. None means: as the task's own options say."""
 
     run_at: datetime | None = None
     delay: float | None = None
@@ -37,7 +37,7 @@ class EnqueueOptions:
     def check(self) -> None:
         """Check the values.
 
-        :raises TaskError: one cannot be right.
+        :raises TaskError: a value is not valid.
         """
         if self.run_at is not None and self.delay is not None:
             raise TaskError("run_at and delay were both given. Give one of them.")
@@ -75,5 +75,5 @@ def _is_small_int(value: object) -> bool:
 
 
 def is_key(value: object, most: int) -> bool:
-    """Whether *value* is a text of 1 to *most* printable characters."""
+    """Return whether *value* is a text of 1 to *most* printable characters."""
     return isinstance(value, str) and 0 < len(value) <= most and value.isprintable()

@@ -1,4 +1,4 @@
-"""Handlers and the registry that knows them by name: what code declares, whatever the app."""
+"""The tasks and definitions that code declares, whatever the app."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .validation import check_choice, check_name
 
 @dataclass(frozen=True)
 class Declaration:
-    """A definition as a task declares it, before an app's defaults are known."""
+    """A definition as a task declares it, before an app's defaults apply."""
 
     name: str
     handler: Handler
@@ -31,7 +31,7 @@ class Declaration:
     overlap: Overlap
 
     def spec(self, settings: Settings) -> DefinitionSpec:
-        """The definition under one app's defaults."""
+        """Return the definition with one app's defaults."""
         return DefinitionSpec(
             name=self.name,
             schedule=self.schedule,
@@ -73,13 +73,13 @@ class Registry:
         self.declarations[declaration.name] = declaration
 
     def get(self, name: str) -> Handler:
-        """The task called *name*.
+        """Return the task called *name*.
 
-        :raises UnknownTask: there is none; the message offers those that are close.
+        :raises UnknownTask: there is none; the message suggests similar names.
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UnknownTask(
-                f"{name!r} is no task's name. Give its name as a text; a task itself has enqueue()."
+                f"{name!r} is not a task's name. Give a text, or call enqueue() on the task itself."
             )
         try:
             return self.tasks[name]
@@ -98,10 +98,10 @@ def declaration(
     catchup: Catchup,
     overlap: Overlap,
 ) -> Declaration:
-    """A definition for *handler*'s task, checked; see `Task.schedule`.
+    """Return a checked definition for *handler*'s task; see `Task.schedule`.
 
     :raises ScheduleError: *cron* or *timezone* cannot be read.
-    :raises TaskError: a name or a policy cannot be right.
+    :raises TaskError: a name or a policy is not valid.
     :raises TypeError: the handler does not take *payload*.
     :raises PayloadError: *payload* is not plain JSON.
     """
@@ -114,13 +114,13 @@ def declaration(
 
 
 def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -> dict[str, JSON]:
-    # What is wrong here must be told here: in a tick it would stop every definition.
+    # Check this when the code is imported: in a tick, an error would stop every definition.
     try:
         arguments = handler.payload_from(payload)
     except TypeError as error:
         message = f"The schedule {name!r} cannot call {error}. Give arguments as payload={{…}}."
         raise TypeError(message) from None
-    # As the row gives it back, a tuple as a list: else each tick would find it changed.
+    # As the database returns it, with lists for tuples: otherwise each tick would see a change.
     plain: dict[str, JSON] = json.loads(json.dumps(check_payload(arguments, 1 << 30)))
     handler.concurrency_key_for(plain)
     return plain
