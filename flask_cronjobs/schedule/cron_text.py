@@ -80,10 +80,10 @@ _ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}")
 # What other crons accept and this one refuses, and what to write instead.
 _HINTS = (
     (r".*\?", "Write '*' for every day."),
-    (r".*#", "Write only the weekday and let the task check the day of the month."),
+    (r".*#", "Write the weekday alone and let the task check the day of the month."),
     (r"\d*l(-?\d+|w)?$", "Write '28-31' and let the task check whether it is the last day."),
     (r"(\d+w|w\d+)$", "Write '1-5' in day-of-week, or let the task check the weekday."),
-    (r"[hr]\b|.*~", "Write a number: none is chosen at random or by a hash."),
+    (r"[hr]\b|.*~", "Write a number that you choose: none is chosen at random or by hash."),
 )
 
 

@@ -265,7 +265,7 @@ def _seconds(moment: datetime) -> int:
     offset = moment.utcoffset()
     if offset is None:
         raise ScheduleError(
-            f"The datetime {moment!r} has no time zone."
+            f"The datetime {moment!r} is naive: it has no time zone."
             " Pass an aware one, such as datetime.now(timezone.utc)."
         )
     time = timedelta(hours=moment.hour, minutes=moment.minute, seconds=moment.second)
