@@ -148,7 +148,7 @@ def test_unknown_task_is_refused_with_those_that_are_close(bare: CronJobs) -> No
 
 
 def test_unknown_task_where_there_is_none_asks_whether_the_module_is_imported() -> None:
-    with pytest.raises(UnknownTask, match="is the module that declares them imported"):
+    with pytest.raises(UnknownTask, match="check that the module that declares them is"):
         CronJobs().get("anything")
 
 
