@@ -41,17 +41,11 @@ def log_run(
         return
     worker = worker or worker_name()
     milliseconds = round(seconds * 1000, 1)
+    by, because = f" by {actor}" if actor else "", f": {why}" if why else ""
     logger.log(
         level,
         "%s%s: task %s, run %d, attempt %d, worker %s, %g ms%s",
-        what,
-        f" by {actor}" if actor else "",
-        task,
-        run_id,
-        attempt,
-        worker,
-        milliseconds,
-        f": {why}" if why else "",
+        *(what, by, task, run_id, attempt, worker, milliseconds, because),
         extra={
             "cronjobs_event": what,
             "cronjobs_task": task,

@@ -45,7 +45,7 @@ DONE = "status IN ('succeeded', 'cancelled', 'skipped')"
 SET_ASIDE = "status IN ('cancelled', 'skipped')"
 OPEN_EFFECT = "state IN ('begun', 'in_doubt')"
 SCHEDULED = "paused_at IS NULL AND next_run_at IS NOT NULL"
-
+KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
 
 NOW = text("CURRENT_TIMESTAMP")
 
@@ -54,6 +54,10 @@ def _partial(name: str, *columns: Any, where: str, unique: bool = False) -> Inde
     """An index over the rows that meet *where*, on both databases."""
     condition = text(where)
     return Index(name, *columns, unique=unique, postgresql_where=condition, sqlite_where=condition)
+
+
+def _check(name: str, condition: str) -> CheckConstraint:
+    return CheckConstraint(condition, name=name)
 
 
 class Base(DeclarativeBase):
@@ -75,14 +79,11 @@ class JobDefinition(Base):
     __table_args__: Any = (
         Index("uq_job_definitions_name", "name", unique=True),
         _partial("ix_job_definitions_due", "next_run_at", where=SCHEDULED),
-        CheckConstraint("catchup IN ('latest', 'all', 'none')", name="ck_job_definitions_catchup"),
-        CheckConstraint("overlap IN ('skip', 'allow')", name="ck_job_definitions_overlap"),
-        CheckConstraint("origin IN ('code', 'database')", name="ck_job_definitions_origin"),
-        CheckConstraint("max_attempts >= 1", name="ck_job_definitions_max_attempts"),
-        CheckConstraint(
-            "(concurrency_key IS NULL) = (concurrency_limit IS NULL)",
-            name="ck_job_definitions_concurrency_limit",
-        ),
+        _check("ck_job_definitions_catchup", "catchup IN ('latest', 'all', 'none')"),
+        _check("ck_job_definitions_overlap", "overlap IN ('skip', 'allow')"),
+        _check("ck_job_definitions_origin", "origin IN ('code', 'database')"),
+        _check("ck_job_definitions_max_attempts", "max_attempts >= 1"),
+        _check("ck_job_definitions_concurrency_limit", KEY_HAS_LIMIT),
         # Never reuse an id: the runs of a removed definition must not become another's.
         {"sqlite_autoincrement": True},
     )
@@ -144,30 +145,27 @@ class JobRun(Base):
         _partial("ix_job_runs_finished", "finished_at", where=DONE),
         _partial("ix_job_runs_dead", "finished_at", where=DEAD),
         _partial("ix_job_runs_set_aside", "id", where=SET_ASIDE),
-        CheckConstraint(f"status IN {_sql_list(STATUSES)}", name="ck_job_runs_status"),
-        CheckConstraint(
+        _check("ck_job_runs_status", f"status IN {_sql_list(STATUSES)}"),
+        _check(
+            "ck_job_runs_running_is_locked",
             "(status = 'running') = (locked_by IS NOT NULL)"
             " AND (status = 'running') = (locked_until IS NOT NULL)",
-            name="ck_job_runs_running_is_locked",
         ),
-        CheckConstraint(
+        _check(
+            "ck_job_runs_terminal_is_finished",
             f"(status IN {_sql_list(TERMINAL)}) = (finished_at IS NOT NULL)",
-            name="ck_job_runs_terminal_is_finished",
         ),
-        CheckConstraint(
+        _check(
+            "ck_job_runs_attempts",
             "attempts >= 0 AND attempts <= max_attempts AND max_attempts >= 1",
-            name="ck_job_runs_attempts",
         ),
-        CheckConstraint(
+        _check(
+            "ck_job_runs_concurrency_share",
             "(status = 'running' AND concurrency_key IS NOT NULL)"
             " = (concurrency_share IS NOT NULL)",
-            name="ck_job_runs_concurrency_share",
         ),
-        CheckConstraint(
-            "(concurrency_key IS NULL) = (concurrency_limit IS NULL)",
-            name="ck_job_runs_concurrency_limit",
-        ),
-        CheckConstraint("progress >= 0 AND progress <= 1", name="ck_job_runs_progress"),
+        _check("ck_job_runs_concurrency_limit", KEY_HAS_LIMIT),
+        _check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
         {"sqlite_autoincrement": True},
     )
 
@@ -265,8 +263,8 @@ class JobEffect(Base):
     __table_args__: Any = (
         Index("uq_job_effects_key", "key", unique=True),
         _partial("ix_job_effects_open", "id", where=OPEN_EFFECT),
-        CheckConstraint("state IN ('begun', 'done', 'in_doubt')", name="ck_job_effects_state"),
-        CheckConstraint("(state = 'done') = (done_at IS NOT NULL)", name="ck_job_effects_done"),
+        _check("ck_job_effects_state", "state IN ('begun', 'done', 'in_doubt')"),
+        _check("ck_job_effects_done", "(state = 'done') = (done_at IS NOT NULL)"),
         {"sqlite_autoincrement": True},
     )
 

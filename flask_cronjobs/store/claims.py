@@ -99,11 +99,8 @@ class Claims:
 
         :param fraction: from 0 to 1.
         """
-        rows = self._books.rows(
-            self._sql.progress,
-            {"id": claim.id, "token": claim.token, "fraction": fraction, "message": clean(message)},
-        )
-        return bool(rows)
+        values = {"id": claim.id, "token": claim.token, "fraction": fraction}
+        return bool(self._books.rows(self._sql.progress, {**values, "message": clean(message)}))
 
     def release_token(self, token: str) -> int:
         """Release every run held under *token*, not counting the attempt; return how many.

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import Connection, Row, bindparam, delete, text, update
+from sqlalchemy import Connection, Delete, Row, Update, delete, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .. import failpoints
 from ..models import JobDefinition
 from ..types import JSON, DefinitionRow, DefinitionSpec, RecordedSlot, Slot, SlotPlan
 from .clock import database_now
-from .connection import Bookkeeping
+from .connection import Bookkeeping, Rows
 from .sql.definitions import (
     COLUMNS,
     SPEC_COLUMNS,
@@ -108,61 +108,44 @@ class Definitions:
             values["next_run_at"] = first
         expected = definition.next_run_at and self._dialect.instant(definition.next_run_at)
         same = text(self._dialect.same_instant("next_run_at", ":expected"))
-        statement = (
-            update(JobDefinition)
-            .where(JobDefinition.id == definition.id, same.bindparams(expected=expected))
-            .values(values)
-            .returning(JobDefinition.id)
-        )
-        return bool(self._books.rows(statement))
+        read = (JobDefinition.id == definition.id, same.bindparams(expected=expected))
+        return self._changes(update(JobDefinition).where(*read).values(values))
 
     def pause(self, name: str) -> bool:
         """Pause a definition; return False if none has that name."""
-        statement = (
-            update(JobDefinition)
-            .where(JobDefinition.name == name)
-            .values(paused_at=database_now(), updated_at=database_now())
-            .returning(JobDefinition.id)
-        )
-        return bool(self._books.rows(statement))
+        named = update(JobDefinition).where(JobDefinition.name == name)
+        return self._changes(named.values(paused_at=database_now(), updated_at=database_now()))
 
     def resume(self, name: str, next_run_at: datetime | None) -> bool:
         """Resume a definition at *next_run_at*; return False if it was not paused.
 
         Slots that passed during the pause do not run.
         """
-        statement = (
-            update(JobDefinition)
-            .where(JobDefinition.name == name, JobDefinition.paused_at.is_not(None))
-            .values(paused_at=None, next_run_at=next_run_at, updated_at=database_now())
-            .returning(JobDefinition.id)
-        )
-        return bool(self._books.rows(statement))
+        paused = (JobDefinition.name == name, JobDefinition.paused_at.is_not(None))
+        values = {"paused_at": None, "next_run_at": next_run_at, "updated_at": database_now()}
+        return self._changes(update(JobDefinition).where(*paused).values(values))
 
     def remove(self, name: str) -> bool:
         """Delete a definition, but not its runs; return whether there was one."""
-        statement = (
-            delete(JobDefinition).where(JobDefinition.name == name).returning(JobDefinition.id)
-        )
-        return bool(self._books.rows(statement))
+        return self._changes(delete(JobDefinition).where(JobDefinition.name == name))
 
     def find(self, name: str) -> DefinitionRow | None:
         """Return the definition called *name*, or None."""
-        statement = text(
+        statement = (
             f"SELECT {COLUMNS}, {self._dialect.now} AS now FROM job_definitions WHERE name = :name"
-        ).bindparams(bindparam("name", name))
-        rows = self._books.rows(statement)
+        )
+        rows = self._books.rows(text(statement), {"name": name})
         return self._definition(rows[0]) if rows else None
 
     def now(self) -> datetime:
         """Return the database's time."""
-        return self._dialect.moment(
-            self._books.rows(text(f"SELECT {self._dialect.now} AS now"))[0].now
-        )
+        (row,) = self._books.rows(text(f"SELECT {self._dialect.now} AS now"))
+        return self._dialect.moment(row.now)
 
-    def _record_in_steps(
-        self, connection: Connection, parameters: dict[str, Any]
-    ) -> Sequence[Row[Any]]:
+    def _changes(self, statement: Update | Delete) -> bool:
+        return bool(self._books.rows(statement.returning(JobDefinition.id)))
+
+    def _record_in_steps(self, connection: Connection, parameters: dict[str, Any]) -> Rows:
         moved = connection.execute(text(move_watermarks(self._dialect)), parameters).all()
         failpoints.reach("between-watermark-and-insert")
         ids = json.dumps([row.id for row in moved])

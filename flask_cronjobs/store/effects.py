@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from ..models.tables import RUNNING
 from ..types import JSON
@@ -114,23 +114,23 @@ class Effects:
 
     def remove(self, key: str, owner: str) -> None:
         """Delete the mark of an effect that failed, so that it can be retried."""
-        statement = """
-        DELETE FROM job_effects WHERE key = :key AND state <> 'done' AND locked_by = :owner
-        """
-        self._books.rows(text(statement), {"key": key, "owner": owner})
+        self._delete("state <> 'done'", key, owner)
 
     def withdraw(self, key: str, owner: str) -> None:
         """Delete the mark of an effect that was not tried, unless it was in doubt before."""
-        statement = """
-        DELETE FROM job_effects WHERE key = :key AND state = 'begun' AND locked_by = :owner
-        """
+        self._delete("state = 'begun'", key, owner)
+
+    def _delete(self, condition: str, key: str, owner: str) -> None:
+        statement = (
+            f"DELETE FROM job_effects WHERE key = :key AND locked_by = :owner AND {condition}"
+        )
         self._books.rows(text(statement), {"key": key, "owner": owner})
 
     def _find(self, key: str) -> Mark | None:
         rows = self._books.rows(text(_find(self._dialect)), {"key": key})
-        return self._mark(rows[0]) if rows else None
-
-    def _mark(self, row: Row[Any]) -> Mark:
+        if not rows:
+            return None
+        (row,) = rows
         if row.state == "done":
             return Mark("done", row.locked_by, self._dialect.parsed(row.result))
         alive = row.state == "begun" and row.alive

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, delete, exists, func, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Update,
+    and_,
+    case,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ..models import JobEffect, JobRun
@@ -43,6 +55,7 @@ class Operator:
 
         Each has at least one more attempt, even if it had used up all of them.
         """
+        left = JobRun.max_attempts > JobRun.attempts
         statement = (
             update(JobRun)
             .where(JobRun.id.in_(ids), JobRun.status.in_(RETRIABLE))
@@ -51,13 +64,9 @@ class Operator:
                 run_at=database_now(),
                 finished_at=None,
                 cancel_requested_at=None,
-                max_attempts=case(
-                    (JobRun.max_attempts > JobRun.attempts, JobRun.max_attempts),
-                    else_=JobRun.attempts + 1,
-                ),
+                max_attempts=case((left, JobRun.max_attempts), else_=JobRun.attempts + 1),
                 updated_at=database_now(),
             )
-            .returning(JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts)
         )
         return self._changes(statement)
 
@@ -79,7 +88,6 @@ class Operator:
                 cancel_requested_at=case((running, requested), else_=JobRun.cancel_requested_at),
                 updated_at=database_now(),
             )
-            .returning(JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts)
         )
         return self._changes(statement)
 
@@ -115,25 +123,18 @@ class Operator:
 
     def effect_done(self, key: str) -> bool:
         """Record that an effect in doubt was done; return False if it was not in doubt."""
-        statement = (
-            update(JobEffect)
-            .where(JobEffect.key == key, doubtful(database_now()))
-            .values(state="done", done_at=database_now())
-            .returning(JobEffect.id)
-        )
-        return bool(self._books.rows(statement))
+        statement = update(JobEffect).where(JobEffect.key == key, doubtful(database_now()))
+        done = statement.values(state="done", done_at=database_now())
+        return bool(self._books.rows(done.returning(JobEffect.id)))
 
     def effect_redo(self, key: str) -> bool:
         """Delete the mark of an effect in doubt; return False if it was not in doubt."""
-        statement = (
-            delete(JobEffect)
-            .where(JobEffect.key == key, doubtful(database_now()))
-            .returning(JobEffect.id)
-        )
-        return bool(self._books.rows(statement))
+        statement = delete(JobEffect).where(JobEffect.key == key, doubtful(database_now()))
+        return bool(self._books.rows(statement.returning(JobEffect.id)))
 
-    def _changes(self, statement: Any) -> list[Change]:
-        rows = self._books.rows(statement.execution_options(synchronize_session=False))
+    def _changes(self, statement: Update) -> list[Change]:
+        changed = statement.returning(JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts)
+        rows = self._books.rows(changed.execution_options(synchronize_session=False))
         return [Change(row.id, row.job_type, row.status, row.attempts) for row in rows]
 
 

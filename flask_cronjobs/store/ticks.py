@@ -48,20 +48,16 @@ class Ticks:
 
         :param listening: whether it is a resident worker that a NOTIFY wakes.
         """
-        statement = (
-            insert(JobTick)
-            .values(worker=worker, host=host, pid=pid, listening=listening)
-            .values(started_at=database_now(), seen_at=database_now())
-            .returning(JobTick.id, JobTick.started_at)
-        )
-        row = self._books.rows(statement)[0]
+        values = {"worker": worker, "host": host, "pid": pid, "listening": listening}
+        times = {"started_at": database_now(), "seen_at": database_now()}
+        begun = insert(JobTick).values(**values, **times)
+        (row,) = self._books.rows(begun.returning(JobTick.id, JobTick.started_at))
         return TickRow(row.id, row.started_at)
 
     def seen(self, tick_id: int) -> None:
         """Record that the tick is alive."""
-        self._books.rows(
-            update(JobTick).where(JobTick.id == tick_id).values(seen_at=database_now())
-        )
+        tick = update(JobTick).where(JobTick.id == tick_id)
+        self._books.rows(tick.values(seen_at=database_now()))
 
     def finish(self, tick_id: int, report: TickReport, clock_offset: float) -> None:
         """Record what the tick did, and that it has ended.
@@ -69,12 +65,9 @@ class Ticks:
         :param clock_offset: how many seconds the host's clock is ahead of the database's.
         """
         counts = {name: getattr(report, name) for name in _COUNTS}
-        self._books.rows(
-            update(JobTick)
-            .where(JobTick.id == tick_id)
-            .values(seen_at=database_now(), finished_at=database_now())
-            .values(clock_offset=clock_offset, **counts)
-        )
+        times = {"seen_at": database_now(), "finished_at": database_now()}
+        tick = update(JobTick).where(JobTick.id == tick_id)
+        self._books.rows(tick.values(clock_offset=clock_offset, **times, **counts))
 
     def prune(self, retention: float, retention_dead: float, budget: float = 5.0) -> int:
         """Delete what is older than its retention, in small batches; return how many runs.
@@ -99,12 +92,9 @@ class Ticks:
         """Return how many runs `prune` would delete now."""
         total = 0
         for condition, seconds in ((DONE, retention), (DEAD, retention_dead)):
-            statement = (
-                select(func.count())
-                .select_from(JobRun)
-                .where(text(condition), JobRun.finished_at < database_now(-seconds))
-            )
-            total += self._books.rows(statement)[0][0]
+            old = (text(condition), JobRun.finished_at < database_now(-seconds))
+            count = select(func.count()).select_from(JobRun).where(*old)
+            total += self._books.rows(count)[0][0]
         return total
 
     def _prune_others(self, retention_dead: float, until: float) -> None:

@@ -32,16 +32,10 @@ class ClaimStatements:
 
 
 _OUTCOME_COLUMNS = {
+    **dict.fromkeys(("token", "kind", "error", "error_type", "stack", "result"), "text"),
+    **dict.fromkeys(("attempt", "reclaimed"), "integer"),
     "id": "bigint",
-    "token": "text",
-    "kind": "text",
-    "attempt": "integer",
-    "error": "text",
-    "error_type": "text",
-    "stack": "text",
-    "result": "text",
     "delay": "double precision",
-    "reclaimed": "integer",
 }
 # A run whose cancel was requested while it ran is cancelled instead of retried.
 _STOPPED = "(o.kind IN ('failed', 'released') AND job_runs.cancel_requested_at IS NOT NULL)"
@@ -124,17 +118,8 @@ def _candidates(d: Dialect) -> str:
 
 
 _CLAIMED = (
-    "id",
-    "job_type",
-    "payload",
-    "attempts",
-    "max_attempts",
-    "scheduled_for",
-    "idempotency_key",
-    "definition_id",
-    "concurrency_key",
-    "priority",
-    "run_at",
+    *("id", "job_type", "payload", "attempts", "max_attempts", "scheduled_for"),
+    *("idempotency_key", "definition_id", "concurrency_key", "priority", "run_at"),
 )
 _NO_CLAIM = ", ".join(f"NULL AS {name}" for name in _CLAIMED[1:])
 

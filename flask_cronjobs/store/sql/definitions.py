@@ -11,11 +11,9 @@ from ..dialect import Dialect
 SPEC_COLUMNS = tuple(field.name for field in fields(DefinitionSpec))
 COLUMNS = ", ".join(("id", *SPEC_COLUMNS, "origin", "paused_at", "next_run_at"))
 _SLOT_COLUMNS = {
+    **dict.fromkeys(("at", "reason", "note"), "text"),
     "definition_id": "bigint",
-    "at": "text",
     "skipped": "integer",
-    "reason": "text",
-    "note": "text",
 }
 _ONE_SKIPPED = """'{"skipped": 1}'"""
 # A failed run that waits for its retry does not count as an overlap. The condition still contains
