@@ -59,10 +59,7 @@ class Claims:
         self._sql: ClaimStatements = claim_statements(books.dialect)
 
     def exchange(
-        self,
-        outcomes: Sequence[Outcome],
-        request: ClaimRequest | None,
-        repeat: bool = True,
+        self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool = True
     ) -> Exchange:
         """Record *outcomes* under their tokens, and claim what *request* asks for.
 

@@ -114,12 +114,7 @@ POSTGRESQL = Dialect(
     skip_locked="FOR UPDATE SKIP LOCKED",
     one_statement=True,
 )
-SQLITE = Dialect(
-    name="sqlite",
-    begin="BEGIN IMMEDIATE",
-    skip_locked="",
-    one_statement=False,
-)
+SQLITE = Dialect(name="sqlite", begin="BEGIN IMMEDIATE", skip_locked="", one_statement=False)
 
 
 def dialect_of(engine: Engine) -> Dialect:

@@ -35,8 +35,7 @@ def insert_run(session: Sessions, values: Mapping[str, Any]) -> tuple[JobRun, bo
         _insert(session)
         .values(**values)
         .on_conflict_do_nothing(
-            index_elements=["idempotency_key"],
-            index_where=JobRun.idempotency_key.is_not(None),
+            index_elements=["idempotency_key"], index_where=JobRun.idempotency_key.is_not(None)
         )
         .returning(JobRun)
     )
@@ -50,9 +49,7 @@ def insert_run(session: Sessions, values: Mapping[str, Any]) -> tuple[JobRun, bo
 
 
 def insert_runs(
-    session: Sessions,
-    shared: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
+    session: Sessions, shared: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> list[int]:
     """Insert many runs in *session*'s transaction, `BATCH` to a statement.
 
