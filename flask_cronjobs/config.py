@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from .errors import ConfigError, ScheduleError
 from .schedule.cron_text import parse_zone
+from .types import is_whole
 
 PREFIX = "CRONJOBS_"
 MINUTE = 60.0
@@ -116,7 +117,7 @@ def _seconds(least: float, most: float) -> Callable[[str, Any], float]:
 
 def _whole(least: int, most: int) -> Callable[[str, Any], int]:
     def check(key: str, value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        if not is_whole(value, least, most):
             raise _refuse(key, value, f"a whole number from {least} to {most}")
         return value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, TypeGuard, get_args
 
 JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
 Payload: TypeAlias = Mapping[str, JSON]
@@ -254,3 +254,15 @@ class RecordedSlot:
     at: datetime
     skipped: int
     reason: str | None
+
+
+def is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
+    """Return whether *value* is a whole number in this range; True and False are not."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
+    """Return whether *value* is a number in this range; True and False are not."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return least <= value <= most

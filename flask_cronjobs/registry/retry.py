@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
 from ..errors import MAX_DELAY, TaskError
+from ..types import is_whole
 
 Backoff: TypeAlias = Literal["exponential", "linear", "quadratic", "fixed"]
 ExceptionTypes: TypeAlias = "type[BaseException] | tuple[type[BaseException], ...]"
@@ -149,7 +150,7 @@ def check_attempts(value: object, what: str) -> int:
     :param what: what it is, for the message.
     :raises TaskError: it is not a whole number from 1 to 1000.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1000:
+    if not is_whole(value, 1, 1000):
         raise TaskError(f"{what} is {value!r}. Give a whole number from 1 to 1000.")
     return value
 

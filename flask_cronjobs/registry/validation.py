@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ..errors import TaskError
 from ..text import did_you_mean
-from .options import EnqueueOptions, TaskOptions
+from ..types import is_number
+from .options import EnqueueOptions, TaskOptions, is_key
 from .retry import check_attempts, check_retry
 
 #: The longest timeout of a task, in seconds (30 days).
@@ -91,9 +92,7 @@ def _check_concurrency_key(
 
 
 def _is_timeout(value: object) -> bool:
-    return (
-        isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MAX_TIMEOUT
-    )
+    return is_number(value, 0, MAX_TIMEOUT) and value > 0
 
 
 def check_name(name: object, what: str) -> str:
@@ -102,7 +101,7 @@ def check_name(name: object, what: str) -> str:
     :param what: which of the two, for the message.
     :raises TaskError: it is not a text of 1 to 200 printable characters.
     """
-    if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
+    if not is_key(name, 200):
         raise TaskError(
             f"The {what} name is {name!r}. Give a text of 1 to 200 printable characters."
         )

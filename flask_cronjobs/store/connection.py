@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, Row
@@ -49,12 +48,7 @@ class Bookkeeping:
     def __enter__(self) -> Bookkeeping:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def rows(

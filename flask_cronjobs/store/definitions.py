@@ -9,13 +9,13 @@ from datetime import datetime
 from typing import Any, cast
 
 from sqlalchemy import Connection, Delete, Row, Update, delete, text, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from .. import failpoints
 from ..models import JobDefinition
 from ..types import JSON, DefinitionRow, DefinitionSpec, RecordedSlot, Slot, SlotPlan
 from .clock import database_now
 from .connection import Bookkeeping, Rows
+from .dialect import insert_into
 from .sql.definitions import (
     COLUMNS,
     SPEC_COLUMNS,
@@ -80,11 +80,10 @@ class Definitions:
 
         :param origin: ``code`` or ``database``.
         """
-        insert = postgresql.insert if self._dialect.name == "postgresql" else sqlite.insert
         now = database_now()
         own = {"origin": origin, "created_at": now, "updated_at": now}
         statement = (
-            insert(JobDefinition)
+            insert_into(JobDefinition, self._dialect.name)
             .values([{**asdict(spec), "next_run_at": first, **own} for spec, first in specs])
             .on_conflict_do_nothing(index_elements=["name"])
             .returning(JobDefinition.id)

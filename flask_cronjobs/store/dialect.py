@@ -9,8 +9,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.dialects import postgresql, sqlite
 
 from ..errors import SetupError
+from ..models.tables import Base
 from .clock import sql_now
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
@@ -115,6 +117,12 @@ POSTGRESQL = Dialect(
     one_statement=True,
 )
 SQLITE = Dialect(name="sqlite", begin="BEGIN IMMEDIATE", skip_locked="", one_statement=False)
+
+
+def insert_into(model: type[Base], dialect_name: str) -> postgresql.Insert | sqlite.Insert:
+    """Return an INSERT that takes ``ON CONFLICT`` and ``RETURNING``."""
+    insert = postgresql.insert if dialect_name == "postgresql" else sqlite.insert
+    return insert(model)
 
 
 def dialect_of(engine: Engine) -> Dialect:

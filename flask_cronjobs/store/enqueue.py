@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from sqlalchemy import TextClause, bindparam, select, text
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, scoped_session
 
 from ..models import JobRun
 from ..models.columns import UTCDateTime
-from .dialect import Dialect, dialect_of
+from .dialect import Dialect, dialect_of, insert_into
 
 #: How many rows one INSERT carries.
 BATCH = 1000
@@ -28,17 +27,12 @@ def insert_run(session: Sessions, values: Mapping[str, Any]) -> tuple[JobRun, bo
     If the idempotency key exists, return the run that has it. If two transactions insert the same
     key at once, the second waits until the first ends and then finds its row; neither fails.
     """
+    insert = insert_into(JobRun, session.get_bind().dialect.name).values(**values)
     if values.get("idempotency_key") is None:
-        run = session.scalars(_insert(session).values(**values).returning(JobRun)).one()
-        return cast(JobRun, run), True
-    statement = (
-        _insert(session)
-        .values(**values)
-        .on_conflict_do_nothing(
-            index_elements=["idempotency_key"], index_where=JobRun.idempotency_key.is_not(None)
-        )
-        .returning(JobRun)
-    )
+        return session.scalars(insert.returning(JobRun)).one(), True
+    statement = insert.on_conflict_do_nothing(
+        index_elements=["idempotency_key"], index_where=JobRun.idempotency_key.is_not(None)
+    ).returning(JobRun)
     existing = select(JobRun).where(JobRun.idempotency_key == values["idempotency_key"])
     while True:
         for query in (statement, existing):
@@ -83,9 +77,3 @@ def _insert_many(d: Dialect) -> TextClause:
         RETURNING id
         """
     ).bindparams(bindparam("run_at", type_=UTCDateTime()))
-
-
-def _insert(session: Sessions) -> Any:
-    name = session.get_bind().dialect.name
-    insert = postgresql.insert if name == "postgresql" else sqlite.insert
-    return insert(JobRun)

@@ -20,12 +20,12 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from ..models import JobEffect, JobRun
 from ..types import Status
 from .clock import database_now
 from .connection import Bookkeeping
+from .dialect import insert_into
 
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
 CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")
@@ -98,10 +98,9 @@ class Operator:
 
     def insert(self, values: Mapping[str, Any]) -> int:
         """Insert a run that is due now; return its id."""
-        insert = postgresql.insert if self._books.dialect.name == "postgresql" else sqlite.insert
         now = database_now()
         statement = (
-            insert(JobRun)
+            insert_into(JobRun, self._books.dialect.name)
             .values(**values, scheduled_for=now, run_at=now, created_at=now, updated_at=now)
             .on_conflict_do_nothing()
             .returning(JobRun.id)

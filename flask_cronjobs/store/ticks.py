@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
 
@@ -20,10 +20,7 @@ BATCH = 1000
 #: For how many seconds the rows of ticks are kept.
 TICK_RETENTION = 86400.0
 
-_COUNTS = (
-    "recorded", "skipped", "reclaimed", "succeeded", "failed", "dead", "cancelled", "released",
-    "lost", "pruned",
-)  # fmt: skip
+_COUNTS = [field.name for field in fields(TickReport) if field.name not in ("worker", "seconds")]
 
 
 @dataclass(frozen=True, slots=True)
