@@ -51,7 +51,7 @@ NOW = text("CURRENT_TIMESTAMP")
 
 
 def _partial(name: str, *columns: Any, where: str, unique: bool = False) -> Index:
-    """An index over the rows that meet *where*, on both databases."""
+    """Return an index of the rows that match *where*, on both databases."""
     condition = text(where)
     return Index(name, *columns, unique=unique, postgresql_where=condition, sqlite_where=condition)
 

@@ -22,7 +22,7 @@ class Mark:
 
     ``mine``: the caller has just begun it. ``busy``: another owner, whose lease holds, has begun
     it. ``done``: it has a result. ``in_doubt``: the lease of the owner that began it ran out.
-    ``lost``: the caller's own lease ran out.
+    ``lost``: the caller no longer holds its run.
     """
 
     state: MarkState
@@ -44,7 +44,7 @@ class Effects:
         """Insert the mark of *key* for *owner*, or return the mark that is there.
 
         :param owner: the token of the run's claim, or a token made for this effect outside a run.
-        :param run_id: the run; its lease must hold for the mark to be inserted. None outside a run.
+        :param run_id: the run, which *owner* must still hold. None outside a run.
         :param lease: outside a run, for how many seconds the owner is taken to be alive.
         """
         d = self._dialect
@@ -76,7 +76,7 @@ class Effects:
     ) -> bool:
         """Give an effect in doubt from *previous* to *owner*; return whether this succeeded.
 
-        It fails if somebody else was faster, or if *owner*'s own lease ran out.
+        It fails if somebody else was faster, or if *owner* no longer holds its run.
         """
         statement = f"""
         UPDATE job_effects SET state = 'begun', locked_by = {_OWNER}, run_id = :run_id,
