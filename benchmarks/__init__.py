@@ -1,1 +1,1 @@
-"""Measurements, each runnable by itself: ``python -m benchmarks.pages``."""
+"""Benchmarks; each also runs by itself, such as ``python -m benchmarks.pages``."""

@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other: ``python -m benchmarks [--short]``."""
+"""Run all benchmarks, one after the other: ``python -m benchmarks [--short]``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run each in a process of its own; exit 1 if one of them missed its bound."""
+    """Run each in its own process; exit 1 if one of them missed its limit."""
     names = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
     missed = []
     for name in names:

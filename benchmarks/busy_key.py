@@ -1,10 +1,10 @@
-"""Whether 10,000 waiting runs of one concurrency key slow the claims of others.
+"""Measure whether 10,000 waiting runs of one concurrency key slow down other claims.
 
     python -m benchmarks.busy_key [--short]
 
-Claims 20 runs without a key, again and again, first alone and then beside the runs of a key whose
-one share is taken; prints both medians and their ratio. Exits 1 if the claim takes over twice as
-long and over a millisecond more.
+Claims 20 runs without a key repeatedly, first alone and then beside the runs of a key whose one
+share is taken. Prints both medians and their ratio. Exits 1 if a claim takes over twice as long and
+over a millisecond longer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def measure(name: str, url: str, rounds: int) -> bool:
-    """Print the medians on one database; whether the busy key slows nothing."""
+    """Print the medians on one database; return whether the busy key does not slow claims."""
     engine = create_engine(url)
     create_tables(engine)
     with Bookkeeping(engine) as books:
@@ -83,7 +83,7 @@ def insert(books: Bookkeeping, number: int, key: str) -> None:
 
 
 def median(books: Bookkeeping, rounds: int) -> float:
-    """The median seconds of a claim."""
+    """Return the median seconds of a claim."""
     claims, times = Claims(books), []
     for number in range(rounds):
         request = ClaimRequest(CLAIMED, f"token {number} {time.time()}", ("t",))

@@ -1,9 +1,9 @@
-"""How fast one worker drains no-op runs, beside plain psycopg that does one run at a time.
+"""Measure how fast one worker drains no-op runs, compared to plain psycopg with one run at a time.
 
-``python -m benchmarks.drain``: rounds of both, interleaved, on one PostgreSQL; steady state, so
-without imports and set-up. Ours: a whole `jobs.tick()`, each handler in its own app context. The
-baseline: one statement a run, which finalizes the last and claims the next, in autocommit, on the
-same table with the same indexes, and no handler at all.
+``python -m benchmarks.drain`` alternates rounds of both on one PostgreSQL, without imports and
+setup. Ours is a whole `jobs.tick()`, with each handler in its own app context. The baseline is one
+statement per run, which finalizes the last run and claims the next, in autocommit mode, on the same
+table with the same indexes, and without any handler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sqlalchemy import make_url, text
 from flask_cronjobs import CronJobs
 from tests import postgres
 
-#: What the drain must be, in terms of the baseline.
+#: How fast the drain must be, relative to the baseline.
 BOUND = 3.0
 
 ONE_AT_A_TIME = """
@@ -47,7 +47,7 @@ ONE_AT_A_TIME = """
 
 
 def main() -> None:
-    """Measure, print, and exit 1 if the bound is missed."""
+    """Measure, print, and exit 1 if the limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -81,7 +81,7 @@ def _round(ours: _App, sqlite: _App, url: str, runs: int) -> float:
 
 
 class _App:
-    """An app with one task that does nothing."""
+    """Return an app with one task that does nothing."""
 
     def __init__(self, url: str) -> None:
         self.app = Flask("benchmark")
@@ -95,7 +95,7 @@ class _App:
             create_tables(self.db.engine)
 
     def version(self) -> str:
-        """The server's version."""
+        """Return the server's version."""
         with self.app.app_context():
             return str(self.db.session.scalar(text("SHOW server_version")))
 
@@ -111,7 +111,7 @@ class _App:
                     raw.execute(text("VACUUM ANALYZE job_runs"))
 
     def drain(self, runs: int) -> float:
-        """Runs a second of one tick over so many."""
+        """Return how many runs per second one tick drains."""
         self.fill(runs)
         with self.app.app_context():
             began = time.perf_counter()
@@ -136,7 +136,7 @@ def _plain(app: _App, url: str, runs: int) -> float:
 
 
 def _noop() -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 if __name__ == "__main__":

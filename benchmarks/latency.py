@@ -1,8 +1,8 @@
-"""How soon ``flask jobs work`` begins a run after its enqueue, in milliseconds.
+"""Measure how many milliseconds after its enqueue ``flask jobs work`` begins a run.
 
-``python -m benchmarks.latency``: three resident workers in turn (PostgreSQL as it is, PostgreSQL
-with the worker deaf to NOTIFY, SQLite), each on a database of its own, idle but for one enqueue at
-a time, at random moments. Measured by the database's clock, from the insert to the claim.
+``python -m benchmarks.latency`` runs three resident workers in turn: on PostgreSQL, on PostgreSQL
+without listening to NOTIFY, and on SQLite. Each has its own database, idle except for one enqueue
+at a time, at random moments. The database's clock measures from the insert to the claim.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def noop(): pass
 
 
 def main() -> None:
-    """Measure each, and print."""
+    """Measure each and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--short", action="store_true", help="a form for CI")

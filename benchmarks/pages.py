@@ -1,11 +1,11 @@
-"""How long the operator's pages take on large tables, and how many statements each sends.
+"""Measure how long the operator's pages take on large tables, and how many statements they send.
 
     python -m benchmarks.pages [--short] [--rounds N] [--only sqlite|postgresql]
 
 PostgreSQL gets 1,000,000 finished, 100,000 queued and 1,000 dead runs, SQLite 200,000 finished (a
 twentieth of that with ``--short``). Half of the queued runs are older than all that is finished and
-half are newer, so that no page is fast by luck. Each reading is taken several times; the medians
-are printed, then the plan of the slowest statement. Exits 1 if a reading takes 150 ms or more, or
+half are newer, so that no page is fast by luck. Each page is measured several times; the medians
+are printed, then the plan of the slowest statement. Exits 1 if a page takes 150 ms or more, or
 sends more than 15 statements.
 """
 
@@ -51,7 +51,7 @@ class Size:
 
 @dataclass
 class Reading:
-    """What one page took, over all rounds."""
+    """The measurements of one page over all rounds."""
 
     name: str
     milliseconds: list[float] = field(default_factory=list["float"])
@@ -68,7 +68,7 @@ class Reading:
 
 @dataclass
 class Sent:
-    """One statement, as it went to the database."""
+    """One statement, as it was sent to the database."""
 
     sql: str
     parameters: Any
@@ -76,7 +76,7 @@ class Sent:
 
 
 def main() -> int:
-    """Measure each database; 1 if a bound is broken."""
+    """Measure on each database; return 1 if a limit is exceeded."""
     options = _options()
     shrink = 20 if options.short else 1
     broken = False
@@ -93,7 +93,7 @@ def main() -> int:
 
 
 def measure(url: str, size: Size, rounds: int) -> bool:
-    """Fill the database at *url* and print how long each page takes; whether a bound is broken."""
+    """Fill the database at *url*, print the times; return whether a limit is exceeded."""
     app = make_app(url)
     with app.app_context():
         state = state_of(app)
@@ -116,7 +116,7 @@ def measure(url: str, size: Size, rounds: int) -> bool:
 
 
 def make_app(url: str) -> Flask:
-    """An app with the tasks that the rows name, but one: so some rows are orphans."""
+    """Return an app with all tasks of the rows but one, so that some rows are orphans."""
     app = Flask("pages")
     app.config.update(SQLALCHEMY_DATABASE_URI=url, SECRET_KEY="pages")
     SQLAlchemy(app)
@@ -128,7 +128,7 @@ def make_app(url: str) -> Flask:
 
 
 def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
-    """What is measured: the reports, the overview, and all pages that are mounted."""
+    """Return what to measure: the reports, the overview, and all mounted pages."""
     filters = {
         "runs": RunFilter(),
         **{f"runs: {status}": RunFilter(status=status) for status in STATUSES},
@@ -161,7 +161,7 @@ def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
 
 
 def web_paths(app: Flask, run_id: int) -> list[str]:
-    """The paths of the pages, if they are mounted."""
+    """Return the paths of the pages, if they are mounted."""
     prefix = state_of(app).settings.url_prefix
     paths = [f"{rule.rule}" for rule in app.url_map.iter_rules() if "GET" in (rule.methods or ())]
     ours = [path for path in paths if path.startswith(f"{prefix}/") and "static" not in path]
@@ -177,7 +177,7 @@ def _get(app: Flask, path: str) -> None:
 
 
 def take_readings(app: Flask, state: State, rounds: int) -> tuple[list[Reading], list[Sent]]:
-    """Read each page *rounds* times, after once to warm up."""
+    """Measure each page *rounds* times, after one warm-up."""
     readings: list[Reading] = []
     everything: list[Sent] = []
     for name, call in pages(app, state).items():
@@ -195,7 +195,7 @@ def take_readings(app: Flask, state: State, rounds: int) -> tuple[list[Reading],
 
 
 def overview_statements(state: State) -> list[Sent]:
-    """What one overview sends."""
+    """Return the statements of one overview."""
     with recording(state.engine) as sent:
         report.overview(state)
     return sent
@@ -203,7 +203,7 @@ def overview_statements(state: State) -> list[Sent]:
 
 @contextmanager
 def recording(engine: Engine) -> Iterator[list[Sent]]:
-    """The statements that are sent meanwhile."""
+    """Collect the statements that are sent inside the block."""
     sent: list[Sent] = []
     begun: list[float] = []
 
@@ -233,7 +233,7 @@ def explain(engine: Engine, sent: Sent) -> None:
 
 
 def fill(engine: Engine, size: Size) -> None:
-    """Make the rows: queued, then finished and dead, then queued again, as they would lie."""
+    """Insert the rows in their usual order: queued, then finished and dead, then queued."""
     sql = _postgresql if engine.dialect.name == "postgresql" else _sqlite
     with engine.begin() as connection:
         connection.execute(text(sql(_DEFINITIONS)), {"n": DEFINITIONS})
@@ -246,7 +246,7 @@ def fill(engine: Engine, size: Size) -> None:
         connection.execute(text(sql(_EFFECTS)), {"n": 10_000})
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         if engine.dialect.name == "postgresql":
-            # As autovacuum would.
+            # As autovacuum would do.
             connection.execute(text("VACUUM (ANALYZE)"))
 
 

@@ -1,7 +1,7 @@
-"""What an idle ``flask jobs tick`` costs beside ``flask routes`` of the same app, in CPU seconds.
+"""Measure the CPU seconds of an idle ``flask jobs tick``, compared to ``flask routes``.
 
-``python -m benchmarks.startup``: whole processes, interleaved; user and system time of each, as the
-operating system accounts for it. Exits 1 if the median tick costs over 20 % more.
+``python -m benchmarks.startup`` alternates whole processes of both with the same app, and adds the
+user and system time of each. Exits 1 if the median tick costs over 20 % more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests import postgres
 
-#: What the tick may cost, in terms of ``flask routes``.
+#: What the tick may cost, relative to ``flask routes``.
 BOUND = 1.20
 
 APP = """
@@ -36,7 +36,7 @@ def yearly(): pass
 
 
 def main() -> None:
-    """Measure both databases, print, and exit 1 if the bound is missed."""
+    """Measure on both databases, print, and exit 1 if the limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--short", action="store_true", help="a form for CI, without the bound")

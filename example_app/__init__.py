@@ -19,13 +19,13 @@ __all__ = ["create_app", "db", "jobs", "tasks"]
 
 
 def create_app(config: Mapping[str, object] | None = None) -> Flask:
-    """Make the app.
+    """Create the app.
 
-    :param config: goes before what the environment says.
+    :param config: overrides the values from the environment.
     """
     app = Flask(__name__)
     app.config.from_mapping(
-        # Without one that stays, every restart logs everybody out.
+        # Without a fixed one, every restart logs everybody out.
         SECRET_KEY=os.environ.get("SECRET_KEY") or secrets.token_hex(),
         SESSION_COOKIE_SAMESITE="Lax",
         SQLALCHEMY_DATABASE_URI=database_url(os.environ.get("DATABASE_URL", "")),
@@ -35,7 +35,7 @@ def create_app(config: Mapping[str, object] | None = None) -> Flask:
     )
     app.config.from_mapping(config)
     db.init_app(app)
-    # The job pages are closed unless authorize opens them. Here: to staff who are logged in.
+    # Nobody may open the job pages unless authorize allows it. Here it allows logged-in staff.
     jobs.init_app(app, authorize=auth.may_use_job_pages, actor=auth.who_acts)
     app.register_blueprint(pages)
     app.cli.add_command(cli.init_db)
@@ -44,7 +44,7 @@ def create_app(config: Mapping[str, object] | None = None) -> Flask:
 
 
 def database_url(url: str) -> str:
-    """*url* with the driver that this app uses; SQLite in the instance folder where it is empty."""
+    """Return *url* with this app's driver; if it is empty, SQLite in the instance folder."""
     scheme, _, rest = url.partition("://")
     if scheme in ("postgres", "postgresql"):
         return f"postgresql+psycopg://{rest}"

@@ -17,7 +17,7 @@ SESSION_AGE = timedelta(days=14)
 
 
 def may_use_job_pages(action: str) -> bool:
-    """What `CronJobs` asks on every request to /jobs: staff may read and act, nobody else.
+    """Return whether a request to /jobs is allowed: only staff may read and act.
 
     :param action: ``"read"`` or ``"act"``.
     """
@@ -28,13 +28,13 @@ def may_use_job_pages(action: str) -> bool:
 
 
 def who_acts() -> str:
-    """The name that the log of the job pages shows."""
+    """Return the user's name for the log of the job pages."""
     user = current_user()
     return user.email if user is not None else "nobody"
 
 
 def current_user() -> User | None:
-    """The user whose session the browser holds, looked up once a request."""
+    """Return the user who is logged in; looked up once per request."""
     if "user" not in g:
         now = datetime.now(timezone.utc)
         query = select(User).join(Session, Session.user_id == User.id)
@@ -45,20 +45,20 @@ def current_user() -> User | None:
 
 
 def find_user(email: str) -> User | None:
-    """The user who has *email*."""
+    """Return the user with *email*, or None."""
     return db.session.scalars(select(User).where(User.email == email)).one_or_none()
 
 
 def check_password(email: str, password: str) -> User | None:
-    """The user who has *email*, if that is their password."""
+    """Return the user with *email* if *password* is theirs, otherwise None."""
     user = find_user(email)
-    # An unknown address takes as long as a wrong password, so that nobody learns who is here.
+    # An unknown address takes as long as a wrong password, so that the time does not reveal users.
     known = check_password_hash(user.password_hash if user else _nobody(), password)
     return user if known else None
 
 
 def start_session(user: User) -> None:
-    """Log *user* in; joins ``db.session``."""
+    """Log *user* in, in ``db.session``; the caller commits."""
     expires_at = datetime.now(timezone.utc) + SESSION_AGE
     row = Session(user_id=user.id, expires_at=expires_at)
     db.session.add(row)
@@ -69,20 +69,20 @@ def start_session(user: User) -> None:
 
 
 def end_session() -> None:
-    """Log out; joins ``db.session``."""
+    """Log the user out, in ``db.session``; the caller commits."""
     db.session.execute(delete(Session).where(Session.id == session.get("id")))
     session.clear()
     g.user = None
 
 
 def csrf_token() -> str:
-    """What each form of this browser must send with it."""
+    """Return the token that each form of this browser must send."""
     token: str = session.setdefault("csrf", secrets.token_urlsafe())
     return token
 
 
 def check_csrf() -> None:
-    """End a request that changes something unless one of our forms sent it."""
+    """Refuse a POST request that does not come from one of our forms."""
     sent = request.form.get("csrf", "").encode()
     if request.method == "POST" and not secrets.compare_digest(sent, csrf_token().encode()):
         abort(400, "This form was open for too long, or did not come from here. Please try again.")

@@ -15,7 +15,7 @@ from .tasks import OFFICE
 @click.command()
 @with_appcontext
 def init_db() -> None:
-    """Create the tables that do not exist yet, those of the jobs included."""
+    """Create the tables that do not exist yet, including the job tables."""
     db.create_all()
     click.echo(f"The tables exist in {db.engine.url.render_as_string()}")
 
@@ -25,7 +25,7 @@ def init_db() -> None:
 @click.password_option()
 @with_appcontext
 def add_staff(email: str, password: str) -> None:
-    """Add somebody who may use /support and /jobs."""
+    """Add a user who may open /support and /jobs."""
     email = email.strip().lower()
     if find_user(email) is not None:
         raise click.ClickException(f"{email} is here already.")

@@ -26,7 +26,7 @@ GRUMPY = "customer7@example.net"
 
 
 def main() -> None:
-    """Set up, let things become due, tick, look, try again, and say what to do next."""
+    """Run the demo, and print how to open its pages."""
     parser = argparse.ArgumentParser(prog="python -m example_app.demo", description=__doc__)
     parser.add_argument("--folder", type=Path, default=ROOT / "instance" / "demo")
     folder: Path = parser.parse_args().folder.resolve()
@@ -41,9 +41,9 @@ def main() -> None:
 
 
 class Demo:
-    """The play.
+    """The steps of the demo.
 
-    :param url: the database's.
+    :param url: the database's URL.
     :param mailbox: the mail server.
     """
 
@@ -53,7 +53,7 @@ class Demo:
         self.app = create_app({"SQLALCHEMY_DATABASE_URI": url})
 
     def play(self) -> None:
-        """The acts, in order."""
+        """Run all steps in order."""
         self.set_up()
         self.let_a_day_pass()
         self.flask("jobs", "tick")
@@ -62,7 +62,7 @@ class Demo:
         self.read_mail()
 
     def set_up(self) -> None:
-        """Tables, sample data, and people at the pages."""
+        """Create tables and sample data, and use the pages as a visitor does."""
         say("Set up", "Tables in SQLite, three users with invoices, a mail server on this machine.")
         self.flask("jobs", "admin", "init")
         self.flask("init-db")
@@ -80,7 +80,7 @@ class Demo:
         note("At /support, somebody asked for a report to Ada of the last 30 days, now.")
 
     def let_a_day_pass(self) -> None:
-        """Put the schedules back by a day, as if no tick had come since."""
+        """Set the schedules back by a day, as if no tick had run since."""
         say("Tick", "The first tick finds the schedules in the code. It prints only what it ran.")
         self.flask("jobs", "tick")
         with self.app.app_context():
@@ -88,7 +88,7 @@ class Demo:
         say("A day later", "As if cron had been out for a day: what is due now?")
 
     def look(self) -> None:
-        """What the operator sees."""
+        """Show what the operator sees."""
         say("Look", f"One mail was not taken: the server told {GRUMPY} to try again later.")
         self.flask("jobs", "admin")
         self.flask("jobs", "admin", "list")
@@ -100,7 +100,7 @@ class Demo:
         self.flask("jobs", "tick")
 
     def read_mail(self) -> None:
-        """What arrived."""
+        """List the mails that arrived."""
         say("Mail", "What arrived. The retry sent only what the first attempt had not.")
         for mail in self.mailbox.mails:
             print(f"  {mail['To']:<24} {mail['Subject']}")
@@ -108,7 +108,7 @@ class Demo:
         print(f"{len(keys)} mails, {len(keys) - len(set(keys))} of them twice.")
 
     def flask(self, *arguments: str) -> None:
-        """Run a command as a shell would, and show it with what it prints."""
+        """Print a flask command, run it, and print its output."""
         print(f"$ flask {' '.join(arguments)}", flush=True)
         environment = {
             **os.environ,
@@ -126,7 +126,7 @@ class Demo:
 
 
 def put_back(period: timedelta) -> None:
-    """Let the next slot of each definition be the first one of the last *period*."""
+    """Set the next slot of each definition to the first one in the last *period*."""
     since = datetime.now(timezone.utc) - period
     for definition in db.session.scalars(select(JobDefinition)):
         schedule = Schedule(definition.schedule, definition.timezone)
@@ -135,13 +135,13 @@ def put_back(period: timedelta) -> None:
 
 
 def failed_run(app: Flask) -> int:
-    """The run that failed and waits for its next attempt."""
+    """Return the id of the run that failed and waits for its next attempt."""
     with app.app_context():
         return db.session.scalars(select(JobRun.id).where(JobRun.status == "failed")).one()
 
 
 def post(client: FlaskClient, path: str, **form: str) -> None:
-    """Send a form, as a browser does that has loaded the page before."""
+    """Send a form with the token that its page would have."""
     with client.session_transaction() as session:
         token = session.setdefault("csrf", "demo")
     answer = client.post(path, data={"csrf": token, **form})
@@ -149,7 +149,7 @@ def post(client: FlaskClient, path: str, **form: str) -> None:
 
 
 def farewell(url: str) -> None:
-    """How to open the page."""
+    """Print how to open the pages."""
     flask = Path(sys.executable).with_name("flask")
     short = flask.relative_to(ROOT) if flask.is_relative_to(ROOT) else flask
     say("Open the page", f"Log in as {sample.STAFF}, password: {PASSWORD}")
@@ -159,12 +159,12 @@ def farewell(url: str) -> None:
 
 
 def say(title: str, text: str) -> None:
-    """Begin an act."""
+    """Print the title and text of a step."""
     print(f"\n== {title}\n{text}", flush=True)
 
 
 def note(text: str) -> None:
-    """Tell what happened offstage."""
+    """Print what happened without a command."""
     print(f"({text})", flush=True)
 
 

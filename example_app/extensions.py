@@ -1,4 +1,4 @@
-"""The extensions, made without an app: `create_app` initializes them."""
+"""The extensions, created without an app; `create_app` initializes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flask_cronjobs import CronJobs
 
 
 class Base(DeclarativeBase):
-    """The base of the models. (`db.Model` does as well; this one type checkers understand.)"""
+    """The base of the models. (`db.Model` works too, but type checkers understand this one.)"""
 
 
 db = SQLAlchemy(model_class=Base)

@@ -1,4 +1,4 @@
-"""What people type in, checked; what is wrong comes back as a sentence for each field."""
+"""Check what users type into forms; for each wrong field there is a message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EMAIL = re.compile(r"[^@\s,<>]+@[^@\s,<>]+\.[^@\s,<>]+", re.ASCII)
 class FormError(ValueError):
     """Some fields are wrong.
 
-    :param errors: what to do about each, by the field's name.
+    :param errors: what to do about each field, by its name.
     """
 
     def __init__(self, errors: Mapping[str, str]) -> None:
@@ -29,7 +29,7 @@ class FormError(ValueError):
 
 @dataclass(frozen=True)
 class SignUp:
-    """A sign-up that can be taken as it is."""
+    """A valid sign-up."""
 
     name: str
     email: str
@@ -69,7 +69,7 @@ class ReportRequest:
     date_from: date
     date_to: date
     request_id: str
-    """One for each time that the form was shown, so that a double click asks once."""
+    """New each time the form is shown, so that a double click sends one report."""
 
     @classmethod
     def read(cls, form: Mapping[str, str]) -> ReportRequest:

@@ -1,4 +1,4 @@
-"""What the mails say."""
+"""The texts of the mails."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .models import Invoice, User
 
 
 def dollars(cents: int) -> str:
-    """*cents* as ``$1,234.50``."""
+    """Return *cents* as ``$1,234.50``."""
     return f"${cents / 100:,.2f}"
 
 
 def welcome(user: User) -> Letter:
-    """The first mail that a user gets."""
+    """Return the first mail to a user."""
     return Letter(
         user.email,
         f"Welcome to Tally, {user.name}",
@@ -24,7 +24,7 @@ def welcome(user: User) -> Letter:
 
 
 def reminder(invoice: Invoice, day: date) -> Letter:
-    """A reminder of an invoice that is past due on *day*."""
+    """Return a reminder of an invoice that is overdue on *day*."""
     days = (day - invoice.due_on).days
     return Letter(
         invoice.customer_email,
@@ -35,7 +35,7 @@ def reminder(invoice: Invoice, day: date) -> Letter:
 
 
 def report(user: User, invoices: Iterable[Invoice], date_from: date, date_to: date) -> Letter:
-    """A report of what happened to *invoices* from one day to another, both included."""
+    """Return a report on *invoices* from one day to another, both included."""
     invoices = list(invoices)
     issued = [invoice for invoice in invoices if date_from <= invoice.issued_on <= date_to]
     paid = [

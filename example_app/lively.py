@@ -1,4 +1,4 @@
-"""Rows for screenshots: a day in the life of Tally's jobs, made up, and the same each time."""
+"""Rows for screenshots: an invented day of Tally's jobs, the same each time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flask_cronjobs import Schedule
 from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun, JobTick
 
 _HOSTS = ("web-1", "web-2")
-#: Name, task, schedule, zone, and the seconds that it takes.
+#: Name, task, schedule, time zone, and how many seconds a run takes.
 _DEFINITIONS: tuple[tuple[str, str, str, str, float], ...] = (
     ("send_invoice_reminders", "send_invoice_reminders", "0 8 * * *", "America/New_York", 41.0),
     ("refresh_cache", "refresh_cache", "*/10 * * * *", "UTC", 0.34),
@@ -37,9 +37,9 @@ smtplib.SMTPServerDisconnected: Connection unexpectedly closed: timed out
 
 
 def fill(db: SQLAlchemy, now: datetime | None = None) -> int:
-    """Fill the empty tables with a day that went mostly well; commits.
+    """Fill the empty tables with a day that went mostly well, and commit.
 
-    :param now: the moment that the day leads up to.
+    :param now: the end of the day.
     :returns: the id of a dead run with three attempts.
     """
     now = now or datetime.now(timezone.utc)
@@ -87,7 +87,7 @@ def _scheduled_runs(now: datetime, chance: random.Random) -> Iterator[dict[str, 
 def _fate(
     name: str, back: int, slot: datetime, seconds: float, chance: random.Random
 ) -> dict[str, Any]:
-    """What became of a definition's run, *back* runs ago."""
+    """Return the values of a definition's run, *back* runs ago."""
     started = slot + timedelta(seconds=chance.uniform(0.4, 2))
     ended = started + timedelta(seconds=seconds * chance.uniform(0.7, 1.4))
     fates: dict[tuple[str, int], dict[str, Any]] = {
@@ -104,7 +104,7 @@ def _fate(
 
 
 def _enqueued_runs(now: datetime) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Runs that no schedule made, each with the failures of its attempts."""
+    """Add enqueued runs, each with the failures of its attempts."""
     for user, minutes in enumerate((300, 290, 200, 31), start=1):
         ended = now - timedelta(minutes=minutes)
         run = _run("send_welcome", ended, payload={"user_id": user})
@@ -153,7 +153,7 @@ def _run(
 
 
 def _even(values: dict[str, Any]) -> dict[str, Any]:
-    """*values* with every column that some run of a definition sets, for one INSERT of all."""
+    """Return *values* with all columns that any of these runs sets, for one INSERT of all."""
     columns = ("locked_by", "locked_until", "failed_at", "last_error", "error_type", "progress",
                "progress_message")  # fmt: skip
     return dict.fromkeys(columns) | values
@@ -207,7 +207,7 @@ def _failure(attempt: int, ended: datetime, kind: str, error: str) -> dict[str, 
 
 
 def _ticks(now: datetime, chance: random.Random) -> Iterator[dict[str, Any]]:
-    """A tick each minute of a day, from two hosts, with two hours in the night when none came."""
+    """Add a tick for each minute of a day, from two hosts, except for two hours at night."""
     for minutes in range(24 * 60 - 1, -1, -1):
         started = now - timedelta(minutes=minutes, seconds=12)
         if 9 * 60 < minutes <= 11 * 60:

@@ -22,7 +22,7 @@ class Letter:
 
 
 def send_mail(letter: Letter) -> str:
-    """Hand *letter* to the mail server.
+    """Send *letter* to the mail server.
 
     :returns: its Message-ID; or, if the server will never take it, what the server said.
     :raises OSError: the server could not be reached, or asks to try again later.
@@ -38,9 +38,9 @@ def send_mail(letter: Letter) -> str:
         with smtplib.SMTP(config["MAIL_HOST"], config["MAIL_PORT"], timeout=TIMEOUT) as server:
             server.send_message(message)
     except smtplib.SMTPRecipientsRefused as error:
-        code, text = error.recipients[letter.to]  # One letter goes to one address.
+        code, text = error.recipients[letter.to]  # A letter has one address.
         if code < 500:
             raise
-        # The address is wrong, and a retry would not make it right.
+        # The address is wrong, so a retry would not help.
         return f"refused: {code} {text.decode(errors='replace')}"
     return str(message["Message-ID"])

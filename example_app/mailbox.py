@@ -1,4 +1,4 @@
-"""A mail server on this machine that keeps what it gets, for the demo and the tests."""
+"""A local mail server that keeps all mails, for the demo and the tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 
 class Mailbox:
-    """A real SMTP server, as a context manager; it answers each address as it is told to.
+    """A real SMTP server, as a context manager; it can refuse the mails to some addresses.
 
     :ivar mails: what arrived, in order.
     :ivar answers: what to answer to a recipient, once for each entry, instead of taking the mail.
@@ -39,13 +39,13 @@ class Mailbox:
         self._controller.stop()
 
     def to(self, address: str) -> list[email.message.EmailMessage]:
-        """The mails that arrived for *address*."""
+        """Return the mails that arrived for *address*."""
         return [mail for mail in self.mails if mail["To"] == address]
 
     async def handle_RCPT(
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
     ) -> str:
-        """Take the recipient, or answer as told."""
+        """Accept the recipient, or give the answer set for it."""
         if answers := self.answers.get(address):
             return answers.pop(0)
         envelope.rcpt_tos.append(address)

@@ -1,4 +1,4 @@
-"""Users, their invoices, their sessions, and the figures that the front page shows."""
+"""Users, their invoices and sessions, and the numbers on the front page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .extensions import Base
 
 
 class User(Base):
-    """Somebody who signed up, or one of our own staff."""
+    """A customer who signed up, or one of our own staff."""
 
     __tablename__ = "users"
 
@@ -20,12 +20,12 @@ class User(Base):
     name: Mapped[str]
     password_hash: Mapped[str]
     timezone: Mapped[str]
-    """An IANA zone: the weekly report comes on Monday morning there."""
+    """An IANA time zone: the weekly report is sent on Monday morning there."""
     is_staff: Mapped[bool] = mapped_column(default=False)
 
 
 class Invoice(Base):
-    """What a customer of a user has to pay."""
+    """An invoice of a user to one of their customers."""
 
     __tablename__ = "invoices"
 
@@ -48,12 +48,12 @@ class Session(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     user_id: Mapped[int] = mapped_column(ForeignKey(User.id), index=True)
-    # SQLite keeps no offset: it is UTC throughout, and compared in the database only.
+    # SQLite stores no offset: all times are in UTC, and only the database compares them.
     expires_at: Mapped[datetime] = mapped_column(DateTime(timezone=True), index=True)
 
 
 class Figure(Base):
-    """A number for the front page, too slow to count at each request."""
+    """A number for the front page that would be too slow to count at each request."""
 
     __tablename__ = "figures"
 

@@ -1,4 +1,4 @@
-"""The pages: sign up, log in, one's invoices, and support."""
+"""The pages: sign up, log in, the user's invoices, and support."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ pages.add_app_template_filter(dollars)
 
 @pages.context_processor
 def shared() -> dict[str, object]:
-    """What every template may use."""
+    """Return the variables of every template."""
     return {"user": auth.current_user(), "csrf_token": auth.csrf_token}
 
 
 @pages.get("/")
 def home() -> str:
-    """The front page; one's invoices for those who are logged in."""
+    """Show the front page, with the user's invoices if they are logged in."""
     user = auth.current_user()
     mine = select(Invoice).where(Invoice.user_id == (user.id if user else None))
     return render_template(
@@ -61,9 +61,9 @@ def sign_up() -> ResponseReturnValue:
 
 
 def add_user(asked: SignUp) -> User:
-    """Add a user, log them in, and enqueue their mails: all in one transaction, or nothing.
+    """Add a user, log them in, and enqueue their mails, all in one transaction.
 
-    :raises FormError: somebody else took the address in this very moment.
+    :raises FormError: somebody else took the address at the same moment.
     """
     user = User(
         email=asked.email,
@@ -86,7 +86,7 @@ def add_user(asked: SignUp) -> User:
 
 @pages.route("/login", methods=["GET", "POST"])
 def log_in() -> ResponseReturnValue:
-    """Log in, and go on to where one was sent from."""
+    """Log in, and return to the page that asked for it."""
     if request.method == "GET":
         return render_template("log_in.html", errors={})
     email = request.form.get("email", "").strip().lower()
@@ -109,7 +109,7 @@ def log_out() -> ResponseReturnValue:
 
 @pages.route("/support", methods=["GET", "POST"])
 def support() -> ResponseReturnValue:
-    """For staff: send a report of any days to any user, now."""
+    """For staff: send a user a report on the chosen days, now."""
     user = auth.current_user()
     if user is None:
         return redirect(url_for(".log_in", next=request.path))
@@ -129,7 +129,7 @@ def support() -> ResponseReturnValue:
 
 
 def send_report_now(asked: ReportRequest) -> JobRun:
-    """Enqueue a report, due at once, before all that is merely scheduled."""
+    """Enqueue a report, due now, with a higher priority than scheduled runs."""
     key = f"support_report:{asked.request_id}"
     run = send_weekly_report.using(idempotency_key=key, priority=10).enqueue(
         asked.user.id, asked.date_from.isoformat(), asked.date_to.isoformat()
@@ -140,7 +140,7 @@ def send_report_now(asked: ReportRequest) -> JobRun:
 
 @pages.app_errorhandler(HTTPException)
 def show_error(error: HTTPException) -> ResponseReturnValue:
-    """Any error, as a page of ours."""
+    """Show any error as one of our pages."""
     if error.response is not None:
         return error.response
     return render_template("error.html", error=error), error.code or 500
@@ -163,7 +163,7 @@ def _support_page(values: Mapping[str, object], errors: Mapping[str, str]) -> st
 
 
 def _own_path(path: str) -> str:
-    """*path* if it is one of this site, else the front page."""
+    """Return *path* if it is on this site, otherwise the front page."""
     parts = urlsplit(path.replace("\\", "/"))
     ours = path.startswith("/") and not (parts.scheme or parts.netloc)
     return path if ours else url_for(".home")

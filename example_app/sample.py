@@ -17,7 +17,7 @@ _USERS = (
     ("Grace", "grace@example.com", OFFICE),
     ("Chioma", "chioma@example.com", "Africa/Lagos"),
 )
-#: Of which user, cents, days since the due date, days since it was paid.
+#: The user's index, cents, days since the due date, days since it was paid.
 _INVOICES: tuple[tuple[int, int, int, int | None], ...] = (
     (0, 120_000, 3, None),
     (0, 45_050, 40, 5),
@@ -32,7 +32,7 @@ _INVOICES: tuple[tuple[int, int, int, int | None], ...] = (
 def add_sample(password: str, day: date | None = None) -> None:
     """Add the sample to empty tables, enqueue the users' reports, and commit.
 
-    :param password: everybody's.
+    :param password: the password of all users.
     :param day: today.
     """
     day = day or datetime.now(timezone.utc).date()

@@ -1,4 +1,4 @@
-"""``make screenshots``: the pages of Tally on a lively day and on its first, for the docs."""
+"""``make screenshots``: the pages of Tally on a busy day and on its first day, for the docs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DESK, _PHONE = 1120, 390
 
 
 def main() -> None:
-    """Take every screenshot into ``docs/screenshots``, or into the folder that is given."""
+    """Save all screenshots to ``docs/screenshots``, or to the given folder."""
     parser = argparse.ArgumentParser(description="Take the screenshots of the docs.")
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     folder: Path = parser.parse_args().folder
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _take_all(browser: Browser, temporary: Path, folder: Path) -> None:
-    """The overview, the runs and one run of a lively day, and the overview of the first day."""
+    """Save the overview, the runs and one run of a busy day, and the overview of the first day."""
     day = _app(temporary / "day.sqlite", jobs)
     with day.app_context():
         dead = lively.fill(db)
@@ -56,7 +56,7 @@ def _take_all(browser: Browser, temporary: Path, folder: Path) -> None:
 
 
 def _app(database: Path, tasks_of: CronJobs) -> Flask:
-    """An app with the pages open to all, and with the tasks of *tasks_of*."""
+    """Return an app with pages open to everybody, and with the tasks of *tasks_of*."""
     app = Flask(tasks.__name__)
     app.config.update(
         SQLALCHEMY_DATABASE_URI=f"sqlite:///{database}",
@@ -84,7 +84,7 @@ def _served(app: Flask) -> Iterator[str]:
 
 
 def _take(browser: Browser, url: str, folder: Path, name: str, most: int = 1800) -> None:
-    """The page at *url*, its first *most* pixels, in light and in dark, and as a phone shows it."""
+    """Save the first *most* pixels of the page at *url*: light, dark, and as on a phone."""
     set_width(browser, _DESK)
     set_light(browser, "light")
     browser.get(url)

@@ -1,7 +1,7 @@
-"""The tasks: what Tally does on a schedule, and what it does later.
+"""The tasks: what Tally does on a schedule, and what it does in the background.
 
-Two habits make each of them safe to run again: what is enqueued twice has an idempotency key, and a
-mail is sent inside `jobs.once`, which knows whether that very mail went out before.
+Two habits make them safe to run again: what might be enqueued twice has an idempotency key, and
+each mail is sent inside `jobs.once`, which knows whether that mail was sent before.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from .mail import send_mail
 from .models import Figure, Invoice, Session, User
 
 OFFICE = "America/New_York"
-"""The zone in which Tally's own mornings and nights are meant."""
+"""The time zone of Tally's own schedules."""
 
-#: Mail servers are out for minutes, seldom for hours.
+#: Mail servers are down for minutes, seldom for hours.
 MAIL_RETRY = Retry(max_attempts=10, backoff="exponential", base=30, cap=3600)
 
 
 @jobs.task(schedule="0 8 * * *", timezone=OFFICE, retry=MAIL_RETRY)
 def send_invoice_reminders() -> dict[str, int]:
-    """Remind each customer whose invoice is past due, once for each week that it is.
+    """Remind each customer whose invoice is overdue, once a week.
 
-    1. Read all that is needed. 2. End the transaction: none is open while mail is sent. 3. Send
-    each mail once: a retry goes on where the last attempt failed.
+    1. Read everything that is needed.
+    2. End the transaction, so that none is open while mail is sent.
+    3. Send each mail once: a retry continues where the last attempt failed.
     """
-    # The slot, not today: a retry after midnight means the same day.
+    # Use the slot's day, not today: a retry after midnight is for the same day.
     day = current_run.scheduled_for.astimezone(ZoneInfo(OFFICE)).date()
     overdue = select(Invoice).where(Invoice.paid_on.is_(None), Invoice.due_on < day)
     due = {
@@ -51,7 +52,7 @@ def send_invoice_reminders() -> dict[str, int]:
 
 @jobs.task(schedule="*/10 * * * *", catchup="latest", timeout=60)
 def refresh_cache() -> None:
-    """Count again what the front page shows. If slots were missed, the newest is enough."""
+    """Update the numbers on the front page. If slots were missed, one run is enough."""
     open_invoices = Invoice.paid_on.is_(None)
     cents = func.coalesce(func.sum(Invoice.cents), 0)
     figures = {
@@ -66,7 +67,7 @@ def refresh_cache() -> None:
 
 @jobs.task(schedule="30 2 * * *", timezone=OFFICE, atomic=True)
 def cleanup_nightly() -> dict[str, int]:
-    """Delete the sessions that ran out. Atomic: the deletion and the outcome are one commit."""
+    """Delete expired sessions. Atomic: the deletion and the outcome are committed together."""
     expired = Session.expires_at <= datetime.now(timezone.utc)
     ids = db.session.scalars(delete(Session).where(expired).returning(Session.id)).all()
     return {"sessions": len(ids)}
@@ -74,16 +75,16 @@ def cleanup_nightly() -> dict[str, int]:
 
 @jobs.task(schedule="0 3 * * *", timezone=OFFICE)
 def plan_weekly_reports() -> None:
-    """Enqueue each user's next weekly report. Those that are enqueued already keep their run."""
+    """Enqueue each user's next weekly report, unless it is enqueued already."""
     for user in db.session.scalars(select(User).where(User.is_staff.is_(False))):
         enqueue_weekly_report(user)
     db.session.commit()
 
 
 def enqueue_weekly_report(user: User) -> JobRun:
-    """Enqueue the report for *user*'s next Monday at seven, there; once for user and week.
+    """Enqueue *user*'s report for next Monday at seven in their time zone, once a week.
 
-    It joins ``db.session``: the caller's commit makes it exist.
+    The run is inserted in ``db.session``; the caller commits.
     """
     monday = Schedule("0 7 * * 1", user.timezone).next_after(datetime.now(timezone.utc))
     assert monday is not None
@@ -97,9 +98,10 @@ def enqueue_weekly_report(user: User) -> JobRun:
 
 @jobs.task(retry=MAIL_RETRY, timeout=60)
 def send_weekly_report(user_id: int, date_from: str, date_to: str) -> str | None:
-    """Send *user_id* a report from one day to another.
+    """Send a user a report from one day to another.
 
-    The payload is an id and two dates; all else is read when the run is due, so it is never old.
+    The payload is an id and two dates. Everything else is read when the task runs, so that it is
+    up to date.
     """
     user = db.session.get(User, user_id)
     if user is None:

@@ -1,4 +1,4 @@
-"""``CRONJOBS_*`` in ``app.config``, read once into one typed, frozen object."""
+"""Read ``CRONJOBS_*`` from ``app.config`` into one typed, frozen object."""
 
 from __future__ import annotations
 
@@ -10,42 +10,43 @@ from typing import Any, cast
 
 from .errors import ConfigError, ScheduleError
 from .schedule.cron_text import parse_zone
+from .types import is_whole
 
 PREFIX = "CRONJOBS_"
 MINUTE = 60.0
 DAY = 86400.0
-#: The tokens of RFC 6750; werkzeug reads others as something else.
+#: A token by RFC 6750; werkzeug does not parse others as tokens.
 _BEARER = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What an app's ``CRONJOBS_*`` values say. Durations are seconds.
+    """An app's ``CRONJOBS_*`` values. Durations are in seconds.
 
-    Give durations in ``app.config`` as a number of seconds or as a `timedelta`.
+    In ``app.config``, give a duration as a number of seconds or as a `timedelta`.
     """
 
     timezone: str = "UTC"
-    """``CRONJOBS_TIMEZONE``: the zone of schedules that name none."""
+    """``CRONJOBS_TIMEZONE``: the time zone of schedules that name none."""
 
     max_attempts: int = 10
-    """``CRONJOBS_MAX_ATTEMPTS``: attempts of a task that does not say."""
+    """``CRONJOBS_MAX_ATTEMPTS``: how many attempts, where a task does not say."""
 
     lease: float = 120.0
-    """``CRONJOBS_LEASE``: how long a claim holds without a heartbeat; a beat comes each quarter."""
+    """``CRONJOBS_LEASE``: how long a claim holds without a heartbeat; one comes each quarter."""
 
     timeout: float = 3600.0
     """``CRONJOBS_TIMEOUT``: how long a handler may run, where its task does not say."""
 
     shutdown_grace: float = 20.0
-    """``CRONJOBS_SHUTDOWN_GRACE``: how long a handler may go on after SIGTERM, and after it was
-    interrupted (then for a second at least), before its process is ended."""
+    """``CRONJOBS_SHUTDOWN_GRACE``: how long a handler may go on after SIGTERM, and again after
+    it was interrupted (then at least a second), before its process is ended."""
 
     tick_budget: float = 50.0
-    """``CRONJOBS_TICK_BUDGET``: how long a tick goes on claiming."""
+    """``CRONJOBS_TICK_BUDGET``: for how long a tick claims runs."""
 
     workers: int = 1
-    """``CRONJOBS_WORKERS``: how many processes a tick runs."""
+    """``CRONJOBS_WORKERS``: how many worker processes a tick runs."""
 
     retention: float = 14 * DAY
     """``CRONJOBS_RETENTION``: how long succeeded, cancelled and skipped runs are kept."""
@@ -57,43 +58,43 @@ class Settings:
     """``CRONJOBS_MAX_PAYLOAD_BYTES``: how large a payload or a kept result may be, as JSON."""
 
     health_tick_age: float = 3 * MINUTE
-    """``CRONJOBS_HEALTH_TICK_AGE``: without a tick for this long, health is 503."""
+    """``CRONJOBS_HEALTH_TICK_AGE``: without a tick for this long, health answers 503."""
 
     health_overdue: float = 10 * MINUTE
-    """``CRONJOBS_HEALTH_OVERDUE``: with runnable work older than this, health is 503."""
+    """``CRONJOBS_HEALTH_OVERDUE``: with a run overdue for this long, health answers 503."""
 
     url_prefix: str | None = "/jobs"
-    """``CRONJOBS_URL_PREFIX``: where the pages are mounted; ``None``: nowhere."""
+    """``CRONJOBS_URL_PREFIX``: the path of the pages; with ``None`` there are none."""
 
     tick_token: str | None = field(default=None, repr=False)
-    """``CRONJOBS_TICK_TOKEN``: the bearer token of ``POST <prefix>/tick``; ``None``: no such
-    page."""
+    """``CRONJOBS_TICK_TOKEN``: the bearer token of ``POST <prefix>/tick``; ``None`` disables it."""
 
     ping_url: str | None = field(default=None, repr=False)
-    """``CRONJOBS_PING_URL``: fetched after each tick, for an outside monitor that notices
-    silence."""
+    """``CRONJOBS_PING_URL``: fetched after each tick, so that a monitor notices missing ticks."""
 
     redact: tuple[str, ...] = (
         *("password", "passwd", "passphrase", "pwd", "secret", "token", "authorization"),
         *("credential", "cookie", "session", "jwt", "api_key", "access_key", "private_key"),
     )
-    """``CRONJOBS_REDACT``: payload keys whose values no page shows; part of a key is enough, in any
-    case, with ``-`` or ``_`` or without."""
+    """``CRONJOBS_REDACT``: payload keys whose values no page shows; a part of the key is enough.
+    Case, ``-`` and ``_`` are ignored."""
 
     show_payload: bool = False
     """``CRONJOBS_SHOW_PAYLOAD``: whether pages show payloads, results and stacks at all."""
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:
-    """The settings that an app's config holds.
+    """Return the settings of an app.
 
     :param config: ``app.config``.
-    :raises ConfigError: a value that cannot be right, or a ``CRONJOBS_`` name that does not exist.
+    :raises ConfigError: a value is not valid, or a ``CRONJOBS_`` name does not exist.
     """
     known = {PREFIX + field.name.upper(): field.name for field in fields(Settings)}
     given = {key: value for key, value in config.items() if key.startswith(PREFIX)}
     for key in given.keys() - known.keys():
-        raise ConfigError(f"{key} is no setting of Flask-CronJobs. There are: {', '.join(known)}.")
+        raise ConfigError(
+            f"{key} is not a setting of Flask-CronJobs. There are: {', '.join(known)}."
+        )
     values = {known[key]: _CHECKS[known[key]](key, value) for key, value in given.items()}
     return Settings(**values)
 
@@ -116,7 +117,7 @@ def _seconds(least: float, most: float) -> Callable[[str, Any], float]:
 
 def _whole(least: int, most: int) -> Callable[[str, Any], int]:
     def check(key: str, value: Any) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        if not is_whole(value, least, most):
             raise _refuse(key, value, f"a whole number from {least} to {most}")
         return value
 
@@ -145,8 +146,8 @@ def _token(key: str, value: Any) -> str | None:
     if not isinstance(value, str) or len(value) < 16 or not _BEARER.fullmatch(value):
         # The value itself stays out of the message: it is a secret.
         raise ConfigError(
-            f"{key} is too short, or no text that a bearer header can carry. Give 16 or more of "
-            "A-Z a-z 0-9 - . _ ~ + / (with = at the end alone), or None."
+            f"{key} is too short, or not a text for a bearer header. Give 16 or more of "
+            "A-Z a-z 0-9 - . _ ~ + / (and = only at the end), or None."
         )
     return value
 
@@ -155,9 +156,9 @@ def _url(key: str, value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not value.startswith(("http://", "https://")):
-        # Nor is this in the message: who knows the URL can speak for the app.
+        # This value stays out as well: whoever knows the URL can ping for the app.
         raise ConfigError(
-            f"{key} is no such URL. Give one that starts with http:// or https://, or None."
+            f"{key} is not a URL. Give one that starts with http:// or https://, or None."
         )
     return value
 

@@ -16,13 +16,12 @@ from .log import logger
 from .models import JobRun
 from .registry.handler import Handler
 from .registry.options import EnqueueOptions
-from .registry.payload import check_payload
+from .registry.run_columns import payload_columns, policy_columns
 from .state import State
 from .store.clock import database_now
 from .store.enqueue import insert_run, insert_runs
 from .store.errors import explain, remedy_for
 from .store.notify import wake_listeners
-from .types import JSON
 
 #: How often one process wakes resident workers at most, in seconds: as often as they look.
 WAKE_EVERY = 0.25
@@ -35,12 +34,10 @@ def enqueue_one(
     state: State, task: Handler, payload: Mapping[str, object], options: EnqueueOptions
 ) -> JobRun:
     """Insert one run in ``db.session``; see `Task.enqueue`."""
-    checked, key = _checked(state, task, payload)
     when = options.run_at if options.run_at is not None else database_now(options.delay)
     values = {
-        **_shared(state, task, options),
-        "payload": checked,
-        "concurrency_key": key,
+        **policy_columns(task, state.settings, options),
+        **payload_columns(task, state.settings, payload),
         "idempotency_key": options.idempotency_key,
         "scheduled_for": when,
         "run_at": when,
@@ -71,11 +68,11 @@ def enqueue_rows(
             "using(idempotency_key=…).enqueue(…) for each."
         )
     shared = {
-        **_shared(state, task, options),
+        **policy_columns(task, state.settings, options),
         "run_at": options.run_at,
         "delay": options.delay or 0.0,
     }
-    rows = [_checked(state, task, payload) for payload in payloads]
+    rows = [payload_columns(task, state.settings, payload) for payload in payloads]
     with _explaining_missing_tables(state):
         ids = insert_runs(state.db.session, shared, rows)
         _wake(state, options)
@@ -115,27 +112,9 @@ def _explaining_missing_tables(state: State) -> Generator[None, None, None]:
         yield
     except DBAPIError as error:
         # Every other error in the user's own transaction reaches the user as it is.
-        if remedy_for(error) == "init":
+        if remedy_for(error) == "create tables":
             raise explain(error, state.engine) from error
         raise
-
-
-def _shared(state: State, task: Handler, options: EnqueueOptions) -> dict[str, Any]:
-    policy = task.retry_policy(state.settings.max_attempts)
-    return {
-        "job_type": task.name,
-        "queue": options.queue or task.options.queue,
-        "priority": task.options.priority if options.priority is None else options.priority,
-        "max_attempts": options.max_attempts or policy.max_attempts,
-        "concurrency_limit": task.concurrency_limit,
-    }
-
-
-def _checked(
-    state: State, task: Handler, payload: Mapping[str, object]
-) -> tuple[dict[str, JSON], str | None]:
-    checked = check_payload(payload, state.settings.max_payload_bytes)
-    return checked, task.concurrency_key_for(checked)
 
 
 def _note(what: str) -> None:

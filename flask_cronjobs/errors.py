@@ -1,7 +1,7 @@
-"""Every error of the package, and the interruptions that it raises inside a handler.
+"""The errors of the package, and the interruptions that it raises inside a handler.
 
-Errors descend from `CronJobsError`; their messages say what happened, then what to do.
-Interruptions descend from `BaseException`, so that a handler's ``except Exception`` lets them pass.
+Errors derive from `CronJobsError`; their messages say what happened, then what to do.
+Interruptions derive from `BaseException`, so that ``except Exception`` does not catch them.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ class CronJobsError(Exception):
 
 
 class SetupError(CronJobsError, RuntimeError):
-    """The call cannot be served as things stand: no app, no database, ``once`` inside itself."""
+    """The call is not possible here: no app, no usable database, ``once`` inside itself."""
 
 
 class ConfigError(CronJobsError, ValueError):
-    """A ``CRONJOBS_*`` value that cannot be right; the message names it."""
+    """A ``CRONJOBS_*`` value is not valid; the message names it."""
 
 
 class ScheduleError(CronJobsError, ValueError):
-    """A cron text or a time zone that cannot be read, or that names no time at all."""
+    """A cron text or a time zone cannot be read, or the cron text never matches."""
 
 
 class TaskError(CronJobsError, ValueError):
-    """A task or definition declared with options that cannot be right."""
+    """A task or definition is declared with options that are not valid."""
 
 
 class UnknownTask(CronJobsError, LookupError):
-    """A task name that this app's registry does not hold."""
+    """This app declares no task of that name."""
 
 
 class PayloadError(CronJobsError, ValueError):
-    """A payload that is not a plain JSON object, or too large; the message names the key."""
+    """A payload is not a plain JSON object, or too large; the message names the key."""
 
 
 class NotFound(CronJobsError, LookupError):
-    """No row has the id or the name that was asked for."""
+    """No row has the given id or name."""
 
 
 class StateConflict(CronJobsError):
-    """The row's status does not allow what was asked; nothing was changed."""
+    """The row's status does not allow the change; nothing was changed."""
 
 
 class TablesMissing(CronJobsError):
@@ -55,9 +55,9 @@ class TablesMissing(CronJobsError):
 
 
 class DatabaseTrouble(CronJobsError):
-    """The database could not be used, and trying again did not help.
+    """The database could not be used, and retries did not help.
 
-    :ivar transient: whether it is of a kind that passes: a lost connection, a lock.
+    :ivar transient: whether the cause may pass by itself, such as a lost connection or a lock.
     """
 
     def __init__(self, message: str, transient: bool = False) -> None:
@@ -66,7 +66,7 @@ class DatabaseTrouble(CronJobsError):
 
 
 class EffectInDoubt(CronJobsError):
-    """A process died between an effect's mark and its result, and ``in_doubt`` says raise."""
+    """A process died between an effect's mark and its result, with ``in_doubt="raise"``."""
 
 
 class AtomicCommit(CronJobsError, RuntimeError):
@@ -74,12 +74,12 @@ class AtomicCommit(CronJobsError, RuntimeError):
 
 
 class RetryLater(CronJobsError):
-    """Raised by a handler: end this attempt and try again after *delay*.
+    """Raised by a handler: end this attempt and retry after *delay*.
 
     :param delay: seconds (a number or a `timedelta`) until the run may be claimed again.
     :param reason: a short text for the operator, kept as the attempt's error.
 
-    The attempt counts: a run that asks for later at its last attempt ends dead.
+    The attempt counts: a run that raises this in its last attempt ends dead.
     """
 
     def __init__(self, delay: float | timedelta, reason: str = "asked to be tried later") -> None:
@@ -94,7 +94,7 @@ class RetryLater(CronJobsError):
 
 
 class Discard(CronJobsError):
-    """Raised by a handler: this run is not wanted any more; end it as cancelled, without a retry.
+    """Raised by a handler: end this run as cancelled, without a retry.
 
     :param reason: a short text for the operator, kept as the run's last error.
     """
@@ -109,7 +109,7 @@ class WorkerLost(CronJobsError):
 
 
 class Interruption(BaseException):
-    """Raised inside a handler from outside of it; a `BaseException`, so few handlers swallow it."""
+    """Raised inside a handler from outside; a `BaseException`, so that few handlers catch it."""
 
 
 class TimedOut(Interruption):
@@ -117,12 +117,12 @@ class TimedOut(Interruption):
 
 
 class Cancelled(Interruption):
-    """An operator cancelled the run while its handler worked."""
+    """An operator cancelled the run while its handler ran."""
 
 
 class ShuttingDown(Interruption):
-    """The worker must stop and its grace is over; the run is given back, not counted."""
+    """The worker must stop and its grace is over; the run is released, the attempt not counted."""
 
 
 class LeaseLost(Interruption):
-    """The run's lease was lost to another worker; what this handler still does is not recorded."""
+    """Another worker has the run's lease; what this handler still does is not recorded."""

@@ -13,7 +13,7 @@ from .config import read_settings
 from .enqueue import watch_commits
 from .errors import SetupError
 from .models import JobRun
-from .models.copies import lend_tables
+from .models.copies import copy_tables
 from .operator_api import OperatorMethods
 from .registry.options import TaskOptions
 from .registry.registry import Declaration, Registry
@@ -76,7 +76,7 @@ class CronJobs(OperatorMethods):
         actor = self._actor if actor is None else actor
         _check_callables(authorize, actor)
         state = State(app, db, settings, self._registry, authorize, actor)
-        lend_tables(db.metadata, state.engine.dialect.name)
+        copy_tables(db.metadata, state.engine.dialect.name)
         app.extensions[EXTENSION] = state
         watch_commits(app, db.session)
         _add_commands_and_pages(app, settings.url_prefix)

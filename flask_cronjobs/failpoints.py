@@ -1,8 +1,7 @@
-"""Named places where a kill could hurt, at which tests may have this process killed.
+"""Failpoints: named places where tests can kill this process.
 
-``CRONJOBS_CRASH_AT=name`` or ``name:N`` kills the process with SIGKILL when it reaches the point
-for the first or the Nth time. Outside tests the variable is
-unset, and `reach` an empty function.
+``CRONJOBS_CRASH_AT=name`` or ``name:N`` kills the process with SIGKILL when it reaches the
+failpoint for the first or the Nth time. Without the variable, `reach` does nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ POINTS = (
 )
 
 
-def _killing_at(armed: str) -> Callable[[str], None]:
-    name, _, count = armed.partition(":")
+def _killing_at(setting: str) -> Callable[[str], None]:
+    name, _, count = setting.partition(":")
     if name not in POINTS:
         raise ValueError(f"{VARIABLE} names {name!r}. There are: {', '.join(POINTS)}.")
     left = int(count or 1)
@@ -42,13 +41,11 @@ def _killing_at(armed: str) -> Callable[[str], None]:
     return kill_there
 
 
-def _pass(point: str) -> None:
-    """Nothing: no crash point is armed."""
+def _do_nothing(point: str) -> None:
+    """Do nothing: no failpoint is set."""
 
 
-#: Called with a point's name where the code passes it.
-reach: Callable[[str], None] = _pass
+_setting: str | None = os.environ.get(VARIABLE)
 
-_armed: str | None = os.environ.get(VARIABLE)
-if _armed:
-    reach = _killing_at(_armed)
+#: Called with a failpoint's name where the code reaches it.
+reach: Callable[[str], None] = _killing_at(_setting) if _setting else _do_nothing

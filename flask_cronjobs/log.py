@@ -1,4 +1,4 @@
-"""The one logger of the package, and the one line for each change of a run's state."""
+"""The logger of the package, and one log line for each change of a run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import socket
 
 logger: logging.Logger = logging.getLogger("flask_cronjobs")
 
-#: The event of an outcome that was dropped.
+#: The event for an outcome that was dropped.
 LOST = "lease lost"
 
 
 def worker_name() -> str:
-    """This process's name, at the head of its tokens: ``host:pid``."""
+    """Return this process's name, with which its tokens begin: ``host:pid``."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -29,29 +29,23 @@ def log_run(
     why: str | None = None,
     actor: str | None = None,
 ) -> None:
-    """One line for one change of a run's state, the same facts as ``extra=`` fields.
+    """Log one change of a run: as one line, and as ``extra=`` fields. Payloads are never logged.
 
-    Payloads are never logged.
-
-    :param worker: by default this process.
+    :param what: the event, such as an outcome's kind.
+    :param worker: the worker's name or token; by default this process's name.
     :param seconds: how long the attempt took.
-    :param actor: who asked for it, if an operator did.
+    :param why: a short reason.
+    :param actor: the operator who asked for it, if one did.
     """
     if not logger.isEnabledFor(level):
         return
     worker = worker or worker_name()
     milliseconds = round(seconds * 1000, 1)
+    by, because = f" by {actor}" if actor else "", f": {why}" if why else ""
     logger.log(
         level,
         "%s%s: task %s, run %d, attempt %d, worker %s, %g ms%s",
-        what,
-        f" by {actor}" if actor else "",
-        task,
-        run_id,
-        attempt,
-        worker,
-        milliseconds,
-        f": {why}" if why else "",
+        *(what, by, task, run_id, attempt, worker, milliseconds, because),
         extra={
             "cronjobs_event": what,
             "cronjobs_task": task,

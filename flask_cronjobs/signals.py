@@ -1,11 +1,11 @@
-"""Blinker signals. A receiver that raises is logged and harms nothing.
+"""Blinker signals. If a receiver raises, that is logged and changes nothing else.
 
-The sender is the Flask app, whose context is pushed for each receiver. Receivers get keyword
-arguments: ``claim`` (`types.Claim`) for the starts, ``outcome`` (`types.Outcome`) for the ends,
+The sender is the Flask app, whose context is pushed for each receiver. Receivers get one keyword
+argument: ``claim`` (`types.Claim`) when a run starts, ``outcome`` (`types.Outcome`) when it ends,
 ``slot`` (`types.RecordedSlot`) for a skipped slot, ``report`` (`types.TickReport`) for a tick.
 
-Receivers of a run's start are called in the handler's thread, and its timeout ends them as well.
-Receivers of a run's end are called in the keeper's thread: a slow one holds up its heartbeats.
+Receivers of a run's start are called in the handler's thread, and its timeout includes them.
+Receivers of a run's end are called in the keeper's thread: a slow one delays its heartbeats.
 """
 
 from __future__ import annotations
@@ -33,24 +33,23 @@ run_succeeded: NamedSignal = _signals.signal("run-succeeded")
 """The outcome is recorded; ``outcome``."""
 
 run_failed: NamedSignal = _signals.signal("run-failed")
-"""An attempt failed and the run will be tried again; ``outcome``."""
+"""An attempt failed and the run will be retried; ``outcome``."""
 
 run_dead: NamedSignal = _signals.signal("run-dead")
-"""A run was given up; ``outcome``."""
+"""A run failed and will not be retried; ``outcome``."""
 
 run_cancelled: NamedSignal = _signals.signal("run-cancelled")
-"""A run was cancelled, waiting or at work, or discarded by its handler; ``outcome``, whose token is
-empty if nobody held the run."""
+"""A run was cancelled by an operator or discarded by its handler; ``outcome``, whose token is empty
+if no worker held the run."""
 
 lease_lost: NamedSignal = _signals.signal("lease-lost")
-"""An outcome was dropped, since the run's lease had gone to another worker; ``outcome``."""
+"""An outcome was dropped because another worker has the run's lease; ``outcome``."""
 
 slot_skipped: NamedSignal = _signals.signal("slot-skipped")
-"""A slot, or a gap of several, was recorded as skipped; ``slot``."""
+"""One slot, or several in a row, were recorded as skipped; ``slot``."""
 
 tick_finished: NamedSignal = _signals.signal("tick-finished")
-"""A tick came to its end, or a minute of a resident worker; ``report``."""
-
+"""A tick ended, or a minute of a resident worker; ``report``."""
 
 _LEVELS = {
     "succeeded": logging.INFO,
@@ -68,7 +67,7 @@ _SIGNALS = {
 
 
 def send(signal: NamedSignal, app: Flask, **details: object) -> None:
-    """Send *signal* for *app*; whatever a receiver raises is logged and goes no further."""
+    """Send *signal* for *app*, and log what a receiver raises."""
     if not signal.receivers:
         return
     for receiver in signal.receivers_for(app):
@@ -78,13 +77,13 @@ def send(signal: NamedSignal, app: Flask, **details: object) -> None:
         except BaseException as error:
             if _is_meant_for_the_caller(error):
                 raise
-            logger.exception("A receiver of the signal %r raised; the run is unharmed", signal.name)
+            logger.exception("A receiver of the signal %r raised; the run goes on", signal.name)
 
 
 def _is_meant_for_the_caller(error: BaseException) -> bool:
-    """Whether *error* only happened to come while a receiver ran: a timeout, the keyboard.
+    """Return whether *error* is not the receiver's own: a timeout or Ctrl-C while it ran.
 
-    Signal handlers raise in the main thread alone.
+    Signal handlers raise only in the main thread.
     """
     in_main = threading.current_thread() is threading.main_thread()
     return in_main and isinstance(error, (Interruption, KeyboardInterrupt))
@@ -93,7 +92,7 @@ def _is_meant_for_the_caller(error: BaseException) -> bool:
 def announce(app: Flask, outcome: Outcome, recorded: bool) -> None:
     """Log *outcome* and send its signal.
 
-    :param recorded: False if it was dropped, since the lease was lost.
+    :param recorded: False if it was dropped because the lease was lost.
     """
     log_run(
         _LEVELS[outcome.kind] if recorded else logging.WARNING,

@@ -17,27 +17,27 @@ from .registry.registry import Registry
 
 
 class Throttle:
-    """Keeps something from being done again too soon.
+    """Prevents something from being done again too soon.
 
-    Any number of threads may share one without a lock: at worst two of them do it at once.
+    Threads may share one without a lock: at worst, two of them do it at once.
     """
 
     def __init__(self) -> None:
         self._until = 0.0
 
     def open(self) -> bool:
-        """Whether it may be done."""
+        """Return whether it may be done now."""
         return time.monotonic() >= self._until
 
     def close(self, seconds: float) -> None:
-        """Let it not be done for so long."""
+        """Prevent it for the next *seconds*."""
         self._until = time.monotonic() + seconds
 
 
-#: Asked ``"read"`` or ``"act"`` on every request to the pages; true lets it pass. It may also
-#: return a response, such as a redirect to the login page.
+#: Called with ``"read"`` or ``"act"`` for every request to the pages. Returns whether to allow it,
+#: or a response, such as a redirect to the login page.
 Authorize = Callable[[str], "bool | ResponseReturnValue"]
-#: Names who acts, for the log.
+#: Returns the name of the user who acts, for the log.
 Actor = Callable[[], str]
 
 EXTENSION = "cronjobs"
@@ -45,9 +45,9 @@ EXTENSION = "cronjobs"
 
 @dataclass(frozen=True)
 class State:
-    """One app's share of the extension.
+    """The extension's state for one app.
 
-    :ivar waking: how often this process wakes resident workers, or asks whether there are any.
+    :ivar waking: limits how often this process wakes resident workers, or looks for some.
     """
 
     app: Flask
@@ -60,7 +60,7 @@ class State:
 
     @property
     def engine(self) -> Engine:
-        """The app's default engine. Needs no app context of the caller."""
+        """The app's default engine; the caller needs no app context."""
         if has_app_context() and current_app._get_current_object() is self.app:  # type: ignore[attr-defined]
             return self.db.engine
         with self.app.app_context():
@@ -68,14 +68,14 @@ class State:
 
 
 def state_of(app: Flask | None = None) -> State:
-    """The state of *app*, or of the current app.
+    """Return the state of *app*, or of the current app.
 
     :raises SetupError: there is no app, or the extension is not initialized on it.
     """
     if app is None:
         if not has_app_context():
             raise SetupError(
-                "There is no app to work with. Run this inside a request, a command or "
+                "There is no current app. Run this inside a request, a command or "
                 "`with app.app_context():`."
             )
         app = current_app

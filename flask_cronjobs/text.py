@@ -1,4 +1,4 @@
-"""Texts that come from outside, made safe to keep: cut, cleaned, stripped of credentials. Pure."""
+"""Make texts from outside safe to store: shortened, cleaned, without credentials. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator
 
-#: Of how many names, and of how many characters of each, one that was mistyped is compared to.
+#: `did_you_mean` compares at most so many names, and so many characters of each.
 _COMPARED, _HEAD = 1000, 60
-#: How much of an error message and of a stack is kept, in characters.
+#: How many characters of an error message and of a stack are kept.
 MAX_ERROR = 2_000
 MAX_STACK = 16_000
 #: How many exceptions of a chain, and frames of each, a stack shows.
@@ -17,8 +17,7 @@ MAX_CHAIN = 8
 MAX_FRAMES = 30
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-# The patterns take time in proportion to the text: what one looks through in vain ends where the
-# next may begin.
+# The patterns run in linear time: a failed match never rescans text.
 _URL_CREDENTIALS = re.compile(
     r"""(?x) :// (?: [^\s/@:?#"'<>]+  # a token,
         | [^\s/@:"'<>]* : (?!\d{1,5}[/?#]) (?: (?!://) [^\s"'<>] )*  # or user:password, no port
@@ -37,7 +36,7 @@ _NAMED_SECRET = re.compile(
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s{1,20}[A-Za-z0-9._~+/=-]{8,}")
 
-# What a database error says of a statement's values: by SQLAlchemy, and by PostgreSQL.
+# Where the message of a database error shows values: as SQLAlchemy and PostgreSQL write them.
 _VALUES = re.compile(
     r"""(?sx) (\[parameters:[ ] | Failing[ ]row[ ]contains[ ]\() .*?
         (?= \n\[SQL:[ ] | \n\(Background[ ]on | \n{1,2}Traceback[ ]\( | \Z)"""
@@ -45,14 +44,14 @@ _VALUES = re.compile(
 
 
 def clean(text: str | None) -> str | None:
-    """*text* without what no database takes: a NUL or lone surrogate becomes U+FFFD."""
+    """Return *text* with NUL characters and lone surrogates, which no database takes, as U+FFFD."""
     if text is None or (text.isascii() and "\0" not in text):
         return text
     return _LONE_SURROGATE.sub("\ufffd", text.replace("\0", "\ufffd"))
 
 
 def cut(text: str, limit: int) -> str:
-    """*text* in at most about *limit* characters: its head and its tail, with a note between."""
+    """Shorten *text* to about *limit* characters: its head and tail, with a note between them."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -60,12 +59,12 @@ def cut(text: str, limit: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """*text* without what would forge a line of a log, or what a terminal would obey."""
+    """Replace what is not printable: it could fake a log line or control a terminal."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
 def strip_credentials(text: str) -> str:
-    """*text* with passwords in URLs, such headers and ``password=…`` replaced by ``***``."""
+    """Replace passwords in URLs, in headers and in ``password=…`` or the like by ``***``."""
     text = _URL_CREDENTIALS.sub("://***@", text)
     text = _HEADER.sub(r"\1***", text)
     text = _NAMED_SECRET.sub(r"\1***", text)
@@ -73,19 +72,19 @@ def strip_credentials(text: str) -> str:
 
 
 def safe_text(text: str, limit: int) -> str:
-    """*text* fit to be kept: cut to *limit*, cleaned, stripped of credentials.
+    """Return *text* safe to store: cut to *limit* characters, cleaned, without credentials.
 
-    The values of a statement that failed are left out, since they may be anyone's.
+    The values of a failed statement are left out, since they may be personal data.
     """
-    # A cut would take away where the values begin.
+    # Before the cut, which could remove the place where the values begin.
     text = _VALUES.sub(r"\1***", text)
-    # Cut first, since a 50 MB message should not go through the patterns; with room for a
-    # credential that straddles the cut to be recognized in what is left.
+    # Cut first, so that a message of 50 MB does not go through the patterns. Cut at four times the
+    # limit, so that a credential at the cut is still recognized.
     return cut(strip_credentials(clean(cut(text, limit * 4)) or ""), limit)
 
 
 def error_text(error: BaseException) -> str:
-    """The message of *error*, whatever its ``__str__`` does."""
+    """Return the message of *error*, even if its ``__str__`` raises."""
     try:
         message = str(error)
     except BaseException as trouble:
@@ -94,17 +93,17 @@ def error_text(error: BaseException) -> str:
 
 
 def type_name(error: BaseException) -> str:
-    """The name of *error*'s type, with its module unless it is a builtin."""
+    """Return the name of *error*'s type, with its module unless it is a builtin."""
     kind = type(error)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     return safe_text(name.removeprefix("flask_cronjobs.errors."), 200)
 
 
 def stack_text(error: BaseException) -> str:
-    """The stack of *error* and of its causes, bounded in every direction.
+    """Return the stack of *error* and of its causes, limited in frames, causes and length.
 
-    The standard formatter is not used for the whole: it recurses through groups and causes without
-    bound, and calls ``__str__`` of each.
+    The standard formatter recurses through groups and causes without a limit, and calls the
+    ``__str__`` of each; so it formats only the frames here.
     """
     parts = [_one_stack(link) for link in _chain(error)]
     return safe_text("\n".join(reversed(parts)), MAX_STACK)
@@ -130,13 +129,13 @@ def _one_stack(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence that offers the names in *known* that are close to *name*, or lists them."""
+    """Return a sentence with the names in *known* that are similar to *name*, or with all."""
     known = sorted(known)
-    # By their heads, and not by all of thousands: a comparison takes the square of their length.
+    # Compare only the heads of a limited number: the time grows with the square of the length.
     heads = {each[:_HEAD]: each for each in reversed(known[:_COMPARED])}
     close = [heads[head] for head in difflib.get_close_matches(name[:_HEAD], heads, n=3)]
     if close:
         return f" Did you mean {' or '.join(map(repr, close))}?"
     if not known:
-        return " None is declared: is the module that declares them imported?"
+        return " None is declared: check that the module that declares them is imported."
     return f" There are: {', '.join(known[:20])}."

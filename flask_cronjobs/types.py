@@ -1,11 +1,11 @@
-"""The words of this house as types: what one floor hands to the next."""
+"""The values that one part of the package passes to another."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeGuard, get_args
 
 JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
 Payload: TypeAlias = Mapping[str, JSON]
@@ -13,15 +13,7 @@ Payload: TypeAlias = Mapping[str, JSON]
 Status: TypeAlias = Literal[
     "queued", "running", "succeeded", "failed", "dead", "cancelled", "skipped"
 ]
-STATUSES: tuple[Status, ...] = (
-    "queued",
-    "running",
-    "succeeded",
-    "failed",
-    "dead",
-    "cancelled",
-    "skipped",
-)
+STATUSES: tuple[Status, ...] = get_args(Status)
 TERMINAL: tuple[Status, ...] = ("succeeded", "dead", "cancelled", "skipped")
 
 Catchup: TypeAlias = Literal["latest", "all", "none"]
@@ -31,16 +23,17 @@ InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One run that a worker holds: what the runner needs, and the token that fences its writes.
+    """A run that a worker holds.
 
     :ivar id: the run's id.
-    :ivar token: ``host:pid:random``, fresh for each claim.
+    :ivar token: ``host:pid:random``, new for each claim. A write with it matches no row once
+        another worker has claimed the run.
     :ivar job_type: the task's name.
-    :ivar attempt: which attempt this is, from 1.
+    :ivar attempt: the number of this attempt, from 1.
     :ivar max_attempts: how many attempts the run has in all.
-    :ivar scheduled_for: the slot, or the time first asked for; aware, UTC.
-    :ivar definition_id: the definition whose slot this is; None for what was enqueued.
-    :ivar broken: why the row could not be read: then the attempt fails, and no handler is called.
+    :ivar scheduled_for: the slot, or the time that enqueue asked for; aware, UTC.
+    :ivar definition_id: the definition whose slot this is; None for an enqueued run.
+    :ivar broken: why the row could not be read; the attempt then fails without a call.
     """
 
     id: int
@@ -56,30 +49,30 @@ class Claim:
     broken: str | None = None
 
     def __str__(self) -> str:
-        """The run in a few words, without its payload, which is never logged."""
+        """Return the run's task and id, without the payload, which is never logged."""
         return f"task {self.job_type}, run {self.id}"
 
 
-#: What an attempt came to. ``released`` gives the run back with its attempt not counted.
+#: How an attempt ended. ``released`` returns the run to the queue without counting the attempt.
 OutcomeKind: TypeAlias = Literal["succeeded", "failed", "dead", "cancelled", "released"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one attempt came to, ready to be finalized if *token* still holds the run.
+    """How one attempt ended.
 
     :ivar id: the run's id.
     :ivar token: the claim's token.
-    :ivar kind: the outcome; ``failed`` will be tried again, ``dead`` was given up.
-    :ivar attempt: which attempt it was, from 1.
+    :ivar kind: the outcome; ``failed`` will be retried, ``dead`` will not.
+    :ivar attempt: the number of the attempt, from 1.
     :ivar job_type: the task's name.
-    :ivar error: the message, cut and stripped of credentials; None if it succeeded.
+    :ivar error: the message, shortened and without credentials; None if it succeeded.
     :ivar error_type: the name of the exception's type.
-    :ivar stack: the stack, bounded; None where it would say nothing.
+    :ivar stack: the stack, shortened; None where it would not help.
     :ivar result: what the handler returned, if JSON and small.
-    :ivar delay: seconds from the database's now to the next attempt; used by ``failed`` only.
+    :ivar delay: seconds until the next attempt; only for ``failed``.
     :ivar seconds: how long the attempt took.
-    :ivar reclaimed: the lease ran out: the write also needs the lease to be still expired.
+    :ivar reclaimed: the lease ran out; it is recorded only if the lease is still expired.
     :ivar finalized: the row has it already, written in the handler's own transaction.
     """
 
@@ -99,16 +92,21 @@ class Outcome:
 
     @property
     def begun(self) -> bool:
-        """Whether the handler began: claims that wait behind a long run are given back before."""
+        """Whether the handler began: a claim may be released while it waits behind a long run."""
         return self.kind != "released" or self.seconds > 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a worker asks for: how many runs, of which tasks and queues, for how long a lease.
+    """What a worker asks for.
 
-    ``alone`` allows the one claim of a retry: true only while the worker holds nothing else.
-    ``after`` is the concurrency key after which to go on where keys have to be looked through.
+    :ivar limit: how many runs at most.
+    :ivar token: the token that they get.
+    :ivar tasks: the tasks that this worker can run.
+    :ivar queues: the queues to claim from; empty means all.
+    :ivar lease: seconds that the claim holds without a heartbeat.
+    :ivar alone: whether the worker holds nothing else, so that a retry may be claimed.
+    :ivar after: the concurrency key after which a search from key to key begins.
     """
 
     limit: int
@@ -122,10 +120,12 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What one statement of the keeper brought: runs recorded, and runs newly claimed.
+    """The result of `Claims.exchange`.
 
-    ``cancelled`` are those of the recorded whose cancel was asked for while they ran, so that they
-    are not tried again, whatever the attempt came to.
+    :ivar recorded: the ids of the runs whose outcomes are recorded.
+    :ivar claims: the runs newly claimed.
+    :ivar cancelled: those of *recorded* that became cancelled instead of being retried, because a
+        cancel was requested while they ran.
     """
 
     recorded: frozenset[int] = frozenset()
@@ -133,15 +133,17 @@ class Exchange:
     cancelled: frozenset[int] = frozenset()
 
     def stored(self, outcome: Outcome) -> Outcome:
-        """*outcome* as its row has it."""
+        """Return *outcome* as its row has it."""
         return replace(outcome, kind="cancelled") if outcome.id in self.cancelled else outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One instant that a definition's schedule names, and the run or the skip that it becomes.
+    """One instant that a definition's schedule names, to be recorded as a row of ``job_runs``.
 
-    ``skipped`` counts the slots that the row stands for when it is not to run (0: it runs).
+    :ivar skipped: how many skipped slots the row stands for; 0 means that it runs.
+    :ivar first: the first of the skipped slots; *at* is the last.
+    :ivar reason: why they are skipped.
     """
 
     definition_id: int
@@ -153,10 +155,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class TickReport:
-    """What one tick did: the counts that its row in ``job_ticks`` has.
+    """What one tick did, as in its row of ``job_ticks``.
 
-    All but *recorded* (runs made of due slots), *skipped* (rows of slots not run) and *pruned*
-    (runs) count attempts; *seconds* is how long the tick took.
+    The numbers count attempts, except *recorded* (runs inserted for due slots), *skipped* (rows of
+    skipped slots) and *pruned* (runs deleted). *seconds* is how long the tick took.
     """
 
     worker: str
@@ -174,13 +176,13 @@ class TickReport:
 
     @property
     def attempts(self) -> int:
-        """How many attempts this tick brought to an outcome."""
+        """How many attempts ended in this tick."""
         return self.succeeded + self.failed + self.dead + self.cancelled + self.released
 
 
 @dataclass(frozen=True, slots=True)
 class DefinitionSpec:
-    """A definition as code or `add_definition` states it."""
+    """A definition as code or `add_definition` gives it."""
 
     name: str
     job_type: str
@@ -198,9 +200,10 @@ class DefinitionSpec:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionRow:
-    """A definition as its row stands, with the database's now of the same statement.
+    """A definition as read from its row.
 
-    ``broken`` says what of the row cannot be read, and stands in *spec* as if it were empty.
+    :ivar now: the database's time when the row was read.
+    :ivar broken: which column cannot be read; *spec* or *next_run_at* then has an empty value.
     """
 
     id: int
@@ -213,7 +216,7 @@ class DefinitionRow:
 
     @property
     def due(self) -> bool:
-        """Whether a slot is waiting to be recorded, or might be for all that can be read."""
+        """Whether a slot has to be recorded, or may have to be because the row cannot be read."""
         if self.next_run_at is None:
             return not self.paused and self.broken is not None
         return not self.paused and self.next_run_at <= self.now
@@ -221,10 +224,11 @@ class DefinitionRow:
 
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
-    """What is to be recorded for one due definition, all or nothing.
+    """What to record for one due definition, all or nothing.
 
-    ``expected`` is the watermark that the plan was made from: if the row has moved on since,
-    another tick was faster and the plan is dropped.
+    :ivar expected: the watermark that the plan starts from; if the row has another by now, another
+        tick was faster and the plan is dropped.
+    :ivar following: the new watermark; None if no slot follows.
     """
 
     definition_id: int
@@ -235,13 +239,13 @@ class SlotPlan:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSlot:
-    """A row of ``job_runs`` that a slot became: a run, or a skip with its reason.
+    """The row of ``job_runs`` for a slot that runs, or for skipped ones.
 
     :ivar run_id: the row's id.
     :ivar job_type: the task's name.
-    :ivar at: the slot; of a gap, its last one; aware, UTC.
-    :ivar skipped: how many slots the row stands for that are not run; 0: it is a run.
-    :ivar reason: why they were skipped; None of a run.
+    :ivar at: the slot, or the last one of several skipped; aware, UTC.
+    :ivar skipped: how many skipped slots the row stands for; 0 means that it runs.
+    :ivar reason: why they were skipped; None for a run.
     """
 
     run_id: int
@@ -250,3 +254,15 @@ class RecordedSlot:
     at: datetime
     skipped: int
     reason: str | None
+
+
+def is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
+    """Return whether *value* is a whole number in this range; True and False are not."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
+    """Return whether *value* is a number in this range; True and False are not."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return least <= value <= most

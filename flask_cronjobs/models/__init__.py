@@ -1,4 +1,4 @@
-"""The five tables as mapped classes, to query and to join with your own."""
+"""The five job tables as mapped classes, for your own queries and joins."""
 
 from __future__ import annotations
 

@@ -10,15 +10,15 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeEngine
 
-#: What is read where SQLite, which takes any text for a time, holds one that is none.
+#: Read in place of a text that is not a time: SQLite accepts any text in a time's column.
 UNREADABLE = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class _SQLiteTime(sqlite.DATETIME):
-    """A time of SQLite's; `UNREADABLE` for a text that is none, so that its page can be shown."""
+    """A time in SQLite; `UNREADABLE` for a text that is not one, so that a page can still show."""
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-        """What makes a time of a text."""
+        """Return a function that reads a time from a text."""
         read: Any = super().result_processor(dialect, coltype)
 
         def process(value: object) -> object:
@@ -32,24 +32,24 @@ class _SQLiteTime(sqlite.DATETIME):
 
 
 class UTCDateTime(TypeDecorator[datetime]):
-    """An instant: aware in Python, UTC in the database, on both dialects.
+    """An instant: aware in Python and UTC in the database, on both dialects.
 
-    SQLite would drop an offset without converting, so a naive value is refused and an aware one
-    is converted first.
+    SQLite would drop an offset without converting the time. So an aware value is converted first,
+    and a naive one is refused.
     """
 
     impl: TypeEngine[Any] | type[TypeEngine[Any]] = DateTime(timezone=True)
     cache_ok: bool | None = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """The type that reads and writes on *dialect*."""
+        """Return the type that reads and writes on *dialect*."""
         if dialect.name == "sqlite":
             made: Any = _SQLiteTime  # Its base class's __init__ has no annotations.
             return dialect.type_descriptor(made())
         return super().load_dialect_impl(dialect)
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """*value* in UTC.
+        """Return *value* in UTC.
 
         :raises ValueError: *value* is naive.
         """
@@ -63,7 +63,7 @@ class UTCDateTime(TypeDecorator[datetime]):
         return value.astimezone(timezone.utc)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """*value* as an aware time in UTC."""
+        """Return *value* as an aware time in UTC."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -71,7 +71,7 @@ class UTCDateTime(TypeDecorator[datetime]):
         return value.astimezone(timezone.utc)
 
 
-#: 64 bits on both; SQLite counts rowids up only in a column that is INTEGER by name.
+#: 64 bits on both: SQLite numbers rows by itself only in a column of the type INTEGER.
 BigId: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")
 JSONType: TypeEngine[Any] = JSON(none_as_null=True).with_variant(
     JSONB(none_as_null=True), "postgresql"

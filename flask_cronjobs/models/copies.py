@@ -1,8 +1,8 @@
-"""Lending the job tables to the app's metadata, for DDL only.
+"""Copy the job tables to the app's metadata, for DDL only.
 
-``db.create_all()`` and Flask-Migrate see plain copies: a custom type, or a variant of one, would
-make Alembic write migrations that import our internals. So the copies carry the plain types of the
-app's own dialect.
+With the copies, ``db.create_all()`` and Flask-Migrate see the tables. Their columns have the plain
+types of the app's own dialect: a custom type, or a variant of a type, would make Alembic write
+migrations that import our internals.
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ from .columns import UTCDateTime
 from .tables import Base
 
 
-def lend_tables(metadata: MetaData, dialect_name: str) -> None:
-    """Put plain copies of the job tables into the app's *metadata*, for DDL only.
+def copy_tables(metadata: MetaData, dialect_name: str) -> None:
+    """Add plain copies of the job tables to the app's *metadata*, for DDL only.
 
-    :param metadata: ``db.metadata``.
-    :param dialect_name: the app's dialect, whose plain types the copies carry. A copy lent before
-        for another dialect is replaced.
+    :param metadata: ``db.metadata``. A copy that was made for another dialect is replaced.
+    :param dialect_name: the app's dialect, which decides the types of the columns.
     """
     for table in Base.metadata.sorted_tables:
-        lent = metadata.tables.get(table.key)
-        if lent is not None:
-            if lent.info.get("cronjobs_dialect") == dialect_name:
+        present = metadata.tables.get(table.key)
+        if present is not None:
+            # A table without this mark is the app's own, so leave it.
+            if present.info.get("cronjobs_dialect", dialect_name) == dialect_name:
                 continue
-            if "cronjobs_dialect" not in lent.info:
-                continue  # A table of the app's own by that name: not ours to replace.
-            metadata.remove(lent)
+            metadata.remove(present)
         copy = table.to_metadata(metadata)
         copy.info["cronjobs_dialect"] = dialect_name
         _make_plain(copy, dialect_name)

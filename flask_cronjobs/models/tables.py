@@ -1,9 +1,9 @@
-"""The five tables, as mapped classes on a base of our own.
+"""The five tables, as mapped classes on a declarative base of our own.
 
-They work with ``db.session`` like any model of the app; `lending` shows them to its metadata.
+They work with ``db.session`` like the app's models; `copies` adds them to the app's metadata.
 
-No column refers to ``job_definitions`` by a foreign key, on purpose: a definition can go while its
-history stays, and neither pruning nor removing ever waits for a cascade over a large table.
+On purpose, no foreign key refers to ``job_definitions``: a definition can be removed while its runs
+stay, and neither pruning nor removing waits for a cascade over a large table.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def _sql_list(values: tuple[str, ...]) -> str:
     return "(" + ", ".join(f"'{value}'" for value in values) + ")"
 
 
-# The claim's conditions must be these very texts: SQLite uses a partial index only if the query
-# repeats its condition to the letter, with literals.
+# Queries must use these texts: SQLite uses a partial index only if the query repeats the index's
+# condition literally, with its constants.
 RUNNABLE = "status IN ('queued', 'failed')"
 FREE = f"{RUNNABLE} AND concurrency_key IS NULL"
 KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL"
@@ -41,25 +41,29 @@ RUNNING = "status = 'running'"
 LIVE = "status IN ('queued', 'failed', 'running')"
 DEAD = "status = 'dead'"
 DONE = "status IN ('succeeded', 'cancelled', 'skipped')"
-#: Cancelled and skipped: few among many that succeeded, so listing them needs an index of its own.
+#: Few runs among many that succeeded, so listing them needs an index of its own.
 SET_ASIDE = "status IN ('cancelled', 'skipped')"
 OPEN_EFFECT = "state IN ('begun', 'in_doubt')"
 SCHEDULED = "paused_at IS NULL AND next_run_at IS NOT NULL"
-
+KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
 
 NOW = text("CURRENT_TIMESTAMP")
 
 
 def _partial(name: str, *columns: Any, where: str, unique: bool = False) -> Index:
-    """An index over the rows that meet *where*, on both databases."""
+    """Return an index of the rows that match *where*, on both databases."""
     condition = text(where)
     return Index(name, *columns, unique=unique, postgresql_where=condition, sqlite_where=condition)
 
 
-class Base(DeclarativeBase):
-    """The declarative base of the job tables, apart from the app's own."""
+def _check(name: str, condition: str) -> CheckConstraint:
+    return CheckConstraint(condition, name=name)
 
-    # Every name is fixed: so a convention of the app's own leaves the copies' names alone.
+
+class Base(DeclarativeBase):
+    """The declarative base of the job tables, separate from the app's own."""
+
+    # Fix every name, so that a naming convention of the app does not change those of the copies.
     metadata: ClassVar[MetaData] = MetaData(
         naming_convention={
             "pk": "pk_%(table_name)s",
@@ -75,15 +79,12 @@ class JobDefinition(Base):
     __table_args__: Any = (
         Index("uq_job_definitions_name", "name", unique=True),
         _partial("ix_job_definitions_due", "next_run_at", where=SCHEDULED),
-        CheckConstraint("catchup IN ('latest', 'all', 'none')", name="ck_job_definitions_catchup"),
-        CheckConstraint("overlap IN ('skip', 'allow')", name="ck_job_definitions_overlap"),
-        CheckConstraint("origin IN ('code', 'database')", name="ck_job_definitions_origin"),
-        CheckConstraint("max_attempts >= 1", name="ck_job_definitions_max_attempts"),
-        CheckConstraint(
-            "(concurrency_key IS NULL) = (concurrency_limit IS NULL)",
-            name="ck_job_definitions_concurrency_limit",
-        ),
-        # Ids are never used again: the runs of a removed definition must not become another's.
+        _check("ck_job_definitions_catchup", "catchup IN ('latest', 'all', 'none')"),
+        _check("ck_job_definitions_overlap", "overlap IN ('skip', 'allow')"),
+        _check("ck_job_definitions_origin", "origin IN ('code', 'database')"),
+        _check("ck_job_definitions_max_attempts", "max_attempts >= 1"),
+        _check("ck_job_definitions_concurrency_limit", KEY_HAS_LIMIT),
+        # Never reuse an id: the runs of a removed definition must not become another's.
         {"sqlite_autoincrement": True},
     )
 
@@ -103,7 +104,7 @@ class JobDefinition(Base):
     concurrency_key: Mapped[str | None] = mapped_column(String)
     concurrency_limit: Mapped[int | None] = mapped_column(Integer)
     origin: Mapped[str] = mapped_column(String, server_default=text("'code'"))
-    """``code``: declared by a task, kept in step by the tick; ``database``: by add_definition."""
+    """``code``: declared by a task, updated by the tick; ``database``: by add_definition."""
     paused_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     next_run_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     """The watermark: the first slot not recorded yet. It only ever moves forward."""
@@ -129,7 +130,7 @@ class JobRun(Base):
             where="idempotency_key IS NOT NULL",
             unique=True,
         ),
-        # The referee of concurrency=N: at most one running row for each share of a key.
+        # This enforces concurrency=N: at most one running row for each share of a key.
         _partial(
             "uq_job_runs_concurrency",
             "concurrency_key",
@@ -144,36 +145,33 @@ class JobRun(Base):
         _partial("ix_job_runs_finished", "finished_at", where=DONE),
         _partial("ix_job_runs_dead", "finished_at", where=DEAD),
         _partial("ix_job_runs_set_aside", "id", where=SET_ASIDE),
-        CheckConstraint(f"status IN {_sql_list(STATUSES)}", name="ck_job_runs_status"),
-        CheckConstraint(
+        _check("ck_job_runs_status", f"status IN {_sql_list(STATUSES)}"),
+        _check(
+            "ck_job_runs_running_is_locked",
             "(status = 'running') = (locked_by IS NOT NULL)"
             " AND (status = 'running') = (locked_until IS NOT NULL)",
-            name="ck_job_runs_running_is_locked",
         ),
-        CheckConstraint(
+        _check(
+            "ck_job_runs_terminal_is_finished",
             f"(status IN {_sql_list(TERMINAL)}) = (finished_at IS NOT NULL)",
-            name="ck_job_runs_terminal_is_finished",
         ),
-        CheckConstraint(
+        _check(
+            "ck_job_runs_attempts",
             "attempts >= 0 AND attempts <= max_attempts AND max_attempts >= 1",
-            name="ck_job_runs_attempts",
         ),
-        CheckConstraint(
+        _check(
+            "ck_job_runs_concurrency_share",
             "(status = 'running' AND concurrency_key IS NOT NULL)"
             " = (concurrency_share IS NOT NULL)",
-            name="ck_job_runs_concurrency_share",
         ),
-        CheckConstraint(
-            "(concurrency_key IS NULL) = (concurrency_limit IS NULL)",
-            name="ck_job_runs_concurrency_limit",
-        ),
-        CheckConstraint("progress >= 0 AND progress <= 1", name="ck_job_runs_progress"),
+        _check("ck_job_runs_concurrency_limit", KEY_HAS_LIMIT),
+        _check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
         {"sqlite_autoincrement": True},
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
     definition_id: Mapped[int | None] = mapped_column(BigId)
-    """The definition whose slot this run is; null for what was enqueued."""
+    """The definition whose slot this run is; null for an enqueued run."""
     job_type: Mapped[str] = mapped_column(String)
     """The task's name."""
     queue: Mapped[str] = mapped_column(String, server_default=text("'default'"))
@@ -181,9 +179,9 @@ class JobRun(Base):
     priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     """Higher is claimed first."""
     scheduled_for: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    """The slot, or the time first asked for; never changes."""
+    """The slot, or the time that enqueue asked for; never changes."""
     run_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
-    """From when the run may be claimed; a retry moves it."""
+    """When the run may be claimed; a retry sets it to a later time."""
     status: Mapped[str] = mapped_column(String, server_default=text("'queued'"))
     attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     """Attempts begun, counted at the claim."""
@@ -194,15 +192,15 @@ class JobRun(Base):
     started_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     """When the latest attempt was claimed."""
     finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    """When the run came to its end; set exactly when the status is terminal."""
+    """When the run ended; set if and only if the status is terminal."""
     failed_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     """When the latest failed attempt ended."""
     last_error: Mapped[str | None] = mapped_column(String)
     error_type: Mapped[str | None] = mapped_column(String)
     result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
-    """What the handler returned, if JSON and small; of a skipped run, which slots it is for."""
+    """What the handler returned, if JSON and small; of a skipped run, which slots it stands for."""
     progress: Mapped[float | None] = mapped_column(Float)
-    """From 0 to 1, as the handler last said."""
+    """From 0 to 1, as the handler last reported."""
     progress_message: Mapped[str | None] = mapped_column(String)
     idempotency_key: Mapped[str | None] = mapped_column(String)
     concurrency_key: Mapped[str | None] = mapped_column(String)
@@ -215,7 +213,7 @@ class JobRun(Base):
     updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
 
     def __repr__(self) -> str:
-        loaded = self.__dict__  # A repr must not ask the database.
+        loaded = self.__dict__  # A repr must not query the database.
         facts = (str(loaded.get(name, "?")) for name in ("id", "job_type", "status"))
         return f"<JobRun {' '.join(facts)}>"
 
@@ -265,8 +263,8 @@ class JobEffect(Base):
     __table_args__: Any = (
         Index("uq_job_effects_key", "key", unique=True),
         _partial("ix_job_effects_open", "id", where=OPEN_EFFECT),
-        CheckConstraint("state IN ('begun', 'done', 'in_doubt')", name="ck_job_effects_state"),
-        CheckConstraint("(state = 'done') = (done_at IS NOT NULL)", name="ck_job_effects_done"),
+        _check("ck_job_effects_state", "state IN ('begun', 'done', 'in_doubt')"),
+        _check("ck_job_effects_done", "(state = 'done') = (done_at IS NOT NULL)"),
         {"sqlite_autoincrement": True},
     )
 
@@ -276,16 +274,16 @@ class JobEffect(Base):
     state: Mapped[str] = mapped_column(String, server_default=text("'begun'"))
     """``begun`` (being done, or in doubt once its owner is gone), ``done``, or ``in_doubt``."""
     locked_by: Mapped[str | None] = mapped_column(String)
-    """Who does it: the token of the run's claim, or one of its own outside a run."""
+    """Its owner: the token of the run's claim, or outside a run a token of its own."""
     locked_until: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    """Outside a run: until when the one who began it is taken to be alive."""
+    """Outside a run: until when the owner is taken to be alive."""
     result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     done_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
 
 
 class JobTick(Base):
-    """One tick: who, when, and what it did; kept for a day."""
+    """One tick: its process, its times and what it did; kept for a day."""
 
     __tablename__ = "job_ticks"
     __table_args__: Any = (
@@ -301,12 +299,12 @@ class JobTick(Base):
     seen_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     clock_offset: Mapped[float | None] = mapped_column(Float)
-    """Seconds that the host's clock was ahead of the database's."""
-    # Quoted: a migration written on either database then runs on the other.
+    """How many seconds the host's clock was ahead of the database's."""
+    # Quoted, so that a migration generated on one database runs on the other.
     listening: Mapped[bool] = mapped_column(Boolean, server_default=text("'0'"))
     """Whether it is a resident worker that a NOTIFY wakes."""
     recorded: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    """Runs made of due slots."""
+    """Runs inserted for due slots."""
     skipped: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     reclaimed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     succeeded: Mapped[int] = mapped_column(Integer, server_default=text("0"))

@@ -11,8 +11,7 @@ from ..engine.observer import Observer
 from ..engine.scheduler import announce_slot, first_slot, plan_due
 from ..errors import NotFound, TaskError, UnknownTask
 from ..log import log_run
-from ..registry.handler import Handler
-from ..registry.payload import check_payload
+from ..registry.run_columns import RUN_COLUMNS, payload_columns, run_columns
 from ..schedule import Schedule
 from ..state import State
 from ..store import Bookkeeping, Definitions
@@ -20,12 +19,6 @@ from ..store.operations import Operator
 from ..text import did_you_mean, one_line
 from ..types import DefinitionRow, DefinitionSpec
 from .audit import DEFAULT_ACTOR, log_action
-
-#: The columns of a run that are those of its definition.
-_COPIED = (
-    "job_type", "queue", "priority", "max_attempts", "payload",
-    "concurrency_key", "concurrency_limit",
-)  # fmt: skip
 
 
 def pause(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
@@ -112,8 +105,10 @@ def _own_run(
             f"The definition {spec.name!r} is for the task {spec.job_type!r}, which this app's "
             "code does not declare. Run it from the code that does, or remove the definition."
         )
-    values = {name: getattr(spec, name) for name in _COPIED}
-    return values if payload is None else values | _payload_columns(state, task, payload)
+    values = {name: getattr(spec, name) for name in RUN_COLUMNS}
+    if payload is not None:
+        values |= payload_columns(task, state.settings, task.payload_from(payload))
+    return values
 
 
 def _task_run(
@@ -122,23 +117,7 @@ def _task_run(
     task = state.registry.tasks.get(name)
     if task is None:
         return None
-    return {
-        "job_type": task.name,
-        "queue": task.options.queue,
-        "priority": task.options.priority,
-        "max_attempts": task.retry_policy(state.settings.max_attempts).max_attempts,
-        **_payload_columns(state, task, payload or {}),
-    }
-
-
-def _payload_columns(state: State, task: Handler, payload: Mapping[str, object]) -> dict[str, Any]:
-    """Return the columns that depend on *payload*, checked."""
-    checked = check_payload(task.payload_from(payload), state.settings.max_payload_bytes)
-    return {
-        "payload": checked,
-        "concurrency_key": task.concurrency_key_for(checked),
-        "concurrency_limit": task.concurrency_limit,
-    }
+    return run_columns(task, state.settings, task.payload_from(payload or {}))
 
 
 def _no_definition(state: State, name: str) -> NotFound:

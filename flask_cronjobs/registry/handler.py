@@ -1,4 +1,4 @@
-"""A function under a task's name: its options, and how a payload calls it."""
+"""The handler of a task: its function, name and options."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .options import TaskOptions, is_key
 from .payload import check_keys
 from .retry import RetryPolicy, retry_policy
 
-#: How long a concurrency key may be, in characters: it is part of an index.
+#: How many characters a concurrency key may have: it is part of an index.
 MAX_KEY = 500
 
 
 class Handler:
-    """A function under a task's name: its options, and how a payload calls it.
+    """A function with a task's name and options.
 
     :ivar func: the function itself.
     :ivar name: the task's name, ``job_type`` in a row.
@@ -29,7 +29,7 @@ class Handler:
         self._signature = inspect.signature(func)
 
     def payload(self, *args: object, **kwargs: object) -> dict[str, object]:
-        """The payload that a call with these arguments makes.
+        """Return the payload of a call with these arguments.
 
         :raises TypeError: the handler does not take them.
         """
@@ -44,7 +44,7 @@ class Handler:
         return arguments
 
     def _strangers(self, given: Iterable[str], said: str) -> str:
-        """The unknown arguments that *said* leaves out: where one is missing, Python names none."""
+        """Return what *said*, Python's message, lacks: the unknown arguments, if one is missing."""
         known = self._signature.parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
             return ""
@@ -52,30 +52,30 @@ class Handler:
         return f"; it does not take {', '.join(strange)}" if strange else ""
 
     def payload_from(self, payload: Mapping[str, object]) -> dict[str, object]:
-        """As `payload`, from a mapping of keyword arguments.
+        """Return the payload of a call with *payload* as keyword arguments.
 
         :raises TypeError: the handler does not take them.
-        :raises PayloadError: *payload* is no mapping with texts for keys.
+        :raises PayloadError: *payload* is not a mapping whose keys are texts.
         """
         check_keys(payload)
         return self.payload(**payload)
 
     def retry_policy(self, default_attempts: int) -> RetryPolicy:
-        """The task's retry policy; *default_attempts* where it does not say."""
+        """Return the task's retry policy; *default_attempts* is its default number of attempts."""
         return retry_policy(self.options.retry, default_attempts)
 
     @property
     def concurrency_limit(self) -> int | None:
-        """How many runs of one concurrency key may run at once; None: no limit."""
+        """How many runs of one concurrency key may run at once; None if there is no limit."""
         options = self.options
         if options.concurrency is None and options.concurrency_key is None:
             return None
         return options.concurrency or 1
 
     def concurrency_key_for(self, payload: Mapping[str, object]) -> str | None:
-        """The concurrency key of a run with *payload*; by default, one for the whole task.
+        """Return the concurrency key of a run with *payload*; by default the task's name.
 
-        :raises TaskError: the payload lacks what the key names, or makes a key that cannot be kept.
+        :raises TaskError: the payload lacks what the key names, or the key cannot be stored.
         """
         if self.concurrency_limit is None:
             return None
@@ -91,12 +91,12 @@ class Handler:
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise TaskError(
                 f"{self._its_key()} cannot be filled in from the payload: {error!r}. Pass what it "
-                "names, or let it name what every payload has."
+                "names, or let it name only what every payload has."
             ) from None
         if not is_key(key, MAX_KEY):
             raise TaskError(
                 f"{self._its_key()} makes the key {key[:60]!r}, of {len(key):,} characters. It "
-                f"must have 1 to {MAX_KEY} printable ones: let it name an id, or a short code."
+                f"must have 1 to {MAX_KEY} printable ones: let it name an id or a short code."
             )
         return key
 

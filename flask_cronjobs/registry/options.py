@@ -1,17 +1,19 @@
-"""How tasks run, and how runs are enqueued: frozen options."""
+"""Options of tasks, and of enqueueing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeGuard
 
 from ..errors import MAX_DELAY, TaskError
+from ..types import is_number, is_whole
 from .retry import Retry, RetryCallable, check_attempts
 
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """How a task's runs are queued, limited and tried again; see `CronJobs.task`."""
+    """How a task's runs are queued, limited and retried; see `CronJobs.task`."""
 
     queue: str = "default"
     priority: int = 0
@@ -24,7 +26,7 @@ class TaskOptions:
 
 @dataclass(frozen=True)
 class EnqueueOptions:
-    """How runs are enqueued; see `Task.using`. None: as the task says."""
+    """How runs are enqueued; see `Task.using`. None means: as the task's own options say."""
 
     run_at: datetime | None = None
     delay: float | None = None
@@ -37,7 +39,7 @@ class EnqueueOptions:
     def check(self) -> None:
         """Check the values.
 
-        :raises TaskError: one cannot be right.
+        :raises TaskError: a value is not valid.
         """
         if self.run_at is not None and self.delay is not None:
             raise TaskError("run_at and delay were both given. Give one of them.")
@@ -46,13 +48,13 @@ class EnqueueOptions:
                 f"run_at is {str(self.run_at)!r}, not a time with a time zone. Give an aware time, "
                 "such as datetime.now(timezone.utc) + timedelta(hours=1)."
             )
-        if self.delay is not None and not _is_delay(self.delay):
+        if self.delay is not None and not is_number(self.delay, 0, MAX_DELAY):
             raise TaskError(
                 f"delay is {self.delay!r}. Give seconds from 0 to {MAX_DELAY} (a year)."
             )
         if self.max_attempts is not None:
             check_attempts(self.max_attempts, "max_attempts")
-        if self.priority is not None and not _is_small_int(self.priority):
+        if self.priority is not None and not is_whole(self.priority, -32768, 32767):
             raise TaskError(f"priority is {self.priority!r}. Give a whole number, -32768 to 32767.")
         for name, text, most in (
             ("queue", self.queue, 100),
@@ -64,16 +66,6 @@ class EnqueueOptions:
                 )
 
 
-def _is_delay(value: object) -> bool:
-    return (
-        isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MAX_DELAY
-    )
-
-
-def _is_small_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -32768 <= value <= 32767
-
-
-def is_key(value: object, most: int) -> bool:
-    """Whether *value* is a text of 1 to *most* printable characters."""
+def is_key(value: object, most: int) -> TypeGuard[str]:
+    """Return whether *value* is a text of 1 to *most* printable characters."""
     return isinstance(value, str) and 0 < len(value) <= most and value.isprintable()

@@ -1,4 +1,4 @@
-"""What a payload and a result may hold: plain JSON, bounded. Pure."""
+"""Check that payloads and results are plain JSON of limited size. Pure."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from ..errors import PayloadError
 from ..log import logger
 from ..types import JSON
 
-#: How deep a payload may be nested. PostgreSQL takes some 6,000 levels; Python's json less.
+#: How deeply a payload may be nested. PostgreSQL takes some 6,000 levels, Python's json fewer.
 MAX_DEPTH = 100
 
 
 def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
-    """*payload*, known to be a JSON object that both databases keep as it is.
+    """Return *payload*, checked to be a JSON object that both databases store unchanged.
 
     :param limit: how many bytes it may have as JSON text.
-    :raises PayloadError: it is not; the message names the offending key.
+    :raises PayloadError: it is not; the message names the key at fault.
     """
     check_keys(payload)
-    # Any mapping will do at the top; inside, json knows dict alone.
+    # At the top any mapping is fine; inside, json accepts only a dict.
     plain = cast("dict[str, JSON]", dict(payload))
     _check(plain, "", 0)
     try:
         size = len(json.dumps(plain, ensure_ascii=False).encode())
-    except ValueError as error:  # An integer of more digits than Python turns into text.
+    except ValueError as error:  # An integer with more digits than Python converts to text.
         raise PayloadError(
-            f"The payload cannot be written as JSON: {error}. Pass so large a number as text."
+            f"The payload cannot be written as JSON: {error}. Pass such a large number as text."
         ) from None
     if size > limit:
         raise PayloadError(
@@ -43,7 +43,7 @@ def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
 def check_keys(payload: Mapping[str, object]) -> None:
     """Check that *payload* is a mapping whose keys are texts.
 
-    :raises PayloadError: it is not; the message names the offending key.
+    :raises PayloadError: it is not; the message names the key at fault.
     """
     if not isinstance(payload, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PayloadError(f"The payload is a {type(payload).__name__}. Give a dict of arguments.")
@@ -112,14 +112,14 @@ def _short(path: str) -> str:
 
 
 def kept_result(value: object, limit: int, whose: str) -> JSON:
-    """*value* if it is JSON and at most *limit* bytes; None otherwise, with a warning.
+    """Return *value* if it is JSON of at most *limit* bytes; otherwise log a warning, return None.
 
-    :param whose: what returned it, for the warning.
+    :param whose: the run that returned it, for the warning.
     """
     if value is None:
         return None
     try:
         return check_payload({"result": value}, limit)["result"]
     except PayloadError:
-        logger.warning("%s: the result is no JSON or too large, so it is not kept", whose)
+        logger.warning("%s: the result is not JSON or too large, so it is not kept", whose)
         return None

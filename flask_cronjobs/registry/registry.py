@@ -1,4 +1,4 @@
-"""Handlers and the registry that knows them by name: what code declares, whatever the app."""
+"""The tasks and definitions that code declares, whatever the app."""
 
 from __future__ import annotations
 
@@ -14,40 +14,31 @@ from ..text import did_you_mean
 from ..types import JSON, Catchup, DefinitionSpec, Overlap
 from .handler import Handler
 from .payload import check_payload
+from .run_columns import run_columns
 from .validation import check_choice, check_name
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """A definition as a task declares it, before an app's defaults are known."""
+    """A definition as a task declares it, before an app's defaults apply."""
 
     name: str
     handler: Handler
     schedule: str
     timezone: str | None
-    payload: Mapping[str, object]
+    payload: dict[str, JSON]
     catchup: Catchup
     overlap: Overlap
 
     def spec(self, settings: Settings) -> DefinitionSpec:
-        """The definition under one app's defaults."""
-        task = self.handler
-        checked = check_payload(self.payload, settings.max_payload_bytes)
-        # As the row gives it back, a tuple as a list: else each tick would find it changed.
-        payload: dict[str, JSON] = json.loads(json.dumps(checked))
+        """Return the definition with one app's defaults."""
         return DefinitionSpec(
             name=self.name,
-            job_type=task.name,
             schedule=self.schedule,
             timezone=self.timezone or settings.timezone,
-            payload=payload,
-            queue=task.options.queue,
-            priority=task.options.priority,
-            max_attempts=task.retry_policy(settings.max_attempts).max_attempts,
             catchup=self.catchup,
             overlap=self.overlap,
-            concurrency_key=task.concurrency_key_for(payload),
-            concurrency_limit=task.concurrency_limit,
+            **run_columns(self.handler, settings, self.payload),
         )
 
 
@@ -82,13 +73,13 @@ class Registry:
         self.declarations[declaration.name] = declaration
 
     def get(self, name: str) -> Handler:
-        """The task called *name*.
+        """Return the task called *name*.
 
-        :raises UnknownTask: there is none; the message offers those that are close.
+        :raises UnknownTask: there is none; the message suggests similar names.
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UnknownTask(
-                f"{name!r} is no task's name. Give its name as a text; a task itself has enqueue()."
+                f"{name!r} is not a task's name. Give a text, or call enqueue() on the task itself."
             )
         try:
             return self.tasks[name]
@@ -107,10 +98,10 @@ def declaration(
     catchup: Catchup,
     overlap: Overlap,
 ) -> Declaration:
-    """A definition for *handler*'s task, checked; see `Task.schedule`.
+    """Return a checked definition for *handler*'s task; see `Task.schedule`.
 
     :raises ScheduleError: *cron* or *timezone* cannot be read.
-    :raises TaskError: a name or a policy cannot be right.
+    :raises TaskError: a name or a policy is not valid.
     :raises TypeError: the handler does not take *payload*.
     :raises PayloadError: *payload* is not plain JSON.
     """
@@ -118,20 +109,21 @@ def declaration(
     check_choice("catchup", catchup, get_args(Catchup))
     check_choice("overlap", overlap, get_args(Overlap))
     checked = check_name(name, "definition")
-    arguments = _arguments(handler, name, payload or {})
-    return Declaration(checked, handler, cron, timezone, arguments, catchup, overlap)
+    plain = _plain_payload(handler, name, payload or {})
+    return Declaration(checked, handler, cron, timezone, plain, catchup, overlap)
 
 
-def _arguments(handler: Handler, name: str, payload: Mapping[str, object]) -> dict[str, JSON]:
-    # What is wrong here must be told here: in a tick it would stop every definition.
+def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -> dict[str, JSON]:
+    # Check this when the code is imported: in a tick, an error would stop every definition.
     try:
         arguments = handler.payload_from(payload)
     except TypeError as error:
         message = f"The schedule {name!r} cannot call {error}. Give arguments as payload={{…}}."
         raise TypeError(message) from None
-    checked = check_payload(arguments, 1 << 30)
-    handler.concurrency_key_for(checked)
-    return checked
+    # As the database returns it, with lists for tuples: otherwise each tick would see a change.
+    plain: dict[str, JSON] = json.loads(json.dumps(check_payload(arguments, 1 << 30)))
+    handler.concurrency_key_for(plain)
+    return plain
 
 
 def _where(func: Callable[..., object]) -> str:

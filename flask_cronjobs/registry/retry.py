@@ -1,4 +1,4 @@
-"""How long a failed run waits, and whether it is tried again at all. Pure."""
+"""Decide whether a failed run is retried, and after which delay. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
 from ..errors import MAX_DELAY, TaskError
+from ..types import is_whole
 
 Backoff: TypeAlias = Literal["exponential", "linear", "quadratic", "fixed"]
 ExceptionTypes: TypeAlias = "type[BaseException] | tuple[type[BaseException], ...]"
 
-#: A policy of your own: given the attempt that failed (from 1) and its exception, the seconds
-#: to wait, or None to give up.
+#: A policy of your own: takes the attempt that failed (from 1) and its exception, and returns the
+#: seconds to wait, or None to give up.
 RetryCallable: TypeAlias = Callable[[int, BaseException], "float | None"]
 
 _GROWTH: dict[str, Callable[[int], float]] = {
-    # The exponent is bounded so that attempt 2000 is a long delay and not an OverflowError.
+    # The exponent is limited, so that attempt 2000 gives a long delay and not an OverflowError.
     "exponential": lambda attempt: 2.0 ** min(attempt - 1, 60),
     "linear": lambda attempt: float(attempt),
     "quadratic": lambda attempt: float(attempt * attempt),
@@ -31,17 +32,16 @@ _GROWTH: dict[str, Callable[[int], float]] = {
 class Retry:
     """A retry policy.
 
-    :param max_attempts: how often a run is tried in all, from 1.
-    :param backoff: how the delay grows with the attempt: ``"exponential"`` (base, 2, 4, 8 … times
-        base), ``"linear"`` (1, 2, 3 … times), ``"quadratic"`` (1, 4, 9 …
-        times) or ``"fixed"``.
+    :param max_attempts: how many attempts a run has in all, from 1.
+    :param backoff: how the delay grows: ``"exponential"`` (1, 2, 4, 8 … times *base*),
+        ``"linear"`` (1, 2, 3 …), ``"quadratic"`` (1, 4, 9 …) or ``"fixed"``.
     :param base: seconds before the second attempt.
     :param cap: seconds that no delay exceeds.
-    :param jitter: spread each delay evenly over its upper half, so that runs which failed together
-        do not come back together.
-    :param on: only these exceptions are tried again; others end the run dead at once.
-    :param not_on: these exceptions are never tried again.
-    :raises TaskError: a value that cannot be right.
+    :param jitter: choose each delay at random from its upper half, so that runs that failed
+        together do not come back together.
+    :param on: retry only these exceptions; others end the run dead at once.
+    :param not_on: never retry these exceptions.
+    :raises TaskError: a value is not valid.
     """
 
     max_attempts: int = 10
@@ -65,11 +65,10 @@ class Retry:
             _check_types(types, name)
 
     def delay(self, attempt: int, error: BaseException) -> float | None:
-        """Seconds to wait after *attempt* (from 1) failed with *error*; None means give up now.
+        """Return how many seconds to wait after *attempt* (from 1) failed with *error*.
 
-        :returns: from 0 to *cap*.
-
-        Whether attempts are used up is the run's to know, not this policy's.
+        :returns: from 0 to *cap*, or None to give up now. It does not consider `max_attempts`: the
+            caller compares the attempt to the run's own.
         """
         if isinstance(error, self.not_on) or not isinstance(error, self.on):
             return None
@@ -82,14 +81,17 @@ class CallableRetry:
     """A policy from a callable, under the default number of attempts.
 
     :param policy: called with the attempt and its exception; returns seconds, or None to give up.
-    :param max_attempts: how often a run is tried in all.
+    :param max_attempts: how many attempts a run has in all.
     """
 
     policy: RetryCallable
     max_attempts: int
 
     def delay(self, attempt: int, error: BaseException) -> float | None:
-        """Seconds to wait as the callable says; a policy that fails falls back to the default."""
+        """Return what the callable returns, limited to a year.
+
+        :raises Exception: whatever the callable raises; the caller uses the default policy then.
+        """
         seconds = self.policy(attempt, error)
         if seconds is not None and math.isnan(seconds):
             raise ValueError("the retry policy returned nan")
@@ -102,12 +104,12 @@ RetryPolicy: TypeAlias = "Retry | CallableRetry"
 def retry_policy(
     retry: Retry | RetryCallable | int | bool | None, default_attempts: int
 ) -> RetryPolicy:
-    """The policy that a task's ``retry=`` names.
+    """Return the policy that a task's ``retry=`` names.
 
     :param retry: a `Retry`, a number of attempts, ``False`` (one attempt), ``None`` or ``True``
         (the default policy), or a callable.
-    :param default_attempts: attempts where *retry* does not say.
-    :raises TaskError: anything else.
+    :param default_attempts: how many attempts, where *retry* does not give a number.
+    :raises TaskError: *retry* is anything else.
     """
     if isinstance(retry, Retry):
         return retry
@@ -125,9 +127,9 @@ def retry_policy(
 
 
 def check_retry(retry: Retry | RetryCallable | int | bool | None) -> None:
-    """Check what a task's ``retry=`` says.
+    """Check a task's ``retry=``.
 
-    :raises TaskError: it names no policy, or is a callable that cannot be called as one.
+    :raises TaskError: it is not a policy, or a callable that does not take two arguments.
     """
     policy = retry_policy(retry, 10)
     if isinstance(policy, CallableRetry):
@@ -139,15 +141,16 @@ def check_retry(retry: Retry | RetryCallable | int | bool | None) -> None:
                 "instance, lambda attempt, error: 60 * attempt."
             ) from None
         except ValueError:
-            pass  # A callable in C need not tell its signature.
+            pass  # A callable written in C may have no signature.
 
 
 def check_attempts(value: object, what: str) -> int:
-    """*value* as a number of attempts.
+    """Return *value*, checked to be a number of attempts.
 
-    :raises TaskError: not a whole number from 1 to 1000.
+    :param what: what it is, for the message.
+    :raises TaskError: it is not a whole number from 1 to 1000.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1000:
+    if not is_whole(value, 1, 1000):
         raise TaskError(f"{what} is {value!r}. Give a whole number from 1 to 1000.")
     return value
 

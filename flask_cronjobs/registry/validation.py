@@ -1,4 +1,4 @@
-"""What a task may be declared with, and the words that say what to write instead."""
+"""Check how a task is declared; each message says what to write instead."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ..errors import TaskError
 from ..text import did_you_mean
-from .options import EnqueueOptions, TaskOptions
+from ..types import is_number
+from .options import EnqueueOptions, TaskOptions, is_key
 from .retry import check_attempts, check_retry
 
-#: The longest timeout of a task, in seconds.
+#: The longest timeout of a task, in seconds (30 days).
 MAX_TIMEOUT = 30 * 86400.0
 
 
 def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> None:
-    """Check what a task is declared with.
+    """Check a task's function, name and options.
 
-    :raises TaskError: something cannot be right; the message says what to write.
+    :raises TaskError: one of them is not valid.
     """
     if not callable(func):
         raise TaskError(
-            f"task() was given {func!r}, which is no function. Write @jobs.task, or options by "
-            "keyword: @jobs.task(schedule=…, name=…)."
+            f"task() was given {func!r}, which is not a function. Write @jobs.task, or give "
+            "options by keyword: @jobs.task(schedule=…, name=…)."
         )
     if name == "<lambda>":
-        raise TaskError("A lambda has no name to keep in the table. Give one: name=….")
+        raise TaskError("A lambda has no name for the table. Give one: name=….")
     check_name(name, "task")
     parameters = inspect.signature(func).parameters.values()
     for parameter in parameters:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             raise TaskError(
                 f"The handler {name} takes {parameter}, which a payload cannot name. Make it a "
-                "parameter that can be given by keyword."
+                "parameter that can be passed by keyword."
             )
     check_retry(options.retry)
     if options.timeout is not None and not _is_timeout(options.timeout):
@@ -51,9 +52,9 @@ def check_unscheduled(
     catchup: str,
     overlap: str,
 ) -> None:
-    """Check that a task without a schedule has no options of one: nothing would come of them.
+    """Check that a task without a schedule has no options of one, which would have no effect.
 
-    :raises TaskError: it has.
+    :raises TaskError: it has some.
     """
     given = {
         "payload": payload is not None,
@@ -78,8 +79,8 @@ def _check_concurrency_key(
         fields = [field for _, field, _, _ in string.Formatter().parse(key) if field is not None]
     except ValueError as error:
         raise TaskError(
-            f"{name}: concurrency_key {key!r} is no format: {error}. Write arguments in "
-            "braces, such as 'user:{user_id}', and a brace that is meant as such twice."
+            f"{name}: concurrency_key {key!r} is not a format text: {error}. Write arguments in "
+            "braces, such as 'user:{user_id}', and double each literal brace."
         ) from None
     for field in fields:
         argument = field.split(".")[0].split("[")[0]
@@ -91,17 +92,16 @@ def _check_concurrency_key(
 
 
 def _is_timeout(value: object) -> bool:
-    return (
-        isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= MAX_TIMEOUT
-    )
+    return is_number(value, 0, MAX_TIMEOUT) and value > 0
 
 
 def check_name(name: object, what: str) -> str:
-    """*name* as the name of a task, a definition or a queue.
+    """Return *name*, checked to be the name of a task or a definition.
 
-    :raises TaskError: it is no text of 1 to 200 printable characters.
+    :param what: which of the two, for the message.
+    :raises TaskError: it is not a text of 1 to 200 printable characters.
     """
-    if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable():
+    if not is_key(name, 200):
         raise TaskError(
             f"The {what} name is {name!r}. Give a text of 1 to 200 printable characters."
         )
@@ -111,6 +111,7 @@ def check_name(name: object, what: str) -> str:
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Check that *value* is one of *choices*.
 
+    :param name: the option's name, for the message.
     :raises TaskError: it is not.
     """
     if value not in choices:

@@ -1,4 +1,4 @@
-"""Cron text and a time zone in, slots out. Pure: no database, no clock of its own."""
+"""Compute slots from cron text and a time zone. Pure: no database, and no clock of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a user wrote, cron text and zone name, as values; or a refusal that says what to write.
+"""Parse cron texts and zone names; an error says what to write instead.
 
-What is accepted is the part of Debian's crontab(5) on which the many crons agree. Nothing here
-knows a clock, or a calendar beyond the lengths of the months.
+Only the part of Debian's crontab(5) on which most crons agree is accepted. This module uses no
+clock, and of the calendar only the lengths of the months.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALIASES = {
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron text as read: what each field names, ascending, and the two rules it chose."""
+    """A parsed cron text: the values of each field, ascending, and the rules that it implies."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -39,13 +39,14 @@ class Cron:
     weekdays: tuple[int, ...]
     """0 is Sunday, 6 is Saturday."""
     follows_clock: bool
-    """The minute or hour field starts with ``*``: repeated times run again, skipped ones do not."""
+    """The minute or hour field starts with ``*``: at a clock change, repeated times run twice, and
+    skipped times do not run."""
     either_day: bool
-    """Day-of-month or day-of-week suffices; otherwise both must hold."""
+    """A day matches by day-of-month or day-of-week; otherwise both must match."""
 
     @property
     def any_date(self) -> bool:
-        """Whether every day of every year has times."""
+        """Whether every day matches."""
         return (len(self.days), len(self.months), len(self.weekdays)) == (31, 12, 7)
 
 
@@ -76,25 +77,25 @@ _LONGEST = dict(zip(range(1, 13), (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 3
 _ALL_DAYS = tuple(range(1, 32))
 _ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}")
 
-# What other crons read and this one refuses, and what to write instead.
+# What other crons accept and this one refuses, and what to write instead.
 _HINTS = (
     (r".*\?", "Write '*' for every day."),
-    (r".*#", "Write the weekday alone and let the task look at the day of the month."),
-    (r"\d*l(-?\d+|w)?$", "Write '28-31' and let the task look whether it is the last day."),
-    (r"(\d+w|w\d+)$", "Write '1-5' in day-of-week, or let the task look at the weekday."),
-    (r"[hr]\b|.*~", "Write a number that you choose: nothing is picked at random or by hash."),
+    (r".*#", "Write the weekday alone and let the task check the day of the month."),
+    (r"\d*l(-?\d+|w)?$", "Write '28-31' and let the task check whether it is the last day."),
+    (r"(\d+w|w\d+)$", "Write '1-5' in day-of-week, or let the task check the weekday."),
+    (r"[hr]\b|.*~", "Write a number that you choose: none is chosen at random or by hash."),
 )
 
 
 def parse_cron(text: object) -> Cron:
-    """Read a cron text.
+    """Parse a cron text.
 
-    1. Take only a `str` of at most 200 plain ASCII characters.
-    2. Put the five fields in place of an alias.
-    3. Read each field, then look whether any date matches.
+    1. Accept only a `str` of at most 200 printable ASCII characters.
+    2. Replace an alias by its five fields.
+    3. Parse each field, then check that some date matches.
 
     :param text: five fields separated by spaces or tabs, or one of `ALIASES`, in any case.
-    :returns: what the fields name.
+    :returns: the values of the fields.
     :raises ScheduleError: for anything else; the message quotes it and says what to write.
     """
     if not isinstance(text, str):
@@ -111,9 +112,9 @@ def parse_cron(text: object) -> Cron:
 def parse_zone(name: object) -> tzinfo:
     """Find a time zone by its name.
 
-    :param name: a name of the tz database; ``"UTC"`` is known without one, for small containers.
+    :param name: a name of the tz database; ``"UTC"`` works without one, for small containers.
     :returns: the zone.
-    :raises ScheduleError: if there is no such zone; the message names one that is meant, perhaps.
+    :raises ScheduleError: there is no such zone; the message may suggest one.
     """
     if not isinstance(name, str):
         raise ScheduleError(
@@ -133,7 +134,7 @@ def parse_zone(name: object) -> tzinfo:
 def _zone_hint(name: str) -> str:
     zones = available_timezones()
     if not zones:
-        return "This machine has no tz database at all: install it with pip install tzdata."
+        return "This machine has no tz database: install it with pip install tzdata."
     wanted = "/" + name.strip().lower().replace(" ", "_")
     for zone in sorted(sorted(zones), key=len):
         if len(wanted) > 1 and f"/{zone.lower()}".endswith(wanted):
@@ -186,11 +187,14 @@ def _read(words: list[str]) -> Cron:
         follows_clock=minute.startswith("*") or hour.startswith("*"),
         either_day=not (day.startswith("*") or weekday.startswith("*")),
     )
-    return _settled(cron)
+    return _simplified(cron)
 
 
-def _settled(cron: Cron) -> Cron:
-    """Write a choice between two kinds of day as one kind where the other decides nothing."""
+def _simplified(cron: Cron) -> Cron:
+    """Simplify "either kind of day" where one kind matches every day or no day.
+
+    :raises ScheduleError: no date matches.
+    """
     longest = max(_LONGEST[month] for month in cron.months)
     if cron.either_day and (len(cron.days) == 31 or len(cron.weekdays) == 7):
         return replace(cron, days=_ALL_DAYS, weekdays=tuple(range(7)), either_day=False)
@@ -198,7 +202,7 @@ def _settled(cron: Cron) -> Cron:
     if not comes and not cron.either_day:
         months = ",".join(_MONTHS[month - 1] for month in cron.months)
         _refuse(
-            f"its date never comes, for there is no day {cron.days[0]} in {months}",
+            f"its date never comes, because there is no day {cron.days[0]} in {months}",
             f"Write a day from 1 to {longest}, or another month.",
         )
     return cron if comes else replace(cron, days=_ALL_DAYS, either_day=False)

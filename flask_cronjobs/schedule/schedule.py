@@ -1,8 +1,8 @@
-"""Cron text and time zone to slots: pure arithmetic on the moments that the caller passes in.
+"""Compute the slots of a cron text in a time zone: pure arithmetic, with all times as arguments.
 
-croniter answers one question, which days match; it is asked on the naive calendar and imported
-only when it is needed. What happens when a zone changes its clocks is decided here, once, in
-`_Walk`, and every method of `Schedule` reads from it.
+croniter only finds the days that match, on the naive calendar; it is imported when first needed.
+`_Walk` alone decides what happens when a zone changes its clocks, and every method of `Schedule`
+uses it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import NamedTuple
 from ..errors import ScheduleError
 from .cron_text import Cron, parse_cron, parse_zone
 
-# Instants and wall clock readings are whole seconds; second // DAY is the day's `date.toordinal()`.
+# Instants and wall clock times are whole seconds; second // DAY is the day's `date.toordinal()`.
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
-# What a datetime can name: from 0001-01-01 up to, and without, 10000-01-01.
+# The range of a datetime: from 0001-01-01 up to, but not including, 10000-01-01.
 FIRST, END = DAY, (datetime.max.toordinal() + 1) * DAY  # noqa: DTZ901
-# Longer than any offset and any jump of a clock together: 16 hours from UTC, 24 over the date line.
+# More than the largest offset (16 hours) and the largest clock change (24 hours) together.
 MARGIN = 3 * DAY
 NEVER = (END + 2 * MARGIN) // DAY
 
@@ -38,17 +38,17 @@ class Schedule:
         ``@midnight``, ``@weekly``, ``@monthly``, ``@yearly``, ``@annually``; at most 200
         characters.
     :param timezone: a name of the tz database, such as ``"Europe/Berlin"``.
-    :raises ScheduleError: a `ValueError`: the text or the zone cannot be read, or the date never
+    :raises ScheduleError: (a `ValueError`) the text or the zone cannot be read, or the date never
         comes. The message says what to write.
 
     The rule at a clock change is that of Debian's cron. If the minute or hour field starts with
     ``*``, the job follows the clock: skipped times do not run, repeated times run again. Otherwise
     each listed time runs once: a time that does not exist runs at the first minute that does; a
-    repeated time runs the first time only. Slots that land on the same minute are one. If
-    day-of-month and day-of-week are both restricted either suffices, unless one starts with ``*``.
+    repeated time runs the first time only. Slots at the same minute are one. If day-of-month and
+    day-of-week are both restricted, a day that matches either runs, unless one starts with ``*``.
 
-    A slot is an instant at which the zone's wall clock reads a whole minute, also in those old
-    zones whose distance from UTC had seconds.
+    A slot is an instant at which the zone's wall clock shows a whole minute, also in historical
+    zones whose offset from UTC had seconds.
     """
 
     cron: str
@@ -72,7 +72,7 @@ class Schedule:
         return next(self.between(moment, _LATEST), None)
 
     def between(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """Return the slots with *after* < slot <= *until*, in order, each made when asked for.
+        """Return the slots with *after* < slot <= *until*, in order, lazily.
 
         :param after: an aware datetime.
         :param until: an aware datetime.
@@ -82,7 +82,7 @@ class Schedule:
         return map(_datetime, self._walk(after, until).slots())
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Return how many slots `between` would give; it counts by days and makes none of them.
+        """Return how many slots `between` would give, counted by days without computing each.
 
         :param after: an aware datetime.
         :param until: an aware datetime.
@@ -93,12 +93,12 @@ class Schedule:
     def tail(self, after: datetime, until: datetime, limit: int) -> list[datetime]:
         """Return the newest *limit* of the slots that `between` would give, in order.
 
-        It looks at the last hour, then further and further back, so that what a year of missed
-        minutes costs is set by *limit*.
+        It searches the last hour first, then further back, so that the cost depends on *limit*
+        and not on how long the range is.
 
         :param after: an aware datetime.
         :param until: an aware datetime.
-        :param limit: how many slots at most; below 1 there are none.
+        :param limit: how many slots at most; below 1, none.
         :returns: aware datetimes in UTC.
         :raises ScheduleError: if a datetime is naive.
         """
@@ -116,10 +116,10 @@ class Schedule:
 
 
 class _Stretch(NamedTuple):
-    """Instants of one offset from UTC, as seconds of the wall clock.
+    """A range of time with one offset from UTC, as seconds of the wall clock.
 
-    Listed times from `first` up to `end` run in it; those before `opens`, its first whole minute,
-    were skipped by the clock and run at `opens`.
+    The listed times from `first` up to `end` run in it. The clock skipped those before `opens`, its
+    first whole minute; they run at `opens`.
     """
 
     first: int
@@ -129,7 +129,7 @@ class _Stretch(NamedTuple):
 
 
 class _Walk:
-    """One pass over the instants from *start* up to *end*, in stretches of even wall clock time."""
+    """One pass over the instants from *start* up to *end*, one `_Stretch` after the other."""
 
     def __init__(self, cron: Cron, zone: dt.tzinfo, start: int, end: int) -> None:
         self.cron, self.zone, self.start, self.end = cron, zone, start, end
@@ -153,7 +153,7 @@ class _Walk:
                 latest = slot
 
     def count(self) -> int:
-        """Return how many slots there are; all that a stretch makes up for is one of them."""
+        """Return how many slots there are; all skipped times of a stretch are one slot."""
         total = 0
         for first, opens, end, _ in self._stretches():
             skipped = self._count(first, opens) if first < opens else 0
@@ -161,14 +161,14 @@ class _Walk:
         return total
 
     def _stretches(self) -> Iterator[_Stretch]:
-        """Yield stretches in which listed times may run.
+        """Yield the stretches in which listed times may run.
 
-        1. Begin some days early, to see what the wall clock has already shown.
-        2. Leap over days that list nothing.
-        3. Take the instants up to the next change of the offset, for a day at most.
-        4. Hand them out from the first time that is due: for a job that follows the clock, where
-           the stretch opens; for another, where the clock had got to before. That lies earlier if
-           the clock skipped something, and later if it repeats something.
+        1. Begin some days early, to learn which times the wall clock has already shown.
+        2. Skip days that do not match.
+        3. Take the instants up to the next change of the offset, at most a day.
+        4. Yield them from the first time that is due. For a job that follows the clock, this is
+           where the stretch opens. For any other it is the latest time that the clock had shown:
+           earlier if the clock skipped times, later if it repeats times.
         """
         at = self.start - MARGIN
         shown = at + _offset(self.zone, at)
@@ -189,9 +189,9 @@ class _Walk:
             at = stop
 
     def _change(self, at: int, offset: int, end: int) -> int:
-        """Return the instant at which *offset* ends, or a day after *at*, or *end*.
+        """Return the instant at which *offset* ends, but at most a day after *at*, or *end*.
 
-        No zone has ever kept an offset for less than six days, so a day holds one change at most.
+        No zone has ever kept an offset for less than six days, so a day has at most one change.
         """
         low, high = at, min(at + DAY, end)
         if _offset(self.zone, high) == offset:
@@ -213,7 +213,7 @@ class _Walk:
         return sum(high - low for _, low, high in self._spans(first, end))
 
     def _spans(self, first: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield for each day its midnight and where in `times` the wall times first..end lie."""
+        """Yield for each day its midnight, and the indexes in `times` for the range first..end."""
         day = self.days.from_day(first // DAY)
         while day * DAY < end:
             midnight = day * DAY
@@ -223,7 +223,7 @@ class _Walk:
 
 
 class _Days:
-    """The days that a schedule names, found one after the other as they are asked for."""
+    """The days that match, computed lazily in order."""
 
     def __init__(self, cron: Cron, first: int) -> None:
         self._coming = _days(cron, first)
@@ -239,7 +239,7 @@ class _Days:
 def _days(cron: Cron, first: int) -> Iterator[int]:
     """Yield the matching days as ordinals, from *first* on.
 
-    The fields go to croniter as plain lists, so nothing depends on how it reads a text.
+    croniter gets the fields as plain lists, so nothing depends on how it parses cron text.
     """
     if cron.any_date:
         yield from range(first, END // DAY)
@@ -265,7 +265,7 @@ def _seconds(moment: datetime) -> int:
     offset = moment.utcoffset()
     if offset is None:
         raise ScheduleError(
-            f"The datetime {moment!r} is naive, so it names no instant."
+            f"The datetime {moment!r} is naive: it has no time zone."
             " Pass an aware one, such as datetime.now(timezone.utc)."
         )
     time = timedelta(hours=moment.hour, minutes=moment.minute, seconds=moment.second)

@@ -1,4 +1,4 @@
-"""Which slots of a due definition run, and which are recorded as skipped. Pure."""
+"""Decide which slots of a due definition run, and which are recorded as skipped. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .schedule import Schedule
 
 #: How many missed slots ``catchup="all"`` runs at most; older ones are recorded as skipped.
 CATCHUP_CAP = 100
-#: How late a slot may be recorded and still run under ``catchup="none"``. Ticks come each minute
-#: and may be staggered over the minute, so two minutes are no outage yet.
+#: How late a slot may be recorded and still run under ``catchup="none"``. Ticks come every minute
+#: and may be spread over it, so two minutes are not an outage.
 CATCHUP_GRACE = timedelta(minutes=2)
 
 _INSTANT = timedelta(microseconds=1)
@@ -19,15 +19,16 @@ _INSTANT = timedelta(microseconds=1)
 def plan_slots(
     definition_id: int, schedule: Schedule, catchup: Catchup, first: datetime, now: datetime
 ) -> SlotPlan:
-    """What becomes of the slots from *first* (the watermark, included) to *now*.
+    """Plan the slots from *first* (the watermark, included) to *now*.
 
-    :param catchup: ``"latest"`` runs the newest slot, ``"all"`` each of the newest `CATCHUP_CAP`,
-        ``"none"`` the newest if it is no older than `CATCHUP_GRACE`. All others are one skip.
-    :returns: the plan; its slots in the order of time, the skip (if any) first.
+    :param catchup: ``"latest"`` runs the newest slot, ``"all"`` the newest `CATCHUP_CAP`, and
+        ``"none"`` the newest if it is not older than `CATCHUP_GRACE`. All others become one row
+        that is skipped.
+    :returns: the plan; its slots in the order of time, the skipped row (if any) first.
     """
     after = first - _INSTANT
     wanted = CATCHUP_CAP if catchup == "all" else 1
-    # One more than runs: the newest skipped slot, which names the row of the gap.
+    # One more than will run: the newest skipped slot gives the skipped row its time.
     newest = schedule.tail(after, now, wanted + 1)
     running = newest[-wanted:]
     if catchup == "none" and running and now - running[-1] > CATCHUP_GRACE:

@@ -1,4 +1,4 @@
-"""Every write to the job tables, and the seam between the databases.
+"""All writes to the job tables, on PostgreSQL and SQLite.
 
 `Bookkeeping` is the connection; `Claims`, `Definitions`, `Effects` and `Ticks` write through it.
 """

@@ -1,10 +1,10 @@
-"""Claims: taking runs, holding them by lease, and finalizing them under their token.
+"""Claim runs, renew their leases, and record their outcomes.
 
-Every write about a held run carries its token, fresh for each claim, and matches no row once the
-lease went to somebody else. That, and never a status, an id or a worker's name alone, is the fence.
+Every claim gets a fresh token, and every write about a claimed run names it. Once the lease has
+gone to another worker, the token matches no row, so a late write changes nothing. A status, an id
+or a worker's name alone would not protect the row.
 
-The keeper's `exchange` records the outcomes that have piled up and claims what comes next: on
-PostgreSQL in one statement, on SQLite in one short transaction. `claims_sql` holds the texts.
+`sql.claims` holds the statements.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNKNOWN = datetime.min.replace(tzinfo=timezone.utc)
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a heartbeat learned: runs still held, and those of them that are to be cancelled."""
+    """What a heartbeat learned: the runs still held, and those among them to be cancelled."""
 
     held: frozenset[int]
     cancelled: frozenset[int]
@@ -38,7 +38,7 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A run whose lease ran out, as `expired_leases` found it."""
+    """A run whose lease ran out."""
 
     id: int
     token: str
@@ -48,7 +48,7 @@ class Expired:
 
 
 class Claims:
-    """Every write of a worker about the runs that it holds.
+    """The writes of a worker about the runs that it holds.
 
     :param books: the worker's bookkeeping connection.
     """
@@ -59,22 +59,21 @@ class Claims:
         self._sql: ClaimStatements = claim_statements(books.dialect)
 
     def exchange(
-        self,
-        outcomes: Sequence[Outcome],
-        request: ClaimRequest | None,
-        repeat: bool = True,
+        self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool = True
     ) -> Exchange:
         """Record *outcomes* under their tokens, and claim what *request* asks for.
 
-        An outcome whose id is not in ``recorded`` matched no row: its lease was lost.
+        PostgreSQL does both in one statement, SQLite in one short transaction. If the id of an
+        outcome is not in ``recorded``, its lease was lost.
 
-        :param repeat: whether to do it again after the connection broke. The second time finds
-            done what the first did: recorded outcomes would pass for lost, and claims be forgotten.
-        :raises DatabaseTrouble: nothing, or nothing known, was recorded and claimed.
+        :param repeat: whether to repeat after a broken connection. If the first try had committed,
+            a repeat reports its outcomes as lost and does not know of its claims.
+        :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.
         """
         rows: Rows = ()
         if self._dialect.one_statement:
-            parameters = self._parameters(outcomes, request)
+            nothing = ClaimRequest(limit=0, token="", tasks=())
+            parameters = _outcome_parameters(outcomes) | self._claim_parameters(request or nothing)
             rows = self._books.rows(self._sql.exchange, parameters, repeat)
         elif outcomes:
             rows = self._books.transaction(
@@ -85,47 +84,39 @@ class Claims:
         return self._received(rows, request.token if request else "")
 
     def renew(self, held: Iterable[Claim], lease: float) -> Renewal:
-        """The heartbeat: extend the lease of *held* by *lease* seconds from now."""
-        parameters = {"held": _held(held), "lease": lease}
-        rows = self._books.rows(self._sql.renew, parameters)
-        return Renewal(
-            frozenset(row.id for row in rows),
-            frozenset(row.id for row in rows if row.cancel_requested_at is not None),
-        )
+        """Extend the leases of *held* to *lease* seconds from now."""
+        return _renewal(self._books.rows(self._sql.renew, {"held": _held(held), "lease": lease}))
 
     def watch(self, held: Iterable[Claim]) -> Renewal:
-        """As `renew`, but only looks."""
-        rows = self._books.rows(self._sql.watch, {"held": _held(held)})
-        return Renewal(
-            frozenset(row.id for row in rows),
-            frozenset(row.id for row in rows if row.cancel_requested_at is not None),
-        )
+        """Return what `renew` would, without extending the leases."""
+        return _renewal(self._books.rows(self._sql.watch, {"held": _held(held)}))
 
     def progress(self, claim: Claim, fraction: float, message: str | None) -> bool:
-        """Write how far a held run is; whether the lease still holds."""
-        rows = self._books.rows(
-            self._sql.progress,
-            {"id": claim.id, "token": claim.token, "fraction": fraction, "message": clean(message)},
-        )
-        return bool(rows)
+        """Write how far a run has got; return whether the lease still holds.
+
+        :param fraction: from 0 to 1.
+        """
+        values = {"id": claim.id, "token": claim.token, "fraction": fraction}
+        return bool(self._books.rows(self._sql.progress, {**values, "message": clean(message)}))
 
     def release_token(self, token: str) -> int:
-        """Give back every run held under *token*, attempts not counted; how many there were.
+        """Release every run held under *token*, not counting the attempt; return how many.
 
-        For a claim whose answer never came: the database may have committed it all the same.
+        For a claim whose answer was lost: the database may have committed it.
         """
         return len(self._books.rows(self._sql.release_token, {"token": token}))
 
-    def settled(self, outcomes: Iterable[Outcome]) -> Exchange:
-        """Which of *outcomes* stand in their rows already.
+    def already_recorded(self, outcomes: Iterable[Outcome]) -> Exchange:
+        """Return which of *outcomes* their rows already have.
 
-        For a record whose answer never came: it may have been committed before the trouble.
+        For an `exchange` whose answer was lost: the database may have committed it.
         """
-        parameters = {"outcomes": json.dumps([_settled_row(outcome) for outcome in outcomes])}
-        return _recorded(self._books.rows(self._sql.settled, parameters))
+        looked_for = [{"id": o.id, "kind": o.kind, "attempt": o.attempt} for o in outcomes]
+        parameters = {"outcomes": json.dumps(looked_for)}
+        return _recorded(self._books.rows(self._sql.already_recorded, parameters))
 
     def expired_leases(self, limit: int = 200) -> list[Expired]:
-        """Runs whose lease ran out, oldest first, at most *limit*."""
+        """Return at most *limit* runs whose lease ran out, oldest first."""
         rows = self._books.rows(self._sql.expired, {"limit": limit})
         return [
             Expired(row.id, row.locked_by, row.job_type, row.attempts, row.max_attempts)
@@ -134,8 +125,8 @@ class Claims:
 
     def _exchange_in_steps(
         self, connection: Connection, outcomes: Sequence[Outcome], request: ClaimRequest | None
-    ) -> Sequence[Row[Any]]:
-        parameters = self._outcome_parameters(outcomes)
+    ) -> Rows:
+        parameters = _outcome_parameters(outcomes)
         rows = list(connection.execute(self._sql.record, parameters).all())
         if any(outcome.kind in ("failed", "dead") for outcome in outcomes):
             recorded = json.dumps([row.id for row in rows])
@@ -143,12 +134,6 @@ class Claims:
         if request:
             rows += connection.execute(self._sql.claim, self._claim_parameters(request)).all()
         return rows
-
-    def _parameters(
-        self, outcomes: Sequence[Outcome], request: ClaimRequest | None
-    ) -> dict[str, object]:
-        nothing = ClaimRequest(limit=0, token="", tasks=())
-        return self._outcome_parameters(outcomes) | self._claim_parameters(request or nothing)
 
     def _claim_parameters(self, request: ClaimRequest) -> dict[str, object]:
         return {
@@ -162,7 +147,7 @@ class Claims:
             "after": request.after,
         }
 
-    def _received(self, rows: Sequence[Row[Any]], token: str) -> Exchange:
+    def _received(self, rows: Rows, token: str) -> Exchange:
         claimed = [row for row in rows if row.job_type is not None]
         claimed.sort(key=lambda row: (-row.priority, row.run_at, row.id))
         recorded = _recorded([row for row in rows if row.job_type is None])
@@ -174,8 +159,8 @@ class Claims:
         try:
             payload = self._dialect.parsed(row.payload)
             scheduled_for = self._dialect.moment(row.scheduled_for)
-        except (AttributeError, TypeError, ValueError) as error:  # SQLite takes any text.
-            broken = f"the run's row cannot be read: {error!r}. Mend it in job_runs."
+        except (AttributeError, TypeError, ValueError) as error:  # SQLite accepts any text.
+            broken = f"the run's row cannot be read: {error!r}. Correct it in job_runs."
         return Claim(
             id=row.id,
             token=token,
@@ -190,20 +175,27 @@ class Claims:
             broken=broken,
         )
 
-    @staticmethod
-    def _outcome_parameters(outcomes: Sequence[Outcome]) -> dict[str, object]:
-        return {"outcomes": json.dumps([_outcome_row(outcome) for outcome in outcomes])}
+
+def _renewal(rows: Rows) -> Renewal:
+    return Renewal(
+        frozenset(row.id for row in rows),
+        frozenset(row.id for row in rows if row.cancel_requested_at is not None),
+    )
 
 
-def _recorded(rows: Sequence[Row[Any]]) -> Exchange:
+def _recorded(rows: Rows) -> Exchange:
     return Exchange(
         recorded=frozenset(row.id for row in rows),
         cancelled=frozenset(row.id for row in rows if row.stored == "cancelled"),
     )
 
 
+def _outcome_parameters(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    return {"outcomes": json.dumps([_outcome_row(outcome) for outcome in outcomes])}
+
+
 def _outcome_row(outcome: Outcome) -> dict[str, object]:
-    """*outcome* as the statements read it; the keys of a plain success stay few."""
+    """Return *outcome* as the statements read it; a plain success needs few keys."""
     row: dict[str, object] = {"id": outcome.id, "token": outcome.token, "kind": outcome.kind}
     if outcome.result is not None:
         row["result"] = json.dumps(outcome.result)
@@ -219,16 +211,19 @@ def _outcome_row(outcome: Outcome) -> dict[str, object]:
     return row
 
 
-def _settled_row(outcome: Outcome) -> dict[str, object]:
-    return {"id": outcome.id, "kind": outcome.kind, "attempt": outcome.attempt}
-
-
 def _held(claims: Iterable[Claim]) -> str:
     return json.dumps([{"id": claim.id, "token": claim.token} for claim in claims])
 
 
 def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
-    """Write ``succeeded`` in *session*'s transaction if *claim*'s token still holds the run."""
+    """Write ``succeeded`` in *session*'s transaction, if *claim*'s token still holds the run.
+
+    For ``atomic=True``: the handler's own writes and its outcome must commit together, so this
+    runs on the app's session. `Claims.exchange` writes all other outcomes, many at a time and
+    with SQL for failures and releases, on the bookkeeping connection.
+
+    :returns: whether the run was still held.
+    """
     statement = (
         update(JobRun)
         .where(JobRun.id == claim.id, JobRun.locked_by == claim.token, JobRun.status == "running")

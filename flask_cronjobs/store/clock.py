@@ -1,4 +1,4 @@
-"""The database's clock as an SQL expression."""
+"""The database's clock: as SQL text, and as an SQLAlchemy expression made from it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,24 @@ from sqlalchemy.types import TypeEngine
 
 from ..models.columns import UTCDateTime
 
-# clock_timestamp() is volatile, so PostgreSQL would not use it as an index condition; wrapped in a
-# scalar subquery it is read once, and the index is used. SQLite's own text for "now" has whole
-# seconds and sorts before SQLAlchemy's, which has six digits: so ours has six too.
-POSTGRESQL_NOW = "(SELECT clock_timestamp())"
-SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+
+def sql_now(dialect_name: str, seconds: str = "") -> str:
+    """Return SQL for the database's time, plus *seconds* (an SQL expression) if given."""
+    if dialect_name == "postgresql":
+        # clock_timestamp() is volatile, so PostgreSQL would not use it as an index condition. In a
+        # scalar subquery it is read once, and the index is used.
+        now = "(SELECT clock_timestamp())"
+        if not seconds:
+            return now
+        return f"({now} + make_interval(secs => CAST({seconds} AS double precision)))"
+    # SQLite's own "now" has whole seconds, and sorts before SQLAlchemy's text, which has six
+    # digits. So this one has six as well.
+    later = f", printf('%+.3f seconds', {seconds})" if seconds else ""
+    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now'{later})"
 
 
 class database_now(FunctionElement[Any]):
-    """The database's now, plus *seconds* if given."""
+    """The database's time, plus *seconds* if given."""
 
     inherit_cache: bool | None = True
     type: TypeEngine[Any] = UTCDateTime()
@@ -28,17 +37,6 @@ class database_now(FunctionElement[Any]):
         super().__init__(*(() if seconds is None else (seconds,)))
 
 
-@compiles(database_now, "postgresql")
-def _postgresql(element: database_now, compiler: Any, **kw: Any) -> str:
-    seconds = compiler.process(element.clauses, **kw)
-    if not seconds:
-        return POSTGRESQL_NOW
-    return f"({POSTGRESQL_NOW} + make_interval(secs => CAST({seconds} AS double precision)))"
-
-
-@compiles(database_now, "sqlite")
-def _sqlite(element: database_now, compiler: Any, **kw: Any) -> str:
-    seconds = compiler.process(element.clauses, **kw)
-    if not seconds:
-        return SQLITE_NOW
-    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', {seconds}))"
+@compiles(database_now, "postgresql", "sqlite")
+def _compile(element: database_now, compiler: Any, **kw: Any) -> str:
+    return sql_now(compiler.dialect.name, compiler.process(element.clauses, **kw))

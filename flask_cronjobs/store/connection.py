@@ -1,11 +1,10 @@
-"""The bookkeeping connection: apart from the app's sessions and pool, and hard to discourage."""
+"""The bookkeeping connection: separate from the app's sessions and pool, with retries."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, Row
@@ -13,29 +12,29 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from ..errors import DatabaseTrouble, SetupError
+from ..errors import SetupError
 from .dialect import Dialect, dialect_of
 from .errors import explain, remedy_for
 
 T = TypeVar("T")
 Rows: TypeAlias = "Sequence[Row[Any]]"
 
-#: How long bookkeeping outside a worker tries again, in seconds.
+#: For how many seconds a call is retried, by default. A worker sets its own.
 PATIENCE = 15.0
-#: How long one SQLite statement waits for another writer, in seconds. Short, so that a keeper that
-#: waits still beats and watches; trying again makes it long.
+#: For how many seconds one SQLite statement waits for another writer. Short, so that a keeper sends
+#: heartbeats in between; retries make the whole wait long enough.
 SQLITE_BUSY = 1.0
 
 
 class Bookkeeping:
-    """One connection for bookkeeping, made when first needed and made anew after trouble.
+    """One connection for bookkeeping, opened when first needed and reopened after an error.
 
-    It is not of the app's pool, so an app with a pool of one still has its one. It is set to
-    AUTOCOMMIT whatever the app's engine is set to: a single statement commits by itself, and
-    `transaction` begins and ends its own. Not for use by two threads at once.
+    It does not come from the app's pool, so it takes no connection away from an app with a small
+    pool. It is in AUTOCOMMIT mode, whatever the app's engine uses: a single statement commits by
+    itself, and `transaction` begins and ends its own transaction. Not thread-safe.
 
     :param engine: the app's engine; its connect arguments and events apply.
-    :param patience: seconds for which a call goes on trying when the database is in trouble.
+    :param patience: for how many seconds a call is retried after errors that may pass.
     """
 
     def __init__(self, engine: Engine, patience: float = PATIENCE) -> None:
@@ -49,12 +48,7 @@ class Bookkeeping:
     def __enter__(self) -> Bookkeeping:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def rows(
@@ -67,26 +61,28 @@ class Bookkeeping:
 
         :param repeat: see `attempt`.
         :raises TablesMissing: the job tables do not exist.
-        :raises DatabaseTrouble: trying again did not help.
+        :raises DatabaseTrouble: the statement failed, and retries did not help.
         """
         return self.attempt(lambda connection: execute(connection, statement, parameters), repeat)
 
     def transaction(self, work: Callable[[Connection], T], repeat: bool = True) -> T:
-        """Run *work* in one transaction: committed at its end, rolled back if it raises.
+        """Run *work* in one transaction: commit at its end, roll back if it raises.
 
-        Trouble runs the whole of *work* again, so it must do nothing but database work.
+        A retry calls *work* from the start, so it must do nothing but database work.
 
         :param repeat: see `attempt`.
         :raises TablesMissing: the job tables do not exist.
-        :raises DatabaseTrouble: trying again did not help.
+        :raises DatabaseTrouble: *work* failed, and retries did not help.
         """
         return self.attempt(lambda connection: self._transact(connection, work), repeat)
 
     def attempt(self, work: Callable[[Connection], T], repeat: bool = True) -> T:
-        """Call *work* with the connection; after trouble again, until patience runs out.
+        """Call *work* with the connection, and retry after errors until `patience` runs out.
 
-        :param repeat: whether again also after a connection broke, when nobody knows whether the
-            server had committed; False where doing it twice would do harm.
+        :param repeat: whether to retry also after a broken connection, when it is unknown whether
+            the server had committed; False where a second run of *work* would do harm.
+        :raises TablesMissing: the job tables do not exist.
+        :raises DatabaseTrouble: *work* failed, and retries did not help.
         """
         until = time.monotonic() + self.patience
         pause = 0.02
@@ -95,7 +91,7 @@ class Bookkeeping:
                 return work(self._connected())
             except SQLAlchemyError as error:
                 remedy = remedy_for(error)
-                if remedy in ("init", "give up"):
+                if remedy in ("create tables", "fail"):
                     self.close()
                     raise explain(error, self.engine) from error
                 if remedy == "reconnect":
@@ -104,7 +100,7 @@ class Bookkeeping:
                 if over or time.monotonic() + pause >= until:
                     raise explain(error, self.engine) from error
             except BaseException:
-                # An interruption in the midst of it: nobody knows what the connection is at.
+                # An interruption while it ran: the state of the connection is unknown.
                 self._drop()
                 raise
             time.sleep(pause)
@@ -120,8 +116,8 @@ class Bookkeeping:
         return self._connection
 
     def _connect(self) -> Connection:
-        # From no pool of the app's: a handler may hold all that it has. A pool made like it has the
-        # app's connect arguments and events.
+        # Not from the app's pool: a handler may hold all its connections. A copy of the pool has
+        # the app's connect arguments and events.
         dbapi: Any = self.engine.dialect.loaded_dbapi
         try:
             own = self.engine.pool.recreate().connect()
@@ -143,7 +139,7 @@ class Bookkeeping:
         return connection
 
     def _start_over(self) -> None:
-        # Whatever else the pool holds goes to the same dead server: dispose of it as well.
+        # The pool's other connections go to the same dead server, so dispose of them as well.
         self._drop()
         with suppress(SQLAlchemyError):
             self.engine.dispose()
@@ -157,13 +153,13 @@ class Bookkeeping:
             if broken:
                 connection.invalidate()
             connection.close()
-        # SQLAlchemy forgets a detached connection that it finds broken, and leaves it open.
+        # SQLAlchemy drops a detached connection that it finds broken, but does not close it.
         with suppress(Exception):
             if raw is not None:
                 raw.close()
 
     def _transact(self, connection: Connection, work: Callable[[Connection], T]) -> T:
-        # AUTOCOMMIT makes SQLAlchemy's begin() a fiction: so BEGIN is said outright.
+        # In AUTOCOMMIT mode SQLAlchemy's begin() sends nothing, so send BEGIN ourselves.
         connection.exec_driver_sql(self.dialect.begin)
         try:
             value = work(connection)
@@ -178,27 +174,24 @@ class Bookkeeping:
 
 
 def refuse_shared_memory(engine: Engine) -> None:
-    """Refuse an engine whose one connection is shared by everybody.
+    """Refuse an engine whose one connection everybody shares.
 
-    :raises SetupError: our commit on it would commit a handler's half-done work.
+    :raises SetupError: it is one; our commits would commit a handler's unfinished work.
     """
     if isinstance(engine.pool, (StaticPool, SingletonThreadPool)):
         raise SetupError(
-            "The database is SQLite in memory, one connection for everybody: a tick would commit "
-            "the half-done work of its handlers. Use a file, such as sqlite:///app.db (in tests, "
-            "one in the test's temporary folder)."
+            "The database is SQLite in memory, with one connection for everybody: a tick would "
+            "commit the unfinished work of its handlers. Use a file, such as sqlite:///app.db (in "
+            "tests, one in the test's temporary folder)."
         )
 
 
 def execute(
     connection: Connection, statement: Executable, parameters: Mapping[str, Any] | None
 ) -> Rows:
-    """Run one statement on a bookkeeping connection, which commits by itself; its rows."""
+    """Run one statement, which commits by itself, on a bookkeeping connection; return its rows."""
     result = connection.execute(statement, parameters or {})
     rows: Rows = result.all() if result.returns_rows else ()
-    # AUTOCOMMIT has committed already; this ends SQLAlchemy's own idea of a transaction.
+    # AUTOCOMMIT has committed already; this ends the transaction that SQLAlchemy assumes.
     connection.commit()
     return rows
-
-
-__all__ = ["Bookkeeping", "DatabaseTrouble", "Rows", "execute", "refuse_shared_memory"]

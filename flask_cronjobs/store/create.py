@@ -1,4 +1,4 @@
-"""The tables themselves."""
+"""Create the job tables."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .errors import explain
 
 
 def create_tables(engine: Engine) -> list[str]:
-    """Create the job tables that do not exist yet, and set a SQLite file to WAL.
+    """Create the job tables that do not exist yet, and set a SQLite file to WAL mode.
 
     :returns: the names of the tables created.
-    :raises SetupError: the database is not one that Flask-CronJobs works with.
+    :raises SetupError: Flask-CronJobs does not work with this database.
     :raises DatabaseTrouble: the tables could not be created.
     """
     dialect_of(engine)
@@ -30,10 +30,9 @@ def create_tables(engine: Engine) -> list[str]:
 
 
 def set_wal(engine: Engine) -> bool:
-    """Set a SQLite file to WAL; whether it was not.
+    """Set a SQLite file to WAL mode, in which readers and writers do not block each other.
 
-    In WAL mode a handler that reads does not stop bookkeeping from writing, nor the other way.
-
+    :returns: whether this changed the mode.
     :raises DatabaseTrouble: the file cannot be used.
     """
     if engine.dialect.name != "sqlite":

@@ -1,4 +1,4 @@
-"""Definitions and their slots: the watermark moves, and the runs come to be, in one transaction."""
+"""Write definitions, and record their slots as runs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import Connection, Row, bindparam, delete, text, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Delete, Row, Update, delete, text, update
 
 from .. import failpoints
 from ..models import JobDefinition
-from ..types import JSON, DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
+from ..types import JSON, DefinitionRow, DefinitionSpec, RecordedSlot, Slot, SlotPlan
 from .clock import database_now
-from .connection import Bookkeeping
+from .connection import Bookkeeping, Rows
+from .dialect import insert_into
 from .sql.definitions import (
     COLUMNS,
     SPEC_COLUMNS,
@@ -25,12 +25,12 @@ from .sql.definitions import (
     record_at_once,
 )
 
-#: How many due definitions are read, planned and recorded at a time.
+#: How many due definitions are read and recorded at a time.
 BATCH = 500
 
 
 class Definitions:
-    """Every write about definitions and slots.
+    """The writes about definitions and slots.
 
     :param books: a bookkeeping connection.
     """
@@ -42,10 +42,11 @@ class Definitions:
     def read(
         self, declared: Sequence[str], tasks: Sequence[str], after: int = 0
     ) -> list[DefinitionRow]:
-        """The definitions that are this process's business, by id.
+        """Return the definitions that this process has to look at, by id.
 
-        Those that are due and whose task (or, from code, whose name) this process knows, at most
-        `BATCH` with an id beyond *after*; and, if *after* is 0, those from code that are not due.
+        1. Due definitions with an id above *after*, at most `BATCH`: from code those in *declared*,
+           from the database those whose task is in *tasks*.
+        2. If *after* is 0, also those in *declared* that are not due.
         """
         parameters = {
             "declared": self._dialect.array(tuple(declared)),
@@ -58,11 +59,12 @@ class Definitions:
         return sorted((self._definition(row) for row in rows), key=lambda definition: definition.id)
 
     def record_slots(self, plans: Sequence[SlotPlan]) -> list[RecordedSlot]:
-        """Move the watermarks of *plans* and insert the rows of their slots.
+        """Move the watermarks of *plans* and insert a row for each slot, in one transaction.
 
-        1. A watermark moves only from where its plan expected it: whoever is later does nothing.
-        2. A slot's row is inserted in the same transaction, as ``queued`` or as ``skipped``; with
-           ``overlap='skip'`` it is skipped while an earlier run of the definition is live.
+        1. Move a watermark only if it is where its plan expected it: otherwise another tick was
+           faster, and the plan is dropped.
+        2. Insert each slot as ``queued`` or ``skipped``. With ``overlap='skip'``, skip it while an
+           earlier run of the definition is queued or running.
         """
         if not plans:
             return []
@@ -74,12 +76,15 @@ class Definitions:
         return [self._recorded(row) for row in rows]
 
     def declare(self, specs: Iterable[tuple[DefinitionSpec, datetime | None]], origin: str) -> int:
-        """Insert definitions that do not exist yet, each with its first slot; how many were."""
-        insert = postgresql.insert if self._dialect.name == "postgresql" else sqlite.insert
-        values = [{**asdict(spec), "origin": origin, "next_run_at": first} for spec, first in specs]
+        """Insert the definitions that do not exist yet, each with its first slot; return how many.
+
+        :param origin: ``code`` or ``database``.
+        """
+        now = database_now()
+        own = {"origin": origin, "created_at": now, "updated_at": now}
         statement = (
-            insert(JobDefinition)
-            .values([{**row, **_stamps()} for row in values])
+            insert_into(JobDefinition, self._dialect.name)
+            .values([{**asdict(spec), "next_run_at": first, **own} for spec, first in specs])
             .on_conflict_do_nothing(index_elements=["name"])
             .returning(JobDefinition.id)
         )
@@ -88,74 +93,58 @@ class Definitions:
     def change(
         self, definition: DefinitionRow, spec: DefinitionSpec, first: datetime | None
     ) -> bool:
-        """Bring a row into step with *spec*; False if its watermark has moved since it was read.
+        """Update a row to *spec*; return False if its watermark has moved since it was read.
 
-        Record first what is due: it was owed under the schedule of then. So old and new code side
-        by side lose no slot on which both agree.
+        Record due slots first, since they belong to the old schedule. Then old and new code that
+        run side by side lose no slot that both schedules name.
 
-        :param first: the next slot, where the schedule or the zone changed.
+        :param first: the new watermark, used if the schedule or the zone changed.
         """
-        moved = (spec.schedule, spec.timezone) != (
-            definition.spec.schedule,
-            definition.spec.timezone,
-        )
+        old = definition.spec
+        moved = (spec.schedule, spec.timezone) != (old.schedule, old.timezone)
         values: dict[str, Any] = {**asdict(spec), "updated_at": database_now()}
         if moved or definition.next_run_at is None:
             values["next_run_at"] = first
         expected = definition.next_run_at and self._dialect.instant(definition.next_run_at)
         same = text(self._dialect.same_instant("next_run_at", ":expected"))
-        statement = (
-            update(JobDefinition)
-            .where(JobDefinition.id == definition.id, same.bindparams(expected=expected))
-            .values(values)
-            .returning(JobDefinition.id)
-        )
-        return bool(self._books.rows(statement))
+        read = (JobDefinition.id == definition.id, same.bindparams(expected=expected))
+        return self._changes(update(JobDefinition).where(*read).values(values))
 
     def pause(self, name: str) -> bool:
-        """Pause a definition; False if there is none by that name."""
-        statement = (
-            update(JobDefinition)
-            .where(JobDefinition.name == name)
-            .values(paused_at=database_now(), updated_at=database_now())
-            .returning(JobDefinition.id)
-        )
-        return bool(self._books.rows(statement))
+        """Pause a definition; return False if none has that name."""
+        named = update(JobDefinition).where(JobDefinition.name == name)
+        return self._changes(named.values(paused_at=database_now(), updated_at=database_now()))
 
     def resume(self, name: str, next_run_at: datetime | None) -> bool:
-        """Resume a definition from its next slot: what passed during the pause is not made up."""
-        statement = (
-            update(JobDefinition)
-            .where(JobDefinition.name == name, JobDefinition.paused_at.is_not(None))
-            .values(paused_at=None, next_run_at=next_run_at, updated_at=database_now())
-            .returning(JobDefinition.id)
-        )
-        return bool(self._books.rows(statement))
+        """Resume a definition at *next_run_at*; return False if it was not paused.
+
+        Slots that passed during the pause do not run.
+        """
+        paused = (JobDefinition.name == name, JobDefinition.paused_at.is_not(None))
+        values = {"paused_at": None, "next_run_at": next_run_at, "updated_at": database_now()}
+        return self._changes(update(JobDefinition).where(*paused).values(values))
 
     def remove(self, name: str) -> bool:
-        """Delete a definition; its runs stay. Whether there was one."""
-        statement = (
-            delete(JobDefinition).where(JobDefinition.name == name).returning(JobDefinition.id)
-        )
-        return bool(self._books.rows(statement))
+        """Delete a definition, but not its runs; return whether there was one."""
+        return self._changes(delete(JobDefinition).where(JobDefinition.name == name))
 
     def find(self, name: str) -> DefinitionRow | None:
-        """The definition called *name*."""
-        statement = text(
+        """Return the definition called *name*, or None."""
+        statement = (
             f"SELECT {COLUMNS}, {self._dialect.now} AS now FROM job_definitions WHERE name = :name"
-        ).bindparams(bindparam("name", name))
-        rows = self._books.rows(statement)
+        )
+        rows = self._books.rows(text(statement), {"name": name})
         return self._definition(rows[0]) if rows else None
 
     def now(self) -> datetime:
-        """The database's now."""
-        return self._dialect.moment(
-            self._books.rows(text(f"SELECT {self._dialect.now} AS now"))[0].now
-        )
+        """Return the database's time."""
+        (row,) = self._books.rows(text(f"SELECT {self._dialect.now} AS now"))
+        return self._dialect.moment(row.now)
 
-    def _record_in_steps(
-        self, connection: Connection, parameters: dict[str, Any]
-    ) -> Sequence[Row[Any]]:
+    def _changes(self, statement: Update | Delete) -> bool:
+        return bool(self._books.rows(statement.returning(JobDefinition.id)))
+
+    def _record_in_steps(self, connection: Connection, parameters: dict[str, Any]) -> Rows:
         moved = connection.execute(text(move_watermarks(self._dialect)), parameters).all()
         failpoints.reach("between-watermark-and-insert")
         ids = json.dumps([row.id for row in moved])
@@ -178,21 +167,21 @@ class Definitions:
         )
 
     def _payload(self, value: Any) -> tuple[dict[str, JSON], str | None]:
-        """The payload, or why it cannot be read: SQLite takes any text."""
+        """Return the payload, and why it cannot be read: SQLite accepts any text."""
         try:
             payload = self._dialect.parsed(value)
         except ValueError as error:
-            return {}, f"its payload is no JSON ({error})."
+            return {}, f"its payload is not JSON ({error})."
         if not isinstance(payload, dict):
-            return {}, "its payload is no JSON object."
+            return {}, "its payload is not a JSON object."
         return cast("dict[str, JSON]", payload), None
 
     def _watermark(self, value: Any) -> tuple[datetime | None, str | None]:
-        """The watermark, or why it cannot be read."""
+        """Return the watermark, and why it cannot be read."""
         try:
             return None if value is None else self._dialect.moment(value), None
-        except (ValueError, AttributeError):  # No time, or no text at all.
-            return None, f"its next_run_at is {value!r}, which is no time."
+        except (ValueError, AttributeError):  # Not a time, or not even a text.
+            return None, f"its next_run_at is {value!r}, which is not a time."
 
     def _recorded(self, row: Row[Any]) -> RecordedSlot:
         result = self._dialect.parsed(row.result)
@@ -219,22 +208,14 @@ class Definitions:
         )
 
     def _slots(self, plans: Sequence[SlotPlan]) -> str:
-        instant = self._dialect.instant
         return json.dumps(
             [
                 {
                     "definition_id": slot.definition_id,
-                    "at": instant(slot.at),
+                    "at": self._dialect.instant(slot.at),
                     "skipped": slot.skipped,
                     "reason": slot.reason,
-                    "note": slot.first
-                    and json.dumps(
-                        {
-                            "skipped": slot.skipped,
-                            "from": slot.first.isoformat(),
-                            "to": slot.at.isoformat(),
-                        }
-                    ),
+                    "note": _note(slot),
                 }
                 for plan in plans
                 for slot in plan.slots
@@ -242,5 +223,9 @@ class Definitions:
         )
 
 
-def _stamps() -> dict[str, Any]:
-    return {"created_at": database_now(), "updated_at": database_now()}
+def _note(slot: Slot) -> str | None:
+    """Return the result of a skipped run: which slots it stands for."""
+    if slot.first is None:
+        return None
+    first, last = slot.first.isoformat(), slot.at.isoformat()
+    return json.dumps({"skipped": slot.skipped, "from": first, "to": last})

@@ -1,4 +1,4 @@
-"""The dialect seam: the few places where PostgreSQL and SQLite must be spoken to differently."""
+"""Where PostgreSQL and SQLite need different SQL or different values."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.dialects import postgresql, sqlite
 
 from ..errors import SetupError
-from .clock import POSTGRESQL_NOW, SQLITE_NOW
+from ..models.tables import Base
+from .clock import sql_now
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
 LEAST_SQLITE = (3, 35, 0)
@@ -19,40 +21,43 @@ LEAST_SQLITE = (3, 35, 0)
 
 @dataclass(frozen=True)
 class Dialect:
-    """How to say on one database what both can do.
+    """How to write SQL and values for one of the databases.
 
-    :ivar now: the database's clock, as SQL.
-    :ivar begin: how a transaction begins: on SQLite with the write lock, since a transaction that
-        reads first and writes later fails at once, and without waiting, when another wrote between.
-    :ivar skip_locked: what makes a claim pass over rows that another claim is taking.
-    :ivar one_statement: whether a single statement may change several tables.
+    :ivar begin: the statement that begins a transaction. On SQLite it takes the write lock: a
+        transaction that reads first and writes later fails at once, without waiting, if another
+        wrote in between.
+    :ivar skip_locked: the clause that makes a claim skip rows that another claim has locked.
+    :ivar one_statement: whether one statement can change several tables.
     """
 
     name: str
-    now: str
     begin: str
     skip_locked: str
     one_statement: bool
 
+    @property
+    def now(self) -> str:
+        """SQL for the database's time."""
+        return sql_now(self.name)
+
     def later(self, seconds: str) -> str:
-        """SQL for *seconds* (an SQL expression) after now."""
-        if self.name == "postgresql":
-            return f"{self.now} + make_interval(secs => CAST({seconds} AS double precision))"
-        return f"strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', {seconds}))"
+        """Return SQL for *seconds* (an SQL expression) after the database's time."""
+        return sql_now(self.name, seconds)
 
     def json(self, value: str) -> str:
-        """SQL for JSON *value* (an SQL text expression) as a JSON column wants it."""
+        """Return SQL that turns *value* (SQL for a JSON text) into a JSON column's value."""
         return f"CAST({value} AS jsonb)" if self.name == "postgresql" else value
 
     def instant(self, moment: datetime) -> str:
-        """*moment* as text inside a JSON parameter, which compares right in the database."""
+        """Return *moment* as a text for a JSON parameter, which the database compares correctly."""
         utc = moment.astimezone(timezone.utc)
         return utc.isoformat() if self.name == "postgresql" else f"{utc:%Y-%m-%d %H:%M:%S.%f}"
 
     def same_instant(self, column: str, value: str) -> str:
-        """SQL for *column* being *value*: an instant as above, or NULL if it holds no time.
+        """Return SQL for: *column* is *value*, an `instant` or NULL.
 
-        SQLite keeps times as texts, and a hand may have written one in another way than we do.
+        SQLite keeps times as texts, and somebody may have written one by hand in another format. A
+        text that is not a time counts as NULL.
         """
         if self.name == "postgresql":
             return f"{column} IS NOT DISTINCT FROM CAST({value} AS timestamptz)"
@@ -60,7 +65,10 @@ class Dialect:
         return f"strftime({form}, {column}) IS strftime({form}, {value})"
 
     def table(self, parameter: str, **columns: str) -> str:
-        """SQL for a JSON array of objects as a table; *columns* give PostgreSQL's types."""
+        """Return SQL for *parameter*, a JSON array of objects, as a table.
+
+        :param columns: the names of the columns, and their types in PostgreSQL.
+        """
         if self.name == "postgresql":
             typed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
             return f"(SELECT * FROM jsonb_to_recordset(CAST(:{parameter} AS jsonb)) AS t({typed}))"
@@ -68,34 +76,33 @@ class Dialect:
         return f"(SELECT {extracted} FROM json_each(:{parameter}))"
 
     def one_of(self, column: str, parameter: str) -> str:
-        """SQL for *column* being in the JSON array of texts *parameter*."""
+        """Return SQL for: *column* is in *parameter*, which `array` made."""
         if self.name == "postgresql":
             return f"{column} = ANY(CAST(:{parameter} AS text[]))"
         return f"{column} IN (SELECT value FROM json_each(:{parameter}))"
 
     def array(self, values: tuple[str, ...]) -> object:
-        """*values* as `one_of` wants its parameter."""
-        if self.name == "postgresql":
-            return list(values)
-        return json.dumps(values)
+        """Return *values* as a parameter for `one_of`."""
+        return list(values) if self.name == "postgresql" else json.dumps(values)
 
     def parsed(self, value: Any) -> Any:
-        """A JSON column's *value* as a plain text statement returned it."""
-        # psycopg has parsed it already. SQLite hands over text, but a number as such.
+        """Parse a JSON column's *value* that a textual statement returned."""
+        # psycopg has parsed it already. SQLite returns a text, but a number as a number.
         return json.loads(value) if self.name == "sqlite" and isinstance(value, str) else value
 
     def moment(self, value: Any) -> datetime:
-        """A time that a plain text statement returned, aware, in UTC."""
+        """Return a time that a textual statement returned, aware, in UTC."""
         found: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
         if found.tzinfo is None:
             return found.replace(tzinfo=timezone.utc)
         return found.astimezone(timezone.utc)
 
     def prepare(self, connection: Connection, busy_seconds: float) -> None:
-        """Make a new bookkeeping connection ready."""
+        """Set up a new bookkeeping connection."""
         if self.name == "postgresql":
-            # Prepared, the exchange would after ten times get a generic plan, made for no number of
-            # outcomes in particular: seen to be twice as slow. And a pooler may not know it.
+            # A prepared statement gets a generic plan after some executions. The exchange's, which
+            # fits no number of outcomes in particular, was measured to be twice as slow. And a
+            # pooler may not know prepared statements.
             driver: Any = connection.connection.dbapi_connection
             driver.prepare_threshold = None
         else:
@@ -105,30 +112,29 @@ class Dialect:
 
 POSTGRESQL = Dialect(
     name="postgresql",
-    now=POSTGRESQL_NOW,
     begin="BEGIN ISOLATION LEVEL READ COMMITTED",
     skip_locked="FOR UPDATE SKIP LOCKED",
     one_statement=True,
 )
-SQLITE = Dialect(
-    name="sqlite",
-    now=SQLITE_NOW,
-    begin="BEGIN IMMEDIATE",
-    skip_locked="",
-    one_statement=False,
-)
+SQLITE = Dialect(name="sqlite", begin="BEGIN IMMEDIATE", skip_locked="", one_statement=False)
+
+
+def insert_into(model: type[Base], dialect_name: str) -> postgresql.Insert | sqlite.Insert:
+    """Return an INSERT that takes ``ON CONFLICT`` and ``RETURNING``."""
+    insert = postgresql.insert if dialect_name == "postgresql" else sqlite.insert
+    return insert(model)
 
 
 def dialect_of(engine: Engine) -> Dialect:
-    """How to speak to *engine*'s database.
+    """Return the dialect of *engine*'s database.
 
-    :raises SetupError: it is neither PostgreSQL by psycopg nor SQLite 3.35 or later.
+    :raises SetupError: it is neither PostgreSQL with psycopg nor SQLite 3.35 or later.
     """
     if engine.dialect.name == "postgresql":
         if engine.dialect.driver != "psycopg":
             raise SetupError(
-                f"The database URL names the driver {engine.dialect.driver}. Flask-CronJobs speaks "
-                "to PostgreSQL by psycopg 3: write postgresql+psycopg://…"
+                f"The database URL names the driver {engine.dialect.driver}. Flask-CronJobs needs "
+                "psycopg 3 for PostgreSQL: write postgresql+psycopg://…"
             )
         return POSTGRESQL
     if engine.dialect.name == "sqlite":

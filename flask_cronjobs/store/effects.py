@@ -1,12 +1,12 @@
-"""The marks of effects: begun before, done after, and in doubt when their owner is gone."""
+"""The marks of effects: begun before the effect, done after it, in doubt if the owner is gone."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from ..models.tables import RUNNING
 from ..types import JSON
@@ -18,10 +18,11 @@ MarkState: TypeAlias = Literal["mine", "busy", "done", "in_doubt", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What stands for a key.
+    """The state of a key, as `Effects.begin` found it.
 
-    ``mine``: just made, or taken over, for the caller. ``busy``: a living owner is at it. ``done``:
-    with its result. ``in_doubt``: its owner is gone. ``lost``: the caller's own lease is.
+    ``mine``: the caller has just begun it. ``busy``: another owner, whose lease holds, has begun
+    it. ``done``: it has a result. ``in_doubt``: the lease of the owner that began it ran out.
+    ``lost``: the caller no longer holds its run.
     """
 
     state: MarkState
@@ -30,7 +31,7 @@ class Mark:
 
 
 class Effects:
-    """Every write about effects.
+    """The writes about effects.
 
     :param books: a bookkeeping connection.
     """
@@ -40,11 +41,11 @@ class Effects:
         self._dialect = books.dialect
 
     def begin(self, key: str, owner: str, run_id: int | None, lease: float) -> Mark:
-        """Make the mark of *key* for *owner*, or tell what stands there.
+        """Insert the mark of *key* for *owner*, or return the mark that is there.
 
-        :param run_id: the run whose claim *owner* is; its lease says whether the owner lives, and
-            must hold for an effect to be the owner's. None outside a run: then *lease* seconds say
-            so.
+        :param owner: the token of the run's claim, or a token made for this effect outside a run.
+        :param run_id: the run, which *owner* must still hold. None outside a run.
+        :param lease: outside a run, for how many seconds the owner is taken to be alive.
         """
         d = self._dialect
         values = {"key": key, "owner": owner, "run_id": run_id, "lease": lease}
@@ -58,8 +59,8 @@ class Effects:
         while True:
             if self._books.attempt(insert):
                 return Mark("mine")
-            mark = self._standing(key)
-            # Our own, though the connection broke before we heard of it?
+            mark = self._find(key)
+            # Our own mark, if the connection broke after the insert had committed.
             if sent > 1 and mark == Mark("busy", owner):
                 return Mark("mine")
             if mark is not None and mark.state == "done":
@@ -73,7 +74,10 @@ class Effects:
     def take_over(
         self, key: str, previous: str | None, owner: str, run_id: int | None, lease: float
     ) -> bool:
-        """Make an effect in doubt *owner*'s, if nobody was faster and *owner* still has its run."""
+        """Give an effect in doubt from *previous* to *owner*; return whether this succeeded.
+
+        It fails if somebody else was faster, or if *owner* no longer holds its run.
+        """
         statement = f"""
         UPDATE job_effects SET state = 'begun', locked_by = {_OWNER}, run_id = :run_id,
             locked_until = {self._dialect.later(":lease")}, created_at = {self._dialect.now}
@@ -87,7 +91,7 @@ class Effects:
         return bool(self._books.rows(text(statement), values))
 
     def doubt(self, key: str, owner: str | None) -> bool:
-        """Show the operator that an effect is in doubt; whether this call changed that."""
+        """Mark an effect as in doubt, for the operator; return whether this changed its state."""
         statement = """
         UPDATE job_effects SET state = 'in_doubt'
         WHERE key = :key AND state = 'begun' AND locked_by = :owner RETURNING id
@@ -95,41 +99,38 @@ class Effects:
         return bool(self._books.rows(text(statement), {"key": key, "owner": owner}))
 
     def done(self, key: str, owner: str, result: JSON) -> bool:
-        """Note an effect's result; False if the mark is no longer *owner*'s.
+        """Record an effect's result; return False if the mark is no longer *owner*'s.
 
-        Others may have doubted it meanwhile, if *owner* was slow; it knows better.
+        The mark may be in doubt by now, if *owner* was slow. *owner* knows that it was done.
         """
         statement = f"""
         UPDATE job_effects SET state = 'done', done_at = {self._dialect.now},
             result = {self._dialect.json(":result")}
         WHERE key = :key AND locked_by = :owner RETURNING id
         """
-        values = {
-            "key": key,
-            "owner": owner,
-            "result": None if result is None else json.dumps(result),
-        }
+        kept = None if result is None else json.dumps(result)
+        values = {"key": key, "owner": owner, "result": kept}
         return bool(self._books.rows(text(statement), values))
 
     def remove(self, key: str, owner: str) -> None:
-        """Take the mark away: the effect failed and may be tried again."""
-        statement = """
-        DELETE FROM job_effects WHERE key = :key AND state <> 'done' AND locked_by = :owner
-        """
-        self._books.rows(text(statement), {"key": key, "owner": owner})
+        """Delete the mark of an effect that failed, so that it can be retried."""
+        self._delete("state <> 'done'", key, owner)
 
     def withdraw(self, key: str, owner: str) -> None:
-        """Take back a mark whose effect was not even tried, unless it is in doubt from before."""
-        statement = """
-        DELETE FROM job_effects WHERE key = :key AND state = 'begun' AND locked_by = :owner
-        """
+        """Delete the mark of an effect that was not tried, unless it was in doubt before."""
+        self._delete("state = 'begun'", key, owner)
+
+    def _delete(self, condition: str, key: str, owner: str) -> None:
+        statement = (
+            f"DELETE FROM job_effects WHERE key = :key AND locked_by = :owner AND {condition}"
+        )
         self._books.rows(text(statement), {"key": key, "owner": owner})
 
-    def _standing(self, key: str) -> Mark | None:
-        rows = self._books.rows(text(_look(self._dialect)), {"key": key})
-        return self._mark(rows[0]) if rows else None
-
-    def _mark(self, row: Row[Any]) -> Mark:
+    def _find(self, key: str) -> Mark | None:
+        rows = self._books.rows(text(_find(self._dialect)), {"key": key})
+        if not rows:
+            return None
+        (row,) = rows
         if row.state == "done":
             return Mark("done", row.locked_by, self._dialect.parsed(row.result))
         alive = row.state == "begun" and row.alive
@@ -140,16 +141,16 @@ class Effects:
         return bool(self._books.rows(text(statement), {"id": run_id, "token": token}))
 
 
-# Cast, since PostgreSQL takes it for text in a SELECT list and for varchar in a comparison, and
-# then refuses both.
+# PostgreSQL takes the bare parameter for text in a SELECT list and for varchar in a comparison, and
+# refuses a statement that has both. So cast it.
 _OWNER = "CAST(:owner AS varchar)"
 
 
 def _owned(in_run: bool) -> str:
-    # In a run, an effect is begun only under the run's lease: a worker that woke up too late must
-    # neither do it nor leave a mark that others would have to doubt.
     if not in_run:
         return "1 = 1"
+    # In a run, an effect begins only while the run's lease holds: a worker that was frozen too long
+    # must neither do it nor leave a mark that others would find in doubt.
     held = f"id = CAST(:run_id AS bigint) AND locked_by = {_OWNER} AND {RUNNING}"
     return f"EXISTS (SELECT 1 FROM job_runs WHERE {held})"
 
@@ -163,7 +164,7 @@ def _begin(d: Dialect, in_run: bool) -> str:
     """
 
 
-def _look(d: Dialect) -> str:
+def _find(d: Dialect) -> str:
     return f"""
     SELECT e.state, e.result, e.locked_by,
         CASE WHEN e.run_id IS NULL THEN e.locked_until > {d.now}

@@ -1,4 +1,4 @@
-"""What a database error means for bookkeeping: try again, on a new connection, or give up.
+"""Decide what to do after a database error, and explain it to the user.
 
 PostgreSQL's errors are judged by SQLSTATE, never by class: a read-only server after a failover and
 a timed-out transaction both arrive as ``InternalError``, and a refused connection has no SQLSTATE.
@@ -23,9 +23,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from ..errors import CronJobsError, DatabaseTrouble, TablesMissing
 from ..text import strip_credentials
 
-Remedy: TypeAlias = Literal["again", "reconnect", "init", "give up"]
+Remedy: TypeAlias = Literal["retry", "reconnect", "create tables", "fail"]
 
-_AGAIN = {
+_RETRY = {
     "40001",  # serialization_failure
     "40P01",  # deadlock_detected
     "55P03",  # lock_not_available
@@ -42,49 +42,53 @@ _RECONNECT = {
     "57P05",  # idle_session_timeout
     "53300",  # too_many_connections
 }
-_MISSING = {"42P01", "42703"}  # undefined_table, undefined_column
-_SQLITE_MISSING = ("no such table", "no such column", "has no column")
-_SQLITE_AGAIN = ("database is locked", "database table is locked", "database schema has changed")
+_CREATE_TABLES = {"42P01", "42703"}  # undefined_table, undefined_column
+_SQLITE_CREATE_TABLES = ("no such table", "no such column", "has no column")
+_SQLITE_RETRY = ("database is locked", "database table is locked", "database schema has changed")
 _SQLITE_FORBIDDEN = ("unable to open database file", "readonly database")
 
 
 def remedy_for(error: SQLAlchemyError) -> Remedy:
-    """What helps against *error*."""
+    """Return what to do after *error*.
+
+    ``retry`` on the same connection, ``reconnect`` and then retry, ``create tables`` (missing, or
+    of another version: retrying is useless), or ``fail``.
+    """
     if isinstance(error, (PoolTimeout, PendingRollbackError, ResourceClosedError)):
         return "reconnect"
     if not isinstance(error, DBAPIError):
-        return "give up"
+        return "fail"
     state = getattr(error.orig, "sqlstate", None)
     if state is None:
         return _remedy_by_text(error)
-    if state in _MISSING:
-        return "init"
-    if state in _AGAIN:
-        return "again"
+    if state in _CREATE_TABLES:
+        return "create tables"
+    if state in _RETRY:
+        return "retry"
     if state in _RECONNECT or state.startswith("08") or error.connection_invalidated:
         return "reconnect"
-    return "give up"
+    return "fail"
 
 
 def _remedy_by_text(error: DBAPIError) -> Remedy:
     text = str(error.orig)
-    if any(part in text for part in _SQLITE_MISSING):
-        return "init"
-    if any(part in text for part in _SQLITE_AGAIN):
-        return "again"
+    if any(part in text for part in _SQLITE_CREATE_TABLES):
+        return "create tables"
+    if any(part in text for part in _SQLITE_RETRY):
+        return "retry"
     # Without SQLSTATE and not from SQLite: the connection itself failed.
     if error.connection_invalidated or type(error.orig).__module__.startswith("psycopg"):
         return "reconnect"
-    return "give up"
+    return "fail"
 
 
 def explain(error: SQLAlchemyError, engine: Engine) -> CronJobsError:
-    """*error* as one of ours, in one line, for a caller that cannot go on.
+    """Return *error* as one of our own, with a message of one line.
 
-    :param engine: whose database it is: that is named, since it may be another than one thinks.
+    :param engine: the app's engine; the message names its database, since it may be the wrong one.
     """
     cause = getattr(error, "orig", None) or error
-    if remedy_for(error) == "init":
+    if remedy_for(error) == "create tables":
         message = str(TablesMissing())
         if "column" in str(cause):
             message = (
@@ -96,17 +100,17 @@ def explain(error: SQLAlchemyError, engine: Engine) -> CronJobsError:
         )
     return DatabaseTrouble(
         f"The database cannot be used: {_first_line(cause)}.{_hint(str(cause), engine)}",
-        transient=remedy_for(error) in ("again", "reconnect"),
+        transient=remedy_for(error) in ("retry", "reconnect"),
     )
 
 
 def is_about_the_rows(trouble: DatabaseTrouble) -> bool:
-    """Whether the database was well, and refused the very rows that it was given."""
+    """Return whether the database works, but refused the values in these rows."""
     return isinstance(trouble.__cause__, (IntegrityError, DataError))
 
 
 def name_of(engine: Engine) -> str:
-    """The URL of *engine*'s database, without its password."""
+    """Return the URL of *engine*'s database, without its password."""
     return strip_credentials(engine.url.render_as_string(hide_password=True))
 
 

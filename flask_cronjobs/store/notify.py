@@ -1,4 +1,4 @@
-"""LISTEN and NOTIFY: how an enqueue on PostgreSQL wakes the resident workers that wait for runs."""
+"""LISTEN and NOTIFY: on PostgreSQL, an enqueue wakes the resident workers that wait for runs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session, scoped_session
 
-from .clock import POSTGRESQL_NOW
+from .clock import sql_now
 from .connection import Bookkeeping
 
 CHANNEL = "flask_cronjobs"
 
-# At commit a NOTIFY takes a lock that all of the server's notifying transactions share, whether
-# anybody listens or not: so it is sent only if somebody does. Who works writes a row each minute.
+# At commit, a NOTIFY takes a lock that all notifying transactions of the server share, even if
+# nobody listens. So send it only if a worker listens: each one writes a row every minute.
 _NOTIFY = text(
     f"""
     SELECT pg_notify('{CHANNEL}', '') FROM (
         SELECT 1 FROM job_ticks
-        WHERE started_at > {POSTGRESQL_NOW} - interval '3 minutes'
+        WHERE started_at > {sql_now("postgresql")} - interval '3 minutes'
             AND listening AND finished_at IS NULL
         LIMIT 1
     ) AS listener
@@ -27,9 +27,9 @@ _NOTIFY = text(
 
 
 def wake_listeners(session: scoped_session[Any] | Session) -> bool:
-    """Wake the workers that listen as soon as *session*'s transaction commits.
+    """Wake the listening workers when *session*'s transaction commits.
 
-    :returns: whether any listens.
+    :returns: whether there are any.
     """
     own = session() if isinstance(session, scoped_session) else session
     # PostgreSQL refuses PREPARE TRANSACTION after a NOTIFY.
@@ -39,7 +39,7 @@ def wake_listeners(session: scoped_session[Any] | Session) -> bool:
 
 
 class Notifications:
-    """A connection that listens. Not for use by two threads at once.
+    """A connection that listens. Not thread-safe.
 
     :param engine: the app's engine.
     """
@@ -48,14 +48,17 @@ class Notifications:
         self._books = Bookkeeping(engine, patience=0)
 
     def listen(self) -> bool:
-        """Listen from now on, or answer that it would be in vain: a pooler would swallow all."""
+        """Start listening; return False if no notification can arrive.
+
+        On SQLite there are none, and a pooler such as PgBouncer does not pass them on.
+        """
         if self._books.dialect.name != "postgresql" or self._books.attempt(is_pooled):
             return False
         self._books.rows(text(f"LISTEN {CHANNEL}"))
         return True
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long for a notification; whether one came.
+        """Wait at most *seconds* for a notification; return whether one came.
 
         :raises psycopg.OperationalError: the connection broke.
         """
@@ -67,9 +70,9 @@ class Notifications:
         return self._books.attempt(heard)
 
     def check(self) -> None:
-        """Ask the server for a sign of life, or a dead connection would go on being silent.
+        """Check that the server answers: a dead connection looks like one without notifications.
 
-        :raises DatabaseTrouble: there is none.
+        :raises DatabaseTrouble: it does not answer.
         """
         self._books.rows(text("SELECT 1"), repeat=False)
 
@@ -79,9 +82,9 @@ class Notifications:
 
 
 def is_pooled(connection: Connection) -> bool:
-    """Whether a pooler such as PgBouncer stands between *connection* and PostgreSQL.
+    """Return whether a pooler such as PgBouncer is between *connection* and PostgreSQL.
 
-    The server told the client its process id when they met. A pooler tells one of its own.
+    A server sends its process id when a client connects. A pooler sends a number of its own.
     """
     driver: Any = connection.connection.dbapi_connection
     pid: int = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()

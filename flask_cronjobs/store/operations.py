@@ -1,4 +1,4 @@
-"""Writes that an operator asks for: each says which rows it may change, and tells which it did."""
+"""The writes of an operator: each changes only rows whose state allows it, and says which."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Update,
     and_,
     case,
     delete,
@@ -19,12 +20,12 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from ..models import JobEffect, JobRun
 from ..types import Status
 from .clock import database_now
 from .connection import Bookkeeping
+from .dialect import insert_into
 
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
 CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")
@@ -32,7 +33,7 @@ CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A run that was changed, its status now, and how many attempts it has had."""
+    """A run that was changed, with its new status and the number of its attempts."""
 
     run_id: int
     task: str
@@ -50,7 +51,11 @@ class Operator:
         self._books = books
 
     def retry(self, ids: Sequence[int]) -> list[Change]:
-        """Queue those of *ids* that are dead, cancelled or failed, for one attempt more, now."""
+        """Queue those of *ids* that are dead, cancelled or failed, due now.
+
+        Each has at least one more attempt, even if it had used up all of them.
+        """
+        left = JobRun.max_attempts > JobRun.attempts
         statement = (
             update(JobRun)
             .where(JobRun.id.in_(ids), JobRun.status.in_(RETRIABLE))
@@ -59,23 +64,19 @@ class Operator:
                 run_at=database_now(),
                 finished_at=None,
                 cancel_requested_at=None,
-                max_attempts=case(
-                    (JobRun.max_attempts > JobRun.attempts, JobRun.max_attempts),
-                    else_=JobRun.attempts + 1,
-                ),
+                max_attempts=case((left, JobRun.max_attempts), else_=JobRun.attempts + 1),
                 updated_at=database_now(),
             )
-            .returning(JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts)
         )
         return self._changes(statement)
 
     def cancel(self, ids: Sequence[int], reason: str) -> list[Change]:
-        """Cancel those of *ids* that wait, and ask the keepers of those that run to do so.
+        """Cancel those of *ids* that wait, and request it for those that run.
 
-        What comes back as ``running`` was asked for; it ends when its worker has interrupted it.
+        A run returned as ``running`` ends when its worker has interrupted it.
         """
         running = JobRun.status == "running"
-        asked = func.coalesce(JobRun.cancel_requested_at, database_now())
+        requested = func.coalesce(JobRun.cancel_requested_at, database_now())
         statement = (
             update(JobRun)
             .where(JobRun.id.in_(ids), JobRun.status.in_(CANCELLABLE))
@@ -84,66 +85,60 @@ class Operator:
                 finished_at=case((running, None), else_=database_now()),
                 last_error=case((running, JobRun.last_error), else_=reason),
                 error_type=case((running, JobRun.error_type), else_="Cancelled"),
-                cancel_requested_at=case((running, asked), else_=JobRun.cancel_requested_at),
+                cancel_requested_at=case((running, requested), else_=JobRun.cancel_requested_at),
                 updated_at=database_now(),
             )
-            .returning(JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts)
         )
         return self._changes(statement)
 
     def status_of(self, run_id: int) -> Status | None:
-        """The status of a run; None if there is none."""
+        """Return the status of a run, or None if there is no such run."""
         rows = self._books.rows(select(JobRun.status).where(JobRun.id == run_id))
         return rows[0].status if rows else None
 
     def insert(self, values: Mapping[str, Any]) -> int:
-        """Insert a run that is due now; its id."""
-        insert = postgresql.insert if self._books.dialect.name == "postgresql" else sqlite.insert
+        """Insert a run that is due now; return its id."""
         now = database_now()
         statement = (
-            insert(JobRun)
+            insert_into(JobRun, self._books.dialect.name)
             .values(**values, scheduled_for=now, run_at=now, created_at=now, updated_at=now)
             .on_conflict_do_nothing()
             .returning(JobRun.id)
         )
-        # A definition's run stands for the instant at which it is asked for, and somebody else may
-        # have asked in the same one: the next is free.
+        # A definition has one run per instant. If somebody else has just used this one, the next
+        # try uses a later one.
         while not (rows := self._books.rows(statement)):
             pass
         return int(rows[0].id)
 
     def effect_state(self, key: str) -> str | None:
-        """``begun``, ``done`` or ``in_doubt``; the last also if its owner is gone; None if none."""
+        """Return ``begun``, ``done`` or ``in_doubt``, or None if there is no such effect.
+
+        An effect that was begun is ``in_doubt`` if its owner is gone.
+        """
         state = case((doubtful(database_now()), literal("in_doubt")), else_=JobEffect.state)
         rows = self._books.rows(select(state.label("state")).where(JobEffect.key == key))
         return rows[0].state if rows else None
 
     def effect_done(self, key: str) -> bool:
-        """Note that an effect in doubt was done; whether it was in doubt."""
-        statement = (
-            update(JobEffect)
-            .where(JobEffect.key == key, doubtful(database_now()))
-            .values(state="done", done_at=database_now())
-            .returning(JobEffect.id)
-        )
-        return bool(self._books.rows(statement))
+        """Record that an effect in doubt was done; return False if it was not in doubt."""
+        statement = update(JobEffect).where(JobEffect.key == key, doubtful(database_now()))
+        done = statement.values(state="done", done_at=database_now())
+        return bool(self._books.rows(done.returning(JobEffect.id)))
 
     def effect_redo(self, key: str) -> bool:
-        """Take the mark of an effect in doubt away; whether it was in doubt."""
-        statement = (
-            delete(JobEffect)
-            .where(JobEffect.key == key, doubtful(database_now()))
-            .returning(JobEffect.id)
-        )
-        return bool(self._books.rows(statement))
+        """Delete the mark of an effect in doubt; return False if it was not in doubt."""
+        statement = delete(JobEffect).where(JobEffect.key == key, doubtful(database_now()))
+        return bool(self._books.rows(statement.returning(JobEffect.id)))
 
-    def _changes(self, statement: Any) -> list[Change]:
-        rows = self._books.rows(statement.execution_options(synchronize_session=False))
+    def _changes(self, statement: Update) -> list[Change]:
+        changed = statement.returning(JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts)
+        rows = self._books.rows(changed.execution_options(synchronize_session=False))
         return [Change(row.id, row.job_type, row.status, row.attempts) for row in rows]
 
 
 def doubtful(now: datetime | ColumnElement[datetime]) -> ColumnElement[bool]:
-    """The condition that an effect is in doubt: marked so, or begun by an owner that is gone."""
+    """Return the condition that an effect is in doubt: marked so, or its owner's lease ran out."""
     held = exists().where(
         JobRun.id == JobEffect.run_id,
         JobRun.status == "running",

@@ -1,4 +1,4 @@
-"""SQLite's one write lock: who holds it in ``db.session`` keeps our own connection out."""
+"""SQLite's one write lock: while ``db.session`` holds it, our own connection cannot write."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .connection import Bookkeeping
 
 
 def refuse_own_lock(session: Session, engine: Engine) -> None:
-    """Fail fast and clearly if the caller's own *session* holds the write lock.
+    """Refuse to go on if the caller's own *session* holds the write lock.
 
-    :raises SetupError: it does; otherwise bookkeeping would wait for it, and give up.
+    :raises SetupError: it does. Without this check, bookkeeping would wait for it until it fails.
     """
     if not session_holds_lock(session):
         return
     try:
-        # An app may begin its transactions outright, so that one that only reads looks the same.
+        # An app may send BEGIN itself, and then a session that only reads looks the same. So try.
         with Bookkeeping(engine, patience=0.0) as books:
             books.transaction(lambda connection: None)
     except DatabaseTrouble as error:
@@ -31,11 +31,11 @@ def refuse_own_lock(session: Session, engine: Engine) -> None:
 
 
 def session_holds_lock(session: Session) -> bool:
-    """Whether *session* may hold SQLite's write lock."""
+    """Return whether *session* may hold SQLite's write lock."""
     if session.get_bind().dialect.name != "sqlite" or not session.in_transaction():
         return False
     try:
         connection = session.connection().connection.driver_connection
-    except SQLAlchemyError:  # A flush failed, say, and has rolled back: it holds nothing.
+    except SQLAlchemyError:  # For example, a failed flush has rolled back: it holds nothing.
         return False
     return bool(getattr(connection, "in_transaction", False))

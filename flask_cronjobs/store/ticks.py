@@ -1,10 +1,11 @@
-"""A tick's own row, and pruning: what each tick leaves, and what it takes away."""
+"""Write the row of each tick, and prune old rows."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 
@@ -16,25 +17,22 @@ from .connection import Bookkeeping
 
 #: How many rows one pruning transaction deletes at most.
 BATCH = 1000
-#: How long the rows of ticks are kept, in seconds.
+#: For how many seconds the rows of ticks are kept.
 TICK_RETENTION = 86400.0
 
-_COUNTS = (
-    "recorded", "skipped", "reclaimed", "succeeded", "failed", "dead", "cancelled", "released",
-    "lost", "pruned",
-)  # fmt: skip
+_COUNTS = [field.name for field in fields(TickReport) if field.name not in ("worker", "seconds")]
 
 
 @dataclass(frozen=True, slots=True)
 class TickRow:
-    """A tick that has begun: its id, and the database's time at which it did."""
+    """A tick that has begun: its id, and when it began by the database's clock."""
 
     id: int
     now: datetime
 
 
 class Ticks:
-    """Every write about ticks, and all pruning.
+    """The writes about ticks, and all pruning.
 
     :param books: a bookkeeping connection.
     """
@@ -43,72 +41,57 @@ class Ticks:
         self._books = books
 
     def begin(self, worker: str, host: str, pid: int, listening: bool = False) -> TickRow:
-        """Insert the row of a tick that begins."""
-        statement = (
-            insert(JobTick)
-            .values(
-                worker=worker,
-                host=host,
-                pid=pid,
-                started_at=database_now(),
-                seen_at=database_now(),
-                listening=listening,
-            )
-            .returning(JobTick.id, JobTick.started_at)
-        )
-        row = self._books.rows(statement)[0]
+        """Insert the row of a tick that begins.
+
+        :param listening: whether it is a resident worker that a NOTIFY wakes.
+        """
+        values = {"worker": worker, "host": host, "pid": pid, "listening": listening}
+        times = {"started_at": database_now(), "seen_at": database_now()}
+        begun = insert(JobTick).values(**values, **times)
+        (row,) = self._books.rows(begun.returning(JobTick.id, JobTick.started_at))
         return TickRow(row.id, row.started_at)
 
     def seen(self, tick_id: int) -> None:
-        """Note that the tick is alive."""
-        self._books.rows(
-            update(JobTick).where(JobTick.id == tick_id).values(seen_at=database_now())
-        )
+        """Record that the tick is alive."""
+        tick = update(JobTick).where(JobTick.id == tick_id)
+        self._books.rows(tick.values(seen_at=database_now()))
 
     def finish(self, tick_id: int, report: TickReport, clock_offset: float) -> None:
-        """Note what the tick did, and that it has ended."""
+        """Record what the tick did, and that it has ended.
+
+        :param clock_offset: how many seconds the host's clock is ahead of the database's.
+        """
         counts = {name: getattr(report, name) for name in _COUNTS}
-        self._books.rows(
-            update(JobTick)
-            .where(JobTick.id == tick_id)
-            .values(
-                seen_at=database_now(),
-                finished_at=database_now(),
-                clock_offset=clock_offset,
-                **counts,
-            )
-        )
+        times = {"seen_at": database_now(), "finished_at": database_now()}
+        tick = update(JobTick).where(JobTick.id == tick_id)
+        self._books.rows(tick.values(clock_offset=clock_offset, **times, **counts))
 
     def prune(self, retention: float, retention_dead: float, budget: float = 5.0) -> int:
-        """Delete what is older than its retention, in small batches; how many runs went.
+        """Delete what is older than its retention, in small batches; return how many runs.
 
-        :param retention: seconds for succeeded, cancelled and skipped runs.
-        :param retention_dead: seconds for dead runs, and for effects that are done.
-        :param budget: seconds after which no further batch is begun.
+        :param retention: seconds to keep succeeded, cancelled and skipped runs.
+        :param retention_dead: seconds to keep dead runs, and effects that are done.
+        :param budget: seconds after which no new batch begins.
         """
         until = time.monotonic() + budget
         pruned = 0
         for condition, seconds in ((DONE, retention), (DEAD, retention_dead)):
             while True:
-                gone = self._books.transaction(
-                    lambda c, w=condition, s=seconds: _prune_runs(c, w, s)  # type: ignore[misc]
-                )
-                pruned += gone
-                if gone < BATCH or time.monotonic() > until:
+                prune = partial(_prune_runs, condition=condition, seconds=seconds)
+                deleted = self._books.transaction(prune)
+                pruned += deleted
+                if deleted < BATCH or time.monotonic() > until:
                     break
         self._prune_others(retention_dead, until)
         return pruned
 
     def prunable(self, retention: float, retention_dead: float) -> int:
-        """How many runs `prune` would delete now."""
+        """Return how many runs `prune` would delete now."""
         total = 0
         for condition, seconds in ((DONE, retention), (DEAD, retention_dead)):
-            statement = (
-                select(func.count())
-                .select_from(JobRun)
-                .where(text(condition), JobRun.finished_at < database_now(-seconds))
-            )
-            total += self._books.rows(statement)[0][0]
+            old = (text(condition), JobRun.finished_at < database_now(-seconds))
+            count = select(func.count()).select_from(JobRun).where(*old)
+            total += self._books.rows(count)[0][0]
         return total
 
     def _prune_others(self, retention_dead: float, until: float) -> None:
@@ -124,7 +107,7 @@ class Ticks:
 
 
 def _prune_runs(connection: Connection, condition: str, seconds: float) -> int:
-    # Locked, so that a run which an operator retries meanwhile keeps its row and its failures both.
+    # Lock the rows: a run that an operator retries at this moment keeps both its row and failures.
     oldest = (
         select(JobRun.id)
         .where(text(condition), JobRun.finished_at < database_now(-seconds))

@@ -120,5 +120,5 @@ def test_every_token_that_is_taken_arrives_in_a_header(token: str) -> None:
 
 
 def test_name_that_does_not_exist_is_refused_and_the_others_listed() -> None:
-    with pytest.raises(ConfigError, match=r"CRONJOBS_LEESE is no setting of .*CRONJOBS_LEASE"):
+    with pytest.raises(ConfigError, match=r"CRONJOBS_LEESE is not a setting of .*CRONJOBS_LEASE"):
         read_settings({"CRONJOBS_LEESE": 60})

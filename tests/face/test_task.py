@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "key of an unknown argument": (
         {"concurrency_key": "user:{user}"}, TaskError, "Did you mean 'user_id'?",
     ),
-    "key that is no format": ({"concurrency_key": "user:{user_id"}, TaskError, "in braces"),
+    "key that is not a format text": ({"concurrency_key": "user:{user_id"}, TaskError, "in braces"),
     "large priority": ({"priority": 99_999}, TaskError, "-32768 to 32767"),
     "priority that is no number": ({"priority": "high"}, TaskError, "priority is 'high'"),
     "empty queue": ({"queue": ""}, TaskError, "queue"),
@@ -148,7 +148,7 @@ def test_unknown_task_is_refused_with_those_that_are_close(bare: CronJobs) -> No
 
 
 def test_unknown_task_where_there_is_none_asks_whether_the_module_is_imported() -> None:
-    with pytest.raises(UnknownTask, match="is the module that declares them imported"):
+    with pytest.raises(UnknownTask, match="check that the module that declares them is"):
         CronJobs().get("anything")
 
 

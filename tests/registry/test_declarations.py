@@ -25,7 +25,7 @@ Wrong = Callable[[CronJobs], Any]
 @pytest.mark.parametrize(
     ("declare", "error", "sentence"),
     [
-        (lambda jobs: jobs.task("nightly"), TaskError, "'nightly', which is no function. Write"),
+        (lambda jobs: jobs.task("nightly"), TaskError, "'nightly', which is not a function. Write"),
         (
             lambda jobs: jobs.task(timezone="Europe/Berlin")(handler),
             TaskError,
@@ -60,7 +60,7 @@ Wrong = Callable[[CronJobs], Any]
         (
             lambda jobs: jobs.task(lambda: None),
             TaskError,
-            "A lambda has no name to keep in the table. Give one: name=….",
+            "A lambda has no name for the table. Give one: name=….",
         ),
         (
             lambda jobs: jobs.task(retry=lambda attempt: 3)(handler),
@@ -96,7 +96,7 @@ Wrong = Callable[[CronJobs], Any]
         (
             lambda jobs: jobs.enqueue(jobs.task(handler), {"user_id": 1}),
             UnknownTask,
-            "<Task handler> is no task's name. Give its name as a text; a task itself has enqueue",
+            "<Task handler> is not a task's name. Give a text, or call enqueue() on the",
         ),
         (lambda jobs: jobs.task(handler).using(delay="5"), TaskError, "delay is '5'. Give seconds"),
         (lambda jobs: jobs.task(handler).using(delay=True), TaskError, "Give seconds"),

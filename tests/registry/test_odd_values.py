@@ -96,7 +96,7 @@ def test_result_of_an_atomic_task_that_is_no_json_is_dropped_with_a_warning(
     run = jobs.enqueue("book", commit=True).id
     assert jobs.tick().succeeded == 1
     assert the_run(db).result is None
-    assert f"task book, run {run}: the result is no JSON or too large" in caplog.text
+    assert f"task book, run {run}: the result is not JSON or too large" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["x" * 500, "two\nlines"], ids=["long", "unprintable"])

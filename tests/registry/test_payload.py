@@ -49,7 +49,7 @@ REFUSED: dict[str, tuple[dict[Any, Any], str]] = {
     "too large in bytes": ({"body": "é" * (LIMIT // 2 + 1)}, "the limit is"),
     "endless integer": (
         {"a": 10**5000},
-        "cannot be written as JSON.*Pass so large a number as text",
+        "cannot be written as JSON.*Pass such a large number as text",
     ),
 }
 
@@ -108,4 +108,4 @@ def test_result_that_is_not_is_dropped_with_a_warning(
     value: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert kept_result(value, LIMIT, "task it, run 1") is None
-    assert "task it, run 1: the result is no JSON or too large" in caplog.text
+    assert "task it, run 1: the result is not JSON or too large" in caplog.text

@@ -142,7 +142,7 @@ REFUSED = [
     ("0 0 * january *", "the month field says 'january'", "Write 'jan'."),
     ("0 0 * mon *", "the month field says 'mon'", "names (jan feb mar"),
     # What other crons have.
-    ("0 0 L * *", "'L', which is not understood", "Write '28-31' and let the task look"),
+    ("0 0 L * *", "'L', which is not understood", "Write '28-31' and let the task check"),
     ("0 0 L-3 * *", "'L-3', which is not understood", "Write '28-31'"),
     ("0 0 * * 5L", "'5L', which is not understood", "Write '28-31'"),
     ("0 0 LW * *", "'LW', which is not understood", "Write '28-31'"),

@@ -19,13 +19,19 @@ from tests.store.kit import Kit
 
 SHARED: dict[str, Any] = {
     "job_type": "task", "queue": "default", "priority": 0, "max_attempts": 10,
-    "concurrency_limit": None, "run_at": None, "delay": 0.0,
+    "run_at": None, "delay": 0.0,
 }  # fmt: skip
 
 
 def values(key: str | None = None, **more: Any) -> dict[str, Any]:
     times = dict.fromkeys(("scheduled_for", "run_at", "created_at", "updated_at"), database_now())
     return {"job_type": "task", "payload": {}, "idempotency_key": key, **times, **more}
+
+
+def row(
+    payload: dict[str, JSON], key: str | None = None, limit: int | None = None
+) -> dict[str, Any]:
+    return {"payload": payload, "concurrency_key": key, "concurrency_limit": limit}
 
 
 @pytest.fixture
@@ -153,15 +159,13 @@ class TestMany:
     ) -> None:
         monkeypatch.setattr(enqueue_module, "BATCH", 7)
         with Session(kit.engine) as session:
-            rows = [({"number": number}, None) for number in range(30)]
+            rows = [row({"number": number}) for number in range(30)]
             ids = insert_runs(session, SHARED, rows)
             session.commit()
         assert [kit.row(run).payload for run in ids] == [{"number": n} for n in range(30)]
 
     def test_all_columns_are_those_that_were_given(self, kit: Kit) -> None:
-        shared = {
-            **SHARED, "queue": "mail", "priority": 4, "max_attempts": 2, "concurrency_limit": 3,
-        }  # fmt: skip
+        shared = {**SHARED, "queue": "mail", "priority": 4, "max_attempts": 2}
         payload: dict[str, JSON] = {
             "text": "é\"'\n",
             "number": 1.5,
@@ -170,14 +174,14 @@ class TestMany:
             "list": [{}],
         }
         with Session(kit.engine) as session:
-            (run,) = insert_runs(session, shared, [(payload, "user:1")])
+            (run,) = insert_runs(session, shared, [row(payload, "user:1", 3)])
             session.commit()
-        row = kit.row(run)
-        assert (row.status, row.attempts) == ("queued", 0)
-        assert (row.queue, row.priority, row.max_attempts) == ("mail", 4, 2)
-        assert (row.concurrency_key, row.concurrency_limit) == ("user:1", 3)
-        assert row.payload == payload
-        assert abs(row.run_at - row.scheduled_for) < timedelta(seconds=1)
+        kept = kit.row(run)
+        assert (kept.status, kept.attempts) == ("queued", 0)
+        assert (kept.queue, kept.priority, kept.max_attempts) == ("mail", 4, 2)
+        assert (kept.concurrency_key, kept.concurrency_limit) == ("user:1", 3)
+        assert kept.payload == payload
+        assert abs(kept.run_at - kept.scheduled_for) < timedelta(seconds=1)
 
     def test_none_are_no_statement(self, kit: Kit) -> None:
         with Session(kit.engine) as session:
@@ -185,6 +189,6 @@ class TestMany:
 
     def test_rollback_drops_them(self, kit: Kit) -> None:
         with Session(kit.engine) as session:
-            insert_runs(session, SHARED, [({}, None)] * 3)
+            insert_runs(session, SHARED, [row({})] * 3)
             session.rollback()
         assert kit.all_rows() == []

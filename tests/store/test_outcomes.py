@@ -231,14 +231,16 @@ class TestLostAnswers:
     """The connection broke while the database answered: did it commit or not?"""
 
     @pytest.mark.parametrize("kind", ["succeeded", "failed", "dead", "cancelled", "released"])
-    def test_outcome_that_was_committed_is_settled(self, kit: Kit, kind: OutcomeKind) -> None:
+    def test_outcome_that_was_committed_is_already_recorded(
+        self, kit: Kit, kind: OutcomeKind
+    ) -> None:
         run = kit.run()
         recorded = outcome(kit.claim_one(), kind)
         kit.claims.exchange([recorded], None)
-        assert kit.claims.settled([recorded]).recorded == {run}
+        assert kit.claims.already_recorded([recorded]).recorded == {run}
 
     @pytest.mark.parametrize("kind", ["failed", "released"])
-    def test_outcome_that_became_a_cancellation_is_settled(
+    def test_outcome_that_became_a_cancellation_is_already_recorded(
         self, kit: Kit, kind: OutcomeKind
     ) -> None:
         run = kit.run()
@@ -246,30 +248,30 @@ class TestLostAnswers:
         kit.sql("UPDATE job_runs SET cancel_requested_at = CURRENT_TIMESTAMP")
         exchange = kit.claims.exchange([recorded], None)
         assert kit.row(run).status == exchange.stored(recorded).kind == "cancelled"
-        assert kit.claims.settled([recorded]) == exchange
+        assert kit.claims.already_recorded([recorded]) == exchange
         assert exchange.recorded == {run}
 
     @pytest.mark.parametrize("kind", ["succeeded", "failed", "dead", "cancelled", "released"])
-    def test_outcome_that_was_not_committed_is_not_settled(
+    def test_outcome_that_was_not_committed_is_not_already_recorded(
         self, kit: Kit, kind: OutcomeKind
     ) -> None:
         kit.run()
-        assert kit.claims.settled([outcome(kit.claim_one(), kind)]).recorded == frozenset()
+        assert kit.claims.already_recorded([outcome(kit.claim_one(), kind)]).recorded == frozenset()
 
-    def test_another_attempt_s_end_does_not_settle_this_one(self, kit: Kit) -> None:
+    def test_another_attempt_s_end_does_not_pass_for_this_one(self, kit: Kit) -> None:
         kit.run()
         first = kit.claim_one()
         kit.expire(first)
         kit.finish(first, "failed", reclaimed=True)
         kit.finish(kit.claim_one(), "succeeded")
-        assert kit.claims.settled([outcome(first, "succeeded")]).recorded == frozenset()
+        assert kit.claims.already_recorded([outcome(first, "succeeded")]).recorded == frozenset()
 
-    def test_reclaimed_attempt_does_not_settle_a_success(self, kit: Kit) -> None:
+    def test_reclaimed_attempt_does_not_pass_for_a_success(self, kit: Kit) -> None:
         kit.run()
         first = kit.claim_one()
         kit.expire(first)
         kit.finish(first, "failed", reclaimed=True)
-        assert kit.claims.settled([outcome(first, "succeeded")]).recorded == frozenset()
+        assert kit.claims.already_recorded([outcome(first, "succeeded")]).recorded == frozenset()
 
     def test_claim_whose_answer_was_lost_is_given_back_whole(self, kit: Kit) -> None:
         ids = kit.runs(3)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun, JobTick
-from flask_cronjobs.models.copies import lend_tables
+from flask_cronjobs.models.copies import copy_tables
 from flask_cronjobs.models.tables import Base
 from flask_cronjobs.store import create_tables
 
@@ -298,7 +298,7 @@ class TestCreation:
 
         metadata = MetaData()
         own = Table("job_ticks", metadata, Column("id", Integer, primary_key=True))
-        lend_tables(metadata, "sqlite")
+        copy_tables(metadata, "sqlite")
         assert metadata.tables["job_ticks"] is own
         assert "job_runs" in metadata.tables
 

@@ -79,7 +79,7 @@ class Exchanger:
         if self._unconfirmed is not None:
             self._claims.release_token(self._unconfirmed)
             self._unconfirmed = None
-        return self._claims.settled(outcomes) if outcomes else Exchange()
+        return self._claims.already_recorded(outcomes) if outcomes else Exchange()
 
     def _request(self, wanted: int, alone: bool) -> ClaimRequest:
         return ClaimRequest(

@@ -1,1 +1,1 @@
-"""The SQL texts of the store, written once for both databases where both can say it."""
+"""The longer SQL statements of the store, written once for both databases where possible."""

@@ -1,7 +1,7 @@
-"""What a claim may choose from, as CTEs: runs without a concurrency key, and runs with one.
+"""CTEs for the runs that a claim may choose from: those without a concurrency key, and with one.
 
-What they cost must not grow with what waits: neither with ten thousand runs of one busy key, nor
-with ten thousand keys.
+Their cost must not grow with the number of waiting runs, whether one busy key has ten thousand of
+them or there are ten thousand keys.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from ...models.tables import FREE, KEYED, RUNNABLE
 from ..dialect import Dialect
 
-#: How many runs beyond its limit a claim looks through before it leaves their order and hops.
+#: How many runs beyond its limit a claim reads in order, before it goes from key to key.
 FRONT = 100
 
 _ORDER = "priority DESC, run_at, id"
 
 
 def free(d: Dialect) -> str:
-    """CTE ``free``: the next runs without a concurrency key.
+    """Return the CTE ``free``: the next runs without a concurrency key.
 
-    The limit stands in a materialized CTE: a planner is free to run a LIMIT subquery again, and to
+    The CTE must be materialized: a planner may run a subquery with LIMIT more than once, and then
     update more rows than the limit.
     """
     return f"""
@@ -31,16 +31,16 @@ def free(d: Dialect) -> str:
 
 
 def keyed(d: Dialect) -> str:
-    """CTEs that end in ``keyed``: the next run of each concurrency key that has a share free.
+    """Return CTEs that end in ``keyed``: the next run of each concurrency key with a free share.
 
-    1. ``front`` is the front of the queue, and ``ahead`` the first run there of each key.
-    2. If the front is full of keys that have no share free, ``hop`` goes from key to key until it
-       has passed enough that have one: each key costs a step, however many runs it has. It begins
-       after the key where the worker's last claim ended, so that each key has its turn.
+    1. ``front`` is the front of the queue, and ``ahead`` the first run of each key there.
+    2. If the front is full of keys without a free share, ``hop`` goes from key to key until it has
+       found enough keys that have one: each key costs one step, however many runs it has. It begins
+       after the key where the worker's last claim ended, so that each key gets its turn.
     3. ``shared`` gives each of these runs the lowest free share of its key.
 
-    ``IS TRUE`` hides a status that is checked once more from the planner, which else would not look
-    the few rows up by their id.
+    The last CTE checks the status once more. ``IS TRUE`` hides that condition from the planner,
+    which otherwise would not look up the few rows by their ids.
     """
     enough = "SELECT count(*) FROM ahead WHERE share IS NOT NULL"
     return f"""
@@ -85,7 +85,7 @@ def keyed(d: Dialect) -> str:
 
 
 def _claimable(d: Dialect) -> str:
-    """Conditions that every claim has beside its partial index's own."""
+    """Return the conditions of every claim beside those of its partial index."""
     return (
         f"run_at <= {d.now} AND attempts < max_attempts AND {d.one_of('job_type', 'tasks')}"
         f" AND (:any_queue OR {d.one_of('queue', 'queues')})"
@@ -93,7 +93,7 @@ def _claimable(d: Dialect) -> str:
 
 
 def _head(d: Dialect, key: str) -> str:
-    """SQL for the id of the next run of *key*."""
+    """Return SQL for the id of the next run of *key*."""
     return f"""
     (SELECT id FROM job_runs WHERE {KEYED} AND concurrency_key = {key} AND {_claimable(d)}
      ORDER BY {_ORDER} LIMIT 1)
@@ -101,7 +101,7 @@ def _head(d: Dialect, key: str) -> str:
 
 
 def _share(key: str, run: str) -> str:
-    """SQL for the lowest share of *key* that is free and within the limit of *run*, else NULL."""
+    """Return SQL for the lowest free share of *key* within the limit of *run*, or NULL."""
     return f"""
     (SELECT min(share) FROM (
         SELECT 1 AS share

@@ -1,4 +1,4 @@
-"""The statements of `claims`, written once for both databases where both can say it."""
+"""The statements of `Claims`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from .candidates import free, keyed
 
 @dataclass(frozen=True)
 class ClaimStatements:
-    """Prepared texts; ``exchange`` is PostgreSQL's, the steps ``record``, ``failures``, ``claim``
-    are SQLite's."""
+    """The statements for one dialect.
+
+    PostgreSQL uses ``exchange``; SQLite its steps ``record``, ``failures`` and ``claim``.
+    """
 
     exchange: TextClause
     record: TextClause
@@ -25,29 +27,26 @@ class ClaimStatements:
     watch: TextClause
     progress: TextClause
     release_token: TextClause
-    settled: TextClause
+    already_recorded: TextClause
     expired: TextClause
 
 
 _OUTCOME_COLUMNS = {
+    **dict.fromkeys(("token", "kind", "error", "error_type", "stack", "result"), "text"),
+    **dict.fromkeys(("attempt", "reclaimed"), "integer"),
     "id": "bigint",
-    "token": "text",
-    "kind": "text",
-    "attempt": "integer",
-    "error": "text",
-    "error_type": "text",
-    "stack": "text",
-    "result": "text",
     "delay": "double precision",
-    "reclaimed": "integer",
 }
-# A run whose cancel was asked for meanwhile is cancelled instead of being tried again.
+# A run whose cancel was requested while it ran is cancelled instead of retried.
 _STOPPED = "(o.kind IN ('failed', 'released') AND job_runs.cancel_requested_at IS NOT NULL)"
 
 
 def _record(d: Dialect) -> str:
-    """The finalizing write. ``IS TRUE`` hides the status from the planner: else it walks the lease
-    index, with an entry for each run of the past minutes until a vacuum, instead of the ids."""
+    """Return the UPDATE that finalizes runs.
+
+    ``IS TRUE`` hides the status from the planner. Otherwise it reads the lease index instead of the
+    ids, and until a vacuum that index has an entry for each run of the past minutes.
+    """
     return f"""
     UPDATE job_runs SET
         status = CASE WHEN {_STOPPED} THEN 'cancelled'
@@ -76,7 +75,7 @@ _FAILURE = """
 
 
 def _failures_of_recorded(d: Dialect) -> str:
-    """PostgreSQL: what ``recorded`` returned has all that a failure's row needs."""
+    """Return PostgreSQL's INSERT of failures: ``recorded`` returned all that their rows need."""
     return f"""
     {_FAILURE}
     SELECT id, attempt, token, started_at, {d.now}, error_type, error, stack
@@ -86,7 +85,7 @@ def _failures_of_recorded(d: Dialect) -> str:
 
 
 def _failures(d: Dialect) -> str:
-    """SQLite, whose RETURNING knows no other table: the outcomes are joined once more."""
+    """Return SQLite's INSERT of failures: its RETURNING knows no other table, so join again."""
     return f"""
     {_FAILURE}
     SELECT o.id, o.attempt, o.token, r.started_at, {d.now}, o.error_type, o.error, o.stack
@@ -97,10 +96,10 @@ def _failures(d: Dialect) -> str:
 
 
 def _candidates(d: Dialect) -> str:
-    """CTEs that end in ``chosen``: which rows a claim takes.
+    """Return CTEs that end in ``chosen``: the rows that a claim takes.
 
-    A retry travels alone: if one comes first it is taken by itself, and only by a worker that
-    holds nothing else; otherwise first attempts are taken together.
+    A retry is claimed alone: if one is first in order, the claim takes only that, and only if the
+    worker holds nothing else. Otherwise the claim takes first attempts, several at once.
     """
     return f"""
     {free(d)}, {keyed(d)},
@@ -119,17 +118,8 @@ def _candidates(d: Dialect) -> str:
 
 
 _CLAIMED = (
-    "id",
-    "job_type",
-    "payload",
-    "attempts",
-    "max_attempts",
-    "scheduled_for",
-    "idempotency_key",
-    "definition_id",
-    "concurrency_key",
-    "priority",
-    "run_at",
+    *("id", "job_type", "payload", "attempts", "max_attempts", "scheduled_for"),
+    *("idempotency_key", "definition_id", "concurrency_key", "priority", "run_at"),
 )
 _NO_CLAIM = ", ".join(f"NULL AS {name}" for name in _CLAIMED[1:])
 
@@ -183,7 +173,7 @@ def _watch(d: Dialect) -> str:
     """
 
 
-def _settled(d: Dialect) -> str:
+def _already_recorded(d: Dialect) -> str:
     outcomes = d.table("outcomes", id="bigint", kind="text", attempt="integer")
     return f"""
     SELECT r.id, r.status AS stored FROM job_runs r JOIN {outcomes} AS o ON r.id = o.id
@@ -217,7 +207,7 @@ def _expired(d: Dialect) -> str:
 
 @lru_cache(maxsize=2)
 def claim_statements(d: Dialect) -> ClaimStatements:
-    """The statements for one dialect."""
+    """Return the statements for one dialect."""
     return ClaimStatements(
         exchange=text(_exchange(d)),
         record=text(
@@ -229,6 +219,6 @@ def claim_statements(d: Dialect) -> ClaimStatements:
         watch=text(_watch(d)),
         progress=text(_PROGRESS),
         release_token=text(_release_token(d)),
-        settled=text(_settled(d)),
+        already_recorded=text(_already_recorded(d)),
         expired=text(_expired(d)),
     )

@@ -1,4 +1,4 @@
-"""The statements about definitions and slots, as SQL for both databases."""
+"""The statements of `Definitions`."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from ..dialect import Dialect
 SPEC_COLUMNS = tuple(field.name for field in fields(DefinitionSpec))
 COLUMNS = ", ".join(("id", *SPEC_COLUMNS, "origin", "paused_at", "next_run_at"))
 _SLOT_COLUMNS = {
+    **dict.fromkeys(("at", "reason", "note"), "text"),
     "definition_id": "bigint",
-    "at": "text",
     "skipped": "integer",
-    "reason": "text",
-    "note": "text",
 }
 _ONE_SKIPPED = """'{"skipped": 1}'"""
-# One that failed waits for its retry, and is in nobody's way meanwhile. The index of live runs has
-# it too: SQLite uses a partial index only if the query repeats its condition to the letter.
-_IN_THE_WAY = f"{LIVE} AND live.status <> 'failed'"
+# A failed run that waits for its retry does not count as an overlap. The condition still contains
+# LIVE: SQLite uses a partial index only if the query repeats the index's condition literally.
+_OVERLAPS = f"{LIVE} AND live.status <> 'failed'"
 
 
 def read_definitions(d: Dialect) -> str:
+    """Return the SELECT of `Definitions.read`."""
     ours = (
         f"((origin = 'code' AND {d.one_of('name', 'declared')})"
         f" OR (origin = 'database' AND {d.one_of('job_type', 'tasks')}))"
     )
     due = f"{SCHEDULED} AND next_run_at <= {d.now}"
-    # The plus keeps SQLite from walking all definitions by id instead of those that are due.
+    # The plus keeps SQLite from reading all definitions by id instead of only those that are due.
     return f"""
     SELECT * FROM (
         SELECT {COLUMNS}, {d.now} AS now FROM job_definitions
@@ -47,6 +46,7 @@ def _moment(d: Dialect, value: str) -> str:
 
 
 def move_watermarks(d: Dialect) -> str:
+    """Return the UPDATE that moves each watermark from ``expected`` to ``following``."""
     plans = d.table("plans", definition_id="bigint", expected="text", following="text")
     return f"""
     UPDATE job_definitions SET next_run_at = {_moment(d, "p.following")}, updated_at = {d.now}
@@ -58,9 +58,10 @@ def move_watermarks(d: Dialect) -> str:
 
 
 def insert_slots(d: Dialect, moved: str) -> str:
+    """Return the INSERT of slots as runs; *moved* is SQL for the ids of their definitions."""
     overlapping = (
         "(d.overlap = 'skip' AND EXISTS (SELECT 1 FROM job_runs live"
-        f" WHERE live.definition_id = d.id AND live.{_IN_THE_WAY}))"
+        f" WHERE live.definition_id = d.id AND live.{_OVERLAPS}))"
     )
     at = _moment(d, "s.at")
     return f"""
@@ -85,4 +86,5 @@ def insert_slots(d: Dialect, moved: str) -> str:
 
 
 def record_at_once(d: Dialect) -> str:
+    """Return PostgreSQL's one statement for both steps."""
     return f"WITH moved AS ({move_watermarks(d)}) {insert_slots(d, 'SELECT id FROM moved')}"

@@ -187,7 +187,7 @@ class TestResult:
     ) -> None:
         run = perform(lambda: value)
         assert (run.status, run.result) == ("succeeded", None)
-        assert "the result is no JSON or too large" in caplog.text
+        assert "the result is not JSON or too large" in caplog.text
 
 
 class TestSession:

@@ -1,0 +1,55 @@
+"""The columns of a new run that its task, its payload and its options decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..config import Settings
+from .handler import Handler
+from .options import EnqueueOptions
+from .payload import check_payload
+
+#: The columns that these functions return; a `DefinitionSpec` has fields of the same names.
+RUN_COLUMNS = (
+    *("job_type", "queue", "priority", "max_attempts"),
+    *("payload", "concurrency_key", "concurrency_limit"),
+)
+_AS_THE_TASK_SAYS = EnqueueOptions()
+
+
+def run_columns(
+    handler: Handler, settings: Settings, payload: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return `policy_columns` and `payload_columns` together."""
+    return {**policy_columns(handler, settings), **payload_columns(handler, settings, payload)}
+
+
+def policy_columns(
+    handler: Handler, settings: Settings, options: EnqueueOptions = _AS_THE_TASK_SAYS
+) -> dict[str, Any]:
+    """Return the columns that do not depend on the payload; *options* come before the task's."""
+    task = handler.options
+    policy = handler.retry_policy(settings.max_attempts)
+    return {
+        "job_type": handler.name,
+        "queue": options.queue or task.queue,
+        "priority": task.priority if options.priority is None else options.priority,
+        "max_attempts": options.max_attempts or policy.max_attempts,
+    }
+
+
+def payload_columns(
+    handler: Handler, settings: Settings, payload: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return the payload, and the concurrency key and limit that go with it.
+
+    :raises PayloadError: *payload* is not plain JSON, or too large.
+    :raises TaskError: no concurrency key can be made from *payload*.
+    """
+    checked = check_payload(payload, settings.max_payload_bytes)
+    return {
+        "payload": checked,
+        "concurrency_key": handler.concurrency_key_for(checked),
+        "concurrency_limit": handler.concurrency_limit,
+    }
