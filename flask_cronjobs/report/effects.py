@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import select, text
 
 from ..models.tables import OPEN_EFFECT
-from ..store.operations import doubtful
+from ..store.operations import is_in_doubt
 from .counts import Count, capped, count_of
 from .reader import EFFECTS, Source, reading
 
@@ -39,7 +39,7 @@ def effects(
     :param before: only smaller ids, for paging.
     """
     with reading(source) as reader:
-        statement = select(EFFECTS, doubtful(reader.now).label("doubtful"))
+        statement = select(EFFECTS, is_in_doubt(reader.now).label("in_doubt"))
         if open_only:
             statement = statement.where(text(OPEN_EFFECT))
         if before is not None:
@@ -49,7 +49,7 @@ def effects(
         EffectView(
             id=row.id,
             key=row.key,
-            state="in_doubt" if row.doubtful else row.state,
+            state="in_doubt" if row.in_doubt else row.state,
             run_id=row.run_id,
             worker=row.locked_by,
             created_at=row.created_at,
@@ -62,5 +62,5 @@ def effects(
 def doubts(source: Source) -> Count:
     """Return how many effects are in doubt, up to a cap."""
     with reading(source) as reader:
-        found = select(EFFECTS.c.id).where(text(OPEN_EFFECT), doubtful(reader.now))
+        found = select(EFFECTS.c.id).where(text(OPEN_EFFECT), is_in_doubt(reader.now))
         return count_of(reader.rows(select(capped(found)))[0][0])

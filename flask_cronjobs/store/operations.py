@@ -116,19 +116,19 @@ class Operator:
 
         An effect that was begun is ``in_doubt`` if its owner is gone.
         """
-        state = case((doubtful(database_now()), literal("in_doubt")), else_=JobEffect.state)
+        state = case((is_in_doubt(database_now()), literal("in_doubt")), else_=JobEffect.state)
         rows = self._books.rows(select(state.label("state")).where(JobEffect.key == key))
         return rows[0].state if rows else None
 
     def effect_done(self, key: str) -> bool:
         """Record that an effect in doubt was done; return False if it was not in doubt."""
-        statement = update(JobEffect).where(JobEffect.key == key, doubtful(database_now()))
+        statement = update(JobEffect).where(JobEffect.key == key, is_in_doubt(database_now()))
         done = statement.values(state="done", done_at=database_now())
         return bool(self._books.rows(done.returning(JobEffect.id)))
 
     def effect_redo(self, key: str) -> bool:
         """Delete the mark of an effect in doubt; return False if it was not in doubt."""
-        statement = delete(JobEffect).where(JobEffect.key == key, doubtful(database_now()))
+        statement = delete(JobEffect).where(JobEffect.key == key, is_in_doubt(database_now()))
         return bool(self._books.rows(statement.returning(JobEffect.id)))
 
     def _changes(self, statement: Update) -> list[Change]:
@@ -137,7 +137,7 @@ class Operator:
         return [Change(row.id, row.job_type, row.status, row.attempts) for row in rows]
 
 
-def doubtful(now: datetime | ColumnElement[datetime]) -> ColumnElement[bool]:
+def is_in_doubt(now: datetime | ColumnElement[datetime]) -> ColumnElement[bool]:
     """Return the condition that an effect is in doubt: marked so, or its owner's lease ran out."""
     held = exists().where(
         JobRun.id == JobEffect.run_id,

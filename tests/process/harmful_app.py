@@ -81,7 +81,7 @@ def with_a_slow_receiver() -> None:
 
 
 def be_slow(sender: Flask, outcome: Outcome) -> None:
-    """Be slower than the timeout of `with_a_slow_receiver`, its grace and the fuse's margin."""
+    """Be slower than the timeout of `with_a_slow_receiver`, its grace and the watchdog's margin."""
     if outcome.job_type == "with_a_slow_receiver":
         say("receiving")
         time.sleep(7)

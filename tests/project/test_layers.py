@@ -1,4 +1,4 @@
-"""The floors of the house: imports go downward, and each wall stands."""
+"""Imports go downward through the floors, and some things are known to one folder only."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_imports_go_downward(path: Path) -> None:
         target = own_room(each.name)
         if target is None or target == room(path) or target not in FLOOR:
             continue
-        # The face calls on the verbs, and the verbs on the edges, only when they are called.
+        # CronJobs imports the commands, the pages and the operations only when they are called.
         assert each.delayed or FLOOR[target] <= here, f"{path.name}:{each.line} imports {each.name}"
 
 

@@ -1,4 +1,4 @@
-"""The watchdog's fuse: cut for the run at work, and whole again when that run has ended."""
+"""The watchdog: shortened for the run at work, and extended when that run has ended."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_fuse_cut_for_a_run_is_whole_again_when_the_run_has_ended(
         assert lit == [LEASE * LEASES]
         lit.clear()
         watchdog.extend()
-        assert lit == [], "a whole fuse is lit anew by each quick run"
+        assert lit == [], "the watchdog is armed again by each quick run"
         watchdog.arm()
     assert lit == []
 
 
 def test_fuse_cut_just_when_its_run_ends_is_whole_again(clock: Clock, lit: list[float]) -> None:
-    """The runner looked before the fuse was cut; so the keeper looks again after it."""
+    """The runner looked before the watchdog was shortened; so the keeper looks again after it."""
     at_work = SimpleNamespace(since=clock.now, timeout=1.0)
 
     class Ending:
