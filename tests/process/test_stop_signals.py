@@ -134,7 +134,7 @@ def test_handler_that_swallows_the_interruption_is_ended_with_its_process(site: 
     tick.send(signal.SIGTERM)
     done = tick.wait()
     assert done.returncode == 1
-    assert "would not end" in done.stderr
+    assert "did not end" in done.stderr
     row = site.run(run)
     assert (row.status, row.attempts, row.locked_by) == ("queued", 0, None)
 
