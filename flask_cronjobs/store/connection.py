@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, Row
@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from ..errors import SetupError
+from .deadlines import deadlines
 from .dialect import Dialect, dialect_of
 from .errors import explain, remedy_for
 
@@ -21,6 +22,8 @@ Rows: TypeAlias = "Sequence[Row[Any]]"
 
 #: For how many seconds a call is retried, by default. A worker sets its own.
 PATIENCE = 15.0
+#: How long one statement or transaction may take on PostgreSQL, in seconds.
+STATEMENT_LIMIT = 30.0
 #: For how many seconds one SQLite statement waits for another writer. Short, so that a keeper sends
 #: heartbeats in between; retries make the whole wait long enough.
 SQLITE_BUSY = 1.0
@@ -35,12 +38,23 @@ class Bookkeeping:
 
     :param engine: the app's engine; its connect arguments and events apply.
     :param patience: for how many seconds a call is retried after errors that may pass.
+    :param limit: for how many seconds one statement or transaction may run on PostgreSQL. Then it
+        is cancelled, which counts as an error that may pass.
+    :param guard: makes a context around each try, such as one that holds interruptions back.
     """
 
-    def __init__(self, engine: Engine, patience: float = PATIENCE) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        patience: float = PATIENCE,
+        limit: float = STATEMENT_LIMIT,
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         refuse_shared_memory(engine)
         self.engine = engine
         self.patience = patience
+        self._limit = limit
+        self._guard = guard
         self.dialect: Dialect = dialect_of(engine)
         self._connection: Connection | None = None
         self._raw: DBAPIConnection | None = None
@@ -88,7 +102,8 @@ class Bookkeeping:
         pause = 0.02
         while True:
             try:
-                return work(self._connected())
+                with self._guard():
+                    return self._bounded(work)
             except SQLAlchemyError as error:
                 remedy = remedy_for(error)
                 if remedy in ("create tables", "fail"):
@@ -105,6 +120,13 @@ class Bookkeeping:
                 raise
             time.sleep(pause)
             pause = min(pause * 2, 1.0)
+
+    def _bounded(self, work: Callable[[Connection], T]) -> T:
+        connection = self._connected()
+        if self.dialect.name != "postgresql":  # SQLite's busy timeout bounds its waits.
+            return work(connection)
+        with deadlines.within(self._limit, self._raw):
+            return work(connection)
 
     def close(self) -> None:
         """Close the connection; a later call opens a new one."""

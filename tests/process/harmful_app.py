@@ -9,10 +9,13 @@ import re
 import select
 import signal
 import time
+from collections import deque
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from flask import Flask
+from sqlalchemy import text
 
 from flask_cronjobs import current_run, run_succeeded, tick_finished
 from flask_cronjobs.types import Outcome
@@ -65,12 +68,34 @@ def entry_of_backend(label: str) -> None:
 
 
 @jobs.task(retry=AGAIN)
-def hold_the_interpreter(seconds: int = 600) -> None:
-    """At the first attempt, sleep in C and never let go of the interpreter's lock."""
+def hold_the_interpreter() -> None:
+    """At the first attempt, loop in C: no signal is handled, and the interpreter's lock is kept."""
     say("begun")
     if current_run.attempt == 1:
-        ctypes.PyDLL(None).sleep(seconds)
+        deque(repeat(None, 10**15), maxlen=0)
     say("ended")
+
+
+@jobs.task(retry=False, timeout=1)
+def write_and_query_on() -> None:
+    """Write in ``db.session``, then query on in the same transaction, until the timeout."""
+    say("begun")
+    db.session.execute(text("INSERT INTO entries (label, run_id) VALUES ('open', 0)"))
+    slow = text(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000)"
+        " SELECT count(*) FROM n"
+    )
+    while True:
+        db.session.execute(slow).scalar()
+
+
+@jobs.task(retry=AGAIN)
+def work_on(seconds: float) -> None:
+    """Say ``at work`` again and again."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        say("at work")
+        time.sleep(0.05)
 
 
 @jobs.task(retry=False, timeout=2)

@@ -5,12 +5,13 @@ The inbox carries claims to the runner. The mailbox carries outcomes and progres
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from ...current_run import CurrentRun, Progress
 from ...types import Claim, Outcome
+from .leases import Leases
 from .outcomes import released
 from .runner import ProgressRequest
 
@@ -31,6 +32,7 @@ class HeldRuns:
         self,
         inbox: SimpleQueue[Claim | None],
         mailbox: SimpleQueue[Outcome | ProgressRequest | None],
+        leases: Leases,
     ) -> None:
         self.held: dict[int, Claim] = {}
         self.outcomes: list[Outcome] = []
@@ -39,6 +41,7 @@ class HeldRuns:
         self.woken: bool = False
         self._inbox = inbox
         self._mailbox = mailbox
+        self._leases = leases
 
     @property
     def empty(self) -> bool:
@@ -81,11 +84,20 @@ class HeldRuns:
         if progress is not None and self.held.get(run.id) is run.claim:
             self.progress[run.id] = (run.claim, progress)
 
-    def add(self, claims: Iterable[Claim]) -> None:
-        """Hold *claims*, and pass them to the runner."""
+    def add(self, claims: Sequence[Claim], sent: float) -> None:
+        """Hold *claims*, made by a statement sent at *sent*, and pass them to the runner."""
+        self._leases.extend(claims, sent)
         for claim in claims:
             self.held[claim.id] = claim
             self._inbox.put(claim)
+
+    def renewed(self, ids: Collection[int], sent: float) -> None:
+        """Note that the leases of *ids* were renewed by a statement sent at *sent*."""
+        self._leases.extend((self.held[id_] for id_ in ids if id_ in self.held), sent)
+
+    def prolong(self, since: float, seconds: float) -> None:
+        """Let the leases of all held runs last on: see `Leases.prolong`."""
+        self._leases.prolong(self.held.values(), since, seconds)
 
     def take_back(self) -> list[Claim]:
         """Take from the inbox what the runner has not begun."""
@@ -112,7 +124,9 @@ class HeldRuns:
     def remove(self, outcome: Outcome) -> None:
         """Stop holding a run: its outcome is recorded, or its lease is lost."""
         self.outcomes.remove(outcome)
-        self.held.pop(outcome.id, None)
+        claim = self.held.pop(outcome.id, None)
+        if claim is not None:
+            self._leases.forget(claim)
         self.progress.pop(outcome.id, None)
 
     def wake(self) -> None:

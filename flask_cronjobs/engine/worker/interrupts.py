@@ -6,6 +6,9 @@ a thread would not. In other threads, and where there is no SIGALRM, nothing can
 
 A signal that arrives after the interpreter last looked and before a system call blocks is noted but
 ends nothing. So it is sent again until it is heard.
+
+The same timer ends a handler whose lease has ended: the keeper may be stuck in a connection that
+hangs, and another worker may have the run.
 """
 
 from __future__ import annotations
@@ -13,11 +16,15 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from ...errors import Interruption, TimedOut
+from ...errors import Interruption, LeaseLost, TimedOut
+from ...store.deadlines import cancel_query
 from ...types import Claim
+from .leases import Leases
 
 #: How often the signal of a timeout is sent until it is heard, in seconds.
 REPEAT_EVERY = 0.25
@@ -26,16 +33,22 @@ REPEAT_EVERY = 0.25
 class HandlerInterrupter:
     """Raises an `Interruption` inside the armed handler, and nowhere else.
 
-    `arm` and `disarm` belong to the runner's thread; `interrupt` and `repeat` may be called from
-    any thread.
+    `arm`, `disarm` and `hold` belong to the runner's thread; `interrupt` and `repeat` may be called
+    from any thread.
+
+    :param leases: by which a handler is interrupted when its lease ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, leases: Leases) -> None:
         in_main = threading.current_thread() is threading.main_thread()
         self.enabled: bool = in_main and hasattr(signal, "setitimer")
+        self._leases = leases
         self._armed: Claim | None = None
+        self._held = 0
+        self._pending = False
         self._deadline = float("inf")
         self._timeout = 0.0
+        self._lease_ended = False
         self._requested: dict[int, tuple[Claim, Interruption]] = {}
         self._thread = threading.get_ident()
         self._previous: Any = None
@@ -52,6 +65,7 @@ class HandlerInterrupter:
         traceback: TracebackType | None,
     ) -> None:
         if self.enabled:
+            self.enabled = False  # A signal sent from now on would end the process.
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._previous)
 
@@ -61,10 +75,12 @@ class HandlerInterrupter:
         :raises Interruption: one was requested before the handler began.
         """
         if self.enabled:
+            now = time.monotonic()
             self._timeout = timeout
-            self._deadline = time.monotonic() + timeout
+            self._deadline = now + timeout
+            self._lease_ended = False
             self._armed = claim
-            signal.setitimer(signal.ITIMER_REAL, timeout, REPEAT_EVERY)
+            self._set_timer(claim, now)
             if self._requested:
                 self._raise_requested(claim)
 
@@ -73,6 +89,30 @@ class HandlerInterrupter:
         if self.enabled:
             self._armed = None
             signal.setitimer(signal.ITIMER_REAL, 0)
+
+    @property
+    def interruptible(self) -> bool:
+        """Whether a handler is at work that may be interrupted right now."""
+        return self._armed is not None and not self._held
+
+    @contextmanager
+    def hold(self) -> Generator[None]:
+        """Hold interruptions back, for a write of ours inside a handler; raise them at the end.
+
+        :raises Interruption: one came meanwhile.
+        """
+        if threading.get_ident() != self._thread:
+            yield
+            return
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+        if self._pending and not self._held:
+            self._pending = False
+            if self._armed is not None:
+                self._raise_due(self._armed)
 
     def interrupt(self, claim: Claim, error: Interruption) -> None:
         """Raise *error* inside *claim*'s handler, now or when it begins."""
@@ -91,11 +131,35 @@ class HandlerInterrupter:
         disarming = frame is not None and frame.f_code is HandlerInterrupter.disarm.__code__
         if self._armed is None or disarming:
             return
-        self._raise_requested(self._armed)
-        if time.monotonic() >= self._deadline:
+        if self._held:
+            self._pending = True
+            return
+        try:
+            self._raise_due(self._armed)
+        except Interruption:
+            cancel_query(frame)
+            raise
+
+    def _raise_due(self, claim: Claim) -> None:
+        self._raise_requested(claim)
+        now = time.monotonic()
+        if now >= self._deadline:
             self._deadline = float("inf")
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._set_timer(claim, now)
             raise TimedOut(f"the handler ran longer than its timeout of {self._timeout:g} s")
+        if now >= self._leases.end(claim) and not self._lease_ended:
+            self._lease_ended = True
+            self._set_timer(claim, now)
+            raise LeaseLost("the lease ran out, since it could not be renewed in time")
+        self._set_timer(claim, now)
+
+    def _set_timer(self, claim: Claim, now: float) -> None:
+        """Set the timer to the timeout or the end of the lease, whichever comes first."""
+        lease_end = float("inf") if self._lease_ended else self._leases.end(claim)
+        due = min(self._deadline, lease_end)
+        # An interval of zero would stop the timer; none is longer than its type can take.
+        seconds = 0.0 if due == float("inf") else min(max(due - now, 1e-6), 1e8)
+        signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_EVERY)
 
     def _raise_requested(self, claim: Claim) -> None:
         requested = self._requested.pop(claim.id, None)

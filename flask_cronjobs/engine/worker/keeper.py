@@ -36,6 +36,11 @@ POLL = 0.25
 MINUTE = 60.0
 #: How soon minute work that failed is tried again, in seconds.
 MINUTE_RETRY = 2.0
+#: How long leases last on after SQLite's write lock was found held, in seconds: until the keeper
+#: has tried to renew them again.
+LOCKED_GRACE = 3.0
+#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
+STATEMENTS_IN_LEASE = 8
 #: How long the keeper's connection retries a statement before the keeper looks after its runs.
 PATIENCE = 0.5
 
@@ -61,7 +66,8 @@ class Keeper(threading.Thread):
         self._held_runs = held_runs
         self._monitor = monitor
         self._listener = listener
-        self._books = Bookkeeping(state.engine, patience=PATIENCE)
+        limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
+        self._books = Bookkeeping(state.engine, patience=PATIENCE, limit=limit)
         self._claims = Claims(self._books)
         self._exchanger = Exchanger(self._claims, state, options)
         self._prefetch = Prefetch()
@@ -69,6 +75,7 @@ class Keeper(threading.Thread):
         self._exhausted_at: float | None = None
         self._trouble_since: float | None = None
         self._minute_at = 0.0
+        self._turn_at = 0.0
         self._stopping = False
 
     def stop(self) -> None:
@@ -83,12 +90,14 @@ class Keeper(threading.Thread):
             with self._books:
                 while not self._finished():
                     self._collect()
+                    self._turn_at = time.monotonic()
                     self._exchange()
                     self._look_after()
                 if self._options.minute_work is not None:
                     self._options.minute_work.end(self._books, self.counts)
         except BaseException as error:
             self.error = error
+            self._runner.abandoned = True
             self._held_runs.take_back()
             self._monitor.give_up(error)
         finally:
@@ -154,12 +163,13 @@ class Keeper(threading.Thread):
                 return
             if outcomes:
                 failpoints.reach("before-finalize")
+            sent = time.monotonic()
             exchange = self._exchanger.exchange(outcomes, wanted, alone=self._held_runs.idle)
         except DatabaseTrouble as trouble:
             self._endure(trouble)
             return
         self._trouble_since = None
-        self._receive(outcomes, exchange)
+        self._receive(outcomes, exchange, sent)
 
     def _write_progress(self) -> None:
         """Write the last progress that handlers reported."""
@@ -176,7 +186,7 @@ class Keeper(threading.Thread):
         while self._held_runs.requests:
             self._held_runs.requests.pop().answered.put(None)
 
-    def _receive(self, outcomes: Sequence[Outcome], exchange: Exchange) -> None:
+    def _receive(self, outcomes: Sequence[Outcome], exchange: Exchange, sent: float) -> None:
         if outcomes:
             failpoints.reach("after-finalize")
             self._prefetch.note([each.seconds for each in outcomes if each.kind != "released"])
@@ -186,7 +196,7 @@ class Keeper(threading.Thread):
         if exchange.claims:
             failpoints.reach("after-claim")
             self._monitor.arm_watchdog()
-        self._held_runs.add(exchange.claims)
+        self._held_runs.add(exchange.claims, sent)
         self._claimed += len(exchange.claims)
         self._exhausted_at = time.monotonic() if self._exchanger.exhausted else None
 
@@ -206,7 +216,10 @@ class Keeper(threading.Thread):
         now = time.monotonic()
         self._trouble_since = self._trouble_since or now
         too_long = now - self._trouble_since > self._state.settings.lease
-        alone = self._books.dialect.name == "sqlite" and self._runner.working is not None
+        on_sqlite = self._books.dialect.name == "sqlite"
+        if on_sqlite and trouble.transient:
+            self._held_runs.prolong(self._turn_at, LOCKED_GRACE)
+        alone = on_sqlite and self._runner.working is not None
         if not trouble.transient or (too_long and not alone):
             raise trouble
         logger.warning("Trying again. %s", trouble)
@@ -235,12 +248,14 @@ class Keeper(threading.Thread):
 
         :returns: whether the database was asked, and answered.
         """
-        beating = self._monitor.beating
+        beating, sent = self._monitor.beating, time.monotonic()
         renewal = self._monitor.look(self._claims, self._held_runs.held)
         if beating and self._options.tick_id is not None and self._held_runs.held:
             Ticks(self._books).seen(self._options.tick_id)
         if renewal is None:
             return False
+        if beating:
+            self._held_runs.renewed(renewal.held, sent)
         for claim in self._held_runs.unfinished:
             if claim.id not in renewal.held:
                 self._monitor.lose(claim)
@@ -261,7 +276,7 @@ class Keeper(threading.Thread):
         self._release_waiting()
         try:
             outcomes = list(self._held_runs.outcomes)
-            self._receive(outcomes, self._exchanger.exchange(outcomes, 0, alone=False))
+            self._receive(outcomes, self._exchanger.exchange(outcomes, 0, alone=False), 0.0)
         except Exception:
             logger.exception("Could not record before ending the process; the leases will tell")
         self._monitor.end_process(stuck)

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
+from traceback import clear_frames
 from typing import Any
 
 from flask import Flask
 
 from ... import failpoints, signals
 from ...current_run import CurrentRun, enter_run
-from ...errors import PayloadError
+from ...errors import PayloadError, ShuttingDown
 from ...log import log_run, logger
 from ...registry.payload import kept_result
 from ...state import State
@@ -27,7 +28,8 @@ from ...store import Bookkeeping
 from ...types import JSON, Claim, Outcome
 from . import atomic
 from .interrupts import HandlerInterrupter
-from .outcomes import failure
+from .leases import Leases
+from .outcomes import failure, released
 from .watchdog import Watchdog
 
 
@@ -66,11 +68,13 @@ ANSWER_WITHIN = 0.5
 class Runner:
     """Performs claims from *inbox* until None comes, and puts outcomes into *mailbox*.
 
-    Its thread alone writes its attributes; the keeper reads `working` and `left`.
+    Its thread alone writes its attributes, but for `abandoned`; the keeper reads `working` and
+    `left`.
 
     :param keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
     :ivar working: the run at work.
     :ivar interrupted: the exception by which the user interrupted it.
+    :ivar abandoned: whether the keeper has died. Written by the keeper: nothing more may begin.
     :ivar left: whether it performs nothing more. All its outcomes are in the mailbox by then.
     """
 
@@ -79,6 +83,7 @@ class Runner:
         state: State,
         interrupter: HandlerInterrupter,
         watchdog: Watchdog,
+        leases: Leases,
         inbox: SimpleQueue[Claim | None],
         mailbox: SimpleQueue[Any],
         keyboard: bool,
@@ -86,15 +91,17 @@ class Runner:
         self.working: Working | None = None
         self.interrupted: BaseException | None = None
         self.left: bool = False
+        self.abandoned: bool = False
         self._keyboard = keyboard
         self._state = state
         self._app = state.app
         self._interrupter = interrupter
         self._watchdog = watchdog
+        self._leases = leases
         self._inbox = inbox
         self._mailbox = mailbox
         # Connects only if a handler calls once().
-        self._books = Bookkeeping(state.engine)
+        self._books = Bookkeeping(state.engine, guard=interrupter.hold)
         self._handlers: dict[str, Prepared] = {}
 
     def run(self) -> None:
@@ -120,6 +127,8 @@ class Runner:
 
     def perform(self, claim: Claim) -> Outcome:
         """Perform one claimed run and return its outcome."""
+        if not self._leases.holds(claim):
+            return released(claim)  # Frozen or cut off since the claim: another may have the run.
         started = time.monotonic()
         try:
             log_run(logging.INFO, "started", **_about(claim))
@@ -145,6 +154,9 @@ class Runner:
         self.working = Working(claim, run, started, handler.timeout)
         leave = enter_run(run)
         try:
+            # After `working` is set: the keeper sets one and looks at the other.
+            if self.abandoned:
+                raise ShuttingDown("the worker's keeper has ended")
             try:
                 return self._call(handler, claim)
             finally:
@@ -185,6 +197,10 @@ class Runner:
                 return atomic.call(self._state, claim, handler.call, self._interrupter.disarm)
             value = handler.call(**claim.payload)
             failpoints.reach("after-handler")
+        except BaseException as error:
+            self._interrupter.disarm()
+            free_frames(error)
+            raise
         finally:
             self._interrupter.disarm()
         return kept_result(value, self._state.settings.max_payload_bytes, str(claim))
@@ -228,6 +244,22 @@ class Runner:
             answered.get(timeout=ANSWER_WITHIN)
         except Exception:
             logger.debug("run %d: the keeper is busy; progress will be written later", run.id)
+
+
+def free_frames(error: BaseException) -> None:
+    """Free what the frames that *error* passed through hold, such as cursors.
+
+    On SQLite an open cursor keeps the write lock, even of a closed connection. And an interruption
+    outlives its run: without this, all that its handler held would live as long.
+    """
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        link = chain.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            clear_frames(link.__traceback__)
+            chain += [link.__cause__, link.__context__]
 
 
 @dataclass(frozen=True, slots=True)

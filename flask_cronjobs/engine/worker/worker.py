@@ -16,6 +16,7 @@ from ...types import Claim
 from .held_runs import HeldRuns
 from .interrupts import HandlerInterrupter
 from .keeper import Keeper
+from .leases import Leases
 from .listener import Listener
 from .monitor import RunMonitor
 from .options import WorkOptions
@@ -37,23 +38,26 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     """
     inbox: SimpleQueue[Claim | None] = SimpleQueue()
     mailbox: SimpleQueue[Any] = SimpleQueue()
-    held_runs = HeldRuns(inbox, mailbox)
+    leases = Leases(state.settings.lease)
+    held_runs = HeldRuns(inbox, mailbox, leases)
     resident = options.minute_work is not None
     with (
-        HandlerInterrupter() as interrupter,
+        HandlerInterrupter(leases) as interrupter,
         Watchdog(state.settings.lease, options.may_kill) as watchdog,
         Listener(state.engine, held_runs.wake, enabled=resident) as listener,
     ):
-        runner = Runner(state, interrupter, watchdog, inbox, mailbox, keyboard=not handle_signals)
+        keyboard = not handle_signals
+        runner = Runner(state, interrupter, watchdog, leases, inbox, mailbox, keyboard)
         monitor = RunMonitor(state, runner, interrupter, watchdog, options.may_kill)
         keeper = Keeper(state, runner, options, held_runs, monitor, listener)
-        with _stopping_at_signals(keeper, handle_signals):
-            keeper.start()
+        with _handling_signals(runner, keeper, interrupter, handle_signals):
             try:
+                keeper.start()
                 runner.run()
             finally:
                 keeper.stop()
-                keeper.join()
+                if keeper.ident is not None:
+                    keeper.join()
     if runner.interrupted is not None:
         raise runner.interrupted
     if keeper.error is not None:
@@ -62,11 +66,48 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
 
 
 @contextmanager
-def _stopping_at_signals(keeper: Keeper, enabled: bool) -> Generator[None]:
-    if not enabled or threading.current_thread() is not threading.main_thread():
+def _handling_signals(
+    runner: Runner, keeper: Keeper, interrupter: HandlerInterrupter, own_process: bool
+) -> Generator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+    elif own_process:
+        with _stopping_at_signals(keeper):
+            yield
+    else:
+        with _deferring_keyboard(runner, keeper, interrupter):
+            yield
+
+
+@contextmanager
+def _deferring_keyboard(
+    runner: Runner, keeper: Keeper, interrupter: HandlerInterrupter
+) -> Generator[None]:
+    """Let Ctrl-C interrupt a handler, and stop the worker in order where it hits our own code.
+
+    Raised anywhere else, a KeyboardInterrupt could leave a keeper behind that renews a claim on
+    which nobody works. A second Ctrl-C is raised where it hits.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
 
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        runner.interrupted = KeyboardInterrupt()
+        keeper.stop()
+        if interrupter.interruptible:
+            raise runner.interrupted
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def _stopping_at_signals(keeper: Keeper) -> Generator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         # The first signal asks. The second finds the default again, and ends the process at once.
         for each in numbers:

@@ -18,6 +18,7 @@ from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun
 from flask_cronjobs.store import Effects
 from flask_cronjobs.types import Claim
+from tests.leases import EndlessLeases
 from tests.marks import on_sqlite
 from tests.rows import the_run
 
@@ -108,7 +109,7 @@ def test_timeout_does_not_ring_in_the_teardown(app: Flask, jobs: CronJobs, db: S
 def test_alarm_heard_on_entering_disarm_comes_too_late(jobs: CronJobs) -> None:
     claim = cast("Claim", SimpleNamespace(id=1))
     disarming = cast("FrameType", SimpleNamespace(f_code=HandlerInterrupter.disarm.__code__))
-    with HandlerInterrupter() as interrupter:
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
         interrupter.arm(claim, 600)
         interrupter._deadline = 0.0
         interrupter._on_signal(signal.SIGALRM, disarming)

@@ -13,6 +13,7 @@ import pytest
 from flask_cronjobs import Cancelled, TimedOut
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.types import Claim
+from tests.leases import EndlessLeases
 
 LONG = 60.0
 
@@ -27,7 +28,7 @@ def sleep_after(step: Callable[[], None]) -> None:
 
 
 def test_timeout_is_raised_inside_a_blocking_call() -> None:
-    with HandlerInterrupter() as interrupter:
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
         interrupter.arm(a_claim(), 0.01)
         with pytest.raises(TimedOut, match=r"longer than its timeout of 0\.01 s"):
             time.sleep(LONG)
@@ -35,7 +36,7 @@ def test_timeout_is_raised_inside_a_blocking_call() -> None:
 
 def test_interruption_from_another_thread_ends_a_blocking_call() -> None:
     claim = a_claim()
-    with HandlerInterrupter() as interrupter:
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
         interrupter.arm(claim, LONG)
         thread = threading.Thread(target=interrupter.interrupt, args=(claim, Cancelled("stop")))
         with pytest.raises(Cancelled, match="stop"):
@@ -48,7 +49,7 @@ def test_interruption_whose_signal_was_lost_is_heard_when_it_rings_again(
 ) -> None:
     """As when the signal comes just before the system call blocks: nothing is raised yet."""
     claim = a_claim()
-    with HandlerInterrupter() as interrupter:
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
         interrupter.arm(claim, LONG)
         with monkeypatch.context() as patch:
             patch.setattr(signal, "pthread_kill", lambda *args: None)
@@ -61,7 +62,7 @@ def test_interruption_whose_signal_was_lost_is_heard_when_it_rings_again(
 
 def test_timeout_rings_until_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[bool] = []
-    with HandlerInterrupter() as interrupter:
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
         interrupter.arm(a_claim(), 0.01)
         ring = signal.getsignal(signal.SIGALRM)
         assert callable(ring)
@@ -77,7 +78,7 @@ def test_timeout_rings_until_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_nothing_is_raised_after_disarming() -> None:
     claim = a_claim()
-    with HandlerInterrupter() as interrupter:
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
         interrupter.arm(claim, LONG)
         interrupter.disarm()
         interrupter.interrupt(claim, Cancelled("too late"))
@@ -86,7 +87,7 @@ def test_nothing_is_raised_after_disarming() -> None:
 
 
 def test_another_run_s_interruption_is_not_raised() -> None:
-    with HandlerInterrupter() as interrupter:
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
         interrupter.arm(a_claim(1), LONG)
         interrupter.interrupt(a_claim(2), Cancelled("meant for another"))
         time.sleep(0.01)
@@ -95,7 +96,7 @@ def test_another_run_s_interruption_is_not_raised() -> None:
 
 def test_handler_of_sigalrm_is_as_before_afterwards() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with HandlerInterrupter():
+    with HandlerInterrupter(EndlessLeases()):
         assert signal.getsignal(signal.SIGALRM) is not before
     assert signal.getsignal(signal.SIGALRM) is before
 
@@ -104,7 +105,7 @@ def test_alarm_outside_the_main_thread_is_silent() -> None:
     enabled: list[bool] = []
 
     def elsewhere() -> None:
-        with HandlerInterrupter() as interrupter:
+        with HandlerInterrupter(EndlessLeases()) as interrupter:
             enabled.append(interrupter.enabled)
             interrupter.arm(a_claim(), 0.001)
             interrupter.disarm()

@@ -1,0 +1,55 @@
+"""Until when this worker may work on each run that it holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from ...types import Claim
+
+
+class Leases:
+    """The end of each held claim's lease, by `time.monotonic`.
+
+    A lease is counted from before its statement was sent, so it never ends later here than in the
+    database. A worker whose connection hangs, or that was frozen, knows by it that another worker
+    may have the run by now: no handler begins or goes on past the end.
+
+    The keeper writes, when it claims and renews. The runner's thread reads, before a handler begins
+    and in the timer that interrupts it.
+
+    :param length: how long a lease is, in seconds.
+    """
+
+    def __init__(self, length: float) -> None:
+        self._length = length
+        self._ends: dict[tuple[int, str], float] = {}
+
+    def extend(self, claims: Iterable[Claim], sent: float) -> None:
+        """Note that *claims* were made or renewed by a statement sent at *sent*."""
+        end = sent + self._length
+        for claim in claims:
+            self._ends[claim.id, claim.token] = end
+
+    def prolong(self, claims: Iterable[Claim], since: float, seconds: float) -> None:
+        """Let leases that had not ended at *since* last for *seconds* from now at least.
+
+        For SQLite, while somebody holds its one write lock: nobody can take a run meanwhile, and
+        `reclaim` leaves living workers a moment to renew once the lock is free.
+        """
+        end = time.monotonic() + seconds
+        for claim in claims:
+            if since < self.end(claim) < end:
+                self._ends[claim.id, claim.token] = end
+
+    def forget(self, claim: Claim) -> None:
+        """Drop a claim that is held no more."""
+        self._ends.pop((claim.id, claim.token), None)
+
+    def end(self, claim: Claim) -> float:
+        """Return when *claim*'s lease ends; minus infinity if it is not held."""
+        return self._ends.get((claim.id, claim.token), float("-inf"))
+
+    def holds(self, claim: Claim) -> bool:
+        """Return whether *claim*'s lease has not ended."""
+        return time.monotonic() < self.end(claim)

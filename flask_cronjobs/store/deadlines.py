@@ -1,0 +1,124 @@
+"""Bound how long a statement may take on PostgreSQL, also when its connection hangs.
+
+Settings such as ``statement_timeout`` cannot do it: a pooler would pass them on to others, and a
+server that does not answer heeds none. So a thread watches the statements of bookkeeping. When one
+takes too long, it cancels it in the server; if that does not help, it cuts the connection.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from ..log import logger
+
+#: How often the thread looks at the statements under way, in seconds.
+LOOK_EVERY = 0.25
+#: How long the thread stays without statements to watch, in seconds.
+IDLE = 5.0
+#: How long a cancel in the server may take before the connection is cut, in seconds.
+CANCEL_WITHIN = 1.0
+
+
+class Deadlines:
+    """The statements under way in this process, each with its deadline and its connection."""
+
+    def __init__(self) -> None:
+        self._start_over()
+        if hasattr(os, "register_at_fork"):  # A child has none of its parent's threads.
+            os.register_at_fork(after_in_child=self._start_over)
+
+    def _start_over(self) -> None:
+        self._watched: dict[object, tuple[float, Any]] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def within(self, seconds: float, driver: Any) -> Generator[None]:
+        """Let the statement in this block take *seconds* at most.
+
+        :param driver: psycopg's connection that it uses.
+        """
+        key = object()
+        self._watched[key] = (time.monotonic() + seconds, driver)
+        self._ensure_thread()
+        try:
+            yield
+        finally:
+            self._watched.pop(key, None)
+
+    def _ensure_thread(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._watch, name="cronjobs-deadlines", daemon=True
+                )
+                self._thread.start()
+
+    def _watch(self) -> None:
+        idle_since = time.monotonic()
+        while True:
+            time.sleep(LOOK_EVERY)
+            now = time.monotonic()
+            for key, (deadline, driver) in list(self._watched.items()):
+                if now >= deadline:
+                    self._end(key, driver)
+            if self._watched:
+                idle_since = now
+            elif now - idle_since > IDLE:
+                with self._lock:
+                    if not self._watched:
+                        self._thread = None
+                        return
+
+    def _end(self, key: object, driver: Any) -> None:
+        logger.warning("A statement of bookkeeping takes too long, and is cancelled")
+        cancel(driver)
+        until = time.monotonic() + CANCEL_WITHIN
+        while key in self._watched and time.monotonic() < until:
+            time.sleep(0.02)
+        if self._watched.pop(key, None) is not None:
+            cut(driver)
+
+
+#: Shared by all bookkeeping connections of the process.
+deadlines = Deadlines()
+
+
+def cancel(driver: Any) -> None:
+    """Ask the server to cancel what *driver*, psycopg's connection, is doing."""
+    with suppress(Exception):
+        driver.cancel_safe(timeout=CANCEL_WITHIN)
+
+
+def cut(driver: Any) -> None:
+    """Shut down *driver*'s socket, so that whoever waits for it sees a broken connection."""
+    with suppress(Exception):
+        duplicate = os.dup(driver.fileno())
+        with socket.socket(fileno=duplicate) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+def cancel_query(frame: FrameType | None) -> None:
+    """Cancel the query of psycopg's that is under way in *frame* or its callers, if one is.
+
+    For an interruption that is about to be raised there. psycopg cancels the query for a
+    KeyboardInterrupt alone; else the server would go on with it, and hold its locks, after the
+    connection is closed.
+    """
+    psycopg = sys.modules.get("psycopg")
+    while psycopg is not None and frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("psycopg."):
+            connection: Any = frame.f_locals.get("self")
+            if isinstance(connection, psycopg.Connection):
+                if connection.info.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                    cancel(connection)
+                return
+        frame = frame.f_back

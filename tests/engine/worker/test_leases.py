@@ -1,0 +1,307 @@
+"""No handler begins, or goes on, past the end of its lease, whatever the connection does."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import create_engine, select, text
+from sqlalchemy.exc import OperationalError
+
+from flask_cronjobs import CronJobs, LeaseLost, Retry, current_run
+from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
+from flask_cronjobs.engine.worker.keeper import Keeper
+from flask_cronjobs.engine.worker.leases import Leases
+from flask_cronjobs.engine.worker.monitor import RunMonitor
+from flask_cronjobs.engine.worker.runner import Runner
+from flask_cronjobs.models import JobRun
+from flask_cronjobs.state import state_of
+from flask_cronjobs.store import Bookkeeping, Claims
+from flask_cronjobs.types import Claim, Outcome
+from tests.marks import on_postgresql, on_sqlite
+
+pytestmark = pytest.mark.usefixtures("context")
+
+
+def rows(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:
+    db.session.rollback()
+    return [tuple(row) for row in db.session.execute(select(*columns))]
+
+
+def a_claim(run_id: int = 1) -> Claim:
+    return Claim(run_id, "host:1:token", "task", {}, 1, 10, datetime.now(timezone.utc))
+
+
+def test_handler_is_interrupted_when_its_lease_ends_without_renewal() -> None:
+    leases, claim = Leases(0.05), a_claim()
+    leases.extend([claim], time.monotonic())
+    with HandlerInterrupter(leases) as interrupter:
+        interrupter.arm(claim, 60)
+        with pytest.raises(LeaseLost, match="could not be renewed"):
+            time.sleep(60)
+        time.sleep(0.3)  # Raised once: the handler may clean up.
+        interrupter.disarm()
+
+
+def test_renewed_lease_does_not_end_at_its_old_end() -> None:
+    leases, claim = Leases(0.2), a_claim()
+    leases.extend([claim], time.monotonic())
+    with HandlerInterrupter(leases) as interrupter:
+        interrupter.arm(claim, 60)
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            leases.extend([claim], time.monotonic())
+            time.sleep(0.01)
+        interrupter.disarm()
+
+
+def write_held(interrupter: HandlerInterrupter, claim: Claim, finished: list[str]) -> None:
+    with interrupter.hold():
+        interrupter.interrupt(claim, LeaseLost("from another thread"))
+        time.sleep(0.05)
+        finished.append("the write")
+
+
+def test_interruption_that_comes_while_held_is_raised_at_the_end() -> None:
+    leases, claim = Leases(60), a_claim()
+    leases.extend([claim], time.monotonic())
+    finished: list[str] = []
+    with HandlerInterrupter(leases) as interrupter:
+        interrupter.arm(claim, 60)
+        with pytest.raises(LeaseLost):
+            write_held(interrupter, claim, finished)
+        interrupter.disarm()
+    assert finished == ["the write"]
+
+
+def test_run_whose_lease_ended_before_it_began_is_given_back(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a process that was frozen between the claim and the handler."""
+    calls: list[int] = []
+    late = iter([False, True])
+
+    def holds(self: Leases, claim: Claim) -> bool:
+        return next(late)
+
+    monkeypatch.setattr(Leases, "holds", holds)
+    jobs.task(name="it")(lambda: calls.append(1))
+    jobs.get("it").using(commit=True).enqueue()
+    assert jobs.tick().succeeded == 1
+    assert calls == [1]
+    assert rows(db, JobRun.status, JobRun.attempts) == [("succeeded", 1)]
+
+
+def test_lease_is_counted_from_before_the_claim_was_sent(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    object.__setattr__(state_of(app).settings, "lease", 1.0)
+    exchange = Claims.exchange
+    calls: list[int] = []
+
+    def slow(self: Claims, *args: Any, **kwargs: Any) -> Any:
+        found = exchange(self, *args, **kwargs)
+        if found.claims and not calls:
+            calls.append(0)
+            time.sleep(1.1)  # The answer comes after the lease has ended.
+        return found
+
+    monkeypatch.setattr(Claims, "exchange", slow)
+    jobs.task(name="it")(lambda: calls.append(1))
+    jobs.get("it").using(commit=True).enqueue()
+    jobs.tick(budget=5)
+    assert calls == [0, 1]
+    assert rows(db, JobRun.status, JobRun.attempts) == [("succeeded", 1)]
+
+
+def test_nothing_begins_once_the_keeper_has_died(
+    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper dies when the runner has taken a claim and not begun it."""
+    calls: list[int] = []
+    taken, died = threading.Event(), threading.Event()
+    perform = Runner.perform
+
+    def perform_late(self: Runner, claim: Claim) -> Outcome:
+        taken.set()
+        assert died.wait(30)
+        return perform(self, claim)
+
+    def die(self: Keeper) -> None:
+        assert taken.wait(30)
+        raise ZeroDivisionError("a bug")
+
+    give_up = RunMonitor.give_up
+
+    def give_up_then_tell(self: RunMonitor, error: BaseException) -> None:
+        give_up(self, error)
+        died.set()
+
+    monkeypatch.setattr(Runner, "perform", perform_late)
+    monkeypatch.setattr(Keeper, "_look_after", die)
+    monkeypatch.setattr(RunMonitor, "give_up", give_up_then_tell)
+    jobs.task(name="it")(lambda: calls.append(1))
+    jobs.get("it").using(commit=True).enqueue()
+    with pytest.raises(ZeroDivisionError):
+        jobs.tick()
+    assert calls == []
+
+
+def test_ctrl_c_while_the_keeper_starts_leaves_no_keeper(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Keeper.start
+    keepers: list[Keeper] = []
+
+    def interrupted(self: Keeper) -> None:
+        start(self)
+        keepers.append(self)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+
+    monkeypatch.setattr(Keeper, "start", interrupted)
+    jobs.task(name="it")(lambda: None)
+    jobs.get("it").using(commit=True).enqueue()
+    with pytest.raises(KeyboardInterrupt):
+        jobs.tick()
+    assert not keepers[0].is_alive()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert rows(db, JobRun.status) != [("running",)]
+
+
+def test_keyboard_interrupt_raised_by_start_itself_leaves_no_keeper(
+    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Keeper.start
+    keepers: list[Keeper] = []
+
+    def interrupted(self: Keeper) -> None:
+        start(self)
+        keepers.append(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Keeper, "start", interrupted)
+    jobs.task(name="it")(lambda: None)
+    jobs.get("it").using(commit=True).enqueue()
+    with pytest.raises(KeyboardInterrupt):
+        jobs.tick()
+    assert not keepers[0].is_alive()
+    assert rows(db, JobRun.status) != [("running",)]
+
+
+class Big:
+    """Something that a handler holds."""
+
+
+@pytest.mark.parametrize("how", ["timeout", "failure", "cancel"])
+def test_frames_of_an_ended_handler_are_free_before_the_next_run(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, how: str
+) -> None:
+    held: list[weakref.ref[Big]] = []
+    alive: list[bool] = []
+
+    @jobs.task(retry=False, timeout=0.05 if how == "timeout" else 60, priority=1)
+    def hog() -> None:
+        big = Big()
+        held.append(weakref.ref(big))
+        if how == "failure":
+            raise ValueError
+        if how == "cancel":
+            run_id = current_run.id
+            threading.Thread(target=lambda: cancel(run_id)).start()
+        time.sleep(60)
+
+    def cancel(run_id: int) -> None:
+        with app.app_context():
+            jobs.cancel(run_id)
+
+    @jobs.task
+    def probe() -> None:
+        alive.append(held[0]() is not None)
+
+    hog.using(commit=True).enqueue()
+    probe.using(commit=True).enqueue()
+    gc.disable()
+    try:
+        jobs.tick()
+    finally:
+        gc.enable()
+    assert alive == [False]
+
+
+@on_sqlite
+def test_interrupted_query_leaves_no_lock_on_sqlite(jobs: CronJobs, db: SQLAlchemy) -> None:
+    with db.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE numbers (n integer)"))
+    writable: list[bool] = []
+    spy = create_engine(db.engine.url, connect_args={"timeout": 0.2})
+    slow_query = text(
+        "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 300000)"
+        " SELECT count(*) FROM c"
+    )
+
+    @jobs.task(timeout=0.2, retry=False, priority=1)
+    def slow() -> None:
+        db.session.execute(text("INSERT INTO numbers VALUES (1)"))
+        while True:
+            db.session.execute(slow_query).scalar()
+
+    @jobs.task
+    def probe() -> None:
+        try:
+            with spy.begin() as connection:
+                connection.execute(text("UPDATE numbers SET n = n"))
+            writable.append(True)
+        except OperationalError:
+            writable.append(False)
+
+    slow.using(commit=True).enqueue()
+    probe.using(commit=True).enqueue()
+    jobs.tick()
+    assert writable == [True]
+
+
+@on_postgresql
+def test_interrupted_query_is_cancelled_in_the_server(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    @jobs.task(timeout=0.3, retry=Retry(max_attempts=2, base=0))
+    def slow() -> None:
+        db.session.execute(text("SELECT pg_sleep(30) AS endless"))
+
+    slow.using(commit=True).enqueue()
+    jobs.tick()
+    jobs.tick()
+    with db.engine.connect() as connection:
+        left = connection.scalar(
+            text(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+                " AND pid <> pg_backend_pid() AND state = 'active' AND query LIKE '%endless%'"
+            )
+        )
+    assert left == 0
+
+
+@on_postgresql
+def test_statement_that_hangs_is_ended(db: SQLAlchemy, jobs: CronJobs) -> None:
+    with Bookkeeping(db.engine, patience=0.0, limit=0.3) as books:
+        (pid,) = books.rows(text("SELECT pg_backend_pid()"))[0]
+        os.kill(pid, signal.SIGSTOP)
+        started = time.monotonic()
+        try:
+            with pytest.raises(Exception, match="database cannot be used"):
+                books.rows(text("SELECT 1"), repeat=False)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert time.monotonic() - started < 15
+        assert books.rows(text("SELECT 1"))[0][0] == 1
+    assert "cronjobs-deadlines" in {thread.name for thread in threading.enumerate()}
