@@ -211,7 +211,9 @@ class CronJobs(OperatorMethods):
         :param priority: instead of the task's; higher is claimed first.
         :param max_attempts: instead of the retry policy's.
         :param commit: commit ``db.session`` at once.
-        :returns: the run; with an idempotency key that exists, the run that has it.
+        :returns: the run; with an idempotency key that exists, the run that has it. Its ``is_new``
+            tells which.
+        :raises KeyConflict: the idempotency key belongs to a run of another task.
         :raises UnknownTask: no task has that name.
         :raises TaskError: an option is invalid.
         :raises TypeError: the handler does not take *payload*.

@@ -30,8 +30,7 @@ _HEADER = re.compile(
         ("[^"\n]*"? | '[^'\n]*'? | [^\n"']* (?: "[^"\n]*" [^\n"']* )* )"""
 )
 _NAMES = r"""(?:password|passwd|passphrase|pwd|secret|token|credentials?|jwt|session[_-]?id
-    |signature
-|[?&]sig|(?<=[_-])pass|(?-i:(?<=[a-z])Pass)
+    |signature|[?&]sig|(?<=[_-])pass|(?-i:(?<=[a-z])Pass)
     |(?:access|account|api|encryption|private|secret|signing)[ _-]?key)
     (?:(?P<plural>s)|[ _-]?(?:hash|hashed|digest|salt|value|confirm|confirmation|\d{1,3}))?"""
 #: Words of everyday text too: a secret only as a name in code or in JSON.
