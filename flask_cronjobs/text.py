@@ -73,6 +73,7 @@ _INPUT = re.compile(
         | malformed[ ]\w{{1,20}}[ ]literal:[ ])
         "(.*?) (?= {_FIELD} | {_AFTER})"""
 )
+_INPUT_BEGINS = ("invalid input ", "field value out of range", "malformed ")
 _INLINE = re.compile(
     r"""(?x) (\b(?:value|time[ ]zone)[ ]) "[^\n]{0,300}?"
         (?= [ ](?:is[ ]out[ ]of[ ]range|not[ ]recognized|for[ ]"))"""
@@ -185,8 +186,17 @@ def _data_end(text: str, start: int) -> int:
 def without_values(text: str) -> str:
     """Leave out the values of a failed statement, since they may be personal data."""
     text = _VALUES.sub(r"\1***", text)
-    text = _KEY.sub(_without_key, text)
-    return _INPUT.sub(lambda found: f"{found[1]}***{found[2].rpartition(chr(34))[2]}", text)
+    # To look for a text is much faster than for a pattern, and a message may have 50 MB.
+    if ")=(" in text:
+        text = _KEY.sub(_without_key, text)
+    if any(begin in text for begin in _INPUT_BEGINS):
+        text = _INPUT.sub(_without_input, text)
+    return text
+
+
+def _without_input(found: re.Match[str]) -> str:
+    behind = found[2].rpartition('"')[2]
+    return f"{found[1]}***{behind}"
 
 
 def _without_key(found: re.Match[str]) -> str:

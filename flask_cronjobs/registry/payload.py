@@ -116,7 +116,7 @@ def _checked_size(value: object) -> int:
             f"is of type {type(value).__name__}, which JSON does not know. Pass text, a number, "
             f"or {instead}."
         )
-    return _least_size(value)
+    return _least_size(cast("object", value))
 
 
 def _least_size(value: object) -> int:
