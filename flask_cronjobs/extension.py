@@ -236,6 +236,7 @@ class CronJobs(OperatorMethods):
         self,
         key: str,
         func: Callable[..., R],
+        /,
         *args: Any,
         in_doubt: InDoubt = "skip",
         **kwargs: Any,
@@ -246,8 +247,9 @@ class CronJobs(OperatorMethods):
         :param in_doubt: what to do if a process died in the middle of it: ``"skip"`` (logged, and
             shown to the operator; returns None), ``"redo"``, or ``"raise"`` `EffectInDoubt`.
         :param func: does the effect; called with *args* and *kwargs*.
-        :returns: what *func* returned. From the record it comes as JSON gives it back, or as None
-            if it was not JSON or too large.
+        :returns: what *func* returned, as JSON gives it back: a tuple as a list. What is not JSON or
+            too large is not kept: a warning is logged, the first call returns it as it is, and
+            later ones return None.
         :raises EffectInDoubt: as *in_doubt* says.
         :raises SetupError: it is called inside itself; or, on SQLite, ``db.session`` holds the
             write lock.
