@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from werkzeug.local import LocalProxy
 
+from .text import safe_text
 from .types import Claim
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 #: Progress is written at most this often, in seconds, and once more when the handler ends.
 PROGRESS_INTERVAL = 0.5
+#: How many characters of a message are stored. More are read, so that a credential at the cut is
+#: recognized.
+SHOWN, LONGEST_MESSAGE = 500, 2000
 
 
 #: How far a run is, from 0 to 1, and a message.
@@ -77,7 +81,7 @@ class CurrentRun:
         """Report how far the run is. It shows in the run's row, and on the pages, while it runs.
 
         :param fraction: from 0 to 1.
-        :param message: a short text beside it; cut at 500 characters.
+        :param message: a short text beside it; cut at 500 characters, credentials left out.
         :raises ValueError: *fraction* is not from 0 to 1.
 
         Call it as often as you like: the row is written at most twice a second, and once more when
@@ -85,7 +89,8 @@ class CurrentRun:
         """
         if not 0 <= fraction <= 1:
             raise ValueError(f"progress: the fraction is {fraction!r}. Give a number from 0 to 1.")
-        self._progress.append((float(fraction), None if message is None else str(message)[:500]))
+        kept = None if message is None else str(message)[:LONGEST_MESSAGE]
+        self._progress.append((float(fraction), kept))
         now = time.monotonic()
         if now - self._requested_at >= PROGRESS_INTERVAL or fraction >= 1:
             self._requested_at = now
@@ -103,9 +108,11 @@ class CurrentRun:
     def take_progress(self) -> Progress | None:
         """Take the last progress, if any. For the keeper's thread."""
         try:
-            return self._progress.pop()
+            fraction, message = self._progress.pop()
         except IndexError:
             return None
+        # Here, not in `progress`, which a handler may call very often.
+        return fraction, None if message is None else safe_text(message, LONGEST_MESSAGE)[:SHOWN]
 
 
 _current: ContextVar[CurrentRun] = ContextVar("flask_cronjobs.current_run")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from flask import Flask, g, has_app_context
@@ -11,7 +13,8 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from .errors import TaskError
+from .config import Settings
+from .errors import KeyConflict, TaskError
 from .log import logger
 from .models import JobRun
 from .registry.handler import Handler
@@ -46,10 +49,13 @@ def enqueue_one(
     }
     with _explaining_missing_tables(state):
         run, new = insert_run(state.db.session, values)
+        run.is_new = new
         if new:
             _wake(state, options)
     if new:
         _note(f"{task.name} (run {run.id})")
+    else:
+        _tell_conflict(state.settings, run, values)
     if options.commit:
         state.db.session.commit()
     return run
@@ -81,6 +87,47 @@ def enqueue_rows(
     if options.commit:
         state.db.session.commit()
     return ids
+
+
+def _tell_conflict(settings: Settings, run: JobRun, wanted: Mapping[str, Any]) -> None:
+    """Tell that the key's *run* is not the one that was *wanted*, or will never be executed.
+
+    The payloads themselves are never logged.
+
+    :raises KeyConflict: it is a run of another task.
+    """
+    holder = f"The idempotency key {run.idempotency_key!r} is held by run {run.id}"
+    held = f"which {_status(settings, run)}. Nothing was enqueued."
+    if run.job_type != wanted["job_type"]:
+        raise KeyConflict(
+            f"{holder} of the task {run.job_type}, {held} Give {wanted['job_type']} a key of its "
+            "own: begin it with the task's name."
+        )
+    if run.payload != json.loads(json.dumps(wanted["payload"])):
+        logger.warning(
+            "%s of the task %s, with another payload, %s If this is other work, give it another "
+            "key: put into the key what differs.",
+            *(holder, run.job_type, held),
+        )
+    elif run.status in ("dead", "cancelled"):
+        logger.warning(
+            "%s of the task %s, %s To do its work, run: flask jobs admin retry %d",
+            *(holder, run.job_type, held, run.id),
+        )
+
+
+def _status(settings: Settings, run: JobRun) -> str:
+    if run.finished_at is None:
+        return f"is {run.status} and holds the key until its row is pruned, after it has ended"
+    kept = settings.retention_dead if run.status == "dead" else settings.retention
+    try:
+        until = f"about {run.finished_at + timedelta(seconds=kept):%Y-%m-%d %H:%M} UTC"
+    except OverflowError:
+        until = "its row is deleted"
+    return (
+        f"is {run.status} since {run.finished_at:%Y-%m-%d %H:%M} UTC and holds the key until "
+        f"{until}, when its row is pruned"
+    )
 
 
 def watch_commits(app: Flask, session_factory: Any) -> None:

@@ -47,6 +47,10 @@ class StateConflict(CronJobsError):
     """The row's status does not allow the change; nothing was changed."""
 
 
+class KeyConflict(CronJobsError):
+    """The idempotency key belongs to a run of another task; nothing was enqueued."""
+
+
 class TablesMissing(CronJobsError):
     """The job tables do not exist. Run: flask jobs admin init"""
 

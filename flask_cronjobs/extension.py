@@ -211,7 +211,9 @@ class CronJobs(OperatorMethods):
         :param priority: instead of the task's; higher is claimed first.
         :param max_attempts: instead of the retry policy's.
         :param commit: commit ``db.session`` at once.
-        :returns: the run; with an idempotency key that exists, the run that has it.
+        :returns: the run; with an idempotency key that exists, the run that has it. Its ``is_new``
+            tells which.
+        :raises KeyConflict: the idempotency key belongs to a run of another task.
         :raises UnknownTask: no task has that name.
         :raises TaskError: an option is invalid.
         :raises TypeError: the handler does not take *payload*.
@@ -234,6 +236,7 @@ class CronJobs(OperatorMethods):
         self,
         key: str,
         func: Callable[..., R],
+        /,
         *args: Any,
         in_doubt: InDoubt = "skip",
         **kwargs: Any,
@@ -244,8 +247,9 @@ class CronJobs(OperatorMethods):
         :param in_doubt: what to do if a process died in the middle of it: ``"skip"`` (logged, and
             shown to the operator; returns None), ``"redo"``, or ``"raise"`` `EffectInDoubt`.
         :param func: does the effect; called with *args* and *kwargs*.
-        :returns: what *func* returned. From the record it comes as JSON gives it back, or as None
-            if it was not JSON or too large.
+        :returns: what *func* returned, as JSON gives it back: a tuple as a list. What is not JSON or
+            too large is not kept: a warning is logged, the first call returns it as it is, and
+            later ones return None.
         :raises EffectInDoubt: as *in_doubt* says.
         :raises SetupError: it is called inside itself; or, on SQLite, ``db.session`` holds the
             write lock.

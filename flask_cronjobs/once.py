@@ -7,6 +7,7 @@ is *in doubt* then, and its caller says what to do.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import socket
@@ -34,6 +35,7 @@ from .registry.options import is_key
 from .registry.payload import kept_result
 from .state import State
 from .store import Bookkeeping, Effects
+from .store.dialect import json_text
 from .store.sqlite_lock import session_holds_lock
 from .types import InDoubt
 
@@ -76,6 +78,9 @@ def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T 
         value = _call(state, books, key, owner, call)
         failpoints.reach("after-effect")
         kept = kept_result(value, state.settings.max_payload_bytes, f"once({key!r})")
+        if kept is not None:
+            # The caller gets what a later call will get from the record.
+            value = cast("T", json.loads(json_text(kept)))
         with _refusing_own_lock(state, books):
             recorded = effects.done(key, owner, kept)
         if not recorded:

@@ -54,7 +54,9 @@ class Task(Handler, Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobRun:
         """Enqueue a run with these arguments, in ``db.session``: your commit makes it exist.
 
-        :returns: the run; with an idempotency key that exists, the run that has it.
+        :returns: the run; with an idempotency key that exists, the run that has it. Its ``is_new``
+            tells which.
+        :raises KeyConflict: the idempotency key belongs to a run of another task.
         :raises TypeError: the handler does not take these arguments.
         :raises PayloadError: an argument is not plain JSON.
         :raises TaskError: the task's concurrency key cannot be made from them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 #: `did_you_mean` compares at most so many names, and so many characters of each.
 _COMPARED, _HEAD = 1000, 60
@@ -19,27 +19,70 @@ MAX_FRAMES = 30
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # The patterns run in linear time: a failed match never rescans text.
 _URL_CREDENTIALS = re.compile(
-    r"""(?x) :// (?: [^\s/@:?#"'<>]+  # a token,
+    r"""(?ix) :// (?: [^\s/@:?#"'<>]+  # a token,
         | [^\s/@:"'<>]* : (?!\d{1,5}[/?#]) (?: (?!://) [^\s"'<>] )*  # or user:password, no port
+        | (?<!http://) (?<!https://) (?<!ws://) (?<!wss://)  # or one like a port, at no web server
+          [^\s/@:"'<>]* : \d{1,5}/ (?: (?!://) [^\s"'<>?\#@] )*
         ) @"""
 )
 _HEADER = re.compile(
     r"""(?ix) ((?:authorization|cookie) ["']? \s{0,20} [=:] \s{0,20})
         ("[^"\n]*"? | '[^'\n]*'? | [^\n"']* (?: "[^"\n]*" [^\n"']* )* )"""
 )
+_NAMES = r"""(?:password|passwd|passphrase|pwd|secret|token|credentials?|jwt|session[_-]?id
+    |signature|[?&]sig|(?<=[_-])pass|(?-i:(?<=[a-z])Pass)
+    |(?:access|account|api|encryption|private|secret|signing)[ _-]?key)
+    (?:(?P<plural>s)|[ _-]?(?:hash|hashed|digest|salt|value|confirm|confirmation|\d{1,3}))?"""
+#: Words of everyday text too: a secret only as a name in code or in JSON.
+_WORDS = "(?<![a-z])(?:pass|auth|session)"
 _NAMED_SECRET = re.compile(
-    r"""(?ix) ((?:password|passwd|passphrase|pwd|secret|token|credentials?|jwt|session[_-]?id
-        |signature|[?&]sig|(?:access|account|api|encryption|private|secret|signing)[ _-]?key)
-        \\{0,4} ["']? \s{0,20} (?:=>|:=|[=:]) \s{0,20} (?:bearer\s{1,20}|basic\s{1,20})?)
-        (b?"(?:[^"\\\n]|\\.)*"? | b?'(?:[^'\\\n]|\\.)*'? | \\{1,4}["'][^"'\n]*["']?
-        | [^\s,;&"']+)"""
+    rf"""(?ix) (?: {_NAMES} \\{{0,4}} ["']? \]? \s{{0,20}} (?:=>|:=|!=|={{1,3}}|:)
+        | {_WORDS} (?: \\{{0,4}} ["'] \]? \s{{0,20}} (?:=>|:=|!=|={{1,3}}|:)
+                     | \s{{0,20}} (?:=>|:=|!=|={{1,3}}) ))
+        \s{{0,20}} (?:bearer\s{{1,20}}|basic\s{{1,20}})?"""
+)
+_PAIR = re.compile(
+    rf"""(?ix) [\[(] \s{{0,20}} [bruf]{{0,2}} (?P<quote>["']) [\w.\ -]{{0,40}}?
+        (?: authorization | cookie | {_NAMES} | {_WORDS} ) (?P=quote) \s{{0,20}} , \s{{0,20}}"""
+)
+#: Values that tell nothing.
+_EMPTY = re.compile(r"""(?i)(?:none|null|true|false)(?=[\s,;&)\]}"']|\Z)""")
+_NUMBER = re.compile(r"""\d[\d_.,]*(?=[\s;&)\]}"']|\Z)""")
+_QUOTED = re.compile(
+    r"""(?ix) [bruf]{0,2} (?: "(?:[^"\\\n]|\\.)*"? | '(?:[^'\\\n]|\\.)*'? )
+        | \\{1,4}["'][^"'\n]*["']?"""
+)
+_UNQUOTED = re.compile(r"""(?:[^\s,;&"']|(?<=\w)'(?=\w))*""")
+_PART_OF_DATA = re.compile(
+    r"""(?x) "(?:[^"\\\n]|\\.)*"? | '(?:[^'\\\n]|\\.)*'? | [\[({] | [\])}] | \n
+        | [^\[({\])}"'\n]+"""
 )
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s{1,20}[A-Za-z0-9._~+/=-]{8,}")
 
 # Where the message of a database error shows values: as SQLAlchemy and PostgreSQL write them.
-_VALUES = re.compile(
-    r"""(?sx) (\[parameters:[ ] | Failing[ ]row[ ]contains[ ]\() .*?
-        (?= \n\[SQL:[ ] | \n\(Background[ ]on | \n{1,2}Traceback[ ]\( | \Z)"""
+_AFTER = r"\n\[SQL:[ ] | \n\(Background[ ]on | \n{1,2}Traceback[ ]\( | \Z"
+_FIELD = r"\n(?:LINE[ ]\d|DETAIL:|HINT:|CONTEXT:)"
+_VALUES = re.compile(rf"(?sx) (\[parameters:[ ] | Failing[ ]row[ ]contains[ ]\() .*? (?= {_AFTER})")
+_KEY = re.compile(rf"(?sx) (\b[Kk]ey[ ]\([^\n]{{1,200}}?\)=\() (.*?) (?= {_FIELD} | {_AFTER})")
+_ABOUT_KEY = re.compile(
+    r"\) (?:already exists|is not present in|is still referenced|conflicts with|is duplicated)"
+)
+_INPUT = re.compile(
+    rf"""(?sx) (invalid[ ]input[ ](?:syntax|value)[ ]for[ ][^\n:]{{1,100}}:[ ]
+        | (?:date/time|interval)[ ]field[ ]value[ ]out[ ]of[ ]range:[ ]
+        | malformed[ ]\w{{1,20}}[ ]literal:[ ])
+        "(.*?) (?= {_FIELD} | {_AFTER})"""
+)
+_INPUT_BEGINS = ("invalid input ", "field value out of range", "malformed ")
+_INLINE = re.compile(
+    r"""(?x) (\b(?:value|time[ ]zone)[ ]) "[^\n]{0,300}?"
+        (?= [ ](?:is[ ]out[ ]of[ ]range|not[ ]recognized|for[ ]"))"""
+)
+_CONTEXT = re.compile(
+    r"""(?x) (\nDETAIL:\s{1,4}(?:Token|Expected)[ ]
+        | \nCONTEXT:\s{1,4}(?:JSON[ ]data,[ ]line[ ]\d+:
+            | (?:unnamed[ ])?portal[ ][^\n=]{0,80}= | COPY[ ][^\n:]{1,120}:)[ ])
+        [^\n]*"""
 )
 
 
@@ -67,8 +110,102 @@ def strip_credentials(text: str) -> str:
     """Replace passwords in URLs, in headers and in ``password=…`` or the like by ``***``."""
     text = _URL_CREDENTIALS.sub("://***@", text)
     text = _HEADER.sub(r"\1***", text)
-    text = _NAMED_SECRET.sub(r"\1***", text)
+    text = _hidden(text, _NAMED_SECRET, _named_end)
+    text = _hidden(text, _PAIR, _pair_end)
     return _BEARER.sub(r"\1 ***", text)
+
+
+def _hidden(
+    text: str, name: re.Pattern[str], end_of_secret: Callable[[str, re.Match[str]], int]
+) -> str:
+    """Replace what follows each *name*, up to *end_of_secret*, by ``***``."""
+    parts: list[str] = []
+    done = 0
+    while found := name.search(text, done):
+        end = end_of_secret(text, found)
+        parts.append(text[done : found.end()])
+        if end > found.end():
+            parts.append("***")
+        done = max(end, found.end())
+    return "".join((*parts, text[done:])) if parts else text
+
+
+def _named_end(text: str, found: re.Match[str]) -> int:
+    start = found.end()
+    if _EMPTY.match(text, start) or (found["plural"] and _NUMBER.match(text, start)):
+        return start
+    return _value_end(text, start)
+
+
+def _pair_end(text: str, found: re.Match[str]) -> int:
+    """Return where the second of two members ends; of more, or of a mere list, hide nothing."""
+    start, end = found.end(), _value_end(text, found.end())
+    before = text[max(0, found.start() - 20) : found.start()].rstrip()[-1:]
+    if text[found.start()] == "[" and before not in ("[", "(", ","):
+        return start
+    after = text[end : end + 20].lstrip()
+    more = after.startswith(",") and after[1:].lstrip()[:1] not in (")", "]", "")
+    return start if more else end
+
+
+def _value_end(text: str, start: int) -> int:
+    """Return where the value that begins at *start* ends."""
+    if quoted := _QUOTED.match(text, start):
+        return quoted.end()
+    plain = _UNQUOTED.match(text, start)
+    value = plain[0] if plain else ""
+    if sum(map(value.count, "[({")) > sum(map(value.count, "])}")):
+        return _data_end(text, start)  # As SecretStr('…') or ['…'].
+    return start + len(value)
+
+
+def _data_end(text: str, start: int) -> int:
+    """Return where brackets that open after *start* are closed, or else the line's end.
+
+    Data that is printed over several lines breaks them only behind a comma or beside a bracket.
+    """
+    depth, last = 0, ""
+    position = start
+    while part := _PART_OF_DATA.match(text, position):
+        said = part[0].strip()
+        if part[0] == "\n" and last not in ("[", "(", "{", ","):
+            ahead = text[position : position + 80].lstrip()[:1]
+            if ahead not in ("]", ")", "}", ","):
+                break
+        position = part.end()
+        if said in ("[", "(", "{"):
+            depth += 1
+        elif said in ("]", ")", "}"):
+            depth -= 1
+            if depth <= 0:
+                break
+        last = said[-1:] or last
+    return position
+
+
+def without_values(text: str) -> str:
+    """Leave out the values of a failed statement, since they may be personal data."""
+    text = _VALUES.sub(r"\1***", text)
+    # To look for a text is much faster than for a pattern, and a message may have 50 MB.
+    if ")=(" in text:
+        text = _KEY.sub(_without_key, text)
+    if any(begin in text for begin in _INPUT_BEGINS):
+        text = _INPUT.sub(_without_input, text)
+    return text
+
+
+def _without_input(found: re.Match[str]) -> str:
+    behind = found[2].rpartition('"')[2]
+    return f"{found[1]}***{behind}"
+
+
+def _without_key(found: re.Match[str]) -> str:
+    about = list(_ABOUT_KEY.finditer(found[2]))
+    if not about:
+        return f"{found[1]}***"
+    if "conflicts with" in about[-1][0]:  # The other key's values follow.
+        return f"{found[1]}***{about[-1][0]} an existing key"
+    return f"{found[1]}***{found[2][about[-1].start() :]}"
 
 
 def safe_text(text: str, limit: int) -> str:
@@ -77,10 +214,12 @@ def safe_text(text: str, limit: int) -> str:
     The values of a failed statement are left out, since they may be personal data.
     """
     # Before the cut, which could remove the place where the values begin.
-    text = _VALUES.sub(r"\1***", text)
+    text = without_values(text)
     # Cut first, so that a message of 50 MB does not go through the patterns. Cut at four times the
     # limit, so that a credential at the cut is still recognized.
-    return cut(strip_credentials(clean(cut(text, limit * 4)) or ""), limit)
+    text = clean(cut(text, limit * 4)) or ""
+    text = _CONTEXT.sub(r"\1***", _INLINE.sub(r"\1***", text))
+    return cut(strip_credentials(text), limit)
 
 
 def error_text(error: BaseException) -> str:

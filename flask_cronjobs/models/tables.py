@@ -212,6 +212,11 @@ class JobRun(Base):
     created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
 
+    is_new = False
+    """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the
+    run. False if an idempotency key made it return a run that there was, and for a run that was
+    read. No column."""
+
     def __repr__(self) -> str:
         loaded = self.__dict__  # A repr must not query the database.
         facts = (str(loaded.get(name, "?")) for name in ("id", "job_type", "status"))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from ..errors import TaskError
+from ..text import cut
 from .options import TaskOptions, is_key
 from .payload import check_keys
 from .retry import RetryPolicy, retry_policy
 
 #: How many characters a concurrency key may have: it is part of an index.
 MAX_KEY = 500
+#: How many unknown arguments an error names, and how many characters of each.
+SHOWN = 60
 
 
 class Handler:
@@ -36,7 +40,8 @@ class Handler:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self.name}() {error}{self._strangers(kwargs, str(error))}") from None
+            said = cut(str(error), SHOWN * 3)
+            raise TypeError(f"{self.name}() {said}{self._strangers(kwargs, said)}") from None
         arguments = dict(bound.arguments)
         for parameter in self._signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
@@ -48,7 +53,9 @@ class Handler:
         known = self._signature.parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
             return ""
-        strange = [repr(name) for name in given if name not in known and repr(name) not in said]
+        # Few and short: they come from a request, perhaps, and go to the log.
+        unknown = islice((name for name in given if name not in known), SHOWN)
+        strange = [repr(name[:SHOWN]) for name in unknown if repr(name[:SHOWN]) not in said]
         return f"; it does not take {', '.join(strange)}" if strange else ""
 
     def payload_from(self, payload: Mapping[str, object]) -> dict[str, object]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import cast
 
@@ -19,13 +20,15 @@ MAX_DEPTH = 100
 def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
     """Return *payload*, checked to be a JSON object that both databases store unchanged.
 
-    :param limit: how many bytes it may have as JSON text.
+    :param limit: how many bytes it may have as JSON text. A larger one is refused without being
+        read to its end.
     :raises PayloadError: it is not; the message names the key at fault.
     """
     check_keys(payload)
     # At the top any mapping is fine; inside, json accepts only a dict.
     plain = cast("dict[str, JSON]", dict(payload))
-    _check(plain, "", 0)
+    if _walk(plain, limit) > limit:
+        raise _too_large(plain, f"over {limit:,}", limit)
     try:
         size = len(json.dumps(plain, ensure_ascii=False).encode())
     except ValueError as error:  # An integer with more digits than Python converts to text.
@@ -33,10 +36,7 @@ def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
             f"The payload cannot be written as JSON: {error}. Pass such a large number as text."
         ) from None
     if size > limit:
-        raise PayloadError(
-            f"The payload has {size:,} bytes; the limit is {limit:,} (CRONJOBS_MAX_PAYLOAD_BYTES). "
-            f"The largest key is {_largest(plain)!r}. Store the data and pass its id."
-        )
+        raise _too_large(plain, f"{size:,}", limit)
     return plain
 
 
@@ -48,67 +48,145 @@ def check_keys(payload: Mapping[str, object]) -> None:
     if not isinstance(payload, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise PayloadError(f"The payload is a {type(payload).__name__}. Give a dict of arguments.")
     for key in payload:
-        _check_key(key, "")
+        try:
+            _check_key(key)
+        except _Fault as fault:
+            raise PayloadError(f"payload {fault}") from None
 
 
-def _check(value: object, path: str, depth: int) -> None:
-    if value is None or isinstance(value, (bool, int)):
+class _Fault(Exception):
+    """What is wrong with a value, to be said after its path."""
+
+
+def _walk(root: object, limit: int) -> int:
+    """Check what is in *root*, up to *limit* bytes; return how many there are at the least.
+
+    A path is made only for an error: one for each member would take time with the square of the
+    size.
+
+    :raises PayloadError: a value is no JSON.
+    """
+    size = 0
+    path: list[object] = []
+    levels = [_members(root)]
+    while levels:
+        try:
+            for key, value in levels[-1]:
+                path.append(key)
+                size += _least_size(key) + _checked_size(value)
+                if size > limit:
+                    return size
+                if isinstance(value, (dict, list, tuple)):
+                    if len(levels) >= MAX_DEPTH:
+                        raise _Fault(f"is nested over {MAX_DEPTH} levels deep. Flatten it.")
+                    levels.append(_members(cast("object", value)))
+                    break
+                path.pop()
+            else:
+                levels.pop()
+                del path[-1:]
+        except _Fault as fault:
+            raise PayloadError(f"payload{_written(path)} {fault}") from None
+    return size
+
+
+def _members(value: object) -> Iterator[tuple[object, object]]:
+    """Yield the members of a container with their keys, checked, or their places."""
+    if not isinstance(value, dict):
+        yield from enumerate(cast("Sequence[object]", value))
         return
+    for key, member in cast("dict[object, object]", value).items():
+        _check_key(key)
+        yield key, member
+
+
+def _checked_size(value: object) -> int:
+    """Return how many bytes *value*, without its members, has as JSON at the least.
+
+    :raises _Fault: it is no JSON.
+    """
     if isinstance(value, str):
-        _check_text(value, path)
+        _check_text(value)
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise PayloadError(f"payload{path} is {value}. JSON has no such number; pass None.")
-    elif depth >= MAX_DEPTH and isinstance(value, (dict, list, tuple)):
-        raise PayloadError(
-            f"payload{_short(path)} is nested over {MAX_DEPTH} levels deep. Flatten it."
-        )
-    elif isinstance(value, dict):
-        for key, member in cast("dict[object, object]", value).items():
-            _check_key(key, path)
-            _check(member, f"{path}[{key!r}]", depth + 1)
-    elif isinstance(value, (list, tuple)):
-        for index, member in enumerate(cast("Sequence[object]", value)):
-            _check(member, f"{path}[{index}]", depth + 1)
-    else:
+            raise _Fault(f"is {value}. JSON has no such number; pass None.")
+    elif value is not None and not isinstance(value, (bool, int, dict, list, tuple)):
         instead = "its isoformat()" if isinstance(value, date) else "an id to look it up by"
-        raise PayloadError(
-            f"payload{_short(path)} is of type {type(value).__name__}, which JSON does not know. "
-            f"Pass text, a number, or {instead}."
+        raise _Fault(
+            f"is of type {type(value).__name__}, which JSON does not know. Pass text, a number, "
+            f"or {instead}."
         )
+    return _least_size(cast("object", value))
 
 
-def _check_key(key: object, path: str) -> None:
+def _least_size(value: object) -> int:
+    if isinstance(value, str):
+        return len(value) + 2
+    # A decimal digit has less than 4 bits.
+    return 1 + value.bit_length() // 4 if isinstance(value, int) else 1
+
+
+def _check_key(key: object) -> None:
     if not isinstance(key, str):
-        raise PayloadError(
-            f"payload{_short(path)} has the key {key!r}, of type {type(key).__name__}. JSON "
-            f"keys are text: write {str(key)!r}."
+        try:
+            shown = _shortened(reprlib.repr(key))
+        except ValueError:  # An integer with more digits than Python converts to text.
+            shown = "…"
+        raise _Fault(
+            f"has the key {shown}, of type {type(key).__name__}. JSON keys are text: write "
+            f"{shown!r}."
         )
-    _check_text(key, f"{path} (a key)")
+    try:
+        _check_text(key)
+    except _Fault as fault:
+        raise _Fault(f"(a key) {fault}") from None
 
 
-def _check_text(text: str, path: str) -> None:
+def _check_text(text: str) -> None:
     if "\0" in text:
-        raise PayloadError(
-            f"payload{_short(path)} holds a NUL character, which PostgreSQL refuses. Pass "
-            r"text.replace('\0', ''), or base64 if it is binary data."
+        raise _Fault(
+            r"holds a NUL character, which PostgreSQL refuses. Pass text.replace('\0', ''), or "
+            "base64 if it is binary data."
         )
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise PayloadError(
-                f"payload{_short(path)} holds a lone surrogate, which is no text. Decode it with "
-                'errors="replace".'
+            raise _Fault(
+                'holds a lone surrogate, which is no text. Decode it with errors="replace".'
             ) from None
 
 
-def _largest(payload: Mapping[str, JSON]) -> str:
-    return max(payload, key=lambda key: len(json.dumps(payload[key], ensure_ascii=False)))
+def _too_large(payload: Mapping[str, JSON], size: str, limit: int) -> PayloadError:
+    return PayloadError(
+        f"The payload has {size} bytes; the limit is {limit:,} (CRONJOBS_MAX_PAYLOAD_BYTES). "
+        f"The largest key is {_shortened(repr(_largest(payload, limit)))}. Store the data and "
+        "pass its id."
+    )
 
 
-def _short(path: str) -> str:
-    return path if len(path) <= 120 else f"{path[:60]}…{path[-60:]}"
+def _largest(payload: Mapping[str, JSON], limit: int) -> str:
+    """Return the key with the most bytes, or the first one over *limit*."""
+    largest, most = "", -1
+    for key, value in payload.items():
+        try:
+            size = _walk({key: value}, limit)
+        except PayloadError:  # It lies behind the place where the check ended.
+            continue
+        if size > most:
+            largest, most = key, size
+        if size > limit:
+            break
+    return largest
+
+
+def _written(path: Sequence[object]) -> str:
+    """Return *path* as Python writes it, shortened."""
+    return _shortened("".join(f"[{_shortened(repr(key))}]" for key in path))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:60]}…{text[-60:]}"
 
 
 def kept_result(value: object, limit: int, whose: str) -> JSON:

@@ -59,7 +59,9 @@ def readable(reader: Reader, column: Any) -> Any:
     """Return *column*; on SQLite, a text that is not JSON becomes a JSON string."""
     if not (reader.sqlite and isinstance(column.type, JSON)):
         return column
-    shown = case((func.json_valid(column) == 1, column), else_=func.json_quote(column))
+    # A number may be a blob; see `Dialect.json`.
+    is_json = (func.typeof(column) == "blob") | (func.json_valid(column) == 1)
+    shown = case((is_json, column), else_=func.json_quote(column))
     return type_coerce(shown, JSONType).label(column.name)
 
 

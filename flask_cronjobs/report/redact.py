@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ..text import strip_credentials
@@ -10,14 +11,16 @@ from ..types import JSON
 HIDDEN = "***"
 #: How many levels of a value are shown; deeper ones are "…".
 DEPTH = 32
+#: Names of secrets that are parts of many other words.
+_WORD = re.compile(r"(?i:(?<![a-z])(?:pass|auth)(?![a-z]))|(?<=[a-z])(?:Pass|Auth)(?![a-z])")
 _BETWEEN_WORDS = str.maketrans("", "", "-_ ")
 
 
 def redacted(value: JSON, names: Sequence[str]) -> JSON:
     """Return *value* with ``***`` under each key that contains one of *names*.
 
-    Also hides the ``value`` of ``{"name": "password", "value": …}``, and what looks like a
-    credential in a text.
+    Also hides the ``value`` of ``{"name": "password", "value": …}``, the second of
+    ``["password", …]``, and what looks like a credential in a text.
 
     :param names: parts of keys; case, ``-``, ``_`` and spaces do not matter.
     """
@@ -32,6 +35,8 @@ def _shown(value: JSON, names: Sequence[str], depth: int) -> JSON:
     if depth <= 0:
         return "…"
     if isinstance(value, list):
+        if len(value) == 2 and _is_secret(value[0], names):
+            return [value[0], HIDDEN]
         return [_shown(member, names, depth - 1) for member in value]
     labels = [member for key, member in value.items() if _plain(key) in ("name", "key")]
     hidden = [*names, "value"] if any(_is_secret(label, names) for label in labels) else names
@@ -45,7 +50,7 @@ def _is_secret(name: JSON, names: Sequence[str]) -> bool:
     if not isinstance(name, str):
         return False
     plain = _plain(name)
-    return any(part in plain for part in names)
+    return any(part in plain for part in names) or bool(_WORD.search(name))
 
 
 def _plain(name: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from sqlalchemy import Connection, Row, update
+from sqlalchemy import Connection, Row, text, update
 from sqlalchemy.orm import Session
 
 from ..models import JobRun
@@ -23,6 +23,7 @@ from ..text import clean
 from ..types import JSON, Claim, ClaimRequest, Exchange, Outcome
 from .clock import database_now
 from .connection import Bookkeeping, Rows
+from .dialect import dialect_of, json_text
 from .sql.claims import ClaimStatements, claim_statements
 
 _UNKNOWN = datetime.min.replace(tzinfo=timezone.utc)
@@ -198,7 +199,7 @@ def _outcome_row(outcome: Outcome) -> dict[str, object]:
     """Return *outcome* as the statements read it; a plain success needs few keys."""
     row: dict[str, object] = {"id": outcome.id, "token": outcome.token, "kind": outcome.kind}
     if outcome.result is not None:
-        row["result"] = json.dumps(outcome.result)
+        row["result"] = json_text(outcome.result)
     if outcome.kind != "succeeded":
         row |= {
             "attempt": outcome.attempt,
@@ -224,6 +225,8 @@ def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
 
     :returns: whether the run was still held.
     """
+    kept = None if result is None else json_text(result)
+    as_json = dialect_of(session.get_bind().engine).json("CAST(:result AS text)")
     statement = (
         update(JobRun)
         .where(JobRun.id == claim.id, JobRun.locked_by == claim.token, JobRun.status == "running")
@@ -231,7 +234,7 @@ def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
             status="succeeded",
             finished_at=database_now(),
             updated_at=database_now(),
-            result=result,
+            result=text(as_json).bindparams(result=kept),
             last_error=None,
             error_type=None,
             locked_by=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -13,6 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from ..errors import SetupError
 from ..models.tables import Base
+from ..types import JSON
 from .clock import sql_now
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
@@ -46,7 +48,12 @@ class Dialect:
 
     def json(self, value: str) -> str:
         """Return SQL that turns *value* (SQL for a JSON text) into a JSON column's value."""
-        return f"CAST({value} AS jsonb)" if self.name == "postgresql" else value
+        if self.name == "postgresql":
+            return f"CAST({value} AS jsonb)"
+        # A JSON column in SQLite makes a number of a text that looks like one: 1 of 1.0, a rounded
+        # one of a long one. It leaves a blob alone.
+        is_number = f"{value} GLOB '[-0-9]*' AND ({value} GLOB '*[.e]*' OR length({value}) > 18)"
+        return f"CASE WHEN {is_number} THEN CAST({value} AS BLOB) ELSE {value} END"
 
     def instant(self, moment: datetime) -> str:
         """Return *moment* as a text for a JSON parameter, which the database compares correctly."""
@@ -88,7 +95,8 @@ class Dialect:
     def parsed(self, value: Any) -> Any:
         """Parse a JSON column's *value* that a textual statement returned."""
         # psycopg has parsed it already. SQLite returns a text, but a number as a number.
-        return json.loads(value) if self.name == "sqlite" and isinstance(value, str) else value
+        is_text = self.name == "sqlite" and isinstance(value, (str, bytes))
+        return json.loads(value) if is_text else value
 
     def moment(self, value: Any) -> datetime:
         """Return a time that a textual statement returned, aware, in UTC."""
@@ -117,6 +125,26 @@ POSTGRESQL = Dialect(
     one_statement=True,
 )
 SQLITE = Dialect(name="sqlite", begin="BEGIN IMMEDIATE", skip_locked="", one_statement=False)
+
+
+#: In a JSON text: a text, a large number with an exponent, or minus zero.
+_CHANGED_BY_JSONB = re.compile(r'"(?:[^"\\]|\\.)*"|-?[\d.]+e\+\d+|-0\.0(?!\d)')
+
+
+def json_text(value: JSON) -> str:
+    """Return *value* as a JSON text that both databases store without changing a number.
+
+    PostgreSQL's ``jsonb`` makes a whole number of 1e22, and nothing of the sign of -0.0. So 1e22 is
+    written in full, and -0.0 as 0.0.
+    """
+    written = json.dumps(value)
+    if "e+" not in written and "-0.0" not in written:
+        return written
+    return _CHANGED_BY_JSONB.sub(_plainly, written)
+
+
+def _plainly(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith('"') else f"{float(found[0]) + 0.0:.1f}"
 
 
 def insert_into(model: type[Base], dialect_name: str) -> postgresql.Insert | sqlite.Insert:

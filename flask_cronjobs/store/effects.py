@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -11,7 +10,7 @@ from sqlalchemy import Connection, text
 from ..models.tables import RUNNING
 from ..types import JSON
 from .connection import Bookkeeping, Rows, execute
-from .dialect import Dialect
+from .dialect import Dialect, json_text
 
 MarkState: TypeAlias = Literal["mine", "busy", "done", "in_doubt", "lost"]
 
@@ -105,10 +104,10 @@ class Effects:
         """
         statement = f"""
         UPDATE job_effects SET state = 'done', done_at = {self._dialect.now},
-            result = {self._dialect.json(":result")}
+            result = {self._dialect.json("CAST(:result AS text)")}
         WHERE key = :key AND locked_by = :owner RETURNING id
         """
-        kept = None if result is None else json.dumps(result)
+        kept = None if result is None else json_text(result)
         values = {"key": key, "owner": owner, "result": kept}
         return bool(self._books.rows(text(statement), values))
 

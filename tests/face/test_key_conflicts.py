@@ -1,0 +1,103 @@
+"""FAULTS: an idempotency key never returns the run of other work in silence."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, update
+
+from flask_cronjobs import CronJobs, KeyConflict
+from flask_cronjobs.models import JobRun
+
+pytestmark = pytest.mark.usefixtures("context")
+ENDED = datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def greet(jobs: CronJobs) -> Any:
+    """A task whose runs all have one key."""
+
+    @jobs.task
+    def greet(user_id: int, week: Any = "now") -> None: ...
+
+    return greet.using(idempotency_key="key")
+
+
+def end(db: SQLAlchemy, status: str) -> None:
+    db.session.commit()
+    db.session.execute(update(JobRun).values(status=status, finished_at=ENDED))
+    db.session.commit()
+
+
+def test_key_of_another_task_is_refused(db: SQLAlchemy, jobs: CronJobs, greet: Any) -> None:
+    @jobs.task
+    def charge(user_id: int) -> None: ...
+
+    first = greet.enqueue(1)
+    expected = rf"'key' is held by run {first.id} of the task greet, which is queued .*charge a key"
+    with pytest.raises(KeyConflict, match=expected):
+        charge.using(idempotency_key="key").enqueue(1)
+    with pytest.raises(KeyConflict):
+        jobs.enqueue("charge", {"user_id": 1}, idempotency_key="key")
+    greet.using(idempotency_key="other").enqueue(2)  # The transaction is as good as before.
+    db.session.commit()
+    assert list(db.session.scalars(select(JobRun.job_type))) == ["greet", "greet"]
+
+
+def test_other_payload_is_logged_and_not_shown(
+    db: SQLAlchemy, greet: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = greet.enqueue(1, "s3cret")
+    end(db, "succeeded")
+    assert greet.enqueue(2, "s3cret").id == first.id
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        f"The idempotency key 'key' is held by run {first.id} of the task greet, with another "
+        "payload, which is succeeded since 2026-01-02 03:04 UTC and holds the key until about "
+        "2026-01-16 03:04 UTC, when its row is pruned. Nothing was enqueued. If this is other "
+        "work, give it another key: put into the key what differs."
+    )
+
+
+@pytest.mark.parametrize(("status", "until"), [("dead", "2026-04-02"), ("cancelled", "2026-01-16")])
+def test_run_that_will_never_be_executed_is_named(
+    db: SQLAlchemy, greet: Any, status: str, until: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = greet.enqueue(1)
+    end(db, status)
+    assert greet.enqueue(1).id == first.id
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert (
+        f"is {status} since 2026-01-02 03:04 UTC and holds the key until about {until}" in message
+    )
+    assert message.endswith(f"run: flask jobs admin retry {first.id}")
+
+
+@pytest.mark.parametrize("status", ["queued", "succeeded"])
+@pytest.mark.parametrize("week", ["now", 2**64, 1.5, [1, (2, 3)], {"a": {"b": None}}], ids=repr)
+def test_same_work_again_is_silent(
+    db: SQLAlchemy, greet: Any, week: Any, status: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = greet.enqueue(1, week)
+    db.session.commit()
+    if status != "queued":
+        end(db, status)
+    assert greet.enqueue(1, week).id == first.id
+    assert caplog.records == []
+
+
+def test_run_tells_whether_it_is_new(db: SQLAlchemy, greet: Any) -> None:
+    first = greet.enqueue(1)
+    assert first.is_new
+    db.session.commit()
+    assert first.is_new
+    assert not greet.enqueue(1).is_new
+    db.session.remove()
+    assert not db.session.scalars(select(JobRun)).one().is_new
+    assert not greet.enqueue(1).is_new
+    assert greet.using(idempotency_key="other").enqueue(1).is_new

@@ -1,0 +1,233 @@
+"""What may not be shown is not stored; what helps to understand an error stays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import text as sql
+from sqlalchemy.exc import DBAPIError
+
+from flask_cronjobs import current_run
+from flask_cronjobs.config import Settings
+from flask_cronjobs.models import JobRun
+from flask_cronjobs.report import redacted
+from flask_cronjobs.text import MAX_ERROR, error_text, safe_text, stack_text, strip_credentials
+
+HIDDEN: list[tuple[str, str]] = [
+    ("{'password': ['s3cret']}", "{'password': ***}"),
+    ("{'password': ['s3cret', \"s3]cret\"], 'a': 1}", "{'password': ***, 'a': 1}"),
+    ("{'password': [['s3cret'], ('s3cret',)], 'a': 1}", "{'password': ***, 'a': 1}"),
+    ("{'token': {'access': 's3cret'}, 'a': 1}", "{'token': ***, 'a': 1}"),
+    ('{"tokens": [\n  "s3cret",\n  "s3cret"\n],\n"a": 1}', '{"tokens": ***,\n"a": 1}'),
+    ("{'password': rb'X', 'a': 1}", "{'password': ***, 'a': 1}"),
+    ("{'password': B\"s3cret\", 'a': 1}", "{'password': ***, 'a': 1}"),
+    ("User(password=SecretStr('s3cret'), a=1)", "User(password=***, a=1)"),
+    ("User(secret=Secret(value='s3cret', at=(1, 2)), a=1)", "User(secret=***, a=1)"),
+    ("password_hash=s3cret a=1", "password_hash=*** a=1"),
+    ("{'password_hash': 'pbkdf2:s3cret', 'a': 1}", "{'password_hash': ***, 'a': 1}"),
+    ("password2=s3cret", "password2=***"),
+    ("tokens=s3cret", "tokens=***"),
+    ("passwords: s3cret, s3", "passwords: ***, s3"),
+    ("session=s3cret", "session=***"),
+    ("{'session': 's3cret'}", "{'session': ***}"),
+    ("('Authorization', 'Token s3cret')", "('Authorization', ***)"),
+    ("[(b'authorization', b'Token s3cret'), (b'a', b'1')]",
+     "[(b'authorization', ***), (b'a', b'1')]"),
+    ("[('user', 'ada'), ('password', 's3cret'), ('a', 1)]",
+     "[('user', 'ada'), ('password', ***), ('a', 1)]"),
+    ('[["api_key", "s3cret"], ["a", 1]]', '[["api_key", ***], ["a", 1]]'),
+    ("('X-Api-Key', 's3cret',)", "('X-Api-Key', ***,)"),
+    ("('Set-Cookie', 's3cret in a text that was cut", "('Set-Cookie', ***"),
+    ("postgresql://me:123/s3cret@db/app failed", "postgresql://***@db/app failed"),
+    ("redis://:5/s3cret@cache/0", "redis://***@cache/0"),
+    ("connect(user='me', pass='s3cret')", "connect(user='me', pass=***)"),
+    ("DB_PASS: s3cret", "DB_PASS: ***"),
+    ("dbPass=s3cret", "dbPass=***"),
+    ("get(url, auth=('me', 's3cret'))", "get(url, auth=***)"),
+    ('{"auth": "s3cret"}', '{"auth": ***}'),
+    ("os.environ['DB_PASSWORD'] = 's3cret'", "os.environ['DB_PASSWORD'] = ***"),
+    ("password == 's3cret'", "password == ***"),
+    ("password=s3'cret a=1", "password=*** a=1"),
+    ("password=(s3cret and no more\nnext line", "password=***\nnext line"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "kept"), HIDDEN)
+def test_secrets_are_hidden(text: str, kept: str) -> None:
+    assert strip_credentials(text) == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'password'",
+        "fields ['password', 'email'] are missing",
+        "got ('password', 'email', 'name')",
+        "password=None, token: null, secret=False",
+        "'password' is required",
+        "used 12 tokens, max_tokens: 4096, tokens=17",
+        "{'prompt_tokens': 12, 'completion_tokens': 30}",
+        "authentication failed for user me",
+        "author=ada, authors: [1, 2], compass=north, passenger: 3, bypass: 1",
+        "session: closed, This Session's transaction has been rolled back",
+        "3 passed, pass: 3, auth: see the docs",
+        "unexpected keyword argument 'secretary'",
+        "http://host:8080/@me/x?to=a@b",
+        "https://host:443/users/a@b.c",
+        "http://127.0.0.1:5000/a and mail to a@b.c",
+        'column "token" of relation "people" does not exist',
+        'null value in column "email" of relation "people" violates not-null constraint',
+        'duplicate key value violates unique constraint "uq_people_token"',
+        "UNIQUE constraint failed: people.token",
+        "could not connect to server: Connection refused (0x0000274D/10061)",
+        "invalid literal for int() with base 10: 'abc'",
+        "Key error (see above)",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert safe_text(text, MAX_ERROR) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (
+            "DETAIL:  Key (token)=(s3cret) already exists.\n[SQL: INSERT]",
+            "DETAIL:  Key (token)=(***) already exists.\n[SQL: INSERT]",
+        ),
+        ("Key (a, b)=(s3, (cret)\n) already exists.", "Key (a, b)=(***) already exists."),
+        (
+            "Key (lower(email))=(s3) already exists) already exists.",
+            "Key (lower(email))=(***) already exists.",
+        ),
+        (
+            'Key (user_id)=(s3cret) is not present in table "users".',
+            'Key (user_id)=(***) is not present in table "users".',
+        ),
+        (
+            "Key (at)=(s3) conflicts with existing key (at)=(cret).",
+            "Key (at)=(***) conflicts with an existing key",
+        ),
+        ("Key (token)=(s3cret in a text that was", "Key (token)=(***"),
+        (
+            'invalid input syntax for type integer: "s3\n"cret"\nLINE 1: SELECT',
+            "invalid input syntax for type integer: ***\nLINE 1: SELECT",
+        ),
+        (
+            'invalid input syntax for type json\nDETAIL:  Token "s3cret" is invalid.\n'
+            "CONTEXT:  JSON data, line 1: s3cret\n[SQL: SELECT]",
+            "invalid input syntax for type json\nDETAIL:  Token ***\n"
+            "CONTEXT:  JSON data, line 1: ***\n[SQL: SELECT]",
+        ),
+        (
+            'invalid input value for enum mood: "s3cret" in order 5',
+            "invalid input value for enum mood: *** in order 5",
+        ),
+        (
+            'value "s3cret" is out of range for type integer',
+            "value *** is out of range for type integer",
+        ),
+        (
+            'date/time field value out of range: "s3cret"\nHINT:  x',
+            "date/time field value out of range: ***\nHINT:  x",
+        ),
+        (
+            'COPY failed\nCONTEXT:  COPY people, line 1, column token: "s3cret"',
+            "COPY failed\nCONTEXT:  COPY people, line 1, column token: ***",
+        ),
+    ],
+)
+def test_values_of_a_failed_statement_are_hidden(text: str, kept: str) -> None:
+    assert safe_text(text, MAX_ERROR) == kept
+
+
+FAILING = {
+    "unique": "INSERT INTO people VALUES (:a), (:a)",
+    "integer": "SELECT CAST(CAST(:a AS text) AS integer)",
+    "json": "SELECT CAST(CAST(:a AS text) AS json)",
+    "array": "SELECT CAST(CAST(:a AS text) AS int[])",
+    "time": "SELECT CAST(CAST(:a AS text) AS timestamptz)",
+    "row": "INSERT INTO people VALUES (:a || NULL), (:a)",
+}
+
+
+@pytest.mark.usefixtures("context")
+@pytest.mark.parametrize("case", FAILING)
+def test_no_value_of_a_real_database_error_is_kept(db: SQLAlchemy, case: str) -> None:
+    sqlite = db.engine.dialect.name == "sqlite"
+    if sqlite and case not in ("unique", "row"):
+        pytest.skip("SQLite casts anything")
+    with db.engine.connect() as connection:
+        connection.execute(sql("CREATE TABLE people (token varchar NOT NULL UNIQUE)"))
+        with pytest.raises(DBAPIError) as caught:
+            connection.execute(sql(FAILING[case]), {"a": "s3cret, s3)cret"})
+    assert "cret" not in error_text(caught.value)
+    assert "cret" not in stack_text(caught.value).replace('"s3cret, s3)cret"', "")
+    assert "[SQL: " in error_text(caught.value)
+
+
+def test_messages_of_progress_are_stored_without_credentials(
+    perform: Callable[..., JobRun],
+) -> None:
+    def handler() -> None:
+        current_run.progress(0.5, "at postgresql://me:s3cret@db/app, token=s3cret, 3 of 6")
+
+    run = perform(handler)
+    assert run.progress_message == "at postgresql://***@db/app, token=***, 3 of 6"
+
+
+def test_long_message_of_progress_is_cut_and_hides_what_the_cut_divides(
+    perform: Callable[..., JobRun],
+) -> None:
+    def handler() -> None:
+        current_run.progress(0.5, "x" * 480 + " postgresql://me:s3cret@db/app" + "y" * 10_000)
+
+    run = perform(handler)
+    assert run.progress_message is not None
+    assert "s3cret" not in run.progress_message
+    assert len(run.progress_message) == 500
+
+
+@pytest.mark.parametrize("name", ["pass", "PASS", "dbPass", "db_pass", "auth", "basicAuth", "Auth"])
+def test_words_that_name_a_secret_hide_their_value(name: str) -> None:
+    assert redacted({name: "s3cret"}, Settings().redact) == {name: "***"}
+
+
+def test_pairs_in_a_payload_are_redacted() -> None:
+    payload: Any = {"headers": [["Authorization", "s3cret"], ["Accept", "*/*"]]}
+    shown = redacted(payload, Settings().redact)
+    assert shown == {"headers": [["Authorization", "***"], ["Accept", "*/*"]]}
+
+
+def test_names_that_only_contain_such_a_word_are_shown() -> None:
+    payload: Any = {"author": "ada", "passenger": 1, "compass": "n", "bypass": True, "pair": [1, 2]}
+    assert redacted(payload, Settings().redact) == payload
+
+
+HOSTILE = [
+    "password=[", "password=['", "password=[\n", "password=(,\n", "password=[ ", "token=S(", "[[[[",
+    "('token',", "('token','", "[['token','a'", "('", "(" * 7, "pass'", "auth\\\\", "session = ",
+    "x://:1/", "://:1/a", "Key (", "key (a)=(", "Key (a)=(b) already exists", "\nDETAIL:  Token ",
+    "invalid input syntax for ", 'invalid input syntax for a: "', 'value "', 'value "" for "',
+    "\nCONTEXT:  COPY ", "tokens 1", "password=a'b", "password=a'",
+]  # fmt: skip
+
+
+def _seconds(part: str, size: int) -> float:
+    text = part * (size // len(part))
+    times = []
+    for _ in range(3):
+        started = time.process_time()
+        safe_text(text, size)
+        times.append(time.process_time() - started)
+    return min(times)
+
+
+@pytest.mark.parametrize("part", HOSTILE)
+def test_eight_times_the_text_takes_no_more_than_linear_time(part: str) -> None:
+    """A pattern that rescans text takes 64 times as long."""
+    assert _seconds(part, 160_000) < 24 * max(_seconds(part, 20_000), 0.002)

@@ -1,0 +1,110 @@
+"""FAULTS: what a handler or an effect returned comes back the same, or is not kept."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import text
+
+from flask_cronjobs import CronJobs, report
+from flask_cronjobs.models import JobEffect, JobRun
+from flask_cronjobs.state import State
+
+pytestmark = pytest.mark.usefixtures("context")
+
+NUMBERS = [
+    *(0, 1, -1, 2**63 - 1, -(2**63), 2**63, 2**64, -(2**64), 10**30, 12345678901234567890),
+    *(1.0, -1.0, 0.0, 0.1, 2.5, -1e-7, 1e15, 1e16, 1e22, 1.2345678901234567e22, -1e300, 5e-324),
+    *(1.7976931348623157e308, 0.30000000000000004, 2.2250738585072014e-308, 123456789.12345678),
+]
+OTHERS = [
+    *(True, False, "", "1.0", "1e5", "é\U0001f600", '"1e+22"', "-0.0 1e+22 \\", [], {}, [None]),
+    *([1.0, 1e22, [2**64]], {"1e+22": {"a": [1e22, "1e+22", 1.0]}}, "12345678901234567890", "null"),
+]
+
+
+def same(one: Any, two: Any) -> bool:
+    """Return whether both are equal, and of the same types: 1 is equal to 1.0."""
+    return repr(one) == repr(two)
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_result_of_a_handler_is_what_it_returned(
+    jobs: CronJobs, db: SQLAlchemy, state: State, atomic: bool
+) -> None:
+    values = [*NUMBERS, *OTHERS]
+
+    @jobs.task(atomic=atomic)
+    def give(place: int) -> Any:
+        return values[place]
+
+    ids = give.using(commit=True).enqueue_many([{"place": n} for n in range(len(values))])
+    assert jobs.tick().succeeded == len(values)
+    for run_id, value in zip(ids, values, strict=True):
+        run = db.session.get_one(JobRun, run_id)
+        assert same(run.result, value), value
+        view = report.run(state, run_id)
+        assert view is not None
+        if not isinstance(value, str):
+            assert same(view.result, value), value
+
+
+def test_once_returns_the_same_each_time(jobs: CronJobs, db: SQLAlchemy) -> None:
+    for place, value in enumerate([*NUMBERS, *OTHERS, None]):
+        first = jobs.once(f"effect:{place}", lambda value=value: value)
+        again = jobs.once(f"effect:{place}", pytest.fail, "called again")
+        assert same(first, value), value
+        assert same(again, value), value
+        stored = db.session.scalars(db.select(JobEffect.result).filter_by(key=f"effect:{place}"))
+        assert same(stored.one(), value), value
+
+
+def test_first_call_of_once_gives_what_json_gives_back(jobs: CronJobs) -> None:
+    """So code that needs more than JSON fails at the first attempt, not only at the second."""
+    for key, value, kept in (
+        ("tuple", (1, (2.0,)), [1, [2.0]]),
+        ("minus", [-0.0, {"a": -0.0}, "-0.0"], [0.0, {"a": 0.0}, "-0.0"]),
+        ("true", [True], [True]),
+    ):
+        assert same(jobs.once(key, lambda value=value: value), kept)
+        assert same(jobs.once(key, pytest.fail, "called again"), kept)
+
+
+def test_value_that_cannot_be_kept_reaches_the_first_caller_with_a_warning(
+    jobs: CronJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    value = object()
+    assert jobs.once("odd", lambda: value) is value
+    assert "not kept" in caplog.text
+    assert jobs.once("odd", pytest.fail, "called again") is None
+
+
+def test_minus_nothing_is_kept_as_nothing(perform: Callable[..., JobRun]) -> None:
+    assert same(perform(lambda: [-0.0, -0.01]).result, [0.0, -0.01])
+
+
+def test_numbers_can_still_be_read_by_sql(perform: Callable[..., JobRun], db: SQLAlchemy) -> None:
+    run = perform(lambda: {"amount": 2.5, "count": 3})
+    path = (
+        "result->>'count'"
+        if db.engine.dialect.name == "postgresql"
+        else ("json_extract(result, '$.count')")
+    )
+    found = db.session.scalar(text(f"SELECT {path} FROM job_runs WHERE id = :id"), {"id": run.id})
+    assert int(found or 0) == 3
+
+
+def test_once_passes_arguments_of_any_name(jobs: CronJobs) -> None:
+    def effect(*args: object, **kwargs: object) -> list[object]:
+        return [list(args), kwargs]
+
+    once: Any = jobs.once
+    kwargs = {"key": 1, "func": 2, "self": 3, "call": 4}
+    assert once("named", effect, 0, **kwargs) == [[0], kwargs]
+    with pytest.raises(TypeError):
+        once(key="named", func=effect)
