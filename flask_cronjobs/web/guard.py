@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hmac
 import re
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
@@ -28,7 +30,13 @@ _ELSEWHERE = (
     "The job pages were requested at the host %r. In debug mode without authorize= they are open "
     "at localhost, 127.0.0.1 and [::1] only. Use one of those, or give authorize= to CronJobs."
 )
+_PEER = (
+    "The job pages were requested from another machine, %s. In debug mode without authorize= they "
+    "are open to this machine only. Give authorize= to CronJobs."
+)
 _HERE = re.compile(r"(?i)(?:(?:[a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?")
+#: How many characters of what a client sent the log repeats.
+_LONGEST_SHOWN = 200
 #: The key in a request's environment that says whether the user may read.
 _READER = "flask_cronjobs.reader"
 
@@ -90,13 +98,8 @@ def _refusal(action: str) -> Response | AnyResponse | None:
     """Return None if `authorize` allows *action*, or its own response; else abort."""
     state = state_of()
     if state.authorize is None:
-        if current_app.debug and _HERE.fullmatch(request.host):
+        if _is_open_for_debugging(state):
             return None
-        if current_app.debug:
-            # Another site can make its own name resolve to this machine.
-            _warn_once(state, _ELSEWHERE, request.host)
-        else:
-            _warn_once(state, CLOSED)
         abort(403, "These pages are closed. The app's log says how to open them.")
     answer = _ask(state, action)
     if isinstance(answer, AnyResponse):
@@ -105,6 +108,44 @@ def _refusal(action: str) -> Response | AnyResponse | None:
         what = "see these pages" if action == "read" else "do this"
         abort(403, f"You may not {what}.")
     return None
+
+
+def _is_open_for_debugging(state: State) -> bool:
+    """Return whether debug mode opens the pages to this request; if not, log why, once."""
+    elsewhere = next((peer for peer in _peers() if not _is_loopback(peer)), None)
+    if not current_app.debug:
+        _warn_once(state, CLOSED)
+    elif not _HERE.fullmatch(request.host):
+        # Another site can make its own name resolve to this machine.
+        _warn_once(state, _ELSEWHERE, request.host[:_LONGEST_SHOWN])
+    elif elsewhere is not None:
+        # Another machine can send any Host.
+        _warn_once(state, _PEER, repr(elsewhere[:_LONGEST_SHOWN]))
+    else:
+        return True
+    return False
+
+
+def _peers() -> Iterator[str]:
+    """Return the address of the peer, and those for which it says that it forwards the request.
+
+    `ProxyFix` replaces the peer's address by one of a header, but keeps the original.
+    """
+    yield request.environ.get("REMOTE_ADDR") or ""
+    original: Mapping[str, str | None] = request.environ.get("werkzeug.proxy_fix.orig") or {}
+    if "REMOTE_ADDR" in original:
+        yield original["REMOTE_ADDR"] or ""
+    for line in request.headers.getlist("X-Forwarded-For"):
+        yield from (part.strip() for part in line.split(","))
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return (mapped or found).is_loopback
 
 
 def _ask(state: State, action: str) -> bool | AnyResponse:
