@@ -29,9 +29,7 @@ def create_blueprint() -> Blueprint:
     """Create the blueprint ``cronjobs``."""
     blueprint = Blueprint(NAME, __name__, template_folder="templates", static_folder="static")
     for route in ROUTES:
-        blueprint.add_url_rule(
-            route.rule, route.endpoint, _lazy_view(route), methods=[route.method]
-        )
+        blueprint.add_url_rule(route.rule, route.endpoint, _lazy_view(route), methods=route.methods)
     blueprint.before_request(guard.check)
     blueprint.after_request(_add_headers)
     for code in _CODES:

@@ -15,7 +15,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
 from ..log import logger
-from ..state import State, state_of
+from ..state import State, Throttle, state_of
 from .routes import RIGHTS
 
 #: The apps whose log has a warning of this module already.
@@ -35,6 +35,9 @@ _PEER = (
     "are open to this machine only. Give authorize= to CronJobs."
 )
 _HERE = re.compile(r"(?i)(?:(?:[a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?")
+#: Warnings of wrong tick tokens: one in so many seconds, since anybody can cause them.
+_wrong_token = Throttle()
+_BETWEEN_WARNINGS = 60.0
 #: How many characters of what a client sent the log repeats.
 _LONGEST_SHOWN = 200
 #: The key in a request's environment that says whether the user may read.
@@ -44,7 +47,7 @@ _READER = "flask_cronjobs.reader"
 def check() -> ResponseReturnValue | None:
     """Let the current request pass, or refuse it.
 
-    1. Open routes pass; the route of the tick needs its token.
+    1. Open routes pass; the route of the tick does not exist without its token.
     2. All other routes need the right to read.
     3. Those that change something also need to come from our own pages, and the right to act.
     """
@@ -52,7 +55,8 @@ def check() -> ResponseReturnValue | None:
     if right == "open":
         return None
     if right == "token":
-        return _check_token()
+        _check_token()
+        return None
     refusal = _refusal("read")
     request.environ[_READER] = refusal is None
     if refusal is None and right == "act":
@@ -175,12 +179,20 @@ def _warn_once(state: State, message: str, *values: object) -> None:
         logger.warning(message, *values)
 
 
-def _check_token() -> ResponseReturnValue | None:
+def _check_token() -> None:
+    """Let a POST with the tick token pass; answer all others as the app answers unknown routes."""
     token = state_of().settings.tick_token
-    if token is None:
-        abort(404)
-    given = request.authorization
-    offered = given.token if given is not None and given.type == "bearer" else None
-    if hmac.compare_digest((offered or "").encode(), token.encode()):
-        return None
-    return Response("unauthorized\n", 401, {"WWW-Authenticate": "Bearer"}, mimetype="text/plain")
+    if token is not None and request.method == "POST":
+        given = request.authorization
+        offered = given.token if given is not None and given.type == "bearer" else None
+        if hmac.compare_digest((offered or "").encode(), token.encode()):
+            return
+        if _wrong_token.open():
+            _wrong_token.close(_BETWEEN_WARNINGS)
+            logger.warning(
+                "A tick by URL was refused with 404, since its bearer token is not "
+                "CRONJOBS_TICK_TOKEN"
+            )
+    # Without a rule, neither the handlers of errors nor the headers of the blueprint apply.
+    request.url_rule = None
+    abort(404)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from contextvars import Context
 from dataclasses import asdict
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from flask import Response, abort, current_app, jsonify, request
@@ -29,17 +30,25 @@ if TYPE_CHECKING:
 def tick() -> ResponseReturnValue:
     """Run one tick in this request and return its report; the guard has checked the token.
 
+    One runs at a time in a process, so that ticks cannot occupy all threads: a second one gets 409.
     ``?budget=SECONDS`` shortens the tick, for platforms that end long requests.
     """
     state = state_of()
+    kept: dict[str, Any] = current_app.extensions
+    # A forked process needs its own: a lock that was held at the fork would stay so.
+    running: Lock = kept.setdefault(f"cronjobs.tick:{os.getpid()}", Lock())
     longest = int(state.settings.tick_budget) or 1
     budget = clamped(request.args, "budget", longest, longest)
+    if not running.acquire(blocking=False):
+        return jsonify(error="A tick by URL is running in this process already."), 409
     try:
         # A new context, so that handlers see neither the request nor its token.
         done = Context().run(_tick, state, TickOptions(budget=budget))
     except CronJobsError as error:
         logger.error("The tick by URL could not do its work: %s", error)
         return jsonify(error="The tick could not do its work. The log says why."), 503
+    finally:
+        running.release()
     return jsonify(asdict(done))
 
 
