@@ -100,7 +100,7 @@ def run(name: str, payload: dict[str, JSON] | None, as_json: bool) -> None:
     if as_json:
         print_json({"id": run_id})
     else:
-        click.echo(f"Queued run {run_id} of {name}. The next tick runs it.")
+        click.echo(f"Queued run {run_id} of {printable(name)}. The next tick runs it.")
 
 
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
@@ -199,7 +199,7 @@ def _act_on_each(action: Action, result: str, ids: Sequence[int]) -> None:
             change = action.one(state_of(), run_id, actor())
         except CronJobsError as error:
             refused = True
-            click.echo(f"Error: {error}", err=True)
+            click.echo(f"Error: {printable(str(error))}", err=True)
         else:
             what = "asked its worker to stop" if change.status == "running" else result
             click.echo(f"Run {run_id} of {printable(change.task)}: {what}.")

@@ -12,6 +12,7 @@ from jinja2 import Environment
 from werkzeug.wrappers import Response as AnyResponse
 
 from ..state import state_of
+from ..text import printable
 from . import format
 from .format import Tone
 from .guard import may
@@ -82,9 +83,15 @@ def _templates() -> Environment:
     """Return the app's templates with autoescape, even if the app turns it off for its own."""
     kept: dict[str, Any] = current_app.extensions
     if _TEMPLATES not in kept:
-        kept[_TEMPLATES] = current_app.jinja_env.overlay(autoescape=True)
+        # The input fields of forms use the filter `e`, which keeps their values as they are.
+        kept[_TEMPLATES] = current_app.jinja_env.overlay(autoescape=True, finalize=_printable)
     templates: Environment = kept[_TEMPLATES]
     return templates
+
+
+def _printable(value: object) -> object:
+    """Clean a text for a page; what macros return is markup, and clean already."""
+    return printable(value) if type(value) is str else value
 
 
 def _shortened(text: str) -> str:
