@@ -10,9 +10,9 @@ from .. import operations, report
 from ..report import DefinitionView
 from ..report.humanize import duration
 from ..state import state_of
-from ..text import one_line
+from ..text import one_line, printable
 from .group import JobsGroup
-from .output import command, paint, print_json, printable, this_command
+from .output import command, paint, print_json, this_command
 from .params import actor, json_option
 
 group = JobsGroup("definitions")

@@ -16,9 +16,10 @@ from ..operations import Action, Progress
 from ..report import Attempt, RunFilter, RunPage, RunRow, RunView
 from ..report.humanize import duration, plural
 from ..state import State, state_of
+from ..text import printable
 from ..types import JSON
 from .group import JobsGroup
-from .output import heading, moment, paint, print_json, printable, since, table, this_command
+from .output import heading, moment, paint, print_json, since, table, this_command
 from .params import Payload, RunId, actor, filtered, json_option
 
 #: Show a progress bar for this many runs or more.

@@ -77,8 +77,8 @@ class Printer(Observer):
         error = f"{outcome.error_type}: {_first_line(outcome.error or '')}"
         why = f"  {one_line(error)}" if outcome.error else ""
         click.echo(
-            f"{outcome.kind:<9}  {one_line(outcome.job_type)}  run {outcome.id}  attempt {outcome.attempt}  "
-            f"{outcome.seconds * 1000:.0f} ms{why}"
+            f"{outcome.kind:<9}  {one_line(outcome.job_type)}  run {outcome.id}  "
+            f"attempt {outcome.attempt}  {outcome.seconds * 1000:.0f} ms{why}"
         )
 
     def slot(self, slot: RecordedSlot) -> None:

@@ -6,6 +6,7 @@ import logging
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -41,7 +42,12 @@ def odd_run(rows: Rows) -> int:
     """Rows of each kind with odd texts; the id of a dead run."""
     rows.tick(host=ODD, worker=ODD)
     definition = rows.definition(ODD, job_type=ODD, schedule=ODD, timezone=ODD)
-    odd = {"job_type": ODD, "queue": ODD, "idempotency_key": ODD, "definition_id": definition}
+    odd: dict[str, Any] = {
+        "job_type": ODD,
+        "queue": ODD,
+        "idempotency_key": ODD,
+        "definition_id": definition,
+    }
     run_id = rows.run("dead", error_type=ODD, last_error=ODD, **odd)
     rows.failure(run_id, 1, worker=ODD, error=ODD, error_type=ODD, stack=ODD)
     rows.run(job_type=ODD, queue=ODD)

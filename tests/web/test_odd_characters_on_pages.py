@@ -1,4 +1,4 @@
-"""Names and messages from the tables cannot disturb a page, and its buttons still find their rows."""
+"""Names and messages from the tables cannot disturb a page; its buttons find their rows."""
 
 from __future__ import annotations
 
