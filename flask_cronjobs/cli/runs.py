@@ -16,7 +16,7 @@ from ..operations import Action, Progress
 from ..report import Attempt, RunFilter, RunPage, RunRow, RunView
 from ..report.humanize import duration, plural
 from ..state import State, state_of
-from ..text import printable
+from ..text import cut, printable
 from ..types import JSON
 from .group import JobsGroup
 from .output import heading, moment, paint, print_json, since, table, this_command
@@ -24,6 +24,8 @@ from .params import Payload, RunId, actor, filtered, json_option
 
 #: Show a progress bar for this many runs or more.
 _LONG = 500
+#: How many characters of a payload or a result are printed; --json prints all.
+_LONGEST_JSON = 20_000
 
 group = JobsGroup("runs")
 
@@ -163,7 +165,8 @@ def _facts(view: RunView) -> list[tuple[str, object]]:
 
 def _print_json(title: str, value: JSON) -> None:
     heading(title)
-    click.echo(printable(json.dumps(value, indent=2, ensure_ascii=False)))
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    click.echo(printable(cut(text, _LONGEST_JSON)))
 
 
 def _print_attempt(attempt: Attempt) -> None:

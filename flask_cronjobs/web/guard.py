@@ -48,7 +48,7 @@ def check() -> ResponseReturnValue | None:
     """Let the current request pass, or refuse it.
 
     1. Open routes pass; the route of the tick does not exist without its token.
-    2. All other routes need the right to read.
+    2. All other routes need the right to read, and no page of another site may fetch them.
     3. Those that change something also need to come from our own pages, and the right to act.
     """
     right = RIGHTS.get(request.endpoint or "", "act")
@@ -57,6 +57,8 @@ def check() -> ResponseReturnValue | None:
     if right == "token":
         _check_token()
         return None
+    if _is_read_by_another_site():
+        abort(403, "A page of another site asked for this, so it is not shown.")
     refusal = _refusal("read")
     request.environ[_READER] = refusal is None
     if refusal is None and right == "act":
@@ -77,6 +79,19 @@ def may(action: str) -> bool:
 def is_reader() -> bool:
     """Return whether the guard has let the current request read."""
     return request.environ.get(_READER) is True
+
+
+def _is_read_by_another_site() -> bool:
+    """Return whether a page of another site, or of another subdomain, fetches or frames this.
+
+    It could not read the answer, but it could measure how long a search takes. A user who follows
+    a link is let pass.
+    """
+    headers = request.headers
+    if headers.get("Sec-Fetch-Site") not in ("cross-site", "same-site"):
+        return False
+    follows_link = headers.get("Sec-Fetch-Mode", "navigate") == "navigate"
+    return not follows_link or headers.get("Sec-Fetch-Dest", "document") != "document"
 
 
 def is_same_origin() -> bool:
@@ -153,16 +168,17 @@ def _is_loopback(address: str) -> bool:
 
 
 def _ask(state: State, action: str) -> bool | AnyResponse:
-    """Call `authorize`. Other values than booleans and responses are errors, even if true."""
+    """Call `authorize`. Return whether it returned True, or its response.
+
+    Another value that is true, such as the member of an enumeration of roles, is an error.
+    """
     assert state.authorize is not None
     try:
         answer: object = state.app.ensure_sync(state.authorize)(action)
         if isinstance(answer, AnyResponse):
             return answer
-        if not answer:
-            return False
-        if isinstance(answer, int) and answer == 1:  # True, or 1 from a database.
-            return True
+        if answer is True or not answer:
+            return answer is True
         raise TypeError(
             f"authorize returned {answer!r:.80}. Return True or False, or a response; or abort()."
         )

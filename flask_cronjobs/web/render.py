@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, unquote
 
 from flask import Response, current_app, make_response, redirect, render_template, request, url_for
+from itsdangerous import BadSignature, TimestampSigner
 from jinja2 import Environment
 from werkzeug.wrappers import Response as AnyResponse
 
@@ -23,6 +25,9 @@ VERSION = version("Flask-CronJobs")
 _COOKIE = "cronjobs_said"
 # A quoted character can take 12 bytes, and browsers drop cookies over 4,096 bytes.
 _LONGEST_MESSAGE = 300
+_MESSAGE_AGE = 60
+# Where the app has no SECRET_KEY. Only the process that made a message shows it then.
+_OWN_KEY = secrets.token_bytes(32)
 _TEMPLATES = "cronjobs.templates"
 
 
@@ -69,8 +74,8 @@ def back(endpoint: str, message: str, tone: Tone = "good", **values: Any) -> Any
     response = redirect(url_for(f".{endpoint}", **values), 303)
     response.set_cookie(
         _COOKIE,
-        quote(_shortened(f"{tone} {message}")),
-        max_age=60,
+        _signer().sign(quote(_shortened(f"{tone} {message}"))).decode(),
+        max_age=_MESSAGE_AGE,
         path=_path(),
         secure=request.is_secure or bool(_config().get("SESSION_COOKIE_SECURE")),
         httponly=True,
@@ -100,10 +105,20 @@ def _shortened(text: str) -> str:
 
 def _message() -> tuple[str, str] | None:
     """Return the tone and text of the last action's message."""
-    tone, _, text = unquote(request.cookies.get(_COOKIE, ""))[:_LONGEST_MESSAGE].partition(" ")
+    try:
+        signed = _signer().unsign(request.cookies.get(_COOKIE, ""), max_age=_MESSAGE_AGE).decode()
+    except BadSignature:
+        return None
+    tone, _, text = unquote(signed).partition(" ")
     if not text:
         return None
     return (tone if tone in ("good", "bad") else "idle"), text
+
+
+def _signer() -> TimestampSigner:
+    """Return what signs the message: another subdomain can set cookies for this site, too."""
+    key: object = _config().get("SECRET_KEY") or _OWN_KEY
+    return TimestampSigner(cast("str | bytes", key), salt=_COOKIE)
 
 
 def _path() -> str:
