@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from .text import cut
+
 MAX_DELAY = 366 * 86400
+_LONGEST_MESSAGE = 6_000
 
 
 class CronJobsError(Exception):
-    """The base of every error that Flask-CronJobs raises on purpose."""
+    """The base of every error that Flask-CronJobs raises on purpose.
+
+    A long message is cut, since it may repeat a value of megabytes that was given.
+    """
+
+    def __str__(self) -> str:
+        return cut(super().__str__(), _LONGEST_MESSAGE)
 
 
 class SetupError(CronJobsError, RuntimeError):

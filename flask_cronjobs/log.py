@@ -6,7 +6,23 @@ import logging
 import os
 import socket
 
+from .text import one_line
+
 logger: logging.Logger = logging.getLogger("flask_cronjobs")
+
+
+def _print_in_one_line(record: logging.LogRecord) -> bool:
+    """Clean the values in a record's message: they come from rows and errors. Keep the record."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(_cleaned(value) for value in record.args)
+    return True
+
+
+def _cleaned(value: object) -> object:
+    return one_line(str(value)) if isinstance(value, (str, BaseException)) else value
+
+
+logger.addFilter(_print_in_one_line)
 
 #: The event for an outcome that was dropped.
 LOST = "lease lost"

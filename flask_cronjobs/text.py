@@ -17,6 +17,7 @@ MAX_CHAIN = 8
 MAX_FRAMES = 30
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_HIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 # The patterns run in linear time: a failed match never rescans text.
 _URL_CREDENTIALS = re.compile(
     r"""(?ix) :// (?: [^\s/@:?#"'<>]+  # a token,
@@ -103,7 +104,17 @@ def cut(text: str, limit: int) -> str:
 
 def one_line(text: str) -> str:
     """Replace what is not printable: it could fake a log line or control a terminal."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else " " for char in text)
+
+
+def printable(text: str) -> str:
+    """Replace control characters and those that change the direction of writing by U+FFFD.
+
+    Line breaks and tabs stay.
+    """
+    return text if text.isprintable() else _HIDDEN.sub("\ufffd", text)
 
 
 def strip_credentials(text: str) -> str:

@@ -40,6 +40,14 @@ class Wake:
     log: Path
     grace: float
 
+    def __post_init__(self) -> None:
+        for part in (str(self.folder), *self.command, self.app or "", str(self.log)):
+            if any(ord(char) < 32 or ord(char) == 127 for char in part):
+                raise SetupError(
+                    f"{part!r} has a control character, such as a line break, which no line of a "
+                    "crontab can hold. Rename it, or write the line by hand."
+                )
+
     @property
     def line(self) -> str:
         """Return the crontab line. A ``%`` is escaped, since cron ends the line there."""
@@ -193,4 +201,6 @@ def _is_in_dotenv(name: str) -> bool:
 
 def _warn_of_log(log: Path) -> None:
     if not log.parent.is_dir():
-        click.echo(f"The folder of the log is missing: mkdir -p {log.parent}", err=True)
+        click.echo(
+            f"The folder of the log is missing: mkdir -p {shlex.quote(str(log.parent))}", err=True
+        )

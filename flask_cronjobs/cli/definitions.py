@@ -10,8 +10,9 @@ from .. import operations, report
 from ..report import DefinitionView
 from ..report.humanize import duration
 from ..state import state_of
+from ..text import one_line, printable
 from .group import JobsGroup
-from .output import paint, print_json, printable, this_command
+from .output import command, paint, print_json, this_command
 from .params import actor, json_option
 
 group = JobsGroup("definitions")
@@ -42,7 +43,7 @@ def definitions(limit: int, after: str | None, as_json: bool) -> None:
 def pause(name: str) -> None:
     """Pause a definition until it is resumed."""
     operations.pause(state_of(), name, actor())
-    click.echo(f"Paused {name}. To resume it: flask jobs admin resume {name}")
+    click.echo(f"Paused {one_line(name)}. To resume it: {command('resume', name)}")
 
 
 @group.command("resume")
@@ -53,9 +54,9 @@ def resume(name: str) -> None:
     Slots that passed while it was paused are not run.
     """
     if operations.resume(state_of(), name, actor()):
-        click.echo(f"Resumed {name}.")
+        click.echo(f"Resumed {one_line(name)}.")
     else:
-        click.echo(f"{name} is not paused.")
+        click.echo(f"{one_line(name)} is not paused.")
 
 
 def _print(row: DefinitionView) -> None:

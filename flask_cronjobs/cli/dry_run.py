@@ -10,6 +10,7 @@ from ..report import reading
 from ..report.due import Due, due, next_due
 from ..report.humanize import plural
 from ..state import State
+from ..text import one_line
 from .output import moment, since
 
 
@@ -21,10 +22,13 @@ def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
         click.echo(json.dumps(_as_json(found)))
         return
     for name, slot in found.definitions:
-        click.echo(f"would enqueue  {name}  slot of {slot:%Y-%m-%d %H:%M} UTC")
+        click.echo(f"would enqueue  {one_line(name)}  slot of {slot:%Y-%m-%d %H:%M} UTC")
     for task, queue, number in found.runs:
         known = "" if task in state.registry.tasks else "  (not in this code: would wait)"
-        click.echo(f"would run      {task}  {plural(number, 'run')}  queue {queue}{known}")
+        click.echo(
+            f"would run      {one_line(task)}  {plural(number, 'run')}  queue {one_line(queue)}"
+            f"{known}"
+        )
     if found.expired:
         click.echo(f"would reclaim  {plural(found.expired, 'run')} whose worker was lost")
     if found == Due((), (), 0):

@@ -12,6 +12,7 @@ import click
 from flask.cli import AppGroup
 
 from ..errors import CronJobsError
+from ..text import printable
 
 
 class JobsGroup(AppGroup):
@@ -27,7 +28,7 @@ class JobsGroup(AppGroup):
         try:
             return super().invoke(ctx)
         except CronJobsError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(printable(str(error))) from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

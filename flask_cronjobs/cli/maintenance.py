@@ -9,6 +9,7 @@ from ..report.doctor import Finding, examine
 from ..report.humanize import plural
 from ..state import state_of
 from ..store import create_tables, set_wal
+from ..text import one_line
 from .group import JobsGroup
 from .output import paint, paragraph, print_json, since, table, this_command
 from .params import actor, json_option
@@ -37,10 +38,10 @@ def effects(
         raise click.UsageError("Give --done or --redo, not both.")
     if done is not None:
         operations.effect_done(state_of(), done, actor())
-        click.echo(f"{done}: marked as done. It will not be done again.")
+        click.echo(f"{one_line(done)}: marked as done. It will not be done again.")
     elif redo is not None:
         operations.effect_redo(state_of(), redo, actor())
-        click.echo(f"{redo}: marked as not done. The next call does it.")
+        click.echo(f"{one_line(redo)}: marked as not done. The next call does it.")
     else:
         _list_effects(everything, limit, before, as_json)
 

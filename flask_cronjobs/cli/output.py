@@ -16,7 +16,7 @@ import click
 
 from ..report.ages import print_age
 from ..report.humanize import ago, seconds_since, utc
-from ..text import one_line
+from ..text import one_line, printable
 
 #: The width of a line, in characters, where there is no terminal.
 WIDTH = 80
@@ -96,11 +96,6 @@ def _plain(cell: object) -> str:
     return one_line("" if cell is None else str(cell))
 
 
-def printable(text: str) -> str:
-    """Return *text* without control characters, but with its lines."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
-
-
 def _fitted(widths: list[int], flexible: int) -> list[int]:
     over = sum(widths) + len(_GAP) * (len(widths) - 1) - width()
     order = [flexible, *sorted(range(len(widths)), key=lambda at: -widths[at])]
@@ -132,6 +127,11 @@ def width() -> int:
     return WIDTH
 
 
+def command(*words: str) -> str:
+    """Return an admin command to paste into a shell, with its words quoted."""
+    return one_line(shlex.join(("flask", "jobs", "admin", *words)))
+
+
 def this_command(**changed: object) -> str:
     """Return the current command as a shell line, with the options *changed*."""
     ctx = click.get_current_context()
@@ -143,7 +143,7 @@ def this_command(**changed: object) -> str:
             parts.append(option.opts[0])
         elif value not in (None, False, option.default):
             parts += [option.opts[0], print_age(value) if isinstance(value, float) else str(value)]
-    return shlex.join(parts)
+    return one_line(shlex.join(parts))
 
 
 def moment(value: datetime | None) -> str:

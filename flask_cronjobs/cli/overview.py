@@ -9,9 +9,10 @@ from .. import report
 from ..report import Cell, DefinitionView, Overview
 from ..report.humanize import duration, plural
 from ..state import state_of
+from ..text import one_line
 from . import crontab, definitions, maintenance, runs
 from .group import JobsGroup
-from .output import heading, paint, print_json, since, table
+from .output import command, heading, paint, print_json, since, table
 from .params import json_option
 
 _CELLS = {
@@ -51,7 +52,8 @@ for _module in (runs, definitions, maintenance, crontab):
 
 
 def _print(seen: Overview) -> None:
-    click.echo(f"{paint(seen.verdict.word, seen.verdict.word.upper())}  {seen.verdict.sentence}")
+    word = paint(seen.verdict.word, seen.verdict.word.upper())
+    click.echo(f"{word}  {one_line(seen.verdict.sentence)}")
     _print_figures(seen)
     _print_definitions(seen)
     _print_dead(seen)
@@ -92,7 +94,7 @@ def _print_definitions(seen: Overview) -> None:
     )
     _print_legend(rows)
     if seen.definitions.after is not None:
-        click.echo(f"More: flask jobs admin definitions --after {seen.definitions.after}")
+        click.echo(f"More: {command('definitions', '--after', seen.definitions.after)}")
 
 
 def _print_legend(rows: tuple[DefinitionView, ...]) -> None:

@@ -16,13 +16,16 @@ from ..operations import Action, Progress
 from ..report import Attempt, RunFilter, RunPage, RunRow, RunView
 from ..report.humanize import duration, plural
 from ..state import State, state_of
+from ..text import cut, printable
 from ..types import JSON
 from .group import JobsGroup
-from .output import heading, moment, paint, print_json, printable, since, table, this_command
+from .output import heading, moment, paint, print_json, since, table, this_command
 from .params import Payload, RunId, actor, filtered, json_option
 
 #: Show a progress bar for this many runs or more.
 _LONG = 500
+#: How many characters of a payload or a result are printed; --json prints all.
+_LONGEST_JSON = 20_000
 
 group = JobsGroup("runs")
 
@@ -100,7 +103,7 @@ def run(name: str, payload: dict[str, JSON] | None, as_json: bool) -> None:
     if as_json:
         print_json({"id": run_id})
     else:
-        click.echo(f"Queued run {run_id} of {name}. The next tick runs it.")
+        click.echo(f"Queued run {run_id} of {printable(name)}. The next tick runs it.")
 
 
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
@@ -162,7 +165,8 @@ def _facts(view: RunView) -> list[tuple[str, object]]:
 
 def _print_json(title: str, value: JSON) -> None:
     heading(title)
-    click.echo(printable(json.dumps(value, indent=2, ensure_ascii=False)))
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    click.echo(printable(cut(text, _LONGEST_JSON)))
 
 
 def _print_attempt(attempt: Attempt) -> None:
@@ -199,7 +203,7 @@ def _act_on_each(action: Action, result: str, ids: Sequence[int]) -> None:
             change = action.one(state_of(), run_id, actor())
         except CronJobsError as error:
             refused = True
-            click.echo(f"Error: {error}", err=True)
+            click.echo(f"Error: {printable(str(error))}", err=True)
         else:
             what = "asked its worker to stop" if change.status == "running" else result
             click.echo(f"Run {run_id} of {printable(change.task)}: {what}.")

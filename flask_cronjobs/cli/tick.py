@@ -48,7 +48,7 @@ def one_line_errors() -> Generator[None]:
     try:
         yield
     except CronJobsError as error:
-        raise click.ClickException(" ".join(str(error).split())) from error
+        raise click.ClickException(one_line(" ".join(str(error).split()))) from error
 
 
 def print_warnings() -> None:
@@ -77,8 +77,8 @@ class Printer(Observer):
         error = f"{outcome.error_type}: {_first_line(outcome.error or '')}"
         why = f"  {one_line(error)}" if outcome.error else ""
         click.echo(
-            f"{outcome.kind:<9}  {outcome.job_type}  run {outcome.id}  attempt {outcome.attempt}  "
-            f"{outcome.seconds * 1000:.0f} ms{why}"
+            f"{outcome.kind:<9}  {one_line(outcome.job_type)}  run {outcome.id}  "
+            f"attempt {outcome.attempt}  {outcome.seconds * 1000:.0f} ms{why}"
         )
 
     def slot(self, slot: RecordedSlot) -> None:
@@ -88,7 +88,8 @@ class Printer(Observer):
         elif slot.skipped:
             from ..report.humanize import plural
 
-            click.echo(f"skipped    {slot.job_type}  {plural(slot.skipped, 'slot')}  {slot.reason}")
+            slots = plural(slot.skipped, "slot")
+            click.echo(f"skipped    {one_line(slot.job_type)}  {slots}  {slot.reason}")
 
     def summary(self, report: TickReport) -> None:
         """Print the last line; nothing if nothing was due."""

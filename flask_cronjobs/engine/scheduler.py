@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -135,7 +136,7 @@ def _log_broken(row: DefinitionRow, why: object) -> None:
         "job_definitions, or run: flask jobs admin pause %s",
         row.spec.name,
         why,
-        row.spec.name,
+        shlex.quote(row.spec.name),
     )
 
 

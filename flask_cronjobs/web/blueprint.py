@@ -29,9 +29,7 @@ def create_blueprint() -> Blueprint:
     """Create the blueprint ``cronjobs``."""
     blueprint = Blueprint(NAME, __name__, template_folder="templates", static_folder="static")
     for route in ROUTES:
-        blueprint.add_url_rule(
-            route.rule, route.endpoint, _lazy_view(route), methods=[route.method]
-        )
+        blueprint.add_url_rule(route.rule, route.endpoint, _lazy_view(route), methods=route.methods)
     blueprint.before_request(guard.check)
     blueprint.after_request(_add_headers)
     for code in _CODES:
@@ -59,8 +57,9 @@ def _add_headers(response: Response) -> Response:
     # Not no-referrer: under that, browsers send "Origin: null" with a form.
     headers["Referrer-Policy"] = "same-origin"
     headers["X-Frame-Options"] = "DENY"
+    # Not public: the app may set its session cookie with any answer.
     cacheable = request.endpoint == f"{NAME}.static" and response.status_code in (200, 304)
-    headers["Cache-Control"] = f"public, max-age={_STATIC_AGE}" if cacheable else "no-store"
+    headers["Cache-Control"] = f"private, max-age={_STATIC_AGE}" if cacheable else "no-store"
     return response
 
 

@@ -31,6 +31,8 @@ _TITLES = {
     501: "Not installed",
     503: "The database does not answer",
 }
+#: How many characters of a message are shown.
+_LONGEST = 500
 _CODES: tuple[tuple[type[CronJobsError], int], ...] = (
     (NotFound, 404),
     (StateConflict, 409),
@@ -57,7 +59,13 @@ def own_failure(error: CronJobsError) -> ResponseReturnValue:
     """Render an error of ours."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), 400)
     if isinstance(error, TablesMissing):
-        return failure(code, str(error), title="The tables are missing")
+        # The error names the host and the user of the database.
+        logger.error("The job pages find no tables of this version: %s", error)
+        text = (
+            "The job tables do not exist, or are of another version. Run your migrations, or: "
+            "flask jobs admin init. The app's log says in which database."
+        )
+        return failure(code, text, title="The tables are missing")
     if code == 503:
         logger.error("The job pages cannot read the database: %s", error)
         return failure(code, "The app's log says why. Try again in a moment.")
@@ -65,7 +73,8 @@ def own_failure(error: CronJobsError) -> ResponseReturnValue:
 
 
 def failure(code: int, text: str, title: str | None = None) -> Response:
-    """Render *text* as a page or, for machines, as a line."""
+    """Render *text* as a page or, for machines, as a line; cut, since it may repeat the request."""
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
     if request.endpoint in MACHINES:
         return Response(f"{text}\n", code, mimetype="text/plain")
     title = title or _TITLES.get(code, "Something went wrong")

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from ..report import Figures, RunView, Verdict
 from ..report.humanize import ago, duration, late, plural, roughly, seconds_since, utc
+from ..text import cut
 from ..types import JSON, Status
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
 #: A color of the pages: a class name of the style sheet.
 Tone: TypeAlias = Literal["good", "warn", "bad", "busy", "idle"]
 
+#: How many characters of a payload or a result a page shows.
+LONGEST_JSON = 20_000
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _NEAR = {-1: "yesterday", 0: "today", 1: "tomorrow"}
@@ -110,8 +113,8 @@ def host(worker: str | None) -> str:
 
 
 def pretty(value: JSON) -> str:
-    """Return *value* as indented JSON."""
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    """Return *value* as indented JSON, cut to `LONGEST_JSON` characters."""
+    return cut(json.dumps(value, indent=2, ensure_ascii=False), LONGEST_JSON)
 
 
 def describe(run: RunView) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hmac
 import re
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
@@ -13,7 +15,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
 from ..log import logger
-from ..state import State, state_of
+from ..state import State, Throttle, state_of
 from .routes import RIGHTS
 
 #: The apps whose log has a warning of this module already.
@@ -28,7 +30,16 @@ _ELSEWHERE = (
     "The job pages were requested at the host %r. In debug mode without authorize= they are open "
     "at localhost, 127.0.0.1 and [::1] only. Use one of those, or give authorize= to CronJobs."
 )
+_PEER = (
+    "The job pages were requested from another machine, %s. In debug mode without authorize= they "
+    "are open to this machine only. Give authorize= to CronJobs."
+)
 _HERE = re.compile(r"(?i)(?:(?:[a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?")
+#: Warnings of wrong tick tokens: one in so many seconds, since anybody can cause them.
+_wrong_token = Throttle()
+_BETWEEN_WARNINGS = 60.0
+#: How many characters of what a client sent the log repeats.
+_LONGEST_SHOWN = 200
 #: The key in a request's environment that says whether the user may read.
 _READER = "flask_cronjobs.reader"
 
@@ -36,15 +47,18 @@ _READER = "flask_cronjobs.reader"
 def check() -> ResponseReturnValue | None:
     """Let the current request pass, or refuse it.
 
-    1. Open routes pass; the route of the tick needs its token.
-    2. All other routes need the right to read.
+    1. Open routes pass; the route of the tick does not exist without its token.
+    2. All other routes need the right to read, and no page of another site may fetch them.
     3. Those that change something also need to come from our own pages, and the right to act.
     """
     right = RIGHTS.get(request.endpoint or "", "act")
     if right == "open":
         return None
     if right == "token":
-        return _check_token()
+        _check_token()
+        return None
+    if _is_read_by_another_site():
+        abort(403, "A page of another site asked for this, so it is not shown.")
     refusal = _refusal("read")
     request.environ[_READER] = refusal is None
     if refusal is None and right == "act":
@@ -65,6 +79,19 @@ def may(action: str) -> bool:
 def is_reader() -> bool:
     """Return whether the guard has let the current request read."""
     return request.environ.get(_READER) is True
+
+
+def _is_read_by_another_site() -> bool:
+    """Return whether a page of another site, or of another subdomain, fetches or frames this.
+
+    It could not read the answer, but it could measure how long a search takes. A user who follows
+    a link is let pass.
+    """
+    headers = request.headers
+    if headers.get("Sec-Fetch-Site") not in ("cross-site", "same-site"):
+        return False
+    follows_link = headers.get("Sec-Fetch-Mode", "navigate") == "navigate"
+    return not follows_link or headers.get("Sec-Fetch-Dest", "document") != "document"
 
 
 def is_same_origin() -> bool:
@@ -90,13 +117,8 @@ def _refusal(action: str) -> Response | AnyResponse | None:
     """Return None if `authorize` allows *action*, or its own response; else abort."""
     state = state_of()
     if state.authorize is None:
-        if current_app.debug and _HERE.fullmatch(request.host):
+        if _is_open_for_debugging(state):
             return None
-        if current_app.debug:
-            # Another site can make its own name resolve to this machine.
-            _warn_once(state, _ELSEWHERE, request.host)
-        else:
-            _warn_once(state, CLOSED)
         abort(403, "These pages are closed. The app's log says how to open them.")
     answer = _ask(state, action)
     if isinstance(answer, AnyResponse):
@@ -107,17 +129,56 @@ def _refusal(action: str) -> Response | AnyResponse | None:
     return None
 
 
+def _is_open_for_debugging(state: State) -> bool:
+    """Return whether debug mode opens the pages to this request; if not, log why, once."""
+    elsewhere = next((peer for peer in _peers() if not _is_loopback(peer)), None)
+    if not current_app.debug:
+        _warn_once(state, CLOSED)
+    elif not _HERE.fullmatch(request.host):
+        # Another site can make its own name resolve to this machine.
+        _warn_once(state, _ELSEWHERE, request.host[:_LONGEST_SHOWN])
+    elif elsewhere is not None:
+        # Another machine can send any Host.
+        _warn_once(state, _PEER, repr(elsewhere[:_LONGEST_SHOWN]))
+    else:
+        return True
+    return False
+
+
+def _peers() -> Iterator[str]:
+    """Return the address of the peer, and those for which it says that it forwards the request.
+
+    `ProxyFix` replaces the peer's address by one of a header, but keeps the original.
+    """
+    yield request.environ.get("REMOTE_ADDR") or ""
+    original: Mapping[str, str | None] = request.environ.get("werkzeug.proxy_fix.orig") or {}
+    if "REMOTE_ADDR" in original:
+        yield original["REMOTE_ADDR"] or ""
+    for line in request.headers.getlist("X-Forwarded-For"):
+        yield from (part.strip() for part in line.split(","))
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return (mapped or found).is_loopback
+
+
 def _ask(state: State, action: str) -> bool | AnyResponse:
-    """Call `authorize`. Other values than booleans and responses are errors, even if true."""
+    """Call `authorize`. Return whether it returned True, or its response.
+
+    Another value that is true, such as the member of an enumeration of roles, is an error.
+    """
     assert state.authorize is not None
     try:
         answer: object = state.app.ensure_sync(state.authorize)(action)
         if isinstance(answer, AnyResponse):
             return answer
-        if not answer:
-            return False
-        if isinstance(answer, int) and answer == 1:  # True, or 1 from a database.
-            return True
+        if answer is True or not answer:
+            return answer is True
         raise TypeError(
             f"authorize returned {answer!r:.80}. Return True or False, or a response; or abort()."
         )
@@ -134,12 +195,20 @@ def _warn_once(state: State, message: str, *values: object) -> None:
         logger.warning(message, *values)
 
 
-def _check_token() -> ResponseReturnValue | None:
+def _check_token() -> None:
+    """Let a POST with the tick token pass; answer all others as the app answers unknown routes."""
     token = state_of().settings.tick_token
-    if token is None:
-        abort(404)
-    given = request.authorization
-    offered = given.token if given is not None and given.type == "bearer" else None
-    if hmac.compare_digest((offered or "").encode(), token.encode()):
-        return None
-    return Response("unauthorized\n", 401, {"WWW-Authenticate": "Bearer"}, mimetype="text/plain")
+    if token is not None and request.method == "POST":
+        given = request.authorization
+        offered = given.token if given is not None and given.type == "bearer" else None
+        if hmac.compare_digest((offered or "").encode(), token.encode()):
+            return
+        if _wrong_token.open():
+            _wrong_token.close(_BETWEEN_WARNINGS)
+            logger.warning(
+                "A tick by URL was refused with 404, since its bearer token is not "
+                "CRONJOBS_TICK_TOKEN"
+            )
+    # Without a rule, neither the handlers of errors nor the headers of the blueprint apply.
+    request.url_rule = None
+    abort(404)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextvars import Context
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
-from flask import Response, abort, jsonify, request
+from flask import Response, abort, current_app, jsonify, request
 from flask.typing import ResponseReturnValue
 
 from .. import report
@@ -18,6 +20,7 @@ from ..log import logger
 from ..report import Bucket, Figures, Verdict
 from ..state import State, state_of
 from ..types import TickReport
+from .look import Look
 from .params import clamped
 
 if TYPE_CHECKING:
@@ -27,17 +30,25 @@ if TYPE_CHECKING:
 def tick() -> ResponseReturnValue:
     """Run one tick in this request and return its report; the guard has checked the token.
 
+    One runs at a time in a process, so that ticks cannot occupy all threads: a second one gets 409.
     ``?budget=SECONDS`` shortens the tick, for platforms that end long requests.
     """
     state = state_of()
+    kept: dict[str, Any] = current_app.extensions
+    # A forked process needs its own: a lock that was held at the fork would stay so.
+    running: Lock = kept.setdefault(f"cronjobs.tick:{os.getpid()}", Lock())
     longest = int(state.settings.tick_budget) or 1
     budget = clamped(request.args, "budget", longest, longest)
+    if not running.acquire(blocking=False):
+        return jsonify(error="A tick by URL is running in this process already."), 409
     try:
         # A new context, so that handlers see neither the request nor its token.
         done = Context().run(_tick, state, TickOptions(budget=budget))
     except CronJobsError as error:
         logger.error("The tick by URL could not do its work: %s", error)
         return jsonify(error="The tick could not do its work. The log says why."), 503
+    finally:
+        running.release()
     return jsonify(asdict(done))
 
 
@@ -48,13 +59,21 @@ def _tick(state: State, options: TickOptions) -> TickReport:
 
 def health() -> ResponseReturnValue:
     """Return 200 ``ok``, or 503 and ``never``, ``late``, ``overdue`` or, on an error, ``down``."""
+    state = state_of()
+    kept: dict[str, Any] = current_app.extensions
+    # A forked process needs its own: threads are not forked.
+    look: Look = kept.setdefault(f"cronjobs.health:{os.getpid()}", Look(lambda: _health(state)))
+    status = look.status()
+    return Response(f"{status}\n", 200 if status == "ok" else 503, mimetype="text/plain")
+
+
+def _health(state: State) -> str:
     try:
-        status: str = report.verdict(state_of()).word
+        return report.verdict(state).word
     except Exception as error:
         # Report any error to the monitor, but no details: the route is open.
         logger.error("Health could not be read: %s: %s", type(error).__name__, error)
-        status = "down"
-    return Response(f"{status}\n", 200 if status == "ok" else 503, mimetype="text/plain")
+        return "down"
 
 
 _OUTCOMES = ("succeeded", "failed", "dead", "cancelled", "skipped")

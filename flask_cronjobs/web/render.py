@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, unquote
 
 from flask import Response, current_app, make_response, redirect, render_template, request, url_for
+from itsdangerous import BadSignature, TimestampSigner
 from jinja2 import Environment
 from werkzeug.wrappers import Response as AnyResponse
 
 from ..state import state_of
+from ..text import printable
 from . import format
 from .format import Tone
 from .guard import may
@@ -22,6 +25,9 @@ VERSION = version("Flask-CronJobs")
 _COOKIE = "cronjobs_said"
 # A quoted character can take 12 bytes, and browsers drop cookies over 4,096 bytes.
 _LONGEST_MESSAGE = 300
+_MESSAGE_AGE = 60
+# Where the app has no SECRET_KEY. Only the process that made a message shows it then.
+_OWN_KEY = secrets.token_bytes(32)
 _TEMPLATES = "cronjobs.templates"
 
 
@@ -68,8 +74,8 @@ def back(endpoint: str, message: str, tone: Tone = "good", **values: Any) -> Any
     response = redirect(url_for(f".{endpoint}", **values), 303)
     response.set_cookie(
         _COOKIE,
-        quote(_shortened(f"{tone} {message}")),
-        max_age=60,
+        _signer().sign(quote(_shortened(f"{tone} {message}"))).decode(),
+        max_age=_MESSAGE_AGE,
         path=_path(),
         secure=request.is_secure or bool(_config().get("SESSION_COOKIE_SECURE")),
         httponly=True,
@@ -82,9 +88,15 @@ def _templates() -> Environment:
     """Return the app's templates with autoescape, even if the app turns it off for its own."""
     kept: dict[str, Any] = current_app.extensions
     if _TEMPLATES not in kept:
-        kept[_TEMPLATES] = current_app.jinja_env.overlay(autoescape=True)
+        # The input fields of forms use the filter `e`, which keeps their values as they are.
+        kept[_TEMPLATES] = current_app.jinja_env.overlay(autoescape=True, finalize=_printable)
     templates: Environment = kept[_TEMPLATES]
     return templates
+
+
+def _printable(value: object) -> object:
+    """Clean a text for a page; what macros return is markup, and clean already."""
+    return printable(value) if type(value) is str else value
 
 
 def _shortened(text: str) -> str:
@@ -93,10 +105,20 @@ def _shortened(text: str) -> str:
 
 def _message() -> tuple[str, str] | None:
     """Return the tone and text of the last action's message."""
-    tone, _, text = unquote(request.cookies.get(_COOKIE, ""))[:_LONGEST_MESSAGE].partition(" ")
+    try:
+        signed = _signer().unsign(request.cookies.get(_COOKIE, ""), max_age=_MESSAGE_AGE).decode()
+    except BadSignature:
+        return None
+    tone, _, text = unquote(signed).partition(" ")
     if not text:
         return None
     return (tone if tone in ("good", "bad") else "idle"), text
+
+
+def _signer() -> TimestampSigner:
+    """Return what signs the message: another subdomain can set cookies for this site, too."""
+    key: object = _config().get("SECRET_KEY") or _OWN_KEY
+    return TimestampSigner(cast("str | bytes", key), salt=_COOKIE)
 
 
 def _path() -> str:

@@ -22,9 +22,14 @@ class Route:
     right: Right
 
     @property
-    def method(self) -> str:
-        """Return ``GET`` for pages, ``POST`` for actions."""
-        return "POST" if self.right in ("act", "token") else "GET"
+    def methods(self) -> tuple[str, ...]:
+        """Return ``GET`` for pages, ``POST`` for actions.
+
+        All for the tick, since a 405 would say that the route exists: the guard lets ``POST`` pass.
+        """
+        if self.right == "token":
+            return ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+        return ("POST",) if self.right == "act" else ("GET",)
 
 
 ROUTES: tuple[Route, ...] = (

@@ -237,6 +237,47 @@ def test_the_page_renews_itself_and_says_when_it_cannot(
     _until(lambda: not browser.find_element(By.ID, "stamp").is_displayed())
 
 
+def _color(browser: Browser) -> str:
+    sign = browser.find_element(By.CSS_SELECTOR, ".verdict h1")
+    return sign.value_of_css_property("color")
+
+
+def test_a_page_that_cannot_be_renewed_does_not_look_live(
+    browser: Browser, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "REFRESH", 1)
+    site.tick()
+    browser.get(f"{site.url}/")
+    assert browser.title.startswith("All is well")
+    live = _color(browser)
+    site.rights.clear()
+    _until(lambda: browser.title.startswith("Out of date since "))
+    assert _icon(browser) == "icon-idle.svg"
+    assert _color(browser) != live
+    stamp = browser.find_element(By.ID, "stamp").text
+    since = stamp.removeprefix("Not refreshed since ")
+    assert since != stamp
+    assert browser.title == f"Out of date since {since} · Jobs"
+    site.rights.add("read")
+    _until(lambda: browser.title.startswith("All is well"))
+    assert _icon(browser) == "icon-good.svg"
+    assert _color(browser) == live
+    assert not browser.find_element(By.ID, "stamp").is_displayed()
+
+
+def test_a_page_that_is_in_use_for_long_does_not_look_live(
+    browser: Browser, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The focus keeps a page from being renewed, also when its user has left."""
+    monkeypatch.setattr(views, "REFRESH", 0.25)
+    site.tick()
+    browser.get(f"{site.url}/")
+    browser.execute_script("document.querySelector('main a').focus()")
+    _until(lambda: browser.title.startswith("Out of date since "))
+    browser.execute_script("document.activeElement.blur()")
+    _until(lambda: browser.title.startswith("All is well"))
+
+
 def test_the_keyboard_is_enough(browser: Browser, site: Site) -> None:
     site.tick()
     browser.get(f"{site.url}/")

@@ -324,3 +324,14 @@ class TestUncommitted:
             forget.using(commit=True).enqueue()
             jobs.tick()
         assert any("Enqueued and never committed" in text for text in self.warnings(caplog))
+
+
+def test_a_refusal_does_not_repeat_a_megabyte(context: None, jobs: CronJobs) -> None:
+    task = jobs.task(name="it")(lambda: None)
+    key = "\n" * 1_000_000
+    with pytest.raises(TaskError) as refused:
+        task.using(idempotency_key=key)
+    assert len(str(refused.value)) < 7_000
+    with pytest.raises(UnknownTask) as unknown:
+        jobs.enqueue("x" * 1_000_000)
+    assert len(str(unknown.value)) < 7_000

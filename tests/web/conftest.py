@@ -51,6 +51,12 @@ def jobs(app: Flask, db: SQLAlchemy, rights: set[str], settings: dict[str, Any])
     return jobs
 
 
+@pytest.fixture(autouse=True)
+def _no_kept_health(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each request to health look anew."""
+    monkeypatch.setattr("flask_cronjobs.web.look.KEEP", 0.0)
+
+
 @pytest.fixture
 def client(app: Flask, jobs: CronJobs) -> FlaskClient:
     """A client of the pages."""

@@ -11,6 +11,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
+from itsdangerous import TimestampSigner
 from werkzeug.test import TestResponse
 
 from flask_cronjobs import CronJobs
@@ -312,8 +313,35 @@ def test_a_long_message_still_fits_a_cookie(
     assert _said(client, answer).endswith("…")
 
 
+def _plant(client: FlaskClient, message: str, key: str = "tests") -> None:
+    signed = TimestampSigner(key, salt="cronjobs_said").sign(message).decode()
+    client.set_cookie("cronjobs_said", signed, path="/jobs/")
+
+
+@pytest.mark.parametrize("key", [None, "another app's"])
+def test_a_message_that_another_site_plants_is_not_shown(
+    client: FlaskClient, key: str | None
+) -> None:
+    """A subdomain can set cookies for its parent, and so for the pages."""
+    if key is None:
+        client.set_cookie("cronjobs_said", "good%20Your%20password%20expired", path="/jobs/")
+    else:
+        _plant(client, "good%20Your%20password%20expired", key)
+    answer = client.get("/jobs/")
+    assert answer.status_code == 200
+    assert "password" not in answer.text
+
+
+def test_without_a_secret_key_the_process_signs_with_its_own(
+    app: Flask, client: FlaskClient, post: Post, add: Callable[..., int]
+) -> None:
+    app.config["SECRET_KEY"] = None
+    answer = post(f"/jobs/runs/{add('dead')}/retry")
+    assert _said(client, answer) == "Run 1 is queued again. The next tick runs it."
+
+
 def test_what_a_cookie_says_stays_text(client: FlaskClient) -> None:
-    client.set_cookie("cronjobs_said", "good%20%3Cscript%3Ealert(1)%3C/script%3E", path="/jobs/")
+    _plant(client, "good%20%3Cscript%3Ealert(1)%3C/script%3E")
     page = client.get("/jobs/").text
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in page
@@ -340,5 +368,5 @@ def test_the_cookie_stays_on_tls(
 
 
 def test_a_cookie_chooses_no_class_but_a_tone(client: FlaskClient) -> None:
-    client.set_cookie("cronjobs_said", "skip%20hello", path="/jobs/")
+    _plant(client, "skip%20hello")
     assert '<p class="said idle" role="status">hello</p>' in client.get("/jobs/").text

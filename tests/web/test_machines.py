@@ -21,7 +21,7 @@ from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.state import state_of
+from flask_cronjobs.state import Throttle, state_of
 
 from .conftest import NOW
 
@@ -189,15 +189,73 @@ class TestTick:
         ],
     )
     def test_needs_the_token(
-        self, client: FlaskClient, add: Callable[..., int], headers: dict[str, str]
+        self,
+        app: Flask,
+        db: SQLAlchemy,
+        client: FlaskClient,
+        add: Callable[..., int],
+        headers: dict[str, str],
     ) -> None:
+        run_id = add("queued")
         answer = client.post("/jobs/tick", headers=headers)
-        assert answer.status_code == 401
-        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert answer.status_code == 404
         assert TOKEN not in answer.text
+        with app.app_context():
+            assert db.session.get_one(JobRun, run_id).status == "queued"
 
-    def test_a_get_is_no_tick(self, client: FlaskClient) -> None:
-        assert client.get("/jobs/tick", headers=BEARER).status_code == 405
+    @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"])
+    def test_only_a_post_is_a_tick(self, client: FlaskClient, method: str) -> None:
+        assert client.open("/jobs/tick", method=method, headers=BEARER).status_code == 404
+
+    @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+    def test_without_the_token_the_route_is_like_one_that_does_not_exist(
+        self, app: Flask, client: FlaskClient, method: str
+    ) -> None:
+        app.register_error_handler(404, lambda error: ("the app's own page", 404))
+        here, nowhere = (
+            client.open(path, method=method) for path in ("/jobs/tick", "/jobs/nowhere")
+        )
+        assert here.status_code == nowhere.status_code == 404
+        assert here.text == nowhere.text == "the app's own page"
+        assert dict(here.headers) == dict(nowhere.headers)
+
+    def test_the_log_says_that_the_token_is_wrong(
+        self, client: FlaskClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("flask_cronjobs.web.guard._wrong_token", Throttle())
+        for _ in range(3):
+            client.post("/jobs/tick", headers={"Authorization": "Bearer wrong"})
+        assert caplog.text.count("its bearer token is not CRONJOBS_TICK_TOKEN") == 1
+
+    def test_a_second_tick_at_once_is_refused_at_once(
+        self, app: Flask, client: FlaskClient, jobs: CronJobs
+    ) -> None:
+        began, go_on = threading.Event(), threading.Event()
+
+        @jobs.task
+        def wait() -> None:
+            began.set()
+            go_on.wait(30)
+
+        with app.app_context():
+            jobs.enqueue("wait", commit=True)
+        codes: list[int] = []
+
+        def tick() -> None:
+            codes.append(app.test_client().post("/jobs/tick", headers=BEARER).status_code)
+
+        first = threading.Thread(target=tick)
+        first.start()
+        try:
+            assert began.wait(30)
+            answer = client.post("/jobs/tick", headers=BEARER)
+            assert answer.status_code == 409
+            assert answer.json == {"error": "A tick by URL is running in this process already."}
+        finally:
+            go_on.set()
+            first.join(30)
+        assert codes == [200]
+        assert client.post("/jobs/tick", headers=BEARER).status_code == 200
 
     def test_the_budget_can_be_shortened(
         self, client: FlaskClient, monkeypatch: pytest.MonkeyPatch

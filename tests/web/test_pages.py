@@ -411,6 +411,27 @@ def test_missing_tables_say_what_to_run(app: Flask, db: SQLAlchemy) -> None:
     assert "flask jobs admin init" in answer.text
 
 
+def test_missing_tables_do_not_name_the_database_to_readers(
+    app: Flask, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.testing = False
+    CronJobs(app, authorize=lambda action: True)
+    with app.app_context():
+        database = db.engine.url.database
+    assert database is not None
+    for path in ("/jobs/", "/jobs/metrics"):
+        assert database not in app.test_client().get(path).text
+    assert database in caplog.text
+
+
+def test_a_result_of_megabytes_is_cut(client: FlaskClient, add: Callable[..., int]) -> None:
+    run_id = add("succeeded", result=["x" * 2_000_000, "the end"], payload={"y": "y" * 2_000_000})
+    text = client.get(f"/jobs/runs/{run_id}").text
+    assert len(text) < 60_000
+    assert "characters left out" in text
+    assert "the end" in text
+
+
 def test_an_error_of_ours_becomes_a_page_that_tells_nothing(
     client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,8 +21,10 @@ function openDetails(main) {
   return Array.from(main.querySelectorAll("details"), (details) => details.open);
 }
 
-async function refresh(main) {
-  const answer = await fetch(location.href, { credentials: "same-origin" });
+async function refresh(main, milliseconds) {
+  // A server that is silent is given up, so that the page says that it is out of date.
+  const signal = AbortSignal.timeout(milliseconds);
+  const answer = await fetch(location.href, { credentials: "same-origin", signal });
   if (!answer.ok || answer.redirected) throw new Error(String(answer.status));
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   const freshMain = fresh.getElementById("main");
@@ -39,20 +41,38 @@ async function refresh(main) {
 
 function keepFresh(main) {
   const stamp = document.getElementById("stamp");
-  const seconds = Number(main.dataset.refresh);
+  const milliseconds = Number(main.dataset.refresh) * 1000;
   let seen = new Date();
+  let failures = 0;
+
+  function sayStale() {
+    const since = seen.toLocaleTimeString();
+    stamp.textContent = `Not refreshed since ${since}`;
+    stamp.hidden = false;
+    // One failure may be a restart. A page in use is left alone, but not for long.
+    if (failures < 2 && new Date() - seen < 8 * milliseconds) return;
+    document.documentElement.classList.add("stale");
+    document.title = `Out of date since ${since} · Jobs`;
+    document.querySelector("link[rel=icon]").href = main.dataset.staleIcon;
+  }
+
   setInterval(async () => {
-    if (!main.dataset.refresh || isBusy(main)) return;
-    try {
-      await refresh(main);
-      seen = new Date();
-      stamp.hidden = true;
-    } catch {
-      // Say that the page may be out of date.
-      stamp.textContent = `Not refreshed since ${seen.toLocaleTimeString()}`;
-      stamp.hidden = false;
+    if (!main.dataset.refresh) return;
+    if (isBusy(main)) {
+      if (new Date() - seen >= 2 * milliseconds) sayStale();
+      return;
     }
-  }, seconds * 1000);
+    try {
+      await refresh(main, milliseconds);
+      seen = new Date();
+      failures = 0;
+      stamp.hidden = true;
+      document.documentElement.classList.remove("stale");
+    } catch {
+      failures += 1;
+      sayStale();
+    }
+  }, milliseconds);
 }
 
 const main = document.getElementById("main");

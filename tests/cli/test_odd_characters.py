@@ -1,0 +1,168 @@
+"""Names and messages from the tables reach terminals and logs as plain text, and shells quoted."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import CronJobs, SetupError
+from flask_cronjobs.cli.crontab import Wake
+from flask_cronjobs.log import log_run, logger
+from tests.rows import Rows, ago
+
+#: A line break that fakes a line, a color, a bell, and an override of the direction of writing.
+ODD = "odd\n\x1b[31mfake\x07\u202eline\u2066\x9b\u2028"
+FORBIDDEN = "\x1b\x07\u202e\u2066\x9b\r\u2028"
+SHELL = "$(touch x); 'y'"
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """What is printed does not depend on the database."""
+    return sqlite_url
+
+
+@pytest.fixture
+def run(app: Flask, jobs: CronJobs) -> Run:
+    return lambda *args: app.test_cli_runner().invoke(args=["jobs", *args])
+
+
+@pytest.fixture
+def odd_run(rows: Rows) -> int:
+    """Rows of each kind with odd texts; the id of a dead run."""
+    rows.tick(host=ODD, worker=ODD)
+    definition = rows.definition(ODD, job_type=ODD, schedule=ODD, timezone=ODD)
+    odd: dict[str, Any] = {
+        "job_type": ODD,
+        "queue": ODD,
+        "idempotency_key": ODD,
+        "definition_id": definition,
+    }
+    run_id = rows.run("dead", error_type=ODD, last_error=ODD, **odd)
+    rows.failure(run_id, 1, worker=ODD, error=ODD, error_type=ODD, stack=ODD)
+    rows.run(job_type=ODD, queue=ODD)
+    rows.effect(ODD, state="in_doubt", locked_by=ODD)
+    return run_id
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["admin"],
+        ["admin", "list"],
+        ["admin", "list", "--limit", "1"],
+        ["admin", "show", "ID"],
+        ["admin", "retry", "ID"],
+        ["admin", "retry", "--task", ODD, "--yes"],
+        ["admin", "cancel", "--task", ODD, "--yes"],
+        ["admin", "run", ODD],
+        ["admin", "definitions"],
+        ["admin", "definitions", "--limit", "1"],
+        ["admin", "pause", ODD],
+        ["admin", "resume", ODD],
+        ["admin", "pause", f"{ODD}x"],
+        ["admin", "effects"],
+        ["admin", "effects", "--done", ODD],
+        ["admin", "effects", "--redo", ODD],
+        ["admin", "effects", "--done", f"{ODD}x"],
+        ["admin", "doctor"],
+        ["admin", ODD],
+        ["tick", "--dry-run"],
+    ],
+)
+def test_no_command_prints_control_characters(run: Run, odd_run: int, args: list[str]) -> None:
+    result = run(*(str(odd_run) if arg == "ID" else arg for arg in args))
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    output = result.output
+    assert output
+    assert [char for char in FORBIDDEN if char in output] == [], output
+
+
+def test_a_tick_prints_a_line_for_each_run_whatever_its_error_says(
+    run: Run, jobs: CronJobs, rows: Rows
+) -> None:
+    @jobs.task(name="odd")
+    def odd() -> None:
+        raise ValueError(ODD)
+
+    rows.run(job_type="odd")
+    output = run("tick").output
+    assert [char for char in FORBIDDEN if char in output] == []
+    assert [line.split()[0] for line in output.splitlines()] == ["failed", "tick:"]
+
+
+def test_a_log_line_is_one_line_without_control_characters(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    log_run(logging.INFO, "ran", task=ODD, run_id=1, attempt=1, worker=ODD, why=ODD, actor=ODD)
+    logger.warning("%s and %s", ODD, ValueError(ODD))
+    assert len(caplog.records) == 2
+    for record in caplog.records:
+        assert [char for char in FORBIDDEN + "\n" if char in record.getMessage()] == []
+        assert "fake" in record.getMessage()
+    assert caplog.records[1].msg == "%s and %s"  # Monitors group records by it.
+    assert caplog.records[0].cronjobs_task == ODD  # type: ignore[attr-defined]
+
+
+def test_commands_to_paste_are_quoted(
+    run: Run, rows: Rows, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows.definition(SHELL)
+    command = run("admin", "pause", SHELL).output.partition(": ")[2]
+    assert shlex.split(command) == ["flask", "jobs", "admin", "resume", SHELL]
+    rows.run(job_type=SHELL, age=9)
+    assert shlex.quote(SHELL) in run("admin", "doctor").output
+
+
+def test_the_next_page_of_definitions_is_a_quoted_command(run: Run, rows: Rows) -> None:
+    for number in range(51):
+        rows.definition(f"{SHELL}{number:02}")
+    line = run("admin").output.partition("More: ")[2].splitlines()[0]
+    assert shlex.split(line) == ["flask", "jobs", "admin", "definitions", "--after", f"{SHELL}49"]
+
+
+def test_the_log_quotes_the_command_that_pauses_a_broken_definition(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs.task(name="it")(lambda: None)
+    rows.definition(SHELL, job_type="it", schedule="broken", origin="database", next_run_at=ago(5))
+    with app.app_context():
+        jobs.tick()
+    assert f"flask jobs admin pause {shlex.quote(SHELL)}" in caplog.text
+
+
+@pytest.mark.parametrize("char", ["\n", "\r", "\x1b", "\0"])
+def test_a_path_that_would_break_the_crontab_line_is_refused(char: str) -> None:
+    for folder, log in ((f"/srv/a{char}b", "/x"), ("/srv", f"/x{char}* * * * * root")):
+        with pytest.raises(SetupError, match="control character"):
+            Wake(Path(folder), ("/srv/flask", "jobs", "tick"), None, Path(log), 20)
+
+
+def test_a_missing_folder_of_the_log_is_quoted(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "$(touch x)" / "log"
+    assert (
+        f"mkdir -p {shlex.quote(str(log.parent))}" in run("admin", "crontab", "--log", log).output
+    )
+
+
+@pytest.mark.parametrize("age", ["12d", "200000w", "999999999w", "1.5d"])
+def test_long_ages_are_taken_and_printed_back(run: Run, rows: Rows, age: str) -> None:
+    for _ in range(2):
+        rows.run("dead", age=100)
+    for option in ("--older-than", "--newer-than"):
+        result = run("admin", "list", option, age, "--limit", "1")
+        assert result.exit_code == 0, result.output
+        if "Older: " in result.output:
+            again = shlex.split(result.output.partition("Older: ")[2])[2:]
+            assert run(*again).exit_code == 0

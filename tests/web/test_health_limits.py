@@ -1,0 +1,130 @@
+"""What anybody may ask of health costs little: one look at a time, kept, and limited in time."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import CronJobs, report
+from flask_cronjobs.web import look
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """The limits do not depend on the database."""
+    return sqlite_url
+
+
+class Slow:
+    """A look that ends when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = threading.Semaphore(0)
+        self.go_on = threading.Event()
+        self.looks = 0
+        self._verdict = report.verdict
+        monkeypatch.setattr("flask_cronjobs.report.verdict", self)
+
+    def __call__(self, state: object) -> object:
+        self.looks += 1
+        self.begun.release()
+        self.go_on.wait(30)
+        return self._verdict(state)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    """Looks at the health that wait until the test lets them go on."""
+    slow = Slow(monkeypatch)
+    yield slow
+    slow.go_on.set()
+
+
+def test_requests_at_once_share_one_look(
+    app: Flask,
+    client: FlaskClient,
+    slow: Slow,
+    ticked: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(look, "KEEP", 60.0)
+    ticked()
+    answers: list[str] = []
+    ask = [
+        threading.Thread(target=lambda: answers.append(app.test_client().get("/jobs/health").text))
+        for _ in range(8)
+    ]
+    for thread in ask:
+        thread.start()
+    assert slow.begun.acquire(timeout=10)
+    slow.go_on.set()
+    for thread in ask:
+        thread.join(10)
+    assert answers == ["ok\n"] * 8
+    assert slow.looks == 1
+
+
+def test_an_answer_is_kept_for_seconds(
+    client: FlaskClient, ticked: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "KEEP", 60.0)
+    assert client.get("/jobs/health").text == "never\n"
+    ticked()
+    assert client.get("/jobs/health").text == "never\n"
+    monkeypatch.setattr(look, "KEEP", 0.0)
+    assert client.get("/jobs/health").text == "ok\n"
+
+
+def test_a_look_that_hangs_is_down_and_the_next_request_does_not_wait_for_it(
+    client: FlaskClient, slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "LIMIT", 0.3)
+    for most in (5, 0.25):
+        began = time.monotonic()
+        answer = client.get("/jobs/health")
+        assert (answer.status_code, answer.text) == (503, "down\n")
+        assert time.monotonic() - began < most
+    assert slow.looks == 1
+
+
+def test_looks_that_hang_are_few_and_health_recovers(
+    client: FlaskClient,
+    slow: Slow,
+    ticked: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticked()
+    monkeypatch.setattr(look, "LIMIT", 0.0)
+    monkeypatch.setattr(look, "HANGS", 0.0)
+    for _ in range(6):
+        assert client.get("/jobs/health").text == "down\n"
+    assert slow.looks == look.MOST_HANGING
+    slow.go_on.set()
+    monkeypatch.setattr(look, "LIMIT", 5.0)
+    until = time.monotonic() + 10
+    while client.get("/jobs/health").text != "ok\n":
+        assert time.monotonic() < until
+
+
+def test_a_database_that_accepts_and_is_silent_is_down_within_the_limit(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "LIMIT", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent_app = Flask("silent")
+        silent_app.config["SQLALCHEMY_DATABASE_URI"] = (
+            f"postgresql+psycopg://shop@127.0.0.1:{silent.getsockname()[1]}/shop"
+        )
+        SQLAlchemy(silent_app)
+        CronJobs(silent_app)
+        began = time.monotonic()
+        answer = silent_app.test_client().get("/jobs/health")
+        assert (answer.status_code, answer.text) == (503, "down\n")
+        assert time.monotonic() - began < 5
