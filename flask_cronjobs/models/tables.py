@@ -43,6 +43,7 @@ DEAD = "status = 'dead'"
 DONE = "status IN ('succeeded', 'cancelled', 'skipped')"
 #: Few runs among many that succeeded, so listing them needs an index of its own.
 SET_ASIDE = "status IN ('cancelled', 'skipped')"
+DONE_EFFECT = "state = 'done'"
 OPEN_EFFECT = "state IN ('begun', 'in_doubt')"
 SCHEDULED = "paused_at IS NULL AND next_run_at IS NOT NULL"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
@@ -268,6 +269,7 @@ class JobEffect(Base):
     __table_args__: Any = (
         Index("uq_job_effects_key", "key", unique=True),
         _partial("ix_job_effects_open", "id", where=OPEN_EFFECT),
+        _partial("ix_job_effects_done", "done_at", where=DONE_EFFECT),
         _check("ck_job_effects_state", "state IN ('begun', 'done', 'in_doubt')"),
         _check("ck_job_effects_done", "(state = 'done') = (done_at IS NOT NULL)"),
         {"sqlite_autoincrement": True},

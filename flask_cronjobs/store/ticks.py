@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
 
-from sqlalchemy import Connection, delete, func, insert, select, text, update
+from sqlalchemy import Connection, Executable, delete, func, insert, select, text, update
 
 from ..models import JobEffect, JobFailure, JobRun, JobTick
-from ..models.tables import DEAD, DONE
+from ..models.tables import DEAD, DONE, DONE_EFFECT
 from ..types import TickReport
 from .clock import database_now
 from .connection import Bookkeeping
@@ -19,7 +19,6 @@ from .connection import Bookkeeping
 BATCH = 1000
 #: For how many seconds the rows of ticks are kept.
 TICK_RETENTION = 86400.0
-
 _COUNTS = [field.name for field in fields(TickReport) if field.name not in ("worker", "seconds")]
 
 
@@ -70,7 +69,8 @@ class Ticks:
         """Delete what is older than its retention, in small batches; return how many runs.
 
         :param retention: seconds to keep succeeded, cancelled and skipped runs.
-        :param retention_dead: seconds to keep dead runs, and effects that are done.
+        :param retention_dead: seconds to keep dead runs, and effects that are done. An effect stays
+            while its run may be tried again, however old it is.
         :param budget: seconds after which no new batch begins.
         """
         until = time.monotonic() + budget
@@ -97,13 +97,36 @@ class Ticks:
     def _prune_others(self, retention_dead: float, until: float) -> None:
         old_ticks = select(JobTick.id).where(JobTick.started_at < database_now(-TICK_RETENTION))
         self._books.rows(delete(JobTick).where(JobTick.id.in_(old_ticks.limit(BATCH))))
-        old_effects = select(JobEffect.id).where(
-            JobEffect.state == "done", JobEffect.done_at < database_now(-retention_dead)
-        )
-        batch = delete(JobEffect).where(JobEffect.id.in_(old_effects.limit(BATCH)))
-        while len(self._books.rows(batch.returning(JobEffect.id))) == BATCH:
+        while self._books.transaction(partial(_prune_effects, seconds=retention_dead)) == BATCH:
             if time.monotonic() > until:
                 break
+
+
+def old_effects(seconds: float) -> Executable:
+    """Return the SELECT of the ids of a batch of effects done more than *seconds* ago.
+
+    The effects of a run that has not succeeded stay while its row is there: a retry, of its own or
+    an operator's, must find them. Written as a scalar subquery, which no planner turns into a join
+    that reads all runs.
+    """
+    status = select(JobRun.status).where(JobRun.id == JobEffect.run_id).scalar_subquery()
+    return (
+        select(JobEffect.id)
+        .where(
+            text(DONE_EFFECT),
+            JobEffect.done_at < database_now(-seconds),
+            func.coalesce(status, "succeeded").in_(("succeeded", "skipped")),
+        )
+        .order_by(JobEffect.done_at)
+        .limit(BATCH)
+    )
+
+
+def _prune_effects(connection: Connection, seconds: float) -> int:
+    ids = list(connection.scalars(old_effects(seconds)))
+    if ids:
+        connection.execute(delete(JobEffect).where(JobEffect.id.in_(ids)))
+    return len(ids)
 
 
 def _prune_runs(connection: Connection, condition: str, seconds: float) -> int:

@@ -34,6 +34,28 @@ def test_lost_worker_is_no_exception_that_the_policy_names(
     assert [rows.get(id_).status for id_ in lost] == ["failed", "failed"]
 
 
+def test_callable_policy_is_not_asked_about_a_lost_worker(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    """It knows the exceptions of its handler; the default delay holds while attempts are left."""
+    asked: list[BaseException] = []
+
+    def policy(attempt: int, error: BaseException) -> float | None:
+        asked.append(error)
+        return None
+
+    jobs.task(name="it", retry=policy)(lambda: None)
+    rows = Rows(app, db)
+    lost = [
+        rows.run("running", job_type="it", locked_until=ago(5), attempts=attempts, max_attempts=3)
+        for attempts in (1, 3)
+    ]
+    with app.app_context():
+        assert jobs.tick().reclaimed == 2
+    assert [rows.get(id_).status for id_ in lost] == ["failed", "dead"]
+    assert asked == []
+
+
 @on_postgresql
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not committed"])
 def test_run_taken_back_is_told_though_the_connection_broke(

@@ -113,7 +113,7 @@ class StoreMachine(RuleBasedStateMachine):
         token = next(self.tokens)
         claimed = self.claims.exchange([], ClaimRequest(limit, token, ("t",), alone=alone)).claims
         assert len(claimed) <= limit
-        if any(claim.attempt > 1 for claim in claimed):
+        if any(claim.attempt > 1 or claim.max_attempts == 1 for claim in claimed):
             assert alone
             assert len(claimed) == 1
         for claim in claimed:

@@ -71,6 +71,20 @@ def test_run_that_kills_its_workers_takes_its_neighbors_along_once_at_most(site:
     assert ends <= {("succeeded", 1), ("succeeded", 2)}
 
 
+def test_run_that_kills_its_workers_costs_no_neighbor_its_last_attempt(site: Site) -> None:
+    """A run on its last attempt is claimed by itself, also if that is its first attempt."""
+    site.config["CRONJOBS_LEASE"] = 300
+    killer = site.enqueue("kill_self", priority=1, max_attempts=2)
+    neighbors = site.enqueue_many("note", [{}] * 200, max_attempts=1)
+    for _ in range(2):
+        site.enqueue_many("note", [{}] * 60, priority=2)  # So short that more are claimed ahead.
+        assert site.run_tick().returncode == -signal.SIGKILL
+        site.expire()
+    site.tick_here()
+    assert (site.run(killer).status, site.failures(killer)) == ("dead", ["WorkerLost"] * 2)
+    assert {site.run(run_id).status for run_id in neighbors} == {"succeeded"}
+
+
 @on_sqlite
 def test_process_that_wakes_while_another_does_its_run_is_told_and_changes_nothing(
     site: Site,

@@ -39,6 +39,27 @@ def test_second_call_returns_the_recorded_result(app: Flask, jobs: CronJobs) -> 
     assert calls == [5, 7]
 
 
+def test_effect_is_not_pruned_while_its_run_waits_for_its_retry(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    """The wait may be longer than the retention."""
+    charged: list[int] = []
+
+    @jobs.task(retry=AGAIN)
+    def charge() -> None:
+        jobs.once("charge:812", lambda: charged.append(812))
+        if current_run.attempt == 1:
+            raise ConnectionError("the mail server is away")
+
+    with app.app_context():
+        charge.using(commit=True).enqueue()
+        assert jobs.tick(max_runs=1).failed == 1
+        db.session.execute(text("UPDATE job_effects SET done_at = '2000-01-01'"))
+        db.session.commit()
+        jobs.prune()
+    assert (tick().succeeded, charged) == (1, [812])
+
+
 def test_effects_of_a_failed_attempt_are_checkpoints_for_the_next(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:

@@ -11,16 +11,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 
 from flask_cronjobs.store import Bookkeeping, Claims, create_tables
 from flask_cronjobs.store.dialect import dialect_of
 from flask_cronjobs.store.sql.claims import claim_statements
 from flask_cronjobs.store.sql.definitions import insert_slots, read_definitions, record_at_once
+from flask_cronjobs.store.ticks import old_effects
 from flask_cronjobs.types import ClaimRequest
 from tests.postgres import Server
 
 FINISHED = 200_000
+DAY = 86400.0
 CLAIM_INDEXES = ("ix_job_runs_runnable", "ix_job_runs_runnable_keyed")
 
 pytestmark = pytest.mark.slow
@@ -75,6 +77,12 @@ def fill(engine: Engine) -> None:
                 " CASE WHEN i < 5 THEN '2026-01-01' ELSE '2999-01-01' END{cast}, 'database' FROM ",
                 1000,
             ),
+            (
+                "INSERT INTO job_effects (key, run_id, state, done_at)"
+                " SELECT 'effect ' || i, i, 'done',"
+                " CASE WHEN i < 5 THEN '2026-01-01' ELSE '2999-01-01' END{cast} FROM ",
+                20_000,
+            ),
         ):
             cast = "::timestamptz" if engine.dialect.name == "postgresql" else ""
             if engine.dialect.name == "postgresql":
@@ -99,7 +107,7 @@ def filled(
     create_tables(engine)
     if server is not None:
         with engine.begin() as connection:
-            for table in ("job_runs", "job_definitions"):
+            for table in ("job_runs", "job_definitions", "job_effects"):
                 connection.execute(text(f"ALTER TABLE {table} SET (autovacuum_enabled = false)"))
     fill(engine)
     yield engine
@@ -206,6 +214,25 @@ def test_due_definitions_use_their_index(engine: Engine) -> None:
     }
     shown = plan(engine, read_definitions(dialect), parameters)
     assert "ix_job_definitions_due" in shown, shown
+
+
+def test_pruning_effects_reads_only_old_ones_by_their_index(engine: Engine) -> None:
+    seen: list[tuple[str, Any]] = []
+
+    def see(conn: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
+        seen.append((statement, parameters))
+
+    event.listen(engine, "before_cursor_execute", see)
+    with engine.connect() as connection:
+        assert len(connection.execute(old_effects(DAY)).all()) == 4
+    event.remove(engine, "before_cursor_execute", see)
+    explain = "EXPLAIN" if engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
+    with engine.connect() as connection:
+        rows = connection.exec_driver_sql(f"{explain} {seen[0][0]}", seen[0][1]).all()
+    shown = "\n".join(str(row[-1]) for row in rows)
+    assert "ix_job_effects_done" in shown, shown
+    assert not walks_all(shown, "job_effects"), shown
+    assert not walks_all(shown, "job_runs"), shown
 
 
 def test_overlap_is_looked_up_in_the_index_of_live_runs(engine: Engine) -> None:

@@ -135,6 +135,14 @@ class TestRetries:
         assert kit.claim_ids() == [retry]
         assert kit.claim_ids() == fresh
 
+    def test_run_with_one_attempt_is_claimed_by_itself(self, kit: Kit) -> None:
+        """Its first attempt is its last: a neighbor that kills the process must not spend it."""
+        fresh = kit.run(run_at=ago(minutes=9))
+        only, other = kit.runs(2, max_attempts=1)
+        assert kit.claim_ids() == [fresh]
+        assert kit.claim_ids(alone=False) == []
+        assert (kit.claim_ids(), kit.claim_ids()) == ([only], [other])
+
     def test_retry_counts_its_attempt(self, kit: Kit) -> None:
         retry = kit.run(status="failed", attempts=4)
         assert kit.claim_one().attempt == 5

@@ -155,6 +155,27 @@ class TestPrune:
         rows = kit.sql("SELECT key FROM job_effects ORDER BY key")
         assert [row.key for row in rows] == ["new", "open"]
 
+    def test_effects_of_a_run_that_may_be_tried_again_stay_however_old(self, kit: Kit) -> None:
+        kit.runs(6)
+        for claim in kit.claim():
+            kit.effects.begin(f"run {claim.id}", claim.token, claim.id, 60)
+            kit.effects.done(f"run {claim.id}", claim.token, None)
+        succeeded, dead, cancelled, failed, queued, running = (row.id for row in kit.all_rows())
+        unlocked = "locked_by = NULL, locked_until = NULL"
+        for status, run_id in (
+            ("succeeded", succeeded), ("dead", dead), ("cancelled", cancelled),
+            ("failed", failed), ("queued", queued),
+        ):  # fmt: skip
+            at = "NULL" if status in ("failed", "queued") else "CURRENT_TIMESTAMP"
+            kit.sql(
+                f"UPDATE job_runs SET status = '{status}', finished_at = {at}, {unlocked}"
+                f" WHERE id = {run_id}"
+            )
+        kit.sql("UPDATE job_effects SET done_at = '2000-01-01'")
+        kit.ticks.prune(FORTNIGHT, QUARTER)
+        left = [row.run_id for row in kit.sql("SELECT run_id FROM job_effects ORDER BY run_id")]
+        assert left == [dead, cancelled, failed, queued, running]
+
     @pytest.mark.parametrize(("budget", "left"), [(60.0, 0), (-1.0, 15)])
     def test_old_effects_go_in_batches_until_none_or_no_time_is_left(
         self, kit: Kit, monkeypatch: pytest.MonkeyPatch, budget: float, left: int

@@ -126,8 +126,8 @@ class Keeper(threading.Thread):
         self._held_runs.collect(self._pause())
         if left:
             self._held_runs.release_all()
-        if self._held_runs.woken:
-            self._exhausted_at = None
+        if self._held_runs.woken or self._held_runs.outcomes:
+            self._exhausted_at = None  # An idle worker may claim what another may not.
 
     def _pause(self) -> float:
         """Return how long to wait for a message, in seconds."""

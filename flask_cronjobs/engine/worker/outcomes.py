@@ -79,8 +79,11 @@ def _delay(state: State, attempt: Attempt, error: BaseException) -> float | None
         return error.delay
     task = state.registry.tasks.get(attempt.job_type)
     policy = task.retry_policy(state.settings.max_attempts) if task is not None else Retry()
-    if isinstance(error, WorkerLost) and isinstance(policy, Retry):
-        policy = replace(policy, on=BaseException, not_on=())  # No exception of the handler's.
+    if isinstance(error, WorkerLost):
+        # No exception of the handler's, so the policy is not asked whether to retry it.
+        policy = (
+            replace(policy, on=BaseException, not_on=()) if isinstance(policy, Retry) else Retry()
+        )
     try:
         return policy.delay(attempt.attempt, error)
     except Exception:

@@ -13,6 +13,8 @@ from ..dialect import Dialect
 FRONT = 100
 
 _ORDER = "priority DESC, run_at, id"
+#: Whether a run may be claimed together with others.
+_IN_COMPANY = "(attempts = 0 AND max_attempts > 1) AS in_company"
 
 
 def free(d: Dialect) -> str:
@@ -23,7 +25,7 @@ def free(d: Dialect) -> str:
     """
     return f"""
     free AS MATERIALIZED (
-        SELECT id, attempts, priority, run_at, CAST(NULL AS integer) AS share FROM job_runs
+        SELECT id, {_IN_COMPANY}, priority, run_at, CAST(NULL AS integer) AS share FROM job_runs
         WHERE {FREE} AND {_claimable(d)}
         ORDER BY {_ORDER} LIMIT :limit {d.skip_locked}
     )
@@ -75,7 +77,7 @@ def keyed(d: Dialect) -> str:
         SELECT id, {_share("behind.key", "behind.id")} FROM behind WHERE id IS NOT NULL
     ),
     keyed AS MATERIALIZED (
-        SELECT r.id, r.attempts, r.priority, r.run_at, shared.share
+        SELECT r.id, {_IN_COMPANY}, r.priority, r.run_at, shared.share
         FROM shared JOIN job_runs r ON r.id = shared.id
         WHERE shared.share IS NOT NULL AND (r.{RUNNABLE}) IS TRUE
         ORDER BY r.priority DESC, r.run_at, r.id LIMIT :limit

@@ -98,21 +98,23 @@ def _failures(d: Dialect) -> str:
 def _candidates(d: Dialect) -> str:
     """Return CTEs that end in ``chosen``: the rows that a claim takes.
 
-    A retry is claimed alone: if one is first in order, the claim takes only that, and only if the
-    worker holds nothing else. Otherwise the claim takes first attempts, several at once.
+    A run on a later or its last attempt is claimed alone: if one is first in order, the claim takes
+    only that, and only if the worker holds nothing else. Otherwise the claim takes first attempts,
+    several at once. So a run that kills the process costs its neighbors one attempt at most, and
+    never their last.
     """
     return f"""
     {free(d)}, {keyed(d)},
     candidate AS MATERIALIZED (
-        SELECT id, attempts, share,
+        SELECT id, in_company, share,
             row_number() OVER (ORDER BY priority DESC, run_at, id) AS place
         FROM (SELECT * FROM free UNION ALL SELECT * FROM keyed) AS either
         ORDER BY priority DESC, run_at, id LIMIT :limit
     ),
     chosen AS MATERIALIZED (
         SELECT id, share FROM candidate
-        WHERE CASE WHEN (SELECT attempts FROM candidate WHERE place = 1) > 0
-                   THEN :alone AND place = 1 ELSE attempts = 0 END
+        WHERE CASE WHEN (SELECT in_company FROM candidate WHERE place = 1)
+                   THEN in_company ELSE :alone AND place = 1 END
     )
     """
 
