@@ -144,6 +144,7 @@ class Slot:
     :ivar skipped: how many skipped slots the row stands for; 0 means that it runs.
     :ivar first: the first of the skipped slots; *at* is the last.
     :ivar reason: why they are skipped.
+    :ivar kind: the same in a word, for ``error_type``: ``Missed``, ``Undeclared`` or ``Paused``.
     """
 
     definition_id: int
@@ -151,6 +152,7 @@ class Slot:
     skipped: int = 0
     first: datetime | None = None
     reason: str | None = None
+    kind: str = "Missed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,9 @@ class DefinitionRow:
     """A definition as read from its row.
 
     :ivar now: the database's time when the row was read.
+    :ivar considered_until: every slot up to here has been recorded, or was never owed.
+    :ivar undeclared_since: from when on the code that ticked did not declare it.
+    :ivar app: the name of the app whose code declared it.
     :ivar broken: which column cannot be read; *spec* or *next_run_at* then has an empty value.
     """
 
@@ -213,6 +218,9 @@ class DefinitionRow:
     next_run_at: datetime | None
     now: datetime
     broken: str | None = None
+    considered_until: datetime | None = None
+    undeclared_since: datetime | None = None
+    app: str | None = None
 
     @property
     def due(self) -> bool:
@@ -229,12 +237,14 @@ class SlotPlan:
     :ivar expected: the watermark that the plan starts from; if the row has another by now, another
         tick was faster and the plan is dropped.
     :ivar following: the new watermark; None if no slot follows.
+    :ivar considered: up to when slots were considered; None leaves what the row has.
     """
 
     definition_id: int
     expected: datetime
     following: datetime | None
     slots: tuple[Slot, ...]
+    considered: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ from .. import failpoints, signals
 from ..errors import CronJobsError, DatabaseTrouble
 from ..log import log_run, logger
 from ..schedule import Schedule
-from ..schedule.slots import plan_slots
+from ..schedule.slots import plan_skipped, plan_slots
 from ..signals import notify
 from ..state import State
 from ..store import Definitions
 from ..store.definitions import BATCH
 from ..store.errors import is_about_the_rows
+from ..store.history import TickHistory
 from ..types import DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
 from .observer import Observer
 
@@ -28,7 +29,8 @@ def enqueue_slots(
 ) -> tuple[Counter[str], list[DefinitionRow]]:
     """Turn due slots into runs. Do this before `sync_definitions`.
 
-    A slot that is due is owed under the schedule that its row still has.
+    A slot that is due is owed under the schedule that its row still has, and under the time zones
+    as they are now.
 
     :returns: how many rows were recorded and skipped, and the definitions that were read, with
         their watermarks as they now stand.
@@ -36,11 +38,12 @@ def enqueue_slots(
     counts: Counter[str] = Counter()
     seen: list[DefinitionRow] = []
     declared, tasks = list(state.registry.declarations), list(state.registry.tasks)
+    _notice_earlier_slots(definitions, declared, tasks)
     after = 0
     while True:
         rows = definitions.read(declared, tasks, after)
         due = [row for row in rows if row.due]
-        plans = [plan for row in due if (plan := plan_due(row)) is not None]
+        plans = [plan for row in due if (plan := plan_due(row, definitions.history))]
         for slot in _record(definitions, rows, plans):
             counts["skipped" if slot.skipped else "recorded"] += 1
             announce_slot(state, slot, observer)
@@ -58,6 +61,7 @@ def sync_definitions(state: State, definitions: Definitions, rows: Sequence[Defi
     :param rows: the definitions that `enqueue_slots` read.
     """
     by_name = {row.spec.name: row for row in rows}
+    app = state.app.name
     missing: list[DefinitionSpec] = []
     for name, declaration in state.registry.declarations.items():
         try:
@@ -69,12 +73,43 @@ def sync_definitions(state: State, definitions: Definitions, rows: Sequence[Defi
         if row is None:
             missing.append(spec)
         elif spec != row.spec or row.broken is not None:
-            definitions.change(row, spec, first_slot(spec, row.now))
+            if row.app not in (None, app):
+                _log_overwritten(row, app)
+            definitions.change(row, spec, first_slot(spec, row.now), app)
     if missing:
         now = definitions.now()
-        made = definitions.declare([(spec, first_slot(spec, now)) for spec in missing], "code")
+        made = definitions.declare([(spec, first_slot(spec, now)) for spec in missing], "code", app)
         if made < len(missing):
             _log_taken_names(definitions, missing)
+    definitions.mark_undeclared(list(state.registry.declarations), app)
+    if marked := [row.id for row in rows if row.undeclared_since is not None]:
+        definitions.mark_declared(marked)
+
+
+def _notice_earlier_slots(
+    definitions: Definitions, declared: Sequence[str], tasks: Sequence[str]
+) -> None:
+    """Move watermarks back to slots that an update of the time zones made earlier.
+
+    A slot that it made later needs nothing: the watermark comes due, and no slot is found yet.
+    """
+    for row in definitions.read_near(declared, tasks):
+        try:
+            following = first_slot(row.spec, row.considered_until or row.now)
+        except CronJobsError:
+            continue  # The tick logs it when it is due.
+        if following is not None and row.next_run_at is not None and following < row.next_run_at:
+            definitions.move(row, following)
+
+
+def _log_overwritten(row: DefinitionRow, app: str) -> None:
+    logger.warning(
+        "The app %r declares the definition %r otherwise than the app %r, and overwrites it. Two "
+        "apps on one database need different names for their definitions and tasks.",
+        app,
+        row.spec.name,
+        row.app,
+    )
 
 
 def _record(
@@ -117,17 +152,44 @@ def _moved(row: DefinitionRow, plans: Sequence[SlotPlan]) -> DefinitionRow:
     return row
 
 
-def plan_due(row: DefinitionRow) -> SlotPlan | None:
-    """Return the plan for a due definition's slots; None if the row is broken, which is logged."""
+def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
+    """Return the plan for a due definition's slots; None if the row is broken, which is logged.
+
+    No slot runs that came due while the code that ticked did not declare the definition.
+    """
     if row.broken is not None or row.next_run_at is None:
         _log_broken(row, row.broken)
         return None
     try:
         schedule = Schedule(row.spec.schedule, row.spec.timezone)
-        return plan_slots(row.id, schedule, row.spec.catchup, row.next_run_at, row.now)
+        since = row.undeclared_since
+        if since is not None and row.now - since > history.grace:
+            return plan_skipped(
+                row.id, schedule, row.next_run_at, row.now, considered=row.considered_until,
+                reason=f"not declared by the code that ticked since {since.isoformat()}",
+                kind="Undeclared",
+            )  # fmt: skip
+        return _plan_declared(row, schedule, row.next_run_at, history)
     except CronJobsError as error:
         _log_broken(row, error)
         return None
+
+
+def _plan_declared(
+    row: DefinitionRow, schedule: Schedule, first: datetime, history: TickHistory
+) -> SlotPlan:
+    plan = plan_slots(
+        row.id, schedule, row.spec.catchup, first, row.now, considered=row.considered_until
+    )
+    if not any(slot.skipped for slot in plan.slots):
+        return plan
+    last, reason = history.last_finished, "missed: no tick ran in time"
+    if last is not None and last >= first:
+        reason = "missed: ticks ran, but none recorded it in time"
+    return plan_slots(
+        row.id, schedule, row.spec.catchup, first, row.now,
+        considered=row.considered_until, grace=history.grace, reason=reason,
+    )  # fmt: skip
 
 
 def _log_broken(row: DefinitionRow, why: object) -> None:

@@ -108,7 +108,14 @@ class JobDefinition(Base):
     """``code``: declared by a task, updated by the tick; ``database``: by add_definition."""
     paused_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     next_run_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
-    """The watermark: the first slot not recorded yet. It only ever moves forward."""
+    """The watermark: the first slot not recorded yet, as computed when it was written."""
+    considered_until: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """Every slot up to here has been recorded, or was never owed. An update of the time zones may
+    move a slot to before `next_run_at`, but none to before this."""
+    undeclared_since: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """From when on the code that ticked did not declare it; null while some code does."""
+    app: Mapped[str | None] = mapped_column(String)
+    """The name of the app whose code declared it."""
     created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
 

@@ -13,6 +13,7 @@ from ..errors import NotFound, TaskError, UnknownTask
 from ..log import log_run
 from ..registry.run_columns import RUN_COLUMNS, payload_columns, run_columns
 from ..schedule import Schedule
+from ..schedule.slots import plan_skipped
 from ..state import State
 from ..store import Bookkeeping, Definitions
 from ..store.operations import Operator
@@ -22,18 +23,24 @@ from .audit import DEFAULT_ACTOR, log_action
 
 
 def pause(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
-    """Pause a definition: none of its slots is recorded until `resume`.
+    """Pause a definition: none of its slots runs until `resume`. One that is due is recorded first.
 
     :raises NotFound: no definition has that name; the message suggests similar names.
     """
     with Bookkeeping(state.engine) as books:
-        if not Definitions(books).pause(name):
+        definitions = Definitions(books)
+        found = definitions.find(name)
+        if found is not None and found.due:
+            _record_due(state, definitions, found)
+        if not definitions.pause(name):
             raise _no_definition(state, name)
     log_action("paused", f"definition {name}", actor)
 
 
 def resume(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
-    """Resume a definition from its next slot after now; slots that passed meanwhile are not run.
+    """Resume a definition from its next slot after now.
+
+    Slots that passed meanwhile are not made up: they are recorded as one skipped row.
 
     :returns: False if it was not paused.
     :raises NotFound: no definition has that name.
@@ -44,11 +51,30 @@ def resume(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
         found = definitions.find(name)
         if found is None:
             raise _no_definition(state, name)
-        following = Schedule(found.spec.schedule, found.spec.timezone).next_after(found.now)
-        resumed = definitions.resume(name, following)
-    if resumed:
-        log_action("resumed", f"definition {name}", actor)
-    return resumed
+        schedule = Schedule(found.spec.schedule, found.spec.timezone)
+        plan = plan_skipped(
+            found.id, schedule, found.next_run_at or found.now, found.now,
+            considered=found.considered_until,
+            reason="paused: its slots are not made up",
+            kind="Paused",
+        )  # fmt: skip
+        slots = definitions.resume(found, plan.following, plan.slots)
+    if slots is None:
+        return False
+    log_action("resumed", f"definition {name}", actor)
+    for slot in slots:
+        announce_slot(state, slot, Observer())
+    return True
+
+
+def _record_due(state: State, definitions: Definitions, row: DefinitionRow) -> bool:
+    """Record the due slots of *row*; return False if it is broken."""
+    plan = plan_due(row, definitions.history)
+    if plan is None:
+        return False
+    for slot in definitions.record_slots([plan]):
+        announce_slot(state, slot, Observer())
+    return True
 
 
 def run_now(
@@ -108,6 +134,10 @@ def _own_run(
     values = {name: getattr(spec, name) for name in RUN_COLUMNS}
     if payload is not None:
         values |= payload_columns(task, state.settings, task.payload_from(payload))
+    if spec.overlap == "skip":
+        # As for its slots: no two runs of the definition are at work at once.
+        key = values["concurrency_key"] or f"definition:{spec.name}"
+        values |= {"concurrency_key": key, "concurrency_limit": 1}
     return values
 
 
@@ -155,9 +185,8 @@ def add_definition(state: State, spec: DefinitionSpec) -> bool:
                 first = first_slot(spec, definitions.now())
                 if definitions.declare([(spec, first)], "database"):
                     return True
-            elif row.due and (plan := plan_due(row)) is not None:
-                for slot in definitions.record_slots([plan]):
-                    announce_slot(state, slot, Observer())
+            elif row.due and _record_due(state, definitions, row):
+                continue
             elif definitions.change(row, spec, first_slot(spec, row.now)):
                 return False
 

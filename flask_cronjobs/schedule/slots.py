@@ -9,34 +9,79 @@ from .schedule import Schedule
 
 #: How many missed slots ``catchup="all"`` runs at most; older ones are recorded as skipped.
 CATCHUP_CAP = 100
-#: How late a slot may be recorded and still run under ``catchup="none"``. Ticks come every minute
-#: and may be spread over it, so two minutes are not an outage.
+#: How late a slot may be recorded and still run under ``catchup="none"``, where ticks come every
+#: minute. They may be spread over it, so two minutes are not an outage.
 CATCHUP_GRACE = timedelta(minutes=2)
 
 _INSTANT = timedelta(microseconds=1)
+_NO_TICK = "missed: no tick ran in time"
 
 
 def plan_slots(
-    definition_id: int, schedule: Schedule, catchup: Catchup, first: datetime, now: datetime
+    definition_id: int,
+    schedule: Schedule,
+    catchup: Catchup,
+    first: datetime,
+    now: datetime,
+    *,
+    considered: datetime | None = None,
+    grace: timedelta = CATCHUP_GRACE,
+    reason: str = _NO_TICK,
 ) -> SlotPlan:
-    """Plan the slots from *first* (the watermark, included) to *now*.
+    """Plan the slots after *considered*, and from *first* (the watermark, included), to *now*.
 
     :param catchup: ``"latest"`` runs the newest slot, ``"all"`` the newest `CATCHUP_CAP`, and
-        ``"none"`` the newest if it is not older than `CATCHUP_GRACE`. All others become one row
-        that is skipped.
+        ``"none"`` the newest if it is not older than *grace*. All others become one row that is
+        skipped.
+    :param considered: every slot up to here has been recorded, or was never owed.
+    :param reason: why slots are skipped.
     :returns: the plan; its slots in the order of time, the skipped row (if any) first.
     """
-    after = first - _INSTANT
-    wanted = CATCHUP_CAP if catchup == "all" else 1
-    # One more than will run: the newest skipped slot gives the skipped row its time.
-    newest = schedule.tail(after, now, wanted + 1)
-    running = newest[-wanted:]
-    if catchup == "none" and running and now - running[-1] > CATCHUP_GRACE:
+    after = _after(first, considered)
+    running = schedule.tail(after, now, CATCHUP_CAP if catchup == "all" else 1)
+    if catchup == "none" and running and now - running[-1] > grace:
         running = []
     slots = [Slot(definition_id, at) for at in running]
-    skipped = schedule.count(after, now) - len(running)
-    if skipped > 0:
-        gap = newest[len(newest) - len(running) - 1]
-        reason = "missed: no tick ran in time"
-        slots.insert(0, Slot(definition_id, gap, skipped, first=first, reason=reason))
-    return SlotPlan(definition_id, first, schedule.next_after(now), tuple(slots))
+    until = running[0] - _INSTANT if running else now
+    slots[:0] = skipped_slots(definition_id, schedule, after, until, reason, "Missed")
+    return SlotPlan(definition_id, first, schedule.next_after(now), tuple(slots), now)
+
+
+def plan_skipped(
+    definition_id: int,
+    schedule: Schedule,
+    first: datetime,
+    now: datetime,
+    *,
+    considered: datetime | None,
+    reason: str,
+    kind: str,
+) -> SlotPlan:
+    """Plan the same slots as `plan_slots`, all skipped.
+
+    :param kind: the reason in a word, for ``error_type``.
+    """
+    slots = skipped_slots(definition_id, schedule, _after(first, considered), now, reason, kind)
+    return SlotPlan(definition_id, first, schedule.next_after(now), tuple(slots), now)
+
+
+def skipped_slots(
+    definition_id: int,
+    schedule: Schedule,
+    after: datetime,
+    until: datetime,
+    reason: str,
+    kind: str,
+) -> list[Slot]:
+    """Return one skipped slot for all with *after* < slot <= *until*; none if there are none."""
+    number = schedule.count(after, until)
+    if not number:
+        return []
+    (last,) = schedule.tail(after, until, 1)
+    first = schedule.next_after(after)
+    return [Slot(definition_id, last, number, first=first, reason=reason, kind=kind)]
+
+
+def _after(first: datetime, considered: datetime | None) -> datetime:
+    # A watermark before `considered` was moved back by hand, to record its slots again.
+    return first - _INSTANT if considered is None else min(considered, first - _INSTANT)

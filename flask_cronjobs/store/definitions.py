@@ -16,26 +16,35 @@ from ..types import JSON, DefinitionRow, DefinitionSpec, RecordedSlot, Slot, Slo
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import insert_into
+from .history import TickHistory
 from .sql.definitions import (
     COLUMNS,
     SPEC_COLUMNS,
     insert_slots,
+    mark_undeclared,
     move_watermarks,
     read_definitions,
+    read_near,
     record_at_once,
 )
 
 #: How many due definitions are read and recorded at a time.
 BATCH = 500
+#: How many definitions are read at a time to see whether an update of the time zones moved a slot.
+NEAR_BATCH = 50
+#: How near their next slots are, in seconds. No update moves a slot by more than a day.
+NEAR = 90_000.0
 
 
 class Definitions:
     """The writes about definitions and slots.
 
     :param books: a bookkeeping connection.
+    :ivar history: when ticks came.
     """
 
     def __init__(self, books: Bookkeeping) -> None:
+        self.history: TickHistory = TickHistory(books)
         self._books = books
         self._dialect = books.dialect
 
@@ -58,6 +67,41 @@ class Definitions:
         rows = self._books.rows(text(read_definitions(self._dialect)), parameters)
         return sorted((self._definition(row) for row in rows), key=lambda definition: definition.id)
 
+    def read_near(self, declared: Sequence[str], tasks: Sequence[str]) -> list[DefinitionRow]:
+        """Return some of the definitions of `read` whose next slot is near, but not due.
+
+        At most `NEAR_BATCH`, chosen at random, so that each gets its turn. Those in UTC are left
+        out, since nothing can move their slots.
+        """
+        parameters = {
+            "declared": self._dialect.array(tuple(declared)),
+            "tasks": self._dialect.array(tuple(tasks)),
+            "seconds": NEAR,
+            "batch": NEAR_BATCH,
+        }
+        rows = self._books.rows(text(read_near(self._dialect)), parameters)
+        return [self._definition(row) for row in rows]
+
+    def move(self, definition: DefinitionRow, next_run_at: datetime) -> bool:
+        """Set the watermark; return False if it has moved since the definition was read."""
+        moved = update(JobDefinition).where(*self._as_read(definition))
+        return self._changes(moved.values(next_run_at=next_run_at, updated_at=database_now()))
+
+    def mark_undeclared(self, declared: Sequence[str], app: str) -> None:
+        """Record that the code that ticks now does not declare the other definitions of *app*.
+
+        Old and new code may run side by side, so this does not yet mean that no code declares them.
+        """
+        parameters = {
+            "declared": self._dialect.array(tuple(declared)), "app": app, "batch": BATCH,
+        }  # fmt: skip
+        self._books.rows(text(mark_undeclared(self._dialect)), parameters)
+
+    def mark_declared(self, ids: Sequence[int]) -> None:
+        """Record that the code that ticks now declares these definitions."""
+        marked = (JobDefinition.id.in_(ids), JobDefinition.undeclared_since.is_not(None))
+        self._books.rows(update(JobDefinition).where(*marked).values(undeclared_since=None))
+
     def record_slots(self, plans: Sequence[SlotPlan]) -> list[RecordedSlot]:
         """Move the watermarks of *plans* and insert a row for each slot, in one transaction.
 
@@ -68,20 +112,28 @@ class Definitions:
         """
         if not plans:
             return []
-        parameters = {"plans": self._plans(plans), "slots": self._slots(plans)}
+        each = [slot for plan in plans for slot in plan.slots]
+        parameters = {"plans": self._plans(plans), "slots": self._slots(each)}
         if self._dialect.one_statement:
             rows = self._books.rows(text(record_at_once(self._dialect)), parameters)
         else:
             rows = self._books.transaction(lambda c: self._record_in_steps(c, parameters))
         return [self._recorded(row) for row in rows]
 
-    def declare(self, specs: Iterable[tuple[DefinitionSpec, datetime | None]], origin: str) -> int:
+    def declare(
+        self,
+        specs: Iterable[tuple[DefinitionSpec, datetime | None]],
+        origin: str,
+        app: str | None = None,
+    ) -> int:
         """Insert the definitions that do not exist yet, each with its first slot; return how many.
 
         :param origin: ``code`` or ``database``.
+        :param app: the name of the app whose code declares them.
         """
         now = database_now()
-        own = {"origin": origin, "created_at": now, "updated_at": now}
+        own = {"origin": origin, "app": app, "created_at": now, "updated_at": now}
+        own["considered_until"] = now
         statement = (
             insert_into(JobDefinition, self._dialect.name)
             .values([{**asdict(spec), "next_run_at": first, **own} for spec, first in specs])
@@ -91,7 +143,11 @@ class Definitions:
         return len(self._books.rows(statement))
 
     def change(
-        self, definition: DefinitionRow, spec: DefinitionSpec, first: datetime | None
+        self,
+        definition: DefinitionRow,
+        spec: DefinitionSpec,
+        first: datetime | None,
+        app: str | None = None,
     ) -> bool:
         """Update a row to *spec*; return False if its watermark has moved since it was read.
 
@@ -99,30 +155,50 @@ class Definitions:
         run side by side lose no slot that both schedules name.
 
         :param first: the new watermark, used if the schedule or the zone changed.
+        :param app: the name of the app whose code declares it.
         """
         old = definition.spec
         moved = (spec.schedule, spec.timezone) != (old.schedule, old.timezone)
-        values: dict[str, Any] = {**asdict(spec), "updated_at": database_now()}
+        values: dict[str, Any] = {**asdict(spec), "app": app, "updated_at": database_now()}
         if moved or definition.next_run_at is None:
-            values["next_run_at"] = first
-        expected = definition.next_run_at and self._dialect.instant(definition.next_run_at)
-        same = text(self._dialect.same_instant("next_run_at", ":expected"))
-        read = (JobDefinition.id == definition.id, same.bindparams(expected=expected))
-        return self._changes(update(JobDefinition).where(*read).values(values))
+            values |= {"next_run_at": first, "considered_until": definition.now}
+        changed = update(JobDefinition).where(*self._as_read(definition))
+        return self._changes(changed.values(values))
 
     def pause(self, name: str) -> bool:
         """Pause a definition; return False if none has that name."""
         named = update(JobDefinition).where(JobDefinition.name == name)
         return self._changes(named.values(paused_at=database_now(), updated_at=database_now()))
 
-    def resume(self, name: str, next_run_at: datetime | None) -> bool:
-        """Resume a definition at *next_run_at*; return False if it was not paused.
+    def resume(
+        self,
+        definition: DefinitionRow,
+        next_run_at: datetime | None,
+        slots: Sequence[Slot] = (),
+    ) -> list[RecordedSlot] | None:
+        """Resume a definition at *next_run_at*; return None if it was not paused.
 
-        Slots that passed during the pause do not run.
+        :param slots: what stands for the slots that passed during the pause; inserted in the same
+            transaction, and returned.
         """
-        paused = (JobDefinition.name == name, JobDefinition.paused_at.is_not(None))
-        values = {"paused_at": None, "next_run_at": next_run_at, "updated_at": database_now()}
-        return self._changes(update(JobDefinition).where(*paused).values(values))
+        values = {
+            "paused_at": None,
+            "next_run_at": next_run_at,
+            "considered_until": definition.now,
+            "updated_at": database_now(),
+        }
+        paused = (JobDefinition.id == definition.id, JobDefinition.paused_at.is_not(None))
+        resumed = update(JobDefinition).where(*paused).values(values).returning(JobDefinition.id)
+        insert = text(insert_slots(self._dialect, "CAST(:id AS bigint)"))
+        parameters = {"id": definition.id, "slots": self._slots(slots)}
+
+        def resume(connection: Connection) -> Rows | None:
+            if not connection.execute(resumed).all():
+                return None
+            return connection.execute(insert, parameters).all()
+
+        rows = self._books.transaction(resume)
+        return None if rows is None else [self._recorded(row) for row in rows]
 
     def remove(self, name: str) -> bool:
         """Delete a definition, but not its runs; return whether there was one."""
@@ -140,6 +216,12 @@ class Definitions:
         """Return the database's time."""
         (row,) = self._books.rows(text(f"SELECT {self._dialect.now} AS now"))
         return self._dialect.moment(row.now)
+
+    def _as_read(self, definition: DefinitionRow) -> tuple[Any, ...]:
+        """Return the condition that the watermark is where it was read."""
+        expected = definition.next_run_at and self._dialect.instant(definition.next_run_at)
+        same = text(self._dialect.same_instant("next_run_at", ":expected"))
+        return JobDefinition.id == definition.id, same.bindparams(expected=expected)
 
     def _changes(self, statement: Update | Delete) -> bool:
         return bool(self._books.rows(statement.returning(JobDefinition.id)))
@@ -164,6 +246,9 @@ class Definitions:
             next_run_at=next_run_at,
             now=self._dialect.moment(row.now),
             broken=no_payload or no_time,
+            considered_until=self._watermark(row.considered_until)[0],
+            undeclared_since=self._watermark(row.undeclared_since)[0],
+            app=row.app,
         )
 
     def _payload(self, value: Any) -> tuple[dict[str, JSON], str | None]:
@@ -202,12 +287,13 @@ class Definitions:
                     "definition_id": plan.definition_id,
                     "expected": instant(plan.expected),
                     "following": instant(plan.following) if plan.following else None,
+                    "considered": instant(plan.considered) if plan.considered else None,
                 }
                 for plan in plans
             ]
         )
 
-    def _slots(self, plans: Sequence[SlotPlan]) -> str:
+    def _slots(self, slots: Sequence[Slot]) -> str:
         return json.dumps(
             [
                 {
@@ -215,10 +301,10 @@ class Definitions:
                     "at": self._dialect.instant(slot.at),
                     "skipped": slot.skipped,
                     "reason": slot.reason,
+                    "kind": slot.kind,
                     "note": _note(slot),
                 }
-                for plan in plans
-                for slot in plan.slots
+                for slot in slots
             ]
         )
 

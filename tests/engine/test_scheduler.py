@@ -279,7 +279,10 @@ class TestSlots:
         # As in tables that were made before job_definitions had the constraint.
         drop_check(db, "job_definitions", "ck_job_definitions_concurrency_limit")
         db.session.execute(
-            text("UPDATE job_definitions SET concurrency_key = 'x' WHERE name = 'broken'")
+            text(
+                "UPDATE job_definitions SET concurrency_key = 'x', overlap = 'allow' "
+                "WHERE name = 'broken'"
+            )
         )
         db.session.commit()
         assert code.tick().succeeded == 2

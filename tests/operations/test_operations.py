@@ -323,6 +323,17 @@ def test_run_now_twice_makes_two_runs(state: State, rows: Rows, jobs: CronJobs) 
     assert len({operations.run_now(state, "daily") for _ in range(5)}) == 5
 
 
+def test_run_now_of_one_definition_runs_one_at_a_time(
+    state: State, rows: Rows, jobs: CronJobs
+) -> None:
+    jobs.task(name="send", schedule="@daily")(lambda: None)
+    rows.definition("send")
+    runs = [rows.get(operations.run_now(state, "send")) for _ in range(2)]
+    assert {(run.concurrency_key, run.concurrency_limit) for run in runs} == {
+        ("definition:send", 1)
+    }
+
+
 def test_run_now_knows_a_definition_that_no_tick_has_recorded(
     state: State, rows: Rows, jobs: CronJobs
 ) -> None:

@@ -15,6 +15,7 @@ from flask_cronjobs.store import Bookkeeping, Claims, Definitions, Effects, Tick
 from flask_cronjobs.types import (
     Claim,
     ClaimRequest,
+    DefinitionRow,
     DefinitionSpec,
     Outcome,
     OutcomeKind,
@@ -134,6 +135,12 @@ class Kit:
         """A definition as its row stands."""
         with Session(self.engine) as session:
             return session.get_one(JobDefinition, definition_id)
+
+    def found(self, name: str) -> DefinitionRow:
+        """A definition as `Definitions.find` reads it."""
+        row = self.definitions.find(name)
+        assert row is not None
+        return row
 
 
 def outcome(claim: Claim, kind: OutcomeKind, **values: Any) -> Outcome:

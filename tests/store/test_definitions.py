@@ -116,19 +116,18 @@ class TestPause:
         assert kit.definitions.pause("mine")
         assert kit.definition(definition).paused_at is not None
         following = now() + timedelta(minutes=1)
-        assert kit.definitions.resume("mine", following)
+        assert kit.definitions.resume(kit.found("mine"), following) == []
         row = kit.definition(definition)
         assert (row.paused_at, row.next_run_at) == (None, following)
 
     def test_resuming_what_is_not_paused_changes_nothing(self, kit: Kit) -> None:
         due = ago(hours=3)
         definition = kit.define("mine", due=due)
-        assert not kit.definitions.resume("mine", now())
+        assert kit.definitions.resume(kit.found("mine"), now()) is None
         assert kit.definition(definition).next_run_at == due
 
     def test_unknown_name_is_told(self, kit: Kit) -> None:
         assert not kit.definitions.pause("unknown")
-        assert not kit.definitions.resume("unknown", None)
 
 
 class TestRemove:

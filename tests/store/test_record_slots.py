@@ -33,7 +33,7 @@ def test_due_slot_becomes_a_queued_run_and_the_watermark_moves_on(kit: Kit) -> N
 
 def test_run_of_a_definition_carries_its_concurrency(kit: Kit) -> None:
     at = ago(minutes=1)
-    definition = kit.define(due=at, concurrency_key="key", concurrency_limit=2)
+    definition = kit.define(due=at, overlap="allow", concurrency_key="key", concurrency_limit=2)
     (recorded,) = kit.definitions.record_slots([plan(definition, at)])
     row = kit.row(recorded.run_id)
     assert (row.concurrency_key, row.concurrency_limit) == ("key", 2)
@@ -173,7 +173,7 @@ def test_gap_is_one_skipped_row_with_its_count_and_reason(kit: Kit) -> None:
 
 def test_catch_up_of_several_slots_queues_each(kit: Kit) -> None:
     times = [ago(minutes=minutes) for minutes in (4, 3, 2)]
-    definition = kit.define(due=times[0])
+    definition = kit.define(due=times[0], overlap="allow")
     recorded = kit.definitions.record_slots(
         [plan(definition, times[0], *(Slot(definition, at) for at in times))]
     )

@@ -9,9 +9,13 @@ from ...types import DefinitionSpec
 from ..dialect import Dialect
 
 SPEC_COLUMNS = tuple(field.name for field in fields(DefinitionSpec))
-COLUMNS = ", ".join(("id", *SPEC_COLUMNS, "origin", "paused_at", "next_run_at"))
+_STATE = (
+    *("origin", "paused_at", "next_run_at"),
+    *("considered_until", "undeclared_since", "app"),
+)
+COLUMNS = ", ".join(("id", *SPEC_COLUMNS, *_STATE))
 _SLOT_COLUMNS = {
-    **dict.fromkeys(("at", "reason", "note"), "text"),
+    **dict.fromkeys(("at", "reason", "kind", "note"), "text"),
     "definition_id": "bigint",
     "skipped": "integer",
 }
@@ -19,20 +23,20 @@ _ONE_SKIPPED = """'{"skipped": 1}'"""
 # A failed run that waits for its retry does not count as an overlap. The condition still contains
 # LIVE: SQLite uses a partial index only if the query repeats the index's condition literally.
 _OVERLAPS = f"{LIVE} AND live.status <> 'failed'"
+# No two runs of a definition with overlap='skip' are at work at once: each takes the first share of
+# the definition's key, and if it has none, of one made of its name.
+_KEY = "COALESCE(d.concurrency_key, CASE WHEN d.overlap = 'skip' THEN 'definition:' || d.name END)"
+_LIMIT = "CASE WHEN d.overlap = 'skip' THEN 1 ELSE d.concurrency_limit END"
 
 
 def read_definitions(d: Dialect) -> str:
     """Return the SELECT of `Definitions.read`."""
-    ours = (
-        f"((origin = 'code' AND {d.one_of('name', 'declared')})"
-        f" OR (origin = 'database' AND {d.one_of('job_type', 'tasks')}))"
-    )
     due = f"{SCHEDULED} AND next_run_at <= {d.now}"
     # The plus keeps SQLite from reading all definitions by id instead of only those that are due.
     return f"""
     SELECT * FROM (
         SELECT {COLUMNS}, {d.now} AS now FROM job_definitions
-        WHERE {due} AND {ours} AND +id > :after ORDER BY +id LIMIT :batch
+        WHERE {due} AND {_ours(d)} AND +id > :after ORDER BY +id LIMIT :batch
     ) AS due
     UNION ALL
     SELECT {COLUMNS}, {d.now} AS now FROM job_definitions
@@ -41,15 +45,26 @@ def read_definitions(d: Dialect) -> str:
     """
 
 
+def _ours(d: Dialect) -> str:
+    return (
+        f"((origin = 'code' AND {d.one_of('name', 'declared')})"
+        f" OR (origin = 'database' AND {d.one_of('job_type', 'tasks')}))"
+    )
+
+
 def _moment(d: Dialect, value: str) -> str:
     return f"CAST({value} AS timestamptz)" if d.name == "postgresql" else value
 
 
 def move_watermarks(d: Dialect) -> str:
     """Return the UPDATE that moves each watermark from ``expected`` to ``following``."""
-    plans = d.table("plans", definition_id="bigint", expected="text", following="text")
+    plans = d.table(
+        "plans", definition_id="bigint", expected="text", following="text", considered="text"
+    )
     return f"""
-    UPDATE job_definitions SET next_run_at = {_moment(d, "p.following")}, updated_at = {d.now}
+    UPDATE job_definitions SET next_run_at = {_moment(d, "p.following")},
+        considered_until = COALESCE({_moment(d, "p.considered")}, considered_until),
+        undeclared_since = NULL, updated_at = {d.now}
     FROM {plans} AS p
     WHERE job_definitions.id = p.definition_id AND job_definitions.paused_at IS NULL
         AND {d.same_instant("job_definitions.next_run_at", "p.expected")}
@@ -69,12 +84,12 @@ def insert_slots(d: Dialect, moved: str) -> str:
         max_attempts, concurrency_key, concurrency_limit, created_at, updated_at,
         status, finished_at, last_error, error_type, result)
     SELECT d.id, d.job_type, d.queue, d.payload, d.priority, {at}, {at},
-        d.max_attempts, d.concurrency_key, d.concurrency_limit, {d.now}, {d.now},
+        d.max_attempts, {_KEY}, {_LIMIT}, {d.now}, {d.now},
         CASE WHEN s.skipped > 0 OR {overlapping} THEN 'skipped' ELSE 'queued' END,
         CASE WHEN s.skipped > 0 OR {overlapping} THEN {d.now} END,
         CASE WHEN s.skipped > 0 THEN s.reason
              WHEN {overlapping} THEN 'overlap: an earlier run was not finished' END,
-        CASE WHEN s.skipped > 0 THEN 'Missed' WHEN {overlapping} THEN 'Overlap' END,
+        CASE WHEN s.skipped > 0 THEN s.kind WHEN {overlapping} THEN 'Overlap' END,
         CASE WHEN s.skipped > 0 THEN {d.json("s.note")}
              WHEN {overlapping} THEN {d.json(_ONE_SKIPPED)} END
     FROM {d.table("slots", **_SLOT_COLUMNS)} AS s JOIN job_definitions d ON d.id = s.definition_id
@@ -82,6 +97,34 @@ def insert_slots(d: Dialect, moved: str) -> str:
     ORDER BY s.at
     ON CONFLICT DO NOTHING
     RETURNING id, definition_id, job_type, scheduled_for, status, result, last_error
+    """
+
+
+def mark_undeclared(d: Dialect) -> str:
+    """Return the UPDATE of `Definitions.mark_undeclared`."""
+    # "= ANY" with thousands of names would compare each with each.
+    declared = (
+        "SELECT unnest(CAST(:declared AS text[]))"
+        if d.name == "postgresql"
+        else "SELECT value FROM json_each(:declared)"
+    )
+    return f"""
+    UPDATE job_definitions SET undeclared_since = {d.now} WHERE id IN (
+        SELECT id FROM job_definitions
+        WHERE origin = 'code' AND undeclared_since IS NULL AND (app IS NULL OR app = :app)
+            AND name NOT IN ({declared})
+        LIMIT :batch {d.skip_locked}
+    )
+    """
+
+
+def read_near(d: Dialect) -> str:
+    """Return the SELECT of `Definitions.read_near`."""
+    return f"""
+    SELECT {COLUMNS}, {d.now} AS now FROM job_definitions
+    WHERE {SCHEDULED} AND next_run_at > {d.now} AND next_run_at <= {d.later(":seconds")}
+        AND timezone <> 'UTC' AND {_ours(d)}
+    ORDER BY random() LIMIT :batch
     """
 
 
