@@ -41,6 +41,8 @@ LEFT = 10.0
 #: its workers are resident.
 HOSTS = ((0, 1, False), (90, 1, False), (-90, 2, False), (3600, 1, False), (0, 2, True))
 FAKETIME = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
+#: The variable that only hosts have, and what they start; not the server.
+MARK = "SOAK_HOST"
 #: What `--without` leaves out.
 FAULTS = (
     *("kill", "kill_parent", "freeze", "terminate", "block", "failpoint", "odd_row"),
@@ -138,8 +140,7 @@ def _trouble(this: Soak, app: Flask, database: DatabaseFaults) -> History:
         soak_app.db.create_all()
         watch_handovers(engine)
     hosts = [_start_host(number, this) for number in range(len(HOSTS))]
-    mark = f"{soak_app.TRACE}={this.folder / 'trace'}"
-    processes = Processes([host.pid for host in hosts], mark)
+    processes = Processes([host.pid for host in hosts], f"{MARK}={this.folder}")
     load = Load(app, this.seed)
     nemesis = Nemesis(processes, database, this.seed, this.without)
     watcher = Watcher(processes, nemesis.thaw_later)
@@ -171,7 +172,7 @@ def _trouble(this: Soak, app: Flask, database: DatabaseFaults) -> History:
 
 def _start_host(number: int, this: Soak) -> subprocess.Popen[bytes]:
     skew, workers, resident = HOSTS[number]
-    environment = dict(os.environ)
+    environment = {**os.environ, MARK: str(this.folder)}
     # SQLite's clock is that of the process; hosts that share a file share a clock.
     if this.database == "postgresql" and skew and (library := _faketime()):
         environment |= {
