@@ -51,7 +51,6 @@ def _tell(report: Report, seconds: float) -> None:
         print(f"{number:6}  {what}, {how}: {error}")
     print(f"{report.interrupted.total()} interruptions in {seconds:.0f} s")
     print(f"{len(report.unheard)} handlers were not interrupted in time")
-    print(f"{report.cycles} frames were freed by the garbage collector alone")
     for wrong in report.wrong[:40]:
         print(f"WRONG  {wrong}")
     print(f"{len(report.wrong)} wrong", flush=True)

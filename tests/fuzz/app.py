@@ -18,8 +18,7 @@ from flask_cronjobs import CronJobs, Retry, current_run
 from tests.fuzz.inspection import Frames
 from tests.fuzz.moments import Moments
 
-DATABASE = "FUZZ_DATABASE"
-FOLDER = "FUZZ_FOLDER"
+#: The variable that makes what a handler does random, and the same when the fuzz is run again.
 SEED = "FUZZ_SEED"
 
 LEASE = 5.0
@@ -79,12 +78,15 @@ class Burden:
     """Something that a handler holds in its frame."""
 
 
-def create_app() -> Flask:
-    """The app, as the environment says."""
+def create_app(database: str, folder: str) -> Flask:
+    """The app on a database.
+
+    :param folder: for the log of effects.
+    """
     app = Flask(__name__)
     app.config.update(
-        SQLALCHEMY_DATABASE_URI=os.environ[DATABASE],
-        FUZZ_FOLDER=os.environ[FOLDER],
+        SQLALCHEMY_DATABASE_URI=database,
+        FUZZ_FOLDER=folder,
         CRONJOBS_LEASE=LEASE,
         CRONJOBS_SHUTDOWN_GRACE=0,
         CRONJOBS_TIMEOUT=20,

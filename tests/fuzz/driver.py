@@ -30,13 +30,11 @@ class Report:
     :ivar interrupted: how many interruptions there were, by what, how, and with which exception.
     :ivar wrong: what should not be.
     :ivar unheard: handlers whose interruption did not come.
-    :ivar cycles: how often only the garbage collector could free an interrupted handler's frame.
     """
 
     interrupted: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     unheard: list[str] = field(default_factory=list)
-    cycles: int = 0
     done: bool = False
 
 
@@ -45,18 +43,12 @@ def fuzz(url: str, folder: Path, interruptions: int, seed: int) -> Report:
 
     :param folder: for the log of effects and what workers print; empty.
     """
-    environment = os.environ | {
-        fuzz_app.DATABASE: url,
-        fuzz_app.FOLDER: str(folder),
-        fuzz_app.SEED: str(seed),
-    }
-    os.environ |= environment
     (folder / "effects").touch()
-    _prepare()
+    _prepare(url, folder)
     report = Report()
     for number in range(WORKERS):
         left = interruptions - report.interrupted.total()
-        _work(report, max(left, 0), seed + number, folder)
+        _work(report, _arguments(url, folder, max(left, 0), seed + number), folder)
         if report.done:
             break
     else:
@@ -68,8 +60,13 @@ def fuzz(url: str, folder: Path, interruptions: int, seed: int) -> Report:
     return report
 
 
-def _prepare() -> None:
-    app = fuzz_app.create_app()
+def _arguments(url: str, folder: Path, interruptions: int, seed: int) -> list[str]:
+    given = {"url": url, "folder": folder, "interruptions": interruptions, "seed": seed}
+    return [f"--{name}={value}" for name, value in given.items()]
+
+
+def _prepare(url: str, folder: Path) -> None:
+    app = fuzz_app.create_app(url, str(folder))
     with app.app_context():
         fuzz_app.db.create_all()
         fuzz_app.db.session.add(fuzz_app.Shared(id=1))
@@ -78,14 +75,13 @@ def _prepare() -> None:
         fuzz_app.db.engine.dispose()
 
 
-def _work(report: Report, interruptions: int, seed: int, folder: Path) -> None:
+def _work(report: Report, arguments: list[str], folder: Path) -> None:
     """Let one worker process interrupt, and add what it says to *report*."""
-    with (folder / f"worker-{seed}.log").open("wb") as log:
+    with (folder / "log").open("ab") as log:
         worker = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.fuzz.worker"),
-                *(f"--interruptions={interruptions}", f"--seed={seed}"),
-            ],
+            [sys.executable, "-m", "tests.fuzz.worker", *arguments],
+            # The seed is also that of what its handlers do.
+            env=os.environ | {fuzz_app.SEED: arguments[-1]},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -100,7 +96,7 @@ def _work(report: Report, interruptions: int, seed: int, folder: Path) -> None:
                 _hear(report, json.loads(line))
             timer.cancel()
     if worker.returncode != 0:
-        report.wrong.append(f"a worker ended with {worker.returncode}; see worker-{seed}.log")
+        report.wrong.append(f"a worker ended with {worker.returncode}; see the log")
 
 
 def _ended_when_silent(worker: subprocess.Popen[str]) -> threading.Timer:
@@ -120,7 +116,6 @@ def _hear(report: Report, said: dict[str, str | int]) -> None:
         report.unheard.append(str(said["unheard"]))
     else:
         report.done = True
-        report.cycles += int(said["cycles"])
 
 
 def _wrong(connection: Connection, folder: Path) -> Iterator[str]:

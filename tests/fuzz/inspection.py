@@ -25,12 +25,10 @@ class Frames:
     """Notices when something in a handler's frame outlives its handler.
 
     :ivar kept: what was alive when the next run had begun.
-    :ivar cycles: how often only the garbage collector could free it.
     """
 
     def __init__(self) -> None:
         self.kept: list[str] = []
-        self.cycles = 0
         self._held: tuple[weakref.ref[object], str] | None = None
 
     def keep(self, burden: object, whose: str) -> None:
@@ -38,15 +36,13 @@ class Frames:
         self._held = (weakref.ref(burden), whose)
 
     def check(self, when: str) -> None:
-        """Look whether the last one is gone."""
+        """Look whether the last one is gone, without help of the garbage collector."""
         held, self._held = self._held, None
         if held is None or held[0]() is None:
             return
         gc.collect()
-        if held[0]() is None:
-            self.cycles += 1
-        else:
-            self.kept.append(f"the frame of {held[1]} is alive in {when}")
+        until = "until the garbage collector comes" if held[0]() is None else "for good"
+        self.kept.append(f"the frame of {held[1]} is kept {until}: seen in {when}")
 
 
 class SqliteInspector:

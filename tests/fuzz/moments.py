@@ -12,13 +12,11 @@ class Moments(threading.Thread):
     """Does one thing at a time, at its moment.
 
     :ivar cancel: cancels a run.
-    :ivar interruptions: how many signals were sent that no handler had asked for.
     """
 
     def __init__(self) -> None:
         super().__init__(name="moments", daemon=True)
         self.cancel: Callable[[int], None] = lambda run_id: None
-        self.interruptions = 0
         self._main = threading.get_ident()
         self._due: tuple[float, Callable[[], None]] | None = None
         self._sent = True
@@ -70,5 +68,4 @@ class Moments(threading.Thread):
         with self._changed:
             if not self._sent:
                 self._sent = True
-                self.interruptions += 1
                 signal.pthread_kill(self._main, signal.SIGINT)

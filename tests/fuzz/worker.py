@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import json
-import os
 import random
 import signal
 import sys
@@ -24,7 +23,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from flask_cronjobs import CronJobsError
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.state import state_of
-from tests.fuzz import app as fuzz_app
 from tests.fuzz.app import TASKS, TIMEOUTS, create_app, db, fuzz, jobs
 from tests.fuzz.inspection import inspector, threads
 
@@ -41,16 +39,18 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--interruptions", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--folder", required=True)
     options = parser.parse_args()
     faulthandler.enable()
     # The fuzz's own code is not to be interrupted: only a tick lets Ctrl-C through.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    app = create_app()
+    app = create_app(options.url, options.folder)
     worker = Worker(app, random.Random(f"{options.seed}:worker"))
     with app.app_context():
         worker.enqueue(0)
         worker.work(options.interruptions)
-    say(done=True, cycles=fuzz.frames.cycles, signals=fuzz.moments.interruptions)
+    say(done=True)
 
 
 def say(**facts: object) -> None:
@@ -66,7 +66,7 @@ class Worker:
         self._app = app
         self._state = state_of(app)
         self._choose = choose
-        self._inspector = inspector(os.environ[fuzz_app.DATABASE])
+        self._inspector = inspector(app.config["SQLALCHEMY_DATABASE_URI"])
         self._trouble = 0
         fuzz.inspect = self._inspect
         fuzz.moments.cancel = self._cancel

@@ -86,8 +86,8 @@ class PostgresFaults:
         own = isinstance(self._server, LocalServer)
         return [
             ("cut", self._cut, 3),
-            ("lock_row", self._lock_row, 3),
-            ("odd_row", self._insert_odd_row, 2),
+            ("lock_row", self._lock_row, 4),
+            ("odd_row", self._insert_odd_row, 4),
             *([("hang", self._hang, 2), ("restart", self._restart, 1)] if own else []),
         ]
 
@@ -158,7 +158,7 @@ class SqliteFaults:
 
     def faults(self) -> list[tuple[str, Callable[[], None], int]]:
         """The faults: each with its name and its weight."""
-        return [("lock", self._lock, 3), ("odd_row", self._insert_odd_row, 2)]
+        return [("lock", self._lock, 3), ("odd_row", self._insert_odd_row, 4)]
 
     def _lock(self) -> None:
         """Hold the write lock, now and then for longer than a lease."""
