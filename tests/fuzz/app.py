@@ -25,7 +25,7 @@ LEASE = 5.0
 #: The timeouts of the tasks that run into them, in seconds.
 TIMEOUTS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05)
 #: How long a handler waits for its interruption, in seconds.
-PATIENCE = 3.0
+PATIENCE = 1.5
 #: So many attempts that a run ends well although each interruption costs one.
 AGAIN = Retry(max_attempts=4, backoff="fixed", base=0)
 
@@ -113,7 +113,7 @@ def _session(step: int, choose: random.Random) -> None:
 def _query(choose: random.Random) -> None:
     """A query in the midst of which an interruption may come, and rows that are read one by one."""
     if db.engine.dialect.name == "postgresql":
-        seconds = choose.choice([0, 0.002, 0.01, 0.01, 2.0])
+        seconds = choose.choice([0, 0.002, 0.005, 0.01, 0.01, 0.01, 1.0])
         db.session.execute(text("SELECT pg_sleep(:seconds)"), {"seconds": seconds})
     numbers = "SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < :most"
     query = text(f"WITH RECURSIVE numbers(i) AS ({numbers}) SELECT i FROM numbers")
@@ -176,8 +176,8 @@ def _victim(kind: str, how: str, after: float) -> None:
             STEPS[kind](step, choose)
         return
     fuzz.seen.add(current_run.id)
-    fuzz.moments.interrupt_run(how, current_run.id, after)
-    until = time.monotonic() + PATIENCE
+    comes = fuzz.moments.interrupt_run(how, current_run.id, after)
+    until = time.monotonic() + (PATIENCE if comes else 0)
     step = 0
     try:
         while time.monotonic() < until:
@@ -187,7 +187,8 @@ def _victim(kind: str, how: str, after: float) -> None:
         error = sys.exc_info()[0]
         fuzz.interrupted.append((kind, how, error.__name__ if error else "?"))
         raise
-    fuzz.unheard.append(f"run {current_run.id} ({kind}, {how})")
+    if comes:
+        fuzz.unheard.append(f"run {current_run.id} ({kind}, {how})")
 
 
 def _declare(kind: str, timeout: float | None) -> str:

@@ -51,12 +51,18 @@ class Moments(threading.Thread):
             self._sent = True
             self._due = None
 
-    def interrupt_run(self, how: str, run_id: int, after: float) -> None:
-        """Interrupt the run at work *after* so many seconds; its timeout comes by itself."""
+    def interrupt_run(self, how: str, run_id: int, after: float) -> bool:
+        """Interrupt the run at work *after* so many seconds; its timeout comes by itself.
+
+        :returns: whether it will be interrupted: there is one Ctrl-C for each tick.
+        """
         if how == "cancel":
             self._at(after, lambda: self.cancel(run_id))
         elif how == "interrupt":
+            if self._sent or self._due is not None:
+                return False
             self._at(after, self._press)
+        return True
 
     def _at(self, after: float, act: Callable[[], None]) -> None:
         with self._changed:
