@@ -43,6 +43,8 @@ HOSTS = ((0, 1, False), (90, 1, False), (-90, 2, False), (3600, 1, False), (0, 2
 FAKETIME = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
 #: The variable that only hosts have, and what they start; not the server.
 MARK = "SOAK_HOST"
+#: Of how many violations of each check the whole story is printed.
+SHOWN = 2
 #: What `--without` leaves out.
 FAULTS = (
     *("kill", "kill_parent", "freeze", "terminate", "block", "failpoint", "odd_row"),
@@ -125,6 +127,8 @@ def _judge(this: Soak, history: History) -> int:
     print(f"{len(found) - failed} passed, {failed} failed", flush=True)
     if failed:
         (this.folder / "explained").write_text(explain(history, found))
+        first = {name: violated[:SHOWN] for name, violated in found.items()}
+        print("".join(f"  {line}\n" for line in explain(history, first, faults=False).split("\n")))
         print(f"What happened is kept in {this.folder}: read the file 'explained' first.")
     else:
         shutil.rmtree(this.folder)
@@ -280,7 +284,9 @@ def _tell(this: Soak, history: History, load: Load) -> None:
     reclaimed = sum(change.reclaimed for change in history.handovers)
     doubts = sum(state != "done" for state in history.effects.values())
     settled = sum(odd.handled for odd in history.odd)
-    longest = max((tick.ended - tick.began for tick in history.ticks if not tick.asked), default=0)
+    longest = max(
+        (each.ended - each.began for each in history.ticks if not each.resident), default=0
+    )
     orphaned = max(history.orphans.values(), default=0)
     print(f"hosts: {len(HOSTS)}, clocks {skews}")
     print(f"faults: {_counts(Counter(fault.what for fault in history.faults))}")

@@ -22,6 +22,9 @@ TERMINAL = {"succeeded", "dead", "cancelled", "skipped"}
 MINUTE = timedelta(minutes=1)
 #: How long a process that lost its lease may take to interrupt its handler, awake, in seconds.
 UNWIND = 1.0
+#: How long a handler that ignores its interruption may go on between the record of it and the end of
+#: its process, in seconds.
+INSTANT = 0.1
 #: How much longer than its budget a tick may take, in seconds: for the last handler, for one lease
 #: that it waits for a database in trouble, and for a busy machine.
 MARGIN = 3 * LEASE + 3
@@ -122,8 +125,11 @@ def _too_late(history: History, executions: Sequence[Execution]) -> Iterator[Sai
         if not execution.said:
             continue
         last = execution.said[-1]
-        allowed = UNWIND if execution.reclaimed else 0.0
-        if _awake(history, last.pid, next_began, last.at) > allowed:
+        if execution.reclaimed:
+            excused = _awake(history, last.pid, next_began, last.at) <= UNWIND
+        else:
+            excused = last.at - next_began <= INSTANT
+        if not excused:
             yield last
         next_began = min(next_began, execution.said[0].at)
 
@@ -263,6 +269,8 @@ def ticks_end_in_their_time(history: History) -> Iterator[str]:
     not answer, SQLite's write lock, an output that nobody reads. A locked row is no such thing.
     """
     for tick in history.ticks:
+        if tick.resident and tick.asked is None:
+            continue
         start = tick.began if tick.asked is None else tick.asked
         allowed = MARGIN + (BUDGET if tick.asked is None else 0)
         delays = [
@@ -286,6 +294,8 @@ def ticks_succeed_when_all_is_calm(history: History) -> Iterator[str]:
     for tick in history.ticks:
         calm = tick.began > history.calm_since + CALM
         excused = any(tick.began <= at <= tick.ended for at in killed)
+        # Told to stop before it could handle that.
+        excused |= tick.asked is not None and tick.code == -signal.SIGTERM
         if calm and tick.code and not excused:
             yield f"the tick {tick.pid} began at {tick.began:.3f} and ended with {tick.code}"
 

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from tests.soak.history import History
 
 
-def explain(history: History, found: Mapping[str, Sequence[str]]) -> str:
-    """Return a text with each violation, the history of what it names, and all faults."""
-    return "\n".join(_lines(history, found)) + "\n"
+def explain(history: History, found: Mapping[str, Sequence[str]], faults: bool = True) -> str:
+    """Return a text with each violation, the history of what it names, and all *faults*."""
+    lines = list(_violations(history, found))
+    return "\n".join([*lines, *(_faults(history) if faults else [])])
 
 
-def _lines(history: History, found: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def _violations(history: History, found: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for name, violations in found.items():
         for violation in violations:
             yield f"{name}: {violation}"
@@ -22,6 +23,9 @@ def _lines(history: History, found: Mapping[str, Sequence[str]]) -> Iterator[str
             for number in re.findall(r"\btick (\d+)", violation):
                 yield from _of_tick(history, int(number))
             yield ""
+
+
+def _faults(history: History) -> Iterator[str]:
     yield f"Faults, the last over at {history.calm_since:.3f}:"
     for fault in history.faults:
         yield f"  {fault.at:.3f} to {fault.until:.3f}: {fault.what}{_about(fault)}"

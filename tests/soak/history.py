@@ -83,13 +83,15 @@ class Tick:
 
     :ivar code: its exit code; minus a signal's number if that ended it.
     :ivar pid: its id, which is its process group's as well.
-    :ivar asked: when a resident worker was asked to stop; None for a tick.
+    :ivar resident: whether it was a resident worker and no tick.
+    :ivar asked: when the resident worker was asked to stop, if it was.
     """
 
     code: int
     began: float
     ended: float
     pid: int = 0
+    resident: bool = False
     asked: float | None = None
 
 

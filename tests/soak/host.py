@@ -123,7 +123,8 @@ class Command:
             os.close(writer)
         status = self._wait(pid, began, reader)
         ended = time.monotonic()
-        return Tick(os.waitstatus_to_exitcode(status), began, ended, pid, self._asked)
+        code = os.waitstatus_to_exitcode(status)
+        return Tick(code, began, ended, pid, self._resident, self._asked)
 
     def _pipe(self) -> tuple[int | None, int | None]:
         """A full pipe, if nobody is to read what is printed."""

@@ -109,8 +109,9 @@ def lawful() -> History:
         ticks=[
             *(Tick(0, 0, 3, 1), Tick(1, 0, 3, 2), Tick(-9, 0, 1, 3)),
             # One that an output held up that nobody read, one that a restart did, one resident.
-            *(Tick(0, 0, 30, 4), Tick(0, 20, 50, 5), Tick(0, 0, 90, 6, asked=88)),
-            *(Tick(0, 101, 103, 7), Tick(-9, 101, 103, 8)),
+            *(Tick(0, 0, 30, 4), Tick(0, 20, 50, 5), Tick(0, 0, 90, 6, True, asked=88)),
+            *(Tick(0, 101, 103, 7), Tick(-9, 101, 103, 8), Tick(-15, 101, 102, 9, True, 101)),
+            Tick(-9, 0, 99, 10, True),
         ],
         faults=[
             *(frozen(2, 1, 2, 8.9), frozen(11, 1, 1, 5.5)),
@@ -234,7 +235,7 @@ def wait_for_a_locked_row(history: History) -> None:
 
 
 def stay_after_being_told_to_stop(history: History) -> None:
-    history.ticks.append(Tick(0, 0, 90, asked=70))
+    history.ticks.append(Tick(0, 0, 90, 9, True, asked=70))
 
 
 def fail_when_all_is_calm(history: History) -> None:
