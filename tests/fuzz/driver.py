@@ -43,8 +43,7 @@ def fuzz(url: str, folder: Path, interruptions: int, seed: int) -> Report:
 
     :param folder: for the log of effects and what workers print; empty.
     """
-    (folder / "effects").touch()
-    _prepare(url, folder)
+    prepare(url, folder)
     report = Report()
     for number in range(WORKERS):
         left = interruptions - report.interrupted.total()
@@ -55,7 +54,7 @@ def fuzz(url: str, folder: Path, interruptions: int, seed: int) -> Report:
         report.wrong.append(f"{WORKERS} worker processes ended too early")
     engine = create_engine(url)
     with engine.connect() as connection:
-        report.wrong += _wrong(connection, folder)
+        report.wrong += wrong(connection, folder)
     engine.dispose()
     return report
 
@@ -65,7 +64,9 @@ def _arguments(url: str, folder: Path, interruptions: int, seed: int) -> list[st
     return [f"--{name}={value}" for name, value in given.items()]
 
 
-def _prepare(url: str, folder: Path) -> None:
+def prepare(url: str, folder: Path) -> None:
+    """Make the tables in the database at *url*, and an empty log of effects in *folder*."""
+    (folder / "effects").touch()
     app = fuzz_app.create_app(url, str(folder))
     with app.app_context():
         fuzz_app.db.create_all()
@@ -93,7 +94,7 @@ def _work(report: Report, arguments: list[str], folder: Path) -> None:
             for line in worker.stdout:
                 timer.cancel()
                 timer = _ended_when_silent(worker)
-                _hear(report, json.loads(line))
+                hear(report, json.loads(line))
             timer.cancel()
     if worker.returncode != 0:
         report.wrong.append(f"a worker ended with {worker.returncode}; see the log")
@@ -107,7 +108,8 @@ def _ended_when_silent(worker: subprocess.Popen[str]) -> threading.Timer:
     return timer
 
 
-def _hear(report: Report, said: dict[str, str | int]) -> None:
+def hear(report: Report, said: dict[str, str | int]) -> None:
+    """Add what a worker said to *report*."""
     if "interrupted" in said:
         report.interrupted[str(said["interrupted"]), str(said["how"]), str(said["error"])] += 1
     elif "wrong" in said:
@@ -118,7 +120,8 @@ def _hear(report: Report, said: dict[str, str | int]) -> None:
         report.done = True
 
 
-def _wrong(connection: Connection, folder: Path) -> Iterator[str]:
+def wrong(connection: Connection, folder: Path) -> Iterator[str]:
+    """What should not be in the database and in the log of effects in *folder*."""
     yield from _effects(connection, (folder / "effects").read_text().split())
     yield from _halves(connection)
     yield from _atomic(connection)

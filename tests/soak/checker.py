@@ -22,7 +22,7 @@ TERMINAL = {"succeeded", "dead", "cancelled", "skipped"}
 MINUTE = timedelta(minutes=1)
 #: How long a process that lost its lease may take to interrupt its handler, awake, in seconds.
 UNWIND = 1.0
-#: How long a handler that ignores its interruption may go on between the record of it and the end of
+#: How long a handler that ignores its interruption may go on between its record and the end of
 #: its process, in seconds.
 INSTANT = 0.1
 #: How much longer than its budget a tick may take, in seconds: for the last handler, for one lease
