@@ -33,6 +33,8 @@ from tests.soak.processes import Processes, Watcher
 
 #: How long everything may take to come to its end after the last fault, in seconds.
 DRAIN = 180.0
+#: How long it may take after the last fault until the slots that are due are recorded, in seconds.
+CATCH_UP = 20.0
 #: How long ticks are watched at least after the last fault, in seconds.
 CALM = 5.0
 #: How long processes and connections may be there after all hosts have ended, in seconds.
@@ -158,7 +160,7 @@ def _trouble(this: Soak, app: Flask, database: DatabaseFaults) -> History:
         calm_since = time.monotonic()
     try:
         load.stop()
-        _drain(app, database, calm_since)
+        behind = _drain(app, database, calm_since)
     finally:
         (this.folder / "stop").touch()
     for host in hosts:
@@ -169,7 +171,7 @@ def _trouble(this: Soak, app: Flask, database: DatabaseFaults) -> History:
         raise nemesis.error
     history = _history(this, app, load, database)
     history.calm_since, history.orphans = calm_since, watcher.awake
-    history.left = left + _connections(app)
+    history.behind, history.left = behind, left + _connections(app)
     _tell(this, history, load)
     return history
 
@@ -208,28 +210,53 @@ def _faketime() -> str | None:
     return None
 
 
-_PAUSE = text("UPDATE job_definitions SET paused_at = created_at WHERE paused_at IS NULL")
-_LIVE = text(
-    "SELECT count(*) FROM job_runs"
-    " WHERE status IN ('queued', 'failed', 'running') AND id NOT IN :odd"
-).bindparams(bindparam("odd", expanding=True))
+_BEHIND = """
+SELECT id FROM job_definitions
+WHERE next_run_at <= {now} AND paused_at IS NULL AND id NOT IN :odd ORDER BY id
+"""
+_UNPAUSED = "SELECT id FROM job_definitions WHERE paused_at IS NULL AND id NOT IN :odd"
+_PAUSE = "UPDATE job_definitions SET paused_at = created_at WHERE paused_at IS NULL"
+_LIVE = """
+SELECT id FROM job_runs WHERE status IN ('queued', 'failed', 'running') AND id NOT IN :odd
+"""
 
 
-def _drain(app: Flask, database: DatabaseFaults, calm_since: float) -> None:
-    """Let what is owed come to its end: no new slots, no new faults."""
-    odd = [-1, *odd_rows.ids(database.odd, "job_runs")]
-    left = -1
-    while left or time.monotonic() < calm_since + CALM:
-        time.sleep(0.5)
-        if time.monotonic() > calm_since + DRAIN:
-            return
+def _drain(app: Flask, database: DatabaseFaults, calm_since: float) -> list[int]:
+    """Let what is owed come to its end; return the definitions whose slots do not come.
+
+    First the slots that are due, then, with no new ones, the runs.
+    """
+    definitions = [-1, *odd_rows.ids(database.odd, "job_definitions")]
+    runs = [-1, *odd_rows.ids(database.odd, "job_runs")]
+    sqlite = app.config["SQLALCHEMY_DATABASE_URI"].startswith("sqlite")
+    now = "strftime('%Y-%m-%d %H:%M:%f', 'now')" if sqlite else "now()"
+    behind = _rows_left(app, _BEHIND.format(now=now), definitions, calm_since + CATCH_UP)
+    _rows_left(app, _UNPAUSED, [-1], calm_since + DRAIN, _PAUSE)
+    _rows_left(app, _LIVE, runs, calm_since + DRAIN)
+    time.sleep(max(0, calm_since + CALM - time.monotonic()))
+    return behind
+
+
+def _rows_left(
+    app: Flask, sql: str, odd: list[int], until: float, before: str | None = None
+) -> list[int]:
+    """Wait for *sql* to find no rows but the *odd* ones; return the ids of those it finds at last.
+
+    :param before: a statement to run each time before.
+    """
+    statement = text(sql).bindparams(bindparam("odd", expanding=True))
+    left = [-1]
+    while left and time.monotonic() < until:
         with app.app_context():
             try:
-                soak_app.db.session.execute(_PAUSE)
-                soak_app.db.session.commit()
-                left = soak_app.db.session.execute(_LIVE, {"odd": odd}).scalar_one()
+                if before is not None:
+                    soak_app.db.session.execute(text(before))
+                    soak_app.db.session.commit()
+                left = list(soak_app.db.session.scalars(statement, {"odd": odd}))
             except SQLAlchemyError:
                 soak_app.db.session.rollback()
+        time.sleep(0.2)
+    return left
 
 
 def _history(this: Soak, app: Flask, load: Load, database: DatabaseFaults) -> History:

@@ -60,6 +60,12 @@ def every_slot_matches_one_row(history: History) -> Iterator[str]:
                 yield f"definition {watched.id}: slot {slot} is in {times} rows"
 
 
+def slots_are_recorded_when_all_is_calm(history: History) -> Iterator[str]:
+    """What became due is recorded soon after the last fault, whatever else stands in the table."""
+    for definition_id in history.behind:
+        yield f"the definition {definition_id} has slots that are due, and no tick records them"
+
+
 def _slots_of(run: Run) -> list[datetime]:
     assert run.scheduled_for is not None
     note = run.result if run.status == "skipped" and isinstance(run.result, dict) else {}
@@ -322,6 +328,7 @@ def odd_rows_are_reported(history: History) -> Iterator[str]:
 CHECKS: tuple[Check, ...] = (
     no_run_is_lost,
     every_slot_matches_one_row,
+    slots_are_recorded_when_all_is_calm,
     effects_happen_once,
     atomic_work_is_there_exactly_once,
     no_executions_overlap,

@@ -124,6 +124,8 @@ class History:
     calm_since: float = float("inf")
     """When the last fault was over."""
     odd: list[Odd] = field(default_factory=list)
+    behind: list[int] = field(default_factory=list)
+    """The definitions that had due slots still, a while after the last fault."""
     orphans: dict[int, float] = field(default_factory=dict)
     """For how many seconds each worker went on after its parent was killed."""
     left: list[str] = field(default_factory=list)

@@ -153,6 +153,10 @@ def skip_a_slot_that_ran(history: History) -> None:
     run(history, 5).result["to"] = minutes(2).isoformat()
 
 
+def leave_a_definition_behind(history: History) -> None:
+    history.behind.append(1)
+
+
 def double_an_effect(history: History) -> None:
     history.said += said(3, 1, ("effect", 2.5), key="e")
 
@@ -260,6 +264,7 @@ CORRUPTIONS: list[tuple[Callable[[History], None], str]] = [
     (lose_a_slot, "every_slot_matches_one_row"),
     (double_a_slot, "every_slot_matches_one_row"),
     (skip_a_slot_that_ran, "every_slot_matches_one_row"),
+    (leave_a_definition_behind, "slots_are_recorded_when_all_is_calm"),
     (double_an_effect, "effects_happen_once"),
     (lose_an_effect, "effects_happen_once"),
     (double_atomic_work, "atomic_work_is_there_exactly_once"),
