@@ -76,7 +76,8 @@ _SQLITE_DEFINITIONS: Kinds = {
     "timezone a number": ("timezone", "5"),
     "priority of a definition a text": ("priority", "'q'"),
 }
-_WAIT = {"run_at infinity", "run_at in the year 20000"}
+# SQLite takes a blob for later than any text.
+_WAIT = {"run_at infinity", "run_at in the year 20000", "run_at a blob"}
 _WAIT |= {"next_run_at infinity", "next_run_at in the year 20000"}
 
 
