@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from tests import postgres
 from tests.fuzz.driver import Report, fuzz
+
+#: How many of what is wrong in the same way are shown.
+SHOWN = 3
 
 
 def main() -> int:
@@ -51,9 +56,20 @@ def _tell(report: Report, seconds: float) -> None:
         print(f"{number:6}  {what}, {how}: {error}")
     print(f"{report.interrupted.total()} interruptions in {seconds:.0f} s")
     print(f"{len(report.unheard)} handlers were not interrupted in time")
-    for wrong in report.wrong[:40]:
-        print(f"WRONG  {wrong}")
+    for alike in _alike(report.wrong):
+        for wrong in alike[:SHOWN]:
+            print(f"WRONG  {wrong}")
+        if len(alike) > SHOWN:
+            print(f"       and {len(alike) - SHOWN} more like that")
     print(f"{len(report.wrong)} wrong", flush=True)
+
+
+def _alike(wrong: Sequence[str]) -> list[list[str]]:
+    """Group what differs by numbers, and by what stands in parentheses, alone."""
+    groups: dict[str, list[str]] = {}
+    for each in wrong:
+        groups.setdefault(re.sub(r"\(.*?\)|\d+", "", each), []).append(each)
+    return list(groups.values())
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def hear(report: Report, said: dict[str, str | int]) -> None:
     if "interrupted" in said:
         report.interrupted[str(said["interrupted"]), str(said["how"]), str(said["error"])] += 1
     elif "wrong" in said:
-        report.wrong.append(str(said["wrong"]))
+        report.wrong.append(f"{said['wrong']} (after {report.interrupted.total()} interruptions)")
     elif "unheard" in said:
         report.unheard.append(str(said["unheard"]))
     else:

@@ -155,4 +155,5 @@ def test_report_adds_what_workers_say() -> None:
     ):
         driver.hear(report, said)  # type: ignore[arg-type]
     assert report.interrupted == {("once", "cancel", "Cancelled"): 1}
-    assert (report.wrong, report.unheard, report.done) == (["a lock is left"], ["run 1"], True)
+    assert report.wrong == ["a lock is left (after 1 interruptions)"]
+    assert (report.unheard, report.done) == (["run 1"], True)

@@ -75,12 +75,15 @@ class Worker:
 
     def work(self, interruptions: int) -> None:
         """Until there were so many interruptions; then let everything end."""
-        seen = 0
+        seen, last = 0, time.monotonic()
         while seen < interruptions:
             if not self._live():
                 self.enqueue(BATCH)
             self._tick()
-            seen += self._tell()
+            if told := self._tell():
+                seen, last = seen + told, time.monotonic()
+            if time.monotonic() > last + END_WITHIN:
+                sys.exit(f"Nothing more happens: {self._live()} runs are held by nobody at work.")
         fuzz.calm = True
         until = time.monotonic() + END_WITHIN
         while self._live():
