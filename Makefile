@@ -1,12 +1,13 @@
 # Everything runs in .venv, which make builds itself: it needs Python 3.10+ and a network, no more.
 PYTHON  = python3
 SECONDS = 600
+COUNT   = 1000
 ARGS    =
 
 BIN     = .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help venv demo test coverage lint format types docs soak browser bench screenshots clean
+.PHONY: help venv demo test coverage lint format types docs soak fuzz browser bench screenshots clean
 .DEFAULT_GOAL := help
 
 help: ## Print this list
@@ -44,6 +45,9 @@ docs: .venv/dev ## Build the documentation in docs/_build/html
 
 soak: .venv/tests ## Run ticks under random faults and check the outcome (SECONDS=600)
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(ARGS)
+
+fuzz: .venv/tests ## Interrupt handlers at random moments and check what is left (COUNT=1000)
+	$(BIN)/python -m tests.fuzz --interruptions $(COUNT) $(ARGS)
 
 browser: .venv/browser ## Test the pages in a real browser, which is installed where apt-get can
 	$(BIN)/python -m pytest -m browser $(ARGS)

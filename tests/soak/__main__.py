@@ -11,26 +11,58 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flask import Flask
-from sqlalchemy import text
+from sqlalchemy import bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from tests import postgres
 from tests.soak import app as soak_app
+from tests.soak import odd_rows, timeline
 from tests.soak.checker import violations
+from tests.soak.databases import DatabaseFaults, PostgresFaults, SqliteFaults
+from tests.soak.explain import explain
 from tests.soak.history import History, moment, read_history, watch_handovers
 from tests.soak.load import Load
 from tests.soak.nemesis import Nemesis
+from tests.soak.processes import Processes, Watcher
 
 #: How long everything may take to come to its end after the last fault, in seconds.
 DRAIN = 180.0
-#: By how much each host's clock is wrong, in seconds, and how many workers its ticks have.
-HOSTS = ((0, 1), (90, 1), (-90, 2), (3600, 1))
+#: How long it may take after the last fault until the slots that are due are recorded, in seconds.
+CATCH_UP = 20.0
+#: How long ticks are watched at least after the last fault, in seconds.
+CALM = 5.0
+#: How long processes and connections may be there after all hosts have ended, in seconds.
+LEFT = 10.0
+#: By how much each host's clock is wrong, in seconds, how many workers its ticks have, and whether
+#: its workers are resident.
+HOSTS = ((0, 1, False), (90, 1, False), (-90, 2, False), (3600, 1, False), (0, 2, True))
 FAKETIME = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
+#: The variable that only hosts have, and what they start; not the server.
+MARK = "SOAK_HOST"
+#: Of how many violations of each check the whole story is printed.
+SHOWN = 2
+#: What `--without` leaves out.
+FAULTS = (
+    *("kill", "kill_parent", "freeze", "terminate", "block", "failpoint", "odd_row"),
+    *("cut", "restart", "hang", "lock_row", "lock"),
+)
+
+
+@dataclass(frozen=True)
+class Soak:
+    """What one soak is to be, and where its files are."""
+
+    database: str
+    seconds: float
+    seed: int
+    without: Sequence[str]
+    folder: Path
 
 
 def main() -> int:
@@ -39,43 +71,73 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30, help="how long faults go on")
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default=None)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--without", choices=FAULTS, action="append", default=[], help="a fault")
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     databases = [options.database] if options.database else ["sqlite", "postgresql"]
-    failed = [soak(name, options.seconds / len(databases), seed) for name in databases]
+    failed = [
+        soak(Soak(name, options.seconds / len(databases), seed, options.without, _folder()))
+        for name in databases
+    ]
     return int(any(failed))
 
 
-def soak(database: str, seconds: float, seed: int) -> int:
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="cronjobs-soak-"))
+
+
+def soak(this: Soak) -> int:
     """Soak on one kind of database; how many checks failed."""
-    print(f"soak: {database}, {seconds:g} s, seed {seed}", flush=True)
-    folder = Path(tempfile.mkdtemp(prefix="cronjobs-soak-"))
+    without = "".join(f" --without {name}" for name in this.without)
+    print(
+        f"soak: --database {this.database} --seconds {this.seconds:g} --seed {this.seed}{without}",
+        flush=True,
+    )
     with ExitStack() as stack:
-        server, url = None, f"sqlite:///{folder / 'soak.sqlite'}"
-        if database == "postgresql":
+        server, url = None, f"sqlite:///{this.folder / 'soak.sqlite'}"
+        if this.database == "postgresql":
             server = stack.enter_context(postgres.running_server())
             url = server.create_database()
-        os.environ |= {soak_app.DATABASE: url, soak_app.TRACE: str(folder / "trace")}
-        (folder / "trace").touch()
-        app = soak_app.create_app()
-        history = _trouble(app, url, server, seconds, seed, folder)
+        os.environ |= {
+            soak_app.DATABASE: url,
+            soak_app.TRACE: str(this.folder / "trace"),
+            soak_app.SEED: str(this.seed),
+            timeline.TIMELINE: str(this.folder / "timeline"),
+        }
+        for name in ("trace", "timeline"):
+            (this.folder / name).touch()
+        database = SqliteFaults(url, this.seed) if server is None else None
+        faults = database or PostgresFaults(url, _given(server), this.seed)
+        history = _trouble(this, soak_app.create_app(), faults)
+    return _judge(this, history)
+
+
+def _given(server: postgres.Server | None) -> postgres.Server:
+    assert server is not None
+    return server
+
+
+def _judge(this: Soak, history: History) -> int:
     found = violations(history)
     failed = sum(map(bool, found.values()))
     for name, violated in found.items():
         print(f"{'FAIL' if violated else 'ok  '}  {name}")
         for violation in violated[:10]:
             print(f"      {violation}")
+        if len(violated) > 10:
+            print(f"      and {len(violated) - 10} more")
     print(f"{len(found) - failed} passed, {failed} failed", flush=True)
     if failed:
-        print(f"What happened is kept in {folder}")
+        (this.folder / "explained").write_text(explain(history, found))
+        first = {name: violated[:SHOWN] for name, violated in found.items()}
+        print("".join(f"  {line}\n" for line in explain(history, first, faults=False).split("\n")))
+        print(f"What happened is kept in {this.folder}: read the file 'explained' first.")
     else:
-        shutil.rmtree(folder)
+        shutil.rmtree(this.folder)
     return failed
 
 
-def _trouble(
-    app: Flask, url: str, server: postgres.Server | None, seconds: float, seed: int, folder: Path
-) -> History:
+def _trouble(this: Soak, app: Flask, database: DatabaseFaults) -> History:
     with app.app_context():
         from flask_cronjobs.store import create_tables
 
@@ -83,43 +145,56 @@ def _trouble(
         create_tables(engine)
         soak_app.db.create_all()
         watch_handovers(engine)
-    hosts = [_start_host(number, server is not None, seed, folder) for number in range(len(HOSTS))]
-    load, nemesis = Load(app, seed), Nemesis(hosts, url, server, seed)
+    hosts = [_start_host(number, this) for number in range(len(HOSTS))]
+    processes = Processes([host.pid for host in hosts], f"{MARK}={this.folder}")
+    load = Load(app, this.seed)
+    nemesis = Nemesis(processes, database, this.seed, this.without)
+    watcher = Watcher(processes, nemesis.thaw_later)
     try:
-        load.start()
-        nemesis.start()
-        time.sleep(seconds)
-        nemesis.stop()
-        load.stop()
-        _drain(app)
+        for thread in (load, watcher, nemesis):
+            thread.start()
+        time.sleep(this.seconds)
     finally:
         nemesis.stop()
-        (folder / "stop").touch()
+        (this.folder / "calm").touch()
+        calm_since = time.monotonic()
+    try:
+        load.stop()
+        behind = _drain(app, database, calm_since)
+    finally:
+        (this.folder / "stop").touch()
     for host in hosts:
         host.wait(DRAIN)
+    left = [f"the process {each.pid} of the tick {each.group}" for each in watcher.left(LEFT)]
+    watcher.stop()
     if nemesis.error is not None:
         raise nemesis.error
-    history = _history(app, load, folder)
-    _tell(history, load, nemesis)
+    history = _history(this, app, load, database)
+    history.calm_since, history.orphans = calm_since, watcher.awake
+    history.behind, history.left = behind, left + _connections(app)
+    _tell(this, history, load)
     return history
 
 
-def _start_host(number: int, own_clock: bool, seed: int, folder: Path) -> subprocess.Popen[bytes]:
-    skew, workers = HOSTS[number]
-    environment = dict(os.environ)
+def _start_host(number: int, this: Soak) -> subprocess.Popen[bytes]:
+    skew, workers, resident = HOSTS[number]
+    environment = {**os.environ, MARK: str(this.folder)}
     # SQLite's clock is that of the process; hosts that share a file share a clock.
-    if own_clock and skew and (library := _faketime()):
+    if this.database == "postgresql" and skew and (library := _faketime()):
         environment |= {
             "LD_PRELOAD": library,
             "FAKETIME": f"{skew:+d}s",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
+    folder = this.folder
     with (folder / f"host-{number}.log").open("wb") as log:
         return subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.soak.host", f"--workers={workers}"),
-                *(f"--seed={seed + number}", f"--stop={folder / 'stop'}"),
-                f"--codes={folder / f'host-{number}.codes'}",
+                *(f"--seed={this.seed + number}", f"--ticks={folder / f'host-{number}.ticks'}"),
+                *(f"--stop={folder / 'stop'}", f"--calm={folder / 'calm'}"),
+                *(f"--without={name}" for name in this.without),
+                *(["--work"] if resident else []),
             ],
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -135,37 +210,69 @@ def _faketime() -> str | None:
     return None
 
 
-def _drain(app: Flask) -> None:
-    """Let what is owed come to its end: no new slots, no new faults."""
-    live = "SELECT count(*) FROM job_runs WHERE status IN ('queued', 'failed', 'running')"
-    until = time.monotonic() + DRAIN
-    left = -1
+_BEHIND = """
+SELECT id FROM job_definitions
+WHERE next_run_at <= {now} AND paused_at IS NULL AND id NOT IN :odd ORDER BY id
+"""
+_UNPAUSED = "SELECT id FROM job_definitions WHERE paused_at IS NULL AND id NOT IN :odd"
+_PAUSE = "UPDATE job_definitions SET paused_at = created_at WHERE paused_at IS NULL"
+_LIVE = """
+SELECT id FROM job_runs WHERE status IN ('queued', 'failed', 'running') AND id NOT IN :odd
+"""
+
+
+def _drain(app: Flask, database: DatabaseFaults, calm_since: float) -> list[int]:
+    """Let what is owed come to its end; return the definitions whose slots do not come.
+
+    First the slots that are due, then, with no new ones, the runs.
+    """
+    definitions = [-1, *odd_rows.ids(database.odd, "job_definitions")]
+    runs = [-1, *odd_rows.ids(database.odd, "job_runs")]
+    sqlite = app.config["SQLALCHEMY_DATABASE_URI"].startswith("sqlite")
+    now = "strftime('%Y-%m-%d %H:%M:%f', 'now')" if sqlite else "now()"
+    behind = _rows_left(app, _BEHIND.format(now=now), definitions, calm_since + CATCH_UP)
+    _rows_left(app, _UNPAUSED, [-1], calm_since + DRAIN, _PAUSE)
+    _rows_left(app, _LIVE, runs, calm_since + DRAIN)
+    time.sleep(max(0, calm_since + CALM - time.monotonic()))
+    return behind
+
+
+def _rows_left(
+    app: Flask, sql: str, odd: list[int], until: float, before: str | None = None
+) -> list[int]:
+    """Wait for *sql* to find no rows but the *odd* ones; return the ids of those it finds at last.
+
+    :param before: a statement to run each time before.
+    """
+    statement = text(sql).bindparams(bindparam("odd", expanding=True))
+    left = [-1]
     while left and time.monotonic() < until:
-        time.sleep(0.5)
         with app.app_context():
             try:
-                soak_app.db.session.execute(
-                    text(
-                        "UPDATE job_definitions SET paused_at = created_at WHERE paused_at IS NULL"
-                    )
-                )
-                soak_app.db.session.commit()
-                left = soak_app.db.session.execute(text(live)).scalar_one()
+                if before is not None:
+                    soak_app.db.session.execute(text(before))
+                    soak_app.db.session.commit()
+                left = list(soak_app.db.session.scalars(statement, {"odd": odd}))
             except SQLAlchemyError:
                 soak_app.db.session.rollback()
+        time.sleep(0.2)
+    return left
 
 
-def _history(app: Flask, load: Load, folder: Path) -> History:
+def _history(this: Soak, app: Flask, load: Load, database: DatabaseFaults) -> History:
+    logs = "\n".join(file.read_text(errors="replace") for file in this.folder.glob("*.log"))
+    doctor = app.test_cli_runner().invoke(args=["jobs", "admin", "doctor"])
+    (this.folder / "doctor").write_text(doctor.output + repr(doctor.exception or ""))
     with app.app_context():
-        history = read_history(soak_app.db.engine, folder / "trace")
-        rows = soak_app.db.session.execute(text("SELECT id, next_run_at FROM job_definitions"))
-        following = {row.id: moment(row.next_run_at) for row in rows}
-        soak_app.db.session.remove()
-        soak_app.db.engine.dispose()
-    codes = (file.read_text().split() for file in folder.glob("*.codes"))
-    history.codes = Counter(int(code) for codes_of_host in codes for code in codes_of_host)
-    logs = (file.read_text(errors="replace") for file in folder.glob("*.log"))
-    history.watchdogs = sum(log.count("Timeout (0:") for log in logs)
+        engine = soak_app.db.engine
+        history = read_history(engine, this.folder, database.odd)
+        with engine.connect() as connection:
+            odd_rows.look_after(connection, history.odd, logs + doctor.output)
+            rows = connection.execute(
+                text("SELECT id, CAST(next_run_at AS varchar) AS at FROM job_definitions")
+            ).all()
+    following = {row.id: moment(row.at) for row in rows if row.id in load.watched}
+    history.watchdogs = logs.count("Timeout (0:")
     history.enqueued, history.retried = load.enqueued, load.retried
     history.watched = [
         replace(watched, following=following[watched.id]) for watched in load.watched.values()
@@ -173,18 +280,50 @@ def _history(app: Flask, load: Load, folder: Path) -> History:
     return history
 
 
-def _tell(history: History, load: Load, nemesis: Nemesis) -> None:
+_CONNECTIONS = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+)
+
+
+def _connections(app: Flask) -> list[str]:
+    """Say which connections to the server are left, now that nobody is there to use them."""
+    with app.app_context():
+        soak_app.db.session.remove()
+        engine = soak_app.db.engine
+        engine.dispose()
+        left = 0
+        if engine.dialect.name == "postgresql":
+            until = time.monotonic() + LEFT
+            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                while left := connection.execute(_CONNECTIONS).scalar_one():
+                    if time.monotonic() > until:
+                        break
+                    time.sleep(0.2)
+        engine.dispose()
+    return [f"{left} connections to the server"] if left else []
+
+
+def _tell(this: Soak, history: History, load: Load) -> None:
     statuses = Counter(run.status for run in history.runs)
-    skews = [skew for skew, _ in HOSTS] if nemesis.skewed and _faketime() else [0] * len(HOSTS)
+    skewed = this.database == "postgresql" and _faketime()
+    skews = [skew if skewed else 0 for skew, _, _ in HOSTS]
     reclaimed = sum(change.reclaimed for change in history.handovers)
     doubts = sum(state != "done" for state in history.effects.values())
+    settled = sum(odd.handled for odd in history.odd)
+    longest = max(
+        (each.ended - each.began for each in history.ticks if not each.resident), default=0
+    )
+    orphaned = max(history.orphans.values(), default=0)
     print(f"hosts: {len(HOSTS)}, clocks {skews}")
-    print(f"faults: {_counts(nemesis.counts)}")
+    print(f"faults: {_counts(Counter(fault.what for fault in history.faults))}")
     print(f"load: {_counts(load.counts)}")
     print(f"runs: {len(history.runs)}: {_counts(statuses)}; {reclaimed} attempts reclaimed")
     print(f"slots: {sum(run.definition_id is not None for run in history.runs)} rows")
     print(f"effects: {len(history.effects)}, of them {doubts} in doubt")
-    print(f"ticks: {history.codes.total()}, exit codes {dict(history.codes)}")
+    print(f"odd rows: {len(history.odd)}, of them {settled} settled")
+    print(f"ticks: {len(history.ticks)}, exit codes {dict(history.codes)}, longest {longest:.1f} s")
+    print(f"orphaned workers: {len(history.orphans)}, the last ended after {orphaned:.1f} s")
     print(f"ended by the watchdog: {history.watchdogs} processes")
 
 

@@ -19,11 +19,17 @@ from sqlalchemy import Integer
 from sqlalchemy.orm import Mapped, mapped_column
 
 from flask_cronjobs import CronJobs, Retry, current_run
+from flask_cronjobs.models import JobRun
 
 DATABASE = "SOAK_DATABASE"
 TRACE = "SOAK_TRACE"
 
+#: What a soak's seed makes of each attempt, so that it is the same when the soak is run again.
+SEED = "SOAK_SEED"
+
 LEASE = 3.0
+#: How long a tick goes on claiming, and how long a handler of this app takes at most, in seconds.
+BUDGET = 3.0
 #: So many attempts that faults alone use them up only for runs that are meant to die.
 AGAIN = Retry(max_attempts=40, backoff="fixed", base=0.1)
 
@@ -56,11 +62,17 @@ def create_app() -> Flask:
     return app
 
 
+def chance() -> random.Random:
+    """What chance decides in this attempt of this run."""
+    return random.Random(f"{os.environ.get(SEED)}:{current_run.id}:{current_run.attempt}")
+
+
 def say(what: str, **more: object) -> None:
     """Append one line about the current run to the trace."""
     line = {
         "what": what,
         "at": time.monotonic(),
+        "pid": os.getpid(),
         "run": current_run.id,
         "attempt": current_run.attempt,
         "token": current_run.claim.token,
@@ -107,12 +119,14 @@ def slow(steps: int) -> Nonce:
 def effect(key: str) -> Nonce:
     """Do the effect *key* of this run alone, or of several at once; at times fail before it."""
 
+    by = chance()
+
     def do() -> int:
-        if random.random() < 0.2:
+        if by.random() < 0.2:
             raise ConnectionError("not this time")
-        time.sleep(random.choice([0.01, 0.2]))
+        time.sleep(by.choice([0.01, 0.2]))
         say("effect", key=key)
-        time.sleep(random.choice([0.01, 0.2]))
+        time.sleep(by.choice([0.01, 0.2]))
         return 1
 
     with performing() as nonce:
@@ -152,7 +166,7 @@ def two_at_a_time() -> Nonce:
 def failing() -> Nonce:
     """Fail more often than not, so that some of these end dead."""
     with performing() as nonce:
-        if random.random() < 0.6:
+        if chance().random() < 0.6:
             raise RuntimeError("as it was asked to")
         return nonce
 
@@ -172,6 +186,21 @@ def overlong() -> Nonce:
     with performing() as nonce:
         if current_run.attempt == 1:
             time.sleep(30)
+        return nonce
+
+
+@jobs.task(retry=AGAIN)
+def own_row(seconds: float) -> Nonce:
+    """Change this run's own row, and keep the transaction open for a while at the first attempt."""
+    with performing() as nonce:
+        row = db.session.get_one(JobRun, current_run.id)
+        row.progress_message = "changed by its handler"
+        db.session.flush()
+        time.sleep(seconds if current_run.attempt == 1 else 0.1)
+        if current_run.id % 2:
+            db.session.commit()
+        else:
+            db.session.rollback()
         return nonce
 
 

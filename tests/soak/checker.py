@@ -8,14 +8,28 @@ from __future__ import annotations
 
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
 
+from tests.soak import timeline
+from tests.soak.app import BUDGET, LEASE
 from tests.soak.history import Handover, History, Run, Said
+from tests.soak.processes import ORPHAN_LIMIT
+from tests.soak.timeline import Fault
 
 TERMINAL = {"succeeded", "dead", "cancelled", "skipped"}
 MINUTE = timedelta(minutes=1)
+#: How long a process that lost its lease may take to interrupt its handler, awake, in seconds.
+UNWIND = 1.0
+#: How long a handler that ignores its interruption may go on between its record and the end of
+#: its process, in seconds.
+INSTANT = 0.1
+#: How much longer than its budget a tick may take, in seconds: for the last handler, for one lease
+#: that it waits for a database in trouble, and for a busy machine.
+MARGIN = 3 * LEASE + 3
+#: How long after the last fault its consequences may be felt, in seconds.
+CALM = 1.0
 
 Check = Callable[[History], Iterator[str]]
 
@@ -44,6 +58,12 @@ def every_slot_matches_one_row(history: History) -> Iterator[str]:
         for slot, times in sorted(owed.items()):
             if times != 1:
                 yield f"definition {watched.id}: slot {slot} is in {times} rows"
+
+
+def slots_are_recorded_when_all_is_calm(history: History) -> Iterator[str]:
+    """What became due is recorded soon after the last fault, whatever else stands in the table."""
+    for definition_id in history.behind:
+        yield f"the definition {definition_id} has slots that are due, and no tick records them"
 
 
 def _slots_of(run: Run) -> list[datetime]:
@@ -76,30 +96,79 @@ def atomic_work_is_there_exactly_once(history: History) -> Iterator[str]:
             yield f"run {run.id} ({run.status}) left {history.entries[run.id]} rows, not {wanted}"
 
 
+@dataclass(frozen=True)
+class Execution:
+    """One claim of a run, by whom, and what its handler was seen to do."""
+
+    run: int
+    token: str
+    reclaimed: bool
+    said: list[Said]
+
+
 def no_executions_overlap(history: History) -> Iterator[str]:
-    """A run is executed again only after the earlier execution ended or its lease ran out."""
+    """What has been taken over does nothing more, or only until it can be interrupted.
+
+    A run is claimed again only after the earlier claim ended or its lease ran out. So of two
+    executions the one that was claimed earlier must be over when the other begins. A worker stops
+    its handler, and begins none, when its lease is out by its own clock; but a process that was
+    frozen learns the time only when it wakes. So an execution whose lease ran out may show itself
+    beside its successor for as long as `UNWIND` allows, counted while its process was awake.
+    """
+    for run_id, executions in _by_run(history).items():
+        for said in _too_late(history, executions):
+            yield (
+                f"run {run_id}: the execution under {said.token} {said.what} at {said.at:.3f}, "
+                "after the next had begun"
+            )
+
+
+def _too_late(history: History, executions: Sequence[Execution]) -> Iterator[Said]:
+    """What executions, in the order of their claims, did that a later one should have done alone;
+    the worst of each."""
+    next_began = float("inf")
+    for execution in reversed(executions):
+        if not execution.said:
+            continue
+        last = execution.said[-1]
+        if execution.reclaimed:
+            excused = _awake(history, last.pid, next_began, last.at) <= UNWIND
+        else:
+            excused = last.at - next_began <= INSTANT
+        if not excused:
+            yield last
+        next_began = min(next_began, execution.said[0].at)
+
+
+def _awake(history: History, pid: int, start: float, end: float) -> float:
+    """For how long the process was able to run between *start* and *end*."""
+    frozen = [(fault.at, fault.until) for fault in history.faults if _freezes(fault, pid)]
+    return max(0.0, end - start) - timeline.length_within(frozen, start, end)
+
+
+def _freezes(fault: Fault, pid: int) -> bool:
+    return fault.what == "freezes" and fault.pid == pid
+
+
+def _executions(history: History) -> list[Execution]:
+    """All executions, in the order of their claims."""
     lost = {(change.run_id, change.old_token) for change in history.handovers if change.reclaimed}
-    for run_id, lines in _by_run(history).items():
-        spans = _spans(lines)
-        for (token, earlier), (_, later) in pairwise(spans):
-            if later[0] < earlier[1] and (run_id, token) not in lost:
-                yield f"run {run_id}: the execution under {token} overlapped the next"
+    lines: dict[tuple[int, str], list[Said]] = defaultdict(list)
+    for said in sorted(history.said, key=lambda said: said.at):
+        lines[said.run, said.token].append(said)
+    claims = [
+        (change.run_id, change.new_token)
+        for change in history.handovers
+        if change.new_token is not None
+    ]
+    return [Execution(*claim, claim in lost, lines[claim]) for claim in claims]
 
 
-def _by_run(history: History) -> dict[int, list[Said]]:
-    lines: dict[int, list[Said]] = defaultdict(list)
-    for said in history.said:
-        lines[said.run].append(said)
-    return lines
-
-
-def _spans(lines: list[Said]) -> list[tuple[str, tuple[float, float]]]:
-    """From when to when each token's execution showed itself, by when it began."""
-    times: dict[str, list[float]] = defaultdict(list)
-    for said in lines:
-        times[said.token].append(said.at)
-    spans = [(token, (min(at), max(at))) for token, at in times.items()]
-    return sorted(spans, key=lambda span: span[1][0])
+def _by_run(history: History) -> dict[int, list[Execution]]:
+    found: dict[int, list[Execution]] = defaultdict(list)
+    for execution in _executions(history):
+        found[execution.run].append(execution)
+    return found
 
 
 def no_stale_write_is_accepted(history: History) -> Iterator[str]:
@@ -177,17 +246,15 @@ def _failed_attempts(run: Run) -> tuple[int, ...]:
 
 
 def limits_hold(history: History) -> Iterator[str]:
-    """No two of a ``concurrency=1`` key are executed at once within their leases."""
-    lost = {(change.run_id, change.old_token) for change in history.handovers if change.reclaimed}
-    spans: dict[str, list[tuple[float, float, int, str]]] = defaultdict(list)
-    for run_id, lines in _by_run(history).items():
-        key = next((said.key for said in lines if said.key and said.what == "begun"), None)
-        if key is not None:
-            spans[key] += [(*span, run_id, token) for token, span in _spans(lines)]
-    for key, found in spans.items():
-        for earlier, later in pairwise(sorted(found)):
-            if later[0] < earlier[1] and earlier[2:] not in lost:
-                yield f"the key {key}: run {later[2]} began while run {earlier[2]} was at work"
+    """No two of a ``concurrency=1`` key are executed at once, as `no_executions_overlap` counts."""
+    found: dict[str, list[Execution]] = defaultdict(list)
+    for execution in _executions(history):
+        for said in execution.said:
+            if said.key and said.what == "begun":
+                found[said.key].append(execution)
+    for key, executions in found.items():
+        for said in _too_late(history, executions):
+            yield f"the key {key}: run {said.run} {said.what} while the next run was at work"
 
 
 def ticks_end_as_commands_do(history: History) -> Iterator[str]:
@@ -201,9 +268,67 @@ def ticks_end_as_commands_do(history: History) -> Iterator[str]:
             yield f"{history.codes[code]} ticks ended with {code}"
 
 
+def ticks_end_in_their_time(history: History) -> Iterator[str]:
+    """A tick ends within its budget and a resident worker soon after it is told to, and a margin.
+
+    What a tick must wait for is not counted: its own freezes, a server or a connection that does
+    not answer, SQLite's write lock, an output that nobody reads. A locked row is no such thing.
+    """
+    for tick in history.ticks:
+        if tick.resident and tick.asked is None:
+            continue
+        start = tick.began if tick.asked is None else tick.asked
+        allowed = MARGIN + (BUDGET if tick.asked is None else 0)
+        delays = [
+            (fault.at, fault.until)
+            for fault in history.faults
+            if fault.delays and fault.group in (None, tick.pid)
+        ]
+        took = tick.ended - start - timeline.length_within(delays, start, tick.ended)
+        if took > allowed:
+            yield f"the tick {tick.pid} took {took:.1f} s from {start:.3f} on"
+
+
+def ticks_succeed_when_all_is_calm(history: History) -> Iterator[str]:
+    """What begins when the last fault is over exits 0, whatever was left by then."""
+    types = {run.id: run.job_type for run in history.runs}
+    killed = [
+        said.at
+        for said in history.said
+        if said.what == "begun" and said.attempt == 1 and types.get(said.run) == "killing"
+    ]
+    for tick in history.ticks:
+        calm = tick.began > history.calm_since + CALM
+        excused = any(tick.began <= at <= tick.ended for at in killed)
+        # Told to stop before it could handle that.
+        excused |= tick.asked is not None and tick.code == -signal.SIGTERM
+        if calm and tick.code and not excused:
+            yield f"the tick {tick.pid} began at {tick.began:.3f} and ended with {tick.code}"
+
+
+def orphans_end_soon(history: History) -> Iterator[str]:
+    """A worker whose parent was killed does not go on without it."""
+    for pid, seconds in history.orphans.items():
+        if seconds > ORPHAN_LIMIT:
+            yield f"the worker {pid} went on for {seconds:.1f} s after its parent was killed"
+
+
+def nothing_is_left_behind(history: History) -> Iterator[str]:
+    """When all hosts have ended there is no process of theirs, and no connection to the server."""
+    yield from history.left
+
+
+def odd_rows_are_reported(history: History) -> Iterator[str]:
+    """An odd row comes to an end, or somebody is told of it, unless it waits for its time."""
+    for odd in history.odd:
+        if not (odd.handled or odd.reported or odd.waits):
+            yield f"{odd.what} ({odd.name}) was neither settled nor reported"
+
+
 CHECKS: tuple[Check, ...] = (
     no_run_is_lost,
     every_slot_matches_one_row,
+    slots_are_recorded_when_all_is_calm,
     effects_happen_once,
     atomic_work_is_there_exactly_once,
     no_executions_overlap,
@@ -212,6 +337,11 @@ CHECKS: tuple[Check, ...] = (
     failures_match_attempts,
     limits_hold,
     ticks_end_as_commands_do,
+    ticks_end_in_their_time,
+    ticks_succeed_when_all_is_calm,
+    orphans_end_soon,
+    nothing_is_left_behind,
+    odd_rows_are_reported,
 )
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, text
+
+from tests.soak import odd_rows, timeline
+from tests.soak.odd_rows import Odd
+from tests.soak.timeline import Fault
 
 
 @dataclass
@@ -69,6 +74,25 @@ class Said:
     attempt: int
     token: str
     key: str | None = None
+    pid: int = 0
+
+
+@dataclass
+class Tick:
+    """One process that a host started, and how it ended.
+
+    :ivar code: its exit code; minus a signal's number if that ended it.
+    :ivar pid: its id, which is its process group's as well.
+    :ivar resident: whether it was a resident worker and no tick.
+    :ivar asked: when the resident worker was asked to stop, if it was.
+    """
+
+    code: int
+    began: float
+    ended: float
+    pid: int = 0
+    resident: bool = False
+    asked: float | None = None
 
 
 @dataclass
@@ -93,10 +117,24 @@ class History:
     watched: list[Watched] = field(default_factory=list)
     enqueued: set[int] = field(default_factory=set)
     retried: set[int] = field(default_factory=set)
-    codes: Counter[int] = field(default_factory=Counter)
-    """The exit codes of the ticks; minus a signal's number for those that it ended."""
+    ticks: list[Tick] = field(default_factory=list)
     watchdogs: int = 0
     """How many processes were ended by the watchdog."""
+    faults: list[Fault] = field(default_factory=list)
+    calm_since: float = float("inf")
+    """When the last fault was over."""
+    odd: list[Odd] = field(default_factory=list)
+    behind: list[int] = field(default_factory=list)
+    """The definitions that had due slots still, a while after the last fault."""
+    orphans: dict[int, float] = field(default_factory=dict)
+    """For how many seconds each worker went on after its parent was killed."""
+    left: list[str] = field(default_factory=list)
+    """The processes and connections that were there after all hosts had ended."""
+
+    @property
+    def codes(self) -> Counter[int]:
+        """How many ticks ended with which code."""
+        return Counter(tick.code for tick in self.ticks)
 
 
 _AUDIT = """
@@ -136,12 +174,16 @@ def watch_handovers(engine: Engine) -> None:
             connection.exec_driver_sql(statement)
 
 
-def read_history(engine: Engine, trace: Path) -> History:
-    """What the database and the trace hold now; the rest is known to whoever made the load."""
+def read_history(engine: Engine, folder: Path, odd: list[Odd]) -> History:
+    """What the database and the files hold now; the rest is known to whoever made the load.
+
+    :param odd: the odd rows, which are left out of all but *odd* itself.
+    """
+    left_out = odd_rows.ids(odd, "job_runs")
     with engine.connect() as connection:
         return History(
-            runs=read_runs(connection),
-            failures=read_failures(connection),
+            runs=read_runs(connection, left_out),
+            failures=[each for each in read_failures(connection) if each.run_id not in left_out],
             effects={
                 row.key: row.state
                 for row in _rows(connection, "SELECT key, state FROM job_effects")
@@ -152,16 +194,32 @@ def read_history(engine: Engine, trace: Path) -> History:
             handovers=[
                 Handover(*tuple(row)[1:])
                 for row in _rows(connection, "SELECT * FROM soak_audit ORDER BY id")
+                if row.run_id not in left_out
             ],
-            said=read_trace(trace),
+            said=[said for said in read_trace(folder / "trace") if said.run not in left_out],
+            ticks=read_ticks(folder),
+            faults=timeline.read(folder / "timeline"),
+            odd=odd,
         )
 
 
-def read_runs(connection: Connection) -> list[Run]:
+def read_runs(connection: Connection, left_out: Container[int] = ()) -> list[Run]:
     """The rows of ``job_runs``."""
     parse = json.loads if connection.dialect.name == "sqlite" else lambda value: value
-    rows = _rows(connection, "SELECT * FROM job_runs ORDER BY id")
-    return [_run(row, row.result if row.result is None else parse(row.result)) for row in rows]
+    # Times as texts: no driver can read those of the odd rows.
+    rows = _rows(connection, _RUNS)
+    return [
+        _run(row, row.result if row.result is None else parse(row.result))
+        for row in rows
+        if row.id not in left_out
+    ]
+
+
+_RUNS = """
+SELECT id, job_type, status, attempts, max_attempts, definition_id, result, error_type,
+    CAST(scheduled_for AS varchar) AS scheduled_for
+FROM job_runs ORDER BY id
+"""
 
 
 def read_failures(connection: Connection) -> list[Failure]:
@@ -176,10 +234,19 @@ def read_trace(trace: Path) -> list[Said]:
     return sorted((Said(**line) for line in lines), key=lambda said: said.at)
 
 
+def read_ticks(folder: Path) -> list[Tick]:
+    """What the hosts have started."""
+    files = sorted(folder.glob("*.ticks"))
+    return [Tick(**json.loads(line)) for file in files for line in file.read_text().splitlines()]
+
+
 def moment(value: Any) -> datetime:
     """A time from a plain text statement, aware, in UTC."""
     if isinstance(value, str):
-        return datetime.fromisoformat(value).replace(tzinfo=timezone.utc)
+        # PostgreSQL writes +05:45 as it is, but +00 without minutes.
+        value = datetime.fromisoformat(re.sub(r"([+-]\d\d)$", r"\1:00", value))
+        if value.tzinfo is None:
+            return value.replace(tzinfo=timezone.utc)
     aware: datetime = value.astimezone(timezone.utc)
     return aware
 

@@ -1,24 +1,42 @@
 """One host: its cron starts one tick after the other, until the file that stops it is there.
 
 A host has loaded the app once, and forks a process for each tick, so that there are many ticks; a
-forked process runs the very command `flask jobs tick`.
+forked process runs the very command `flask jobs tick`, or `flask jobs work` for a while. Now and
+then nobody reads what it prints, or it is killed or frozen at one of the package's failpoints.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import json
 import os
 import random
 import select
+import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
 from flask.cli import ScriptInfo
 
-from tests.soak.app import create_app
+from flask_cronjobs import failpoints
+from tests.soak import timeline
+from tests.soak.app import BUDGET, LEASE, create_app
+from tests.soak.history import Tick
+from tests.soak.timeline import Fault
+
+#: The exit code of a tick that did not end as a command should.
+CRASHED = 70
+#: At which failpoints a tick may be frozen: between the claim and the begin of the handler.
+FREEZING = ("after-claim", "before-handler")
+#: How much a pipe holds at least.
+PIPE = 4096
 
 
 def _sleep(seconds: float) -> None:
@@ -30,9 +48,6 @@ def _sleep(seconds: float) -> None:
     select.select([], [], [], seconds)
 
 
-#: The exit code of a tick that did not end as a command should.
-CRASHED = 70
-
 if "FAKETIME" in os.environ:
     time.sleep = _sleep  # type: ignore[assignment]
 
@@ -41,36 +56,167 @@ def main() -> None:
     """Tick until told to stop."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--work", action="store_true", help="flask jobs work instead of ticks")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--without", action="append", default=[])
     parser.add_argument("--stop", type=Path, required=True)
-    parser.add_argument("--codes", type=Path, required=True)
+    parser.add_argument("--calm", type=Path, required=True, help="a file: no more faults")
+    parser.add_argument("--ticks", type=Path, required=True)
     options = parser.parse_args()
-    nap = random.Random(options.seed)
-    with options.codes.open("a", buffering=1) as codes:
+    args = ["jobs", "tick", "--budget", f"{BUDGET:g}", f"--workers={options.workers}"]
+    if options.work:
+        args = ["jobs", "work", f"--workers={options.workers}"]
+    choose = random.Random(f"{options.seed}:host")
+    readers: list[int] = []
+    with options.ticks.open("a", buffering=1) as ticks:
         while not options.stop.exists():
-            pid = os.fork()
-            if pid == 0:
-                _tick(options.workers)
-            _, status = os.waitpid(pid, 0)
-            print(os.waitstatus_to_exitcode(status), file=codes)
-            time.sleep(nap.uniform(0, 0.5))
+            command = Command(args, choose, options.without, options.stop, options.calm, readers)
+            print(json.dumps(asdict(command.run())), file=ticks)
+            time.sleep(choose.uniform(0, 0.5))
 
 
-def _tick(workers: int) -> NoReturn:
-    code = CRASHED
-    try:
-        app = create_app()
-        info = ScriptInfo(create_app=lambda: app)
-        args = ["jobs", "tick", "--budget", "3", "--workers", str(workers)]
-        app.cli.main(args, obj=info)
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+class Command:
+    """One tick, or one stay of a resident worker, and the faults that are planned for it.
+
+    :param readers: the pipes to read from that commands before this one have left.
+    """
+
+    def __init__(
+        self,
+        args: list[str],
+        choose: random.Random,
+        without: list[str],
+        stop: Path,
+        calm: Path,
+        readers: list[int],
+    ) -> None:
+        self._readers = readers
+        self._asked: float | None = None
+        self._args = args
+        self._stop = stop
+        self._calm = calm
+        self._resident = "work" in args
+        # As at a deploy: a resident worker is stopped after a while, and started again.
+        self._life = choose.uniform(3, 15) if self._resident else float("inf")
+        # All is drawn at each tick, so that a seed means the same whatever is left out.
+        blocked, armed = choose.random() < 0.15, choose.random() < 0.15
+        blocked_for = choose.uniform(1, 4 * LEASE)
+        point, count = choose.choice(failpoints.POINTS), choose.randint(1, 4)
+        freezes = choose.random() < 0.5
+        self._blocked_for: float | None = None
+        self._reach: Callable[[str], None] | None = None
+        if calm.exists():
+            return
+        if blocked and "block" not in without:
+            self._blocked_for = blocked_for
+        if armed and "failpoint" not in without:
+            self._reach = _freezing(choose, count) if freezes else _killing(point, count)
+
+    def run(self) -> Tick:
+        """Run it in a process of its own, and wait for its end."""
+        reader, writer = self._pipe()
+        began = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            self._be_child(writer)
+        if writer is not None:
+            os.close(writer)
+        status = self._wait(pid, began, reader)
+        ended = time.monotonic()
+        code = os.waitstatus_to_exitcode(status)
+        return Tick(code, began, ended, pid, self._resident, self._asked)
+
+    def _pipe(self) -> tuple[int | None, int | None]:
+        """A full pipe, if nobody is to read what is printed."""
+        if self._blocked_for is None:
+            return None, None
+        reader, writer = os.pipe()
+        with suppress(AttributeError, OSError):
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE)  # type: ignore[attr-defined,unused-ignore]
+        os.set_blocking(writer, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"." * PIPE)
+        os.set_blocking(writer, True)
+        os.set_blocking(reader, False)
+        return reader, writer
+
+    def _wait(self, pid: int, began: float, reader: int | None) -> int:
+        while True:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            now = time.monotonic()
+            over = now >= began + (self._blocked_for or 0) or self._calm.exists()
+            if reader is not None and (done or over):
+                self._unblock(pid, began, reader)
+                reader = None
+            if done:
+                return status
+            self._drain()
+            over = now >= began + self._life or (self._resident and self._stop.exists())
+            if over and self._asked is None:
+                self._asked = now
+                os.kill(pid, signal.SIGTERM)
+            time.sleep(0.02)
+
+    def _unblock(self, pid: int, began: float, reader: int) -> None:
+        """Read what was printed from now on."""
+        timeline.add(Fault("outputs blocked", began, time.monotonic(), pid, pid, delays=True))
+        self._readers.append(reader)
+
+    def _drain(self) -> None:
+        """Read what has come; also a worker that outlives its parent prints."""
+        for reader in list(self._readers):
+            with suppress(BlockingIOError):
+                while os.read(reader, 65536):
+                    pass
+                os.close(reader)
+                self._readers.remove(reader)
+
+    def _be_child(self, writer: int | None) -> NoReturn:
+        code = CRASHED
+        try:
+            os.setpgid(0, 0)  # By which the workers that it forks are known to be its own.
+            if writer is not None:
+                os.dup2(writer, 1)
+                os.close(writer)
+            if self._reach is not None:
+                failpoints.reach = self._reach
+            app = create_app()
+            app.cli.main(self._args, obj=ScriptInfo(create_app=lambda: app))
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def _killing(point: str, count: int) -> Callable[[str], None]:
+    return _signalling({point}, count, signal.SIGKILL, "kills at failpoints")
+
+
+def _freezing(choose: random.Random, count: int) -> Callable[[str], None]:
+    return _signalling({choose.choice(FREEZING)}, count, signal.SIGSTOP, "freezes at failpoints")
+
+
+def _signalling(
+    points: set[str], count: int, number: signal.Signals, what: str
+) -> Callable[[str], None]:
+    """A `failpoints.reach` that sends its own process a signal the *count*-th time."""
+    left = count
+
+    def reach(point: str) -> None:
+        nonlocal left
+        if point in points:
+            left -= 1
+            if left == 0:
+                now = time.monotonic()
+                timeline.add(Fault(what, now, now, os.getpid(), os.getpgrp(), point))
+                os.kill(os.getpid(), number)
+
+    return reach
 
 
 if __name__ == "__main__":

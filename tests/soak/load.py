@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from flask_cronjobs import CronJobsError
-from tests.soak.app import db, jobs
+from tests.soak.app import LEASE, db, jobs
 from tests.soak.history import Watched, moment
 
 #: So many runs may wait before the load lets the hosts catch up.
@@ -22,7 +22,8 @@ BACKLOG = 150
 DEFINITIONS = 40
 #: What is enqueued, how often.
 KINDS = 3 * ["plain", "slow", "effect", "effect", "atomic", "atomic", "one_at_a_time"] + [
-    *("plain", "two_at_a_time", "two_at_a_time", "failing", "failing", "killing", "overlong")
+    *("plain", "two_at_a_time", "two_at_a_time", "failing", "failing", "killing", "overlong"),
+    "own_row",
 ]
 
 
@@ -36,7 +37,7 @@ class Load(threading.Thread):
         self.retried: set[int] = set()
         self.watched: dict[int, Watched] = {}
         self._app = app
-        self._random = random.Random(seed)
+        self._random = random.Random(f"{seed}:load")
         self._stopped = threading.Event()
         self._number = 0
 
@@ -80,6 +81,7 @@ class Load(threading.Thread):
             "effect": {"key": f"own-{self._number}"},
             "atomic": {"steps": choose.randint(0, 10)},
             "one_at_a_time": {"key": str(choose.randint(1, 3))},
+            "own_row": {"seconds": choose.choice([0.2, 1.0, 1.5 * LEASE])},
         }
         delay = choose.choice([None, None, None, choose.uniform(0, 2)])
         return jobs.enqueue(

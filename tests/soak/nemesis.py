@@ -1,145 +1,158 @@
-"""The nemesis of a soak: random faults, each counted."""
+"""The nemesis of a soak: random faults, each written to the timeline."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
-import sqlite3
-import subprocess
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-import psycopg
-from sqlalchemy import make_url
-
-from tests.postgres import LocalServer, Server
+from tests.soak import timeline
 from tests.soak.app import LEASE
-
-CUT = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT %s
-"""
+from tests.soak.databases import DatabaseFaults, Hold
+from tests.soak.processes import Process, Processes
+from tests.soak.timeline import Fault
 
 
 class Nemesis(threading.Thread):
-    """Troubles the ticks of *hosts*, and their database.
+    """Troubles the processes of the hosts, and their database.
 
-    :param server: the PostgreSQL server; None for SQLite.
+    :param without: kinds of faults to leave out.
     """
 
     def __init__(
         self,
-        hosts: Sequence[subprocess.Popen[Any]],
-        url: str,
-        server: Server | None,
+        processes: Processes,
+        database: DatabaseFaults,
         seed: int,
+        without: Collection[str] = (),
     ) -> None:
         super().__init__(name="nemesis", daemon=True)
-        self.counts: Counter[str] = Counter()
         self.error: BaseException | None = None
-        self.skewed = server is not None
-        """Whether the hosts' clocks can be wrong: SQLite's clock is that of the process."""
-        self._hosts = hosts
-        self._url = make_url(url)
-        self._server = server
-        self._random = random.Random(seed)
+        self._processes = processes
+        self._database = database
+        self._random = random.Random(f"{seed}:nemesis")
+        self._thaws = random.Random(f"{seed}:thaws")
+        self._without = without
         self._stopped = threading.Event()
-        self._frozen: dict[int, float] = {}
+        self._holds = Holds()
+        database.hold = self._holds.add
 
     def stop(self) -> None:
-        """Stop troubling, and let all that is frozen go on."""
+        """Stop troubling, and let all that is held go on."""
         self._stopped.set()
+        self._holds.end_all()  # First: the nemesis itself may wait for what is held.
         self.join()
-        self._thaw(float("inf"))
+        self._holds.end_all()
 
     def run(self) -> None:
         """Until stopped, do harm."""
-        faults: list[tuple[Callable[[], None], int]] = [
-            (self._kill, 6),
-            (self._freeze, 4),
-            (self._terminate, 4),
+        faults: list[tuple[str, Callable[[], None], int]] = [
+            ("kill", self._kill, 6),
+            ("kill_parent", self._kill_parent, 3),
+            ("freeze", self._freeze, 4),
+            ("terminate", self._terminate, 4),
+            *self._database.faults(),
         ]
-        faults += [(self._cut, 3), (self._restart, 1)] if self._server else [(self._lock, 2)]
-        weights = [weight for _, weight in faults]
+        faults = [fault for fault in faults if fault[0] not in self._without]
+        weights = [weight for _, _, weight in faults]
         try:
             while not self._stopped.wait(self._random.uniform(0.3, 1.5)):
-                self._thaw(time.monotonic())
-                self._random.choices([fault for fault, _ in faults], weights)[0]()
+                self._random.choices([fault for _, fault, _ in faults], weights)[0]()
         except BaseException as error:
             self.error = error
 
+    def thaw_later(self, process: Process) -> None:
+        """Let a stopped process go on after a while. May be called again and again."""
+        if process.pid in self._holds:
+            return
+        fault = Fault("freezes", time.monotonic(), 0, process.pid, process.group, delays=True)
+        seconds = self._thaws.uniform(0.2, 2.5 * LEASE)
+        self._holds.add(
+            Hold(fault, seconds, lambda: _signal(process.pid, signal.SIGCONT)), key=process.pid
+        )
+
     def _kill(self) -> None:
-        if self._signal(signal.SIGKILL):
-            self.counts["kills"] += 1
+        self._send(signal.SIGKILL, "kills")
 
     def _terminate(self) -> None:
-        if self._signal(signal.SIGTERM):
-            self.counts["terms"] += 1
+        self._send(signal.SIGTERM, "terms")
+
+    def _kill_parent(self) -> None:
+        """Kill the parent of a pool of workers."""
+        living = self._processes.living()
+        parents = {process.parent for process in living}
+        self._send(
+            signal.SIGKILL, "parents killed", [each for each in living if each.pid in parents]
+        )
 
     def _freeze(self) -> None:
-        pid = self._signal(signal.SIGSTOP)
-        if pid:
-            self.counts["stops"] += 1
-            self._frozen[pid] = time.monotonic() + self._random.uniform(0.2, 2.5 * LEASE)
+        if process := self._victim():
+            self.thaw_later(process)
+            _signal(process.pid, signal.SIGSTOP)
 
-    def _thaw(self, now: float) -> None:
-        for pid, until in list(self._frozen.items()):
-            if until <= now:
-                del self._frozen[pid]
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
+    def _victim(self) -> Process | None:
+        living = self._processes.living()
+        return self._random.choice(living) if living else None
 
-    def _signal(self, number: signal.Signals) -> int | None:
-        """Send a random process of a random host a signal; its id, if there was one."""
-        host = self._random.choice(self._hosts)
-        victims = _descendants(host.pid)
+    def _send(
+        self, number: signal.Signals, what: str, victims: list[Process] | None = None
+    ) -> None:
+        victims = self._processes.living() if victims is None else victims
         if not victims:
-            return None
-        pid = self._random.choice(victims)
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-            return pid
-        return None
-
-    def _cut(self) -> None:
-        """Cut some connections at the server."""
-        plain = self._url.set(drivername="postgresql").render_as_string(False)
-        with suppress(psycopg.OperationalError), psycopg.connect(plain, autocommit=True) as admin:
-            cut = admin.execute(CUT, [self._random.randint(1, 4)]).fetchall()
-            self.counts["connections cut"] += len(cut)
-
-    def _restart(self) -> None:
-        """Restart the server, now and then as if it had crashed."""
-        if isinstance(self._server, LocalServer):
-            self._server.stop(self._random.choice(["fast", "fast", "immediate"]))
-            time.sleep(self._random.uniform(0, 2))
-            self._server.start()
-            self.counts["restarts"] += 1
-
-    def _lock(self) -> None:
-        """Hold SQLite's write lock for up to 3 s."""
-        path = self._url.database or ""
-        connection = sqlite3.connect(path, isolation_level=None, timeout=10)
-        try:
-            with suppress(sqlite3.OperationalError):
-                connection.execute("BEGIN IMMEDIATE")
-                time.sleep(self._random.uniform(0.1, 3))
-                connection.execute("ROLLBACK")
-                self.counts["locks held"] += 1
-        finally:
-            connection.close()
+            return
+        victim = self._random.choice(victims)
+        now = time.monotonic()
+        if _signal(victim.pid, number):
+            timeline.add(Fault(what, now, now, victim.pid, victim.group))
 
 
-def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    with suppress(FileNotFoundError, ProcessLookupError):
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for child in map(int, children):
-            found += [child, *_descendants(child)]
-    return found
+class Holds:
+    """What is held for a while; each is let go by a timer, whatever the nemesis waits for."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[object, tuple[threading.Timer, Hold]] = {}
+
+    def add(self, hold: Hold, key: object = None) -> None:
+        """Let *hold* go after its time.
+
+        :param key: what is held; nothing is done if it is held already.
+        """
+        key = hold if key is None else key
+        with self._lock:
+            if key in self._held:
+                return
+            timer = threading.Timer(hold.seconds, self._end, [key])
+            timer.daemon = True
+            self._held[key] = (timer, hold)
+            timer.start()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._held
+
+    def end_all(self) -> None:
+        """Let everything go now."""
+        for key in list(self._held):
+            self._end(key)
+
+    def _end(self, key: object) -> None:
+        with self._lock:
+            timer, hold = self._held.get(key, (None, None))
+            if timer is None or hold is None:
+                return
+            hold.let_go()
+            timeline.add(replace(hold.fault, until=time.monotonic()))
+            timer.cancel()
+            del self._held[key]
+
+
+def _signal(pid: int, number: signal.Signals) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+        return True
+    return False

@@ -10,7 +10,10 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from tests.soak.checker import CHECKS, violations
-from tests.soak.history import Failure, Handover, History, Run, Said, Watched
+from tests.soak.explain import explain
+from tests.soak.history import Failure, Handover, History, Run, Said, Tick, Watched
+from tests.soak.odd_rows import Odd
+from tests.soak.timeline import Fault, length_within
 
 SLOT = datetime(2026, 1, 5, 7, 0, tzinfo=timezone.utc)
 
@@ -20,7 +23,13 @@ def minutes(number: int) -> datetime:
 
 
 def said(run: int, attempt: int, *words: tuple[str, float], key: str | None = None) -> list[Said]:
-    return [Said(what, at, run, attempt, f"{run}/{attempt}", key) for what, at in words]
+    pid = 100 * run + attempt
+    return [Said(what, at, run, attempt, f"{run}/{attempt}", key, pid) for what, at in words]
+
+
+def frozen(run: int, attempt: int, at: float, until: float) -> Fault:
+    """The process of an execution was frozen."""
+    return Fault("freezes", at, until, 100 * run + attempt, delays=True)
 
 
 def claim(run: int, attempt: int, old: str = "queued") -> Handover:
@@ -48,8 +57,15 @@ def lawful() -> History:
             Run(7, "failing", "dead", 1, 1),
             Run(8, "one_at_a_time", "succeeded", 1, 9, result={"token": "8/1"}),
             Run(9, "one_at_a_time", "succeeded", 1, 9, result={"token": "9/1"}),
+            Run(10, "killing", "succeeded", 2, 9, result={"token": "10/2"}),
+            Run(11, "plain", "succeeded", 2, 9, result={"token": "11/2"}),
         ],
-        failures=[Failure(2, 1, "2/1", "WorkerLost"), Failure(7, 1, "7/1", "RuntimeError")],
+        failures=[
+            Failure(2, 1, "2/1", "WorkerLost"),
+            Failure(7, 1, "7/1", "RuntimeError"),
+            Failure(10, 1, "10/1", "WorkerLost"),
+            Failure(11, 1, "11/1", "WorkerLost"),
+        ],
         effects={"e": "done"},
         entries=Counter({4: 1}),
         handovers=[
@@ -62,6 +78,10 @@ def lawful() -> History:
             *(claim(7, 1), end(7, 1, "dead", error_type="RuntimeError")),
             *(claim(8, 1), end(8, 1, "succeeded")),
             *(claim(9, 1), end(9, 1, "succeeded")),
+            *(claim(10, 1), end(10, 1, "failed", **lost)),
+            *(claim(10, 2, "failed"), end(10, 2, "succeeded")),
+            *(claim(11, 1), end(11, 1, "failed", **lost)),
+            *(claim(11, 2, "failed"), end(11, 2, "succeeded")),
         ],
         said=[
             *said(1, 1, ("begun", 1), ("ended", 2)),
@@ -77,10 +97,35 @@ def lawful() -> History:
             *said(8, 1, ("ended", 2)),
             *said(9, 1, ("begun", 3), key="k"),
             *said(9, 1, ("ended", 4)),
+            # A run that kills its process, in the tick 8.
+            *said(10, 1, ("begun", 102)),
+            *said(10, 2, ("begun", 110), ("ended", 111)),
+            # Frozen between its claim and its begin, past its lease.
+            *said(11, 2, ("begun", 5), ("ended", 7)),
+            *said(11, 1, ("begun", 6)),
         ],
         watched=[Watched(1, minutes(0), minutes(3))],
-        enqueued={1, 2, 3, 4, 7, 8, 9},
-        codes=Counter({0: 9, 1: 1, -9: 1}),
+        enqueued={1, 2, 3, 4, 7, 8, 9, 10, 11},
+        ticks=[
+            *(Tick(0, 0, 3, 1), Tick(1, 0, 3, 2), Tick(-9, 0, 1, 3)),
+            # One that an output held up that nobody read, one that a restart did, one resident.
+            *(Tick(0, 0, 30, 4), Tick(0, 20, 50, 5), Tick(0, 0, 90, 6, True, asked=88)),
+            *(Tick(0, 101, 103, 7), Tick(-9, 101, 103, 8), Tick(-15, 101, 102, 9, True, 101)),
+            Tick(-9, 0, 99, 10, True),
+        ],
+        faults=[
+            *(frozen(2, 1, 2, 8.9), frozen(11, 1, 1, 5.5)),
+            Fault("outputs blocked", 0, 25, 4, 4, delays=True),
+            Fault("restarts", 25, 49, delays=True),
+            Fault("rows locked", 0, 90),
+        ],
+        calm_since=99,
+        odd=[
+            Odd("payload null", "job_runs", 50, "run 50", handled=True),
+            Odd("priority a text", "job_runs", 51, "run 51", reported=True),
+            Odd("run_at infinity", "job_runs", 52, "run 52", waits=True),
+        ],
+        orphans={7: 2.5},
     )
 
 
@@ -108,6 +153,10 @@ def skip_a_slot_that_ran(history: History) -> None:
     run(history, 5).result["to"] = minutes(2).isoformat()
 
 
+def leave_a_definition_behind(history: History) -> None:
+    history.behind.append(1)
+
+
 def double_an_effect(history: History) -> None:
     history.said += said(3, 1, ("effect", 2.5), key="e")
 
@@ -126,6 +175,19 @@ def keep_atomic_work_of_a_failure(history: History) -> None:
 
 def overlap_without_a_lost_lease(history: History) -> None:
     history.handovers[3] = replace(history.handovers[3], error_type="RuntimeError")
+
+
+def go_on_while_another_works(history: History) -> None:
+    history.faults.remove(frozen(2, 1, 2, 8.9))
+
+
+def go_on_for_long_after_a_freeze(history: History) -> None:
+    history.said += said(2, 1, ("step", 10.5))
+
+
+def begin_after_the_lease_without_a_freeze(history: History) -> None:
+    history.said += said(11, 1, ("step", 6.8))
+    history.faults.remove(frozen(11, 1, 1, 5.5))
 
 
 def accept_a_stale_result(history: History) -> None:
@@ -165,11 +227,35 @@ def break_a_limit(history: History) -> None:
 
 
 def crash_a_tick(history: History) -> None:
-    history.codes[70] += 1
+    history.ticks.append(Tick(70, 0, 1))
 
 
 def crash_a_tick_without_a_watchdog(history: History) -> None:
-    history.codes[-11] += 1
+    history.ticks.append(Tick(-11, 0, 1))
+
+
+def wait_for_a_locked_row(history: History) -> None:
+    history.ticks.append(Tick(0, 50, 80))
+
+
+def stay_after_being_told_to_stop(history: History) -> None:
+    history.ticks.append(Tick(0, 0, 90, 9, True, asked=70))
+
+
+def fail_when_all_is_calm(history: History) -> None:
+    history.ticks.append(Tick(1, 110, 111))
+
+
+def leave_an_orphan_at_work(history: History) -> None:
+    history.orphans[8] = 11.0
+
+
+def leave_a_process(history: History) -> None:
+    history.left.append("the process 9 of the tick 8")
+
+
+def pass_over_an_odd_row(history: History) -> None:
+    history.odd[0].handled = False
 
 
 CORRUPTIONS: list[tuple[Callable[[History], None], str]] = [
@@ -178,11 +264,15 @@ CORRUPTIONS: list[tuple[Callable[[History], None], str]] = [
     (lose_a_slot, "every_slot_matches_one_row"),
     (double_a_slot, "every_slot_matches_one_row"),
     (skip_a_slot_that_ran, "every_slot_matches_one_row"),
+    (leave_a_definition_behind, "slots_are_recorded_when_all_is_calm"),
     (double_an_effect, "effects_happen_once"),
     (lose_an_effect, "effects_happen_once"),
     (double_atomic_work, "atomic_work_is_there_exactly_once"),
     (keep_atomic_work_of_a_failure, "atomic_work_is_there_exactly_once"),
     (overlap_without_a_lost_lease, "no_executions_overlap"),
+    (go_on_while_another_works, "no_executions_overlap"),
+    (go_on_for_long_after_a_freeze, "no_executions_overlap"),
+    (begin_after_the_lease_without_a_freeze, "no_executions_overlap"),
     (accept_a_stale_result, "no_stale_write_is_accepted"),
     (succeed_without_an_execution, "no_stale_write_is_accepted"),
     (reclaim_a_living_lease, "changes_of_hands_are_lawful"),
@@ -194,6 +284,12 @@ CORRUPTIONS: list[tuple[Callable[[History], None], str]] = [
     (break_a_limit, "limits_hold"),
     (crash_a_tick, "ticks_end_as_commands_do"),
     (crash_a_tick_without_a_watchdog, "ticks_end_as_commands_do"),
+    (wait_for_a_locked_row, "ticks_end_in_their_time"),
+    (stay_after_being_told_to_stop, "ticks_end_in_their_time"),
+    (fail_when_all_is_calm, "ticks_succeed_when_all_is_calm"),
+    (leave_an_orphan_at_work, "orphans_end_soon"),
+    (leave_a_process, "nothing_is_left_behind"),
+    (pass_over_an_odd_row, "odd_rows_are_reported"),
 ]
 
 
@@ -208,6 +304,21 @@ def test_a_corrupted_history_violates(corrupt: Callable[[History], None], check:
     history = lawful()
     corrupt(history)
     assert violations(history)[check] != []
+
+
+def test_an_explanation_tells_all_of_the_run() -> None:
+    history = lawful()
+    double_an_effect(history)
+    overlap_without_a_lost_lease(history)
+    told = explain(history, violations(history))
+    assert "no_executions_overlap: run 2" in told
+    assert "Said(what='begun', at=5, run=2" in told
+    assert "8.900: freezes, pid 201" in told
+
+
+def test_time_that_two_faults_share_counts_once() -> None:
+    assert length_within([(0, 4), (2, 5), (8, 20)], 1, 10) == 6
+    assert length_within([], 1, 10) == 0
 
 
 def test_every_check_is_seen_to_fail() -> None:

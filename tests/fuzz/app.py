@@ -1,0 +1,213 @@
+"""The app of the fuzz. Its handlers work until they are interrupted; the next attempt is short."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from flask import Flask, current_app
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import BigInteger, Integer, insert, text, update
+from sqlalchemy.orm import Mapped, mapped_column
+
+from flask_cronjobs import CronJobs, Retry, current_run
+from tests.fuzz.inspection import Frames
+from tests.fuzz.moments import Moments
+
+#: The variable that makes what a handler does random, and the same when the fuzz is run again.
+SEED = "FUZZ_SEED"
+
+LEASE = 5.0
+#: The timeouts of the tasks that run into them, in seconds.
+TIMEOUTS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05)
+#: How long a handler waits for its interruption, in seconds.
+PATIENCE = 1.5
+#: So many attempts that a run ends well although each interruption costs one.
+AGAIN = Retry(max_attempts=4, backoff="fixed", base=0)
+
+db = SQLAlchemy()
+jobs = CronJobs()
+
+
+class Entry(db.Model):  # type: ignore[name-defined,misc]
+    """One half of what a step writes."""
+
+    __tablename__ = "fuzz_entries"
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    run_id: Mapped[int] = mapped_column(Integer)
+    token: Mapped[str]
+    step: Mapped[int] = mapped_column(Integer)
+
+
+class Shared(db.Model):  # type: ignore[name-defined,misc]
+    """The row that every step writes to: whoever keeps a lock keeps it on this."""
+
+    __tablename__ = "fuzz_shared"
+    id: Mapped[int] = mapped_column(Integer, primary_key=True)
+    number: Mapped[int] = mapped_column(BigInteger, default=0)
+
+
+class Fuzz:
+    """What the handlers share in one worker process.
+
+    :ivar seen: the runs that were begun in this process: these are to come to their end.
+    :ivar effects: the last effect that each run began.
+    :ivar interrupted: by what each run was interrupted.
+    :ivar unheard: runs whose interruption did not come.
+    """
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+        self.effects: dict[int, int] = {}
+        self.interrupted: list[tuple[str, str, str]] = []
+        self.unheard: list[str] = []
+        self.frames = Frames()
+        self.moments = Moments()
+        self.calm = False
+        self.inspect: Callable[[str], None] = lambda what: None
+
+
+fuzz = Fuzz()
+
+
+class Burden:
+    """Something that a handler holds in its frame."""
+
+
+def create_app(database: str, folder: str) -> Flask:
+    """The app on a database.
+
+    :param folder: for the log of effects.
+    """
+    app = Flask(__name__)
+    app.config.update(
+        SQLALCHEMY_DATABASE_URI=database,
+        FUZZ_FOLDER=folder,
+        CRONJOBS_LEASE=LEASE,
+        CRONJOBS_SHUTDOWN_GRACE=0,
+        CRONJOBS_TIMEOUT=20,
+    )
+    db.init_app(app)
+    jobs.init_app(app)
+    return app
+
+
+def _session(step: int, choose: random.Random) -> None:
+    """Write two halves in one transaction, with a query between them."""
+    half = {"run_id": current_run.id, "token": current_run.claim.token, "step": step}
+    db.session.execute(insert(Entry), half)
+    db.session.execute(update(Shared).values(number=Shared.number + 1))
+    _query(choose)
+    db.session.execute(insert(Entry), half)
+    if choose.random() < 0.7:
+        db.session.commit()
+        current_run.heartbeat()  # So that a cancel is noticed soon.
+    else:
+        db.session.rollback()
+
+
+def _query(choose: random.Random) -> None:
+    """A query in the midst of which an interruption may come, and rows that are read one by one."""
+    if db.engine.dialect.name == "postgresql":
+        seconds = choose.choice([0, 0.002, 0.005, 0.01, 0.01, 0.01, 1.0])
+        db.session.execute(text("SELECT pg_sleep(:seconds)"), {"seconds": seconds})
+    numbers = "SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < :most"
+    query = text(f"WITH RECURSIVE numbers(i) AS ({numbers}) SELECT i FROM numbers")
+    for _ in db.session.execute(query, {"most": choose.choice([10, 1000, 20000])}):
+        pass
+
+
+def _once(step: int, choose: random.Random) -> None:
+    """Do an effect, or find it done."""
+    run_id = current_run.id
+    fuzz.effects[run_id] = max(step, fuzz.effects.get(run_id, 0))
+    key = f"{run_id}:{step}"
+    pause = choose.choice([0, 0.001, 0.003])
+    jobs.once(key, _do, key, pause, in_doubt="redo" if step % 2 else "skip")
+    if choose.random() < 0.2:
+        current_run.heartbeat()
+
+
+def _do(key: str, pause: float) -> int:
+    path = Path(current_app.config["FUZZ_FOLDER"]) / "effects"
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, f"{key}\n".encode())
+    finally:
+        os.close(file)
+    time.sleep(pause)
+    return 1
+
+
+def _atomic(step: int, choose: random.Random) -> None:
+    half = {"run_id": current_run.id, "token": current_run.claim.token, "step": step}
+    if choose.random() < 0.3:
+        with db.session.begin_nested():
+            db.session.execute(insert(Entry), half)
+    else:
+        db.session.execute(insert(Entry), half)
+    db.session.execute(update(Shared).values(number=Shared.number + 1))
+    _query(choose)
+    db.session.execute(insert(Entry), half)
+    if choose.random() < 0.2:
+        current_run.heartbeat()
+
+
+STEPS: dict[str, Callable[[int, random.Random], None]] = {
+    "session": _session,
+    "once": _once,
+    "atomic": _atomic,
+}
+
+
+def _victim(kind: str, how: str, after: float) -> None:
+    """Work until interrupted; in a later attempt, and when all is calm, do a little and end."""
+    fuzz.frames.check(f"run {current_run.id}")
+    burden = Burden()
+    fuzz.frames.keep(burden, f"run {current_run.id} ({kind}, {how})")
+    choose = random.Random(f"{os.environ.get(SEED)}:{current_run.id}:{current_run.attempt}")
+    if fuzz.calm or current_run.id in fuzz.seen:
+        last = fuzz.effects.get(current_run.id, 0)
+        for step in range(max(0, last - 1), last + 1):
+            STEPS[kind](step, choose)
+        return
+    fuzz.seen.add(current_run.id)
+    comes = fuzz.moments.interrupt_run(how, current_run.id, after)
+    until = time.monotonic() + (PATIENCE if comes else 0)
+    step = 0
+    try:
+        while time.monotonic() < until:
+            STEPS[kind](step, choose)
+            step += 1
+    except BaseException:
+        error = sys.exc_info()[0]
+        fuzz.interrupted.append((kind, how, error.__name__ if error else "?"))
+        raise
+    if comes:
+        fuzz.unheard.append(f"run {current_run.id} ({kind}, {how})")
+
+
+def _declare(kind: str, timeout: float | None) -> str:
+    name = kind if timeout is None else f"{kind}-{timeout * 1000:g}"
+
+    def victim(how: str, after: float) -> None:
+        _victim(kind, how, after)
+
+    jobs.task(name=name, retry=AGAIN, timeout=timeout or 20, atomic=kind == "atomic")(victim)
+    return name
+
+
+#: The tasks of each kind by their timeouts; None: an interruption of another sort is to come.
+TASKS = {
+    (kind, timeout): _declare(kind, timeout) for kind in STEPS for timeout in (None, *TIMEOUTS)
+}
+
+
+@jobs.task
+def inspect() -> None:
+    """Run after each victim, and look for what it has left."""
+    fuzz.inspect(f"run {current_run.id}")

@@ -1,0 +1,209 @@
+"""The faults of a soak that concern its database."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import psycopg
+from sqlalchemy import make_url
+
+from tests.postgres import LocalServer, Server
+from tests.soak import odd_rows, timeline
+from tests.soak.app import LEASE
+from tests.soak.odd_rows import Odd
+from tests.soak.timeline import Fault
+
+#: How long a row is locked now and then, in seconds: longer than any tick may take.
+LONG_LOCK = 25.0
+
+CUT = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT %s
+"""
+BACKENDS = """
+SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+AND backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT %s
+"""
+#: The rows whose lock would hold up a tick: runs at work, runs to be taken back or claimed,
+#: definitions that are due.
+ROWS = (
+    ("job_runs", "status = 'running'"),
+    ("job_runs", "status = 'running' AND locked_until < now()"),
+    ("job_runs", "status IN ('queued', 'failed') AND run_at <= now()"),
+    ("job_definitions", "next_run_at <= now() + interval '1 minute'"),
+)
+LOCK = """
+UPDATE {table} SET updated_at = updated_at WHERE id =
+(SELECT id FROM {table} WHERE {where} ORDER BY random() LIMIT 1 FOR UPDATE SKIP LOCKED)
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Hold:
+    """A fault that lasts for *seconds*, until *let_go* is called."""
+
+    fault: Fault
+    seconds: float
+    let_go: Callable[[], Any]
+
+
+class DatabaseFaults(Protocol):
+    """The faults of one kind of database.
+
+    :ivar hold: takes what is to be let go later.
+    :ivar odd: the odd rows that were inserted.
+    """
+
+    hold: Callable[[Hold], None]
+    odd: list[Odd]
+
+    def faults(self) -> list[tuple[str, Callable[[], None], int]]:
+        """The faults: each with its name and its weight."""
+        ...
+
+
+class PostgresFaults:
+    """Cut and hung connections, a server that restarts, locked rows, odd rows."""
+
+    def __init__(self, url: str, server: Server, seed: int) -> None:
+        self.hold: Callable[[Hold], None]
+        self.odd: list[Odd] = []
+        self._url = make_url(url).set(drivername="postgresql").render_as_string(False)
+        self._server = server
+        self._random = random.Random(f"{seed}:database")
+        self._left = _shuffled(odd_rows.kinds(sqlite=False), self._random)
+
+    def faults(self) -> list[tuple[str, Callable[[], None], int]]:
+        """The faults: each with its name and its weight."""
+        own = isinstance(self._server, LocalServer)
+        return [
+            ("cut", self._cut, 3),
+            ("lock_row", self._lock_row, 4),
+            ("odd_row", self._insert_odd_row, 4),
+            *([("hang", self._hang, 2), ("restart", self._restart, 1)] if own else []),
+        ]
+
+    def _connect(self) -> psycopg.Connection:
+        return psycopg.connect(self._url, autocommit=True, connect_timeout=5)
+
+    def _cut(self) -> None:
+        """Cut some connections at the server."""
+        with suppress(psycopg.OperationalError), self._connect() as admin:
+            for _ in admin.execute(CUT, [self._random.randint(1, 4)]).fetchall():
+                _note("connections cut")
+
+    def _restart(self) -> None:
+        """Restart the server, now and then as if it had crashed."""
+        assert isinstance(self._server, LocalServer)
+        started = time.monotonic()
+        self._server.stop(self._random.choice(["fast", "fast", "immediate"]))
+        time.sleep(self._random.uniform(0, 2))
+        self._server.start()
+        timeline.add(Fault("restarts", started, time.monotonic(), delays=True))
+
+    def _hang(self) -> None:
+        """Stop some backends: their connections are there, and nothing answers."""
+        with suppress(psycopg.OperationalError), self._connect() as admin:
+            pids = [pid for (pid,) in admin.execute(BACKENDS, [self._random.randint(1, 3)])]
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                    fault = Fault("connections hung", time.monotonic(), 0, delays=True)
+                    seconds = self._random.uniform(0.5, 3 * LEASE)
+                    self.hold(Hold(fault, seconds, _go_on(pid)))
+
+    def _lock_row(self) -> None:
+        """Lock a row in a transaction that stays open."""
+        table, where = self._random.choice(ROWS)
+        seconds = self._random.choice([1, LEASE, 2 * LEASE, LONG_LOCK]) * self._random.random()
+        with suppress(psycopg.OperationalError):
+            connection = self._connect()
+            connection.autocommit = False
+            locked = connection.execute(LOCK.format(table=table, where=where)).rowcount
+            if not locked:
+                connection.close()
+                return
+            fault = Fault("rows locked", time.monotonic(), 0, note=f"{table}: {where}")
+            self.hold(Hold(fault, seconds, connection.close))
+
+    def _insert_odd_row(self) -> None:
+        if not self._left:
+            return
+        with suppress(psycopg.OperationalError), self._connect() as connection:
+            what = self._left[-1]
+            statement, odd = odd_rows.insertion(False, what, len(self._left))
+            row = connection.execute(statement).fetchone()
+            assert row is not None
+            self._left.pop()
+            _keep(self.odd, odd, row[0])
+
+
+class SqliteFaults:
+    """The write lock, held for a while, and odd rows."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        self.hold: Callable[[Hold], None]
+        self.odd: list[Odd] = []
+        self._path = make_url(url).database or ""
+        self._random = random.Random(f"{seed}:database")
+        self._left = _shuffled(odd_rows.kinds(sqlite=True), self._random)
+
+    def faults(self) -> list[tuple[str, Callable[[], None], int]]:
+        """The faults: each with its name and its weight."""
+        return [("lock", self._lock, 3), ("odd_row", self._insert_odd_row, 4)]
+
+    def _lock(self) -> None:
+        """Hold the write lock, now and then for longer than a lease."""
+        seconds = self._random.choice([1, LEASE, 2 * LEASE]) * self._random.uniform(0.2, 1)
+        with suppress(sqlite3.OperationalError), closing(self._connect()) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            started = time.monotonic()
+            time.sleep(seconds)
+            connection.execute("ROLLBACK")
+            timeline.add(Fault("write locks held", started, time.monotonic(), delays=True))
+
+    def _insert_odd_row(self) -> None:
+        if not self._left:
+            return
+        with suppress(sqlite3.OperationalError), closing(self._connect()) as connection:
+            what = self._left[-1]
+            statement, odd = odd_rows.insertion(True, what, len(self._left))
+            (id_,) = connection.execute(statement).fetchone()
+            self._left.pop()
+            _keep(self.odd, odd, id_)
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, isolation_level=None, timeout=10)
+
+
+def _shuffled(items: list[str], choose: random.Random) -> list[str]:
+    choose.shuffle(items)
+    return items
+
+
+def _note(what: str) -> None:
+    now = time.monotonic()
+    timeline.add(Fault(what, now, now))
+
+
+def _keep(odd: list[Odd], row: Odd, id_: int) -> None:
+    row.id, row.name = id_, row.name or f"run {id_}"
+    odd.append(row)
+    now = time.monotonic()
+    timeline.add(Fault("odd rows", now, now, note=f"{row.what}: {row.table} {id_}"))
+
+
+def _go_on(pid: int) -> Callable[[], None]:
+    def go_on() -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    return go_on

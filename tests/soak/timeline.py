@@ -1,0 +1,60 @@
+"""The faults of a soak, in a file to which every process of it appends."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+#: The variable that names the file.
+TIMELINE = "SOAK_TIMELINE"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault. Times are the machine's monotonic clock, one for all processes and never faked.
+
+    :ivar what: its kind, by which the summary counts.
+    :ivar until: when it was over; the same as *at* for what takes no time.
+    :ivar pid: the process that it hit, if it was one.
+    :ivar group: the process group of that process, which is one tick's; None for a fault that
+        hits all.
+    :ivar delays: whether what it hit must wait for its end.
+    """
+
+    what: str
+    at: float
+    until: float
+    pid: int | None = None
+    group: int | None = None
+    note: str | None = None
+    delays: bool = False
+
+
+def add(fault: Fault) -> None:
+    """Append *fault* to the file."""
+    # One write to a file opened for appending is not mixed with another's.
+    file = os.open(os.environ[TIMELINE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, json.dumps(asdict(fault)).encode() + b"\n")
+    finally:
+        os.close(file)
+
+
+def read(path: Path) -> list[Fault]:
+    """All faults, by when they began."""
+    faults = [Fault(**json.loads(line)) for line in path.read_text().splitlines()]
+    return sorted(faults, key=lambda fault: fault.at)
+
+
+def length_within(spans: Iterable[tuple[float, float]], start: float, end: float) -> float:
+    """How much of the time from *start* to *end* lies in at least one of *spans*."""
+    total, reached = 0.0, start
+    for first, last in sorted(spans):
+        first, last = max(first, reached), min(last, end)
+        if last > first:
+            total += last - first
+            reached = last
+    return total
