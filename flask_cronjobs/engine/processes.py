@@ -19,6 +19,7 @@ from ..errors import CronJobsError, DatabaseTrouble
 from ..log import logger, worker_name
 from ..signals import notify
 from ..state import State
+from ..store.deadlines import deadlines
 from ..types import Outcome
 from .observer import Observer
 from .worker.options import WorkOptions
@@ -145,6 +146,7 @@ class _ProcessPool:
         """Fork one worker, unless all are to stop. Signals wait until it can receive them."""
         sys.stdout.flush()
         sys.stderr.flush()
+        deadlines.end_thread()
         with _signals_blocked():
             if self._stopping:
                 return

@@ -38,6 +38,7 @@ class Deadlines:
     def _start_over(self) -> None:
         self._watched: dict[object, tuple[float, Any]] = {}
         self._lock = threading.Lock()
+        self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
     @contextmanager
@@ -57,15 +58,26 @@ class Deadlines:
     def _ensure_thread(self) -> None:
         with self._lock:
             if self._thread is None:
+                self._ending.clear()
                 self._thread = threading.Thread(
                     target=self._watch, name="cronjobs-deadlines", daemon=True
                 )
                 self._thread.start()
 
+    def end_thread(self) -> None:
+        """End the thread, since this process is about to fork. The next statement starts it again.
+
+        No statement may be under way.
+        """
+        thread = self._thread
+        if thread is not None:
+            self._ending.set()
+            thread.join()
+            self._thread = None
+
     def _watch(self) -> None:
         idle_since = time.monotonic()
-        while True:
-            time.sleep(LOOK_EVERY)
+        while not self._ending.wait(LOOK_EVERY):
             now = time.monotonic()
             for key, (deadline, driver) in list(self._watched.items()):
                 if now >= deadline:
