@@ -19,6 +19,7 @@ from .ping import ping
 from .processes import run_workers
 from .reclaim import reclaim
 from .scheduler import enqueue_slots, sync_definitions
+from .worker.interrupts import keyboard_held
 from .worker.options import WorkOptions
 
 #: A host whose clock is further off than this, in seconds, gets a warning.
@@ -65,7 +66,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
     :raises TablesMissing: the job tables do not exist.
     :raises DatabaseTrouble: the database could not be used. Held runs come back by lease.
     """
-    with Bookkeeping(state.engine) as books:
+    with Bookkeeping(state.engine, guard=keyboard_held) as books:
         ticks, definitions = Ticks(books), Definitions(books)
         opened = begin(ticks)
         counts = Counter(reclaimed=reclaim(state, Claims(books), options.observer))

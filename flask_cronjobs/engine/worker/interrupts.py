@@ -46,6 +46,7 @@ class HandlerInterrupter:
         self._armed: Claim | None = None
         self._held = 0
         self._pending = False
+        self._later: KeyboardInterrupt | None = None
         self._deadline = float("inf")
         self._timeout = 0.0
         self._lease_ended = False
@@ -109,10 +110,19 @@ class HandlerInterrupter:
             yield
         finally:
             self._held -= 1
-        if self._pending and not self._held:
+        if self._held or self._armed is None:
+            return
+        if self._later is not None:
+            later, self._later = self._later, None
+            raise later
+        if self._pending:
             self._pending = False
-            if self._armed is not None:
-                self._raise_due(self._armed)
+            self._raise_due(self._armed)
+
+    def raise_later(self, error: KeyboardInterrupt) -> None:
+        """Raise *error* at the end of `hold`, if a handler is at work that is held."""
+        if self._armed is not None and self._held:
+            self._later = error
 
     def interrupt(self, claim: Claim, error: Interruption) -> None:
         """Raise *error* inside *claim*'s handler, now or when it begins."""
@@ -166,3 +176,29 @@ class HandlerInterrupter:
         # The run may have come back to this worker under another claim.
         if requested is not None and requested[0] is claim:
             raise requested[1]
+
+
+@contextmanager
+def keyboard_held() -> Generator[None]:
+    """Hold Ctrl-C back for a write of ours outside of workers, and raise it at the end.
+
+    Raised while a connection is opened, a KeyboardInterrupt would leave it open. A second Ctrl-C is
+    raised at once.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    pressed: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        pressed.append(number)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if pressed:
+        raise KeyboardInterrupt

@@ -98,6 +98,7 @@ def _deferring_keyboard(
         keeper.stop()
         if interrupter.interruptible:
             raise runner.interrupted
+        interrupter.raise_later(runner.interrupted)
 
     signal.signal(signal.SIGINT, interrupt)
     try:
