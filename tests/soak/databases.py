@@ -29,21 +29,23 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT %s
 """
 BACKENDS = """
-SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+SELECT pid, application_name FROM pg_stat_activity WHERE datname = current_database()
 AND backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT %s
 """
-#: The rows whose lock would hold up a tick: runs at work, runs to be taken back or claimed,
-#: definitions that are due.
+#: The rows whose lock would hold up a tick, the worst first: runs at work, of which the first are
+#: to be taken back, runs to be claimed, definitions that are due.
 ROWS = (
-    ("job_runs", "status = 'running'"),
-    ("job_runs", "status = 'running' AND locked_until < now()"),
-    ("job_runs", "status IN ('queued', 'failed') AND run_at <= now()"),
-    ("job_definitions", "next_run_at <= now() + interval '1 minute'"),
+    ("job_runs", "status = 'running'", "locked_until"),
+    ("job_runs", "status IN ('queued', 'failed') AND run_at <= now()", "priority DESC, run_at"),
+    ("job_definitions", "paused_at IS NULL", "next_run_at"),
 )
 LOCK = """
 UPDATE {table} SET updated_at = updated_at WHERE id =
-(SELECT id FROM {table} WHERE {where} ORDER BY random() LIMIT 1 FOR UPDATE SKIP LOCKED)
+(SELECT id FROM {table} WHERE {where} ORDER BY {order} LIMIT 1 FOR UPDATE SKIP LOCKED)
 """
+
+#: The process group of a connection that is no tick's.
+NOBODY = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,23 +114,24 @@ class PostgresFaults:
     def _hang(self) -> None:
         """Stop some backends: their connections are there, and nothing answers."""
         with suppress(psycopg.OperationalError), self._connect() as admin:
-            pids = [pid for (pid,) in admin.execute(BACKENDS, [self._random.randint(1, 3)])]
-            for pid in pids:
+            for pid, name in admin.execute(BACKENDS, [self._random.randint(1, 3)]).fetchall():
+                seconds = self._random.uniform(0.5, 3 * LEASE)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
-                    fault = Fault("connections hung", time.monotonic(), 0, delays=True)
-                    seconds = self._random.uniform(0.5, 3 * LEASE)
+                    group = int(name) if name.isdigit() else NOBODY
+                    fault = Fault("connections hung", time.monotonic(), 0, group=group, delays=True)
                     self.hold(Hold(fault, seconds, _go_on(pid)))
 
     def _lock_row(self) -> None:
         """Lock a row in a transaction that stays open."""
-        table, where = self._random.choice(ROWS)
-        seconds = self._random.choice([1, LEASE, 2 * LEASE, LONG_LOCK]) * self._random.random()
+        table, where, order = self._random.choice(ROWS)
+        longest = self._random.choice([1, LEASE, 2 * LEASE, LONG_LOCK])
+        seconds = longest * self._random.uniform(0.5, 1)
         with suppress(psycopg.OperationalError):
             connection = self._connect()
             connection.autocommit = False
-            locked = connection.execute(LOCK.format(table=table, where=where)).rowcount
-            if not locked:
+            statement = LOCK.format(table=table, where=where, order=order)
+            if not connection.execute(statement).rowcount:
                 connection.close()
                 return
             fault = Fault("rows locked", time.monotonic(), 0, note=f"{table}: {where}")

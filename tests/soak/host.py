@@ -176,6 +176,7 @@ class Command:
         code = CRASHED
         try:
             os.setpgid(0, 0)  # By which the workers that it forks are known to be its own.
+            os.environ["PGAPPNAME"] = str(os.getpid())  # By which its connections are known.
             if writer is not None:
                 os.dup2(writer, 1)
                 os.close(writer)
