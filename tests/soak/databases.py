@@ -26,11 +26,11 @@ LONG_LOCK = 25.0
 
 CUT = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT %s
+WHERE datname = current_database() AND application_name <> 'nemesis' ORDER BY random() LIMIT %s
 """
 BACKENDS = """
 SELECT pid, application_name FROM pg_stat_activity WHERE datname = current_database()
-AND backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT %s
+AND backend_type = 'client backend' AND application_name <> 'nemesis' ORDER BY random() LIMIT %s
 """
 #: The rows whose lock would hold up a tick, the worst first: runs at work, of which the first are
 #: to be taken back, runs to be claimed, definitions that are due.
@@ -94,7 +94,9 @@ class PostgresFaults:
         ]
 
     def _connect(self) -> psycopg.Connection:
-        return psycopg.connect(self._url, autocommit=True, connect_timeout=5)
+        return psycopg.connect(
+            self._url, autocommit=True, connect_timeout=5, application_name="nemesis"
+        )
 
     def _cut(self) -> None:
         """Cut some connections at the server."""
