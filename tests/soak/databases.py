@@ -168,12 +168,14 @@ class SqliteFaults:
     def _lock(self) -> None:
         """Hold the write lock, now and then for longer than a lease."""
         seconds = self._random.choice([1, LEASE, 2 * LEASE]) * self._random.uniform(0.2, 1)
-        with suppress(sqlite3.OperationalError), closing(self._connect()) as connection:
+        connection = self._connect()
+        try:
             connection.execute("BEGIN IMMEDIATE")
-            started = time.monotonic()
-            time.sleep(seconds)
-            connection.execute("ROLLBACK")
-            timeline.add(Fault("write locks held", started, time.monotonic(), delays=True))
+        except sqlite3.OperationalError:
+            connection.close()
+            return
+        fault = Fault("write locks held", time.monotonic(), 0, delays=True)
+        self.hold(Hold(fault, seconds, connection.close))
 
     def _insert_odd_row(self) -> None:
         if not self._left:
@@ -186,7 +188,8 @@ class SqliteFaults:
             _keep(self.odd, odd, id_)
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, isolation_level=None, timeout=10)
+        # Closed by another thread: see `Hold`.
+        return sqlite3.connect(self._path, isolation_level=None, timeout=2, check_same_thread=False)
 
 
 def _shuffled(items: list[str], choose: random.Random) -> list[str]:
