@@ -12,6 +12,6 @@ from tests.fuzz.driver import fuzz
 @pytest.mark.slow
 @pytest.mark.xfail(reason="interrupted handlers leave locks, frames and queries", strict=False)
 def test_nothing_is_left_of_interrupted_handlers(database_url: str, tmp_path: Path) -> None:
-    report = fuzz(database_url, tmp_path, 20, seed=1)
+    report = fuzz(database_url, tmp_path, 15, seed=1)
     assert report.wrong == []
-    assert report.interrupted.total() >= 20
+    assert report.interrupted.total() >= 15

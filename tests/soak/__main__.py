@@ -25,7 +25,7 @@ from tests.soak import app as soak_app
 from tests.soak import odd_rows, timeline
 from tests.soak.checker import violations
 from tests.soak.databases import DatabaseFaults, PostgresFaults, SqliteFaults
-from tests.soak.explain import explain
+from tests.soak.explain import errors, explain
 from tests.soak.history import History, moment, read_history, watch_handovers
 from tests.soak.load import Load
 from tests.soak.nemesis import Nemesis
@@ -45,6 +45,8 @@ HOSTS = ((0, 1, False), (90, 1, False), (-90, 2, False), (3600, 1, False), (0, 2
 FAKETIME = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
 #: The variable that only hosts have, and what they start; not the server.
 MARK = "SOAK_HOST"
+#: How many of the errors in the hosts' logs are printed, the most frequent first.
+SHOWN_ERRORS = 8
 #: Of how many violations of each check the whole story is printed.
 SHOWN = 2
 #: What `--without` leaves out.
@@ -131,6 +133,8 @@ def _judge(this: Soak, history: History) -> int:
         (this.folder / "explained").write_text(explain(history, found))
         first = {name: violated[:SHOWN] for name, violated in found.items()}
         print("".join(f"  {line}\n" for line in explain(history, first, faults=False).split("\n")))
+        for error, number in Counter(errors(_logs(this))).most_common(SHOWN_ERRORS):
+            print(f"  {number} times in the hosts' logs: {error}")
         print(f"What happened is kept in {this.folder}: read the file 'explained' first.")
     else:
         shutil.rmtree(this.folder)
@@ -260,7 +264,7 @@ def _rows_left(
 
 
 def _history(this: Soak, app: Flask, load: Load, database: DatabaseFaults) -> History:
-    logs = "\n".join(file.read_text(errors="replace") for file in this.folder.glob("*.log"))
+    logs = _logs(this)
     doctor = app.test_cli_runner().invoke(args=["jobs", "admin", "doctor"])
     (this.folder / "doctor").write_text(doctor.output + repr(doctor.exception or ""))
     with app.app_context():
@@ -278,6 +282,10 @@ def _history(this: Soak, app: Flask, load: Load, database: DatabaseFaults) -> Hi
         replace(watched, following=following[watched.id]) for watched in load.watched.values()
     ]
     return history
+
+
+def _logs(this: Soak) -> str:
+    return "\n".join(file.read_text(errors="replace") for file in this.folder.glob("*.log"))
 
 
 _CONNECTIONS = text(

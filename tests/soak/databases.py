@@ -26,24 +26,26 @@ LONG_LOCK = 25.0
 
 CUT = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT %s
+WHERE datname = current_database() AND application_name <> 'nemesis' ORDER BY random() LIMIT %s
 """
 BACKENDS = """
-SELECT pid FROM pg_stat_activity WHERE datname = current_database()
-AND backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT %s
+SELECT pid, application_name FROM pg_stat_activity WHERE datname = current_database()
+AND backend_type = 'client backend' AND application_name <> 'nemesis' ORDER BY random() LIMIT %s
 """
-#: The rows whose lock would hold up a tick: runs at work, runs to be taken back or claimed,
-#: definitions that are due.
+#: The rows whose lock would hold up a tick, the worst first: runs at work, of which the first are
+#: to be taken back, runs to be claimed, definitions that are due.
 ROWS = (
-    ("job_runs", "status = 'running'"),
-    ("job_runs", "status = 'running' AND locked_until < now()"),
-    ("job_runs", "status IN ('queued', 'failed') AND run_at <= now()"),
-    ("job_definitions", "next_run_at <= now() + interval '1 minute'"),
+    ("job_runs", "status = 'running'", "locked_until"),
+    ("job_runs", "status IN ('queued', 'failed') AND run_at <= now()", "priority DESC, run_at"),
+    ("job_definitions", "paused_at IS NULL", "next_run_at"),
 )
 LOCK = """
 UPDATE {table} SET updated_at = updated_at WHERE id =
-(SELECT id FROM {table} WHERE {where} ORDER BY random() LIMIT 1 FOR UPDATE SKIP LOCKED)
+(SELECT id FROM {table} WHERE {where} ORDER BY {order} LIMIT 1 FOR UPDATE SKIP LOCKED)
 """
+
+#: The process group of a connection that is no tick's.
+NOBODY = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +94,9 @@ class PostgresFaults:
         ]
 
     def _connect(self) -> psycopg.Connection:
-        return psycopg.connect(self._url, autocommit=True, connect_timeout=5)
+        return psycopg.connect(
+            self._url, autocommit=True, connect_timeout=5, application_name="nemesis"
+        )
 
     def _cut(self) -> None:
         """Cut some connections at the server."""
@@ -112,23 +116,24 @@ class PostgresFaults:
     def _hang(self) -> None:
         """Stop some backends: their connections are there, and nothing answers."""
         with suppress(psycopg.OperationalError), self._connect() as admin:
-            pids = [pid for (pid,) in admin.execute(BACKENDS, [self._random.randint(1, 3)])]
-            for pid in pids:
+            for pid, name in admin.execute(BACKENDS, [self._random.randint(1, 3)]).fetchall():
+                seconds = self._random.uniform(0.5, 3 * LEASE)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
-                    fault = Fault("connections hung", time.monotonic(), 0, delays=True)
-                    seconds = self._random.uniform(0.5, 3 * LEASE)
+                    group = int(name) if name.isdigit() else NOBODY
+                    fault = Fault("connections hung", time.monotonic(), 0, group=group, delays=True)
                     self.hold(Hold(fault, seconds, _go_on(pid)))
 
     def _lock_row(self) -> None:
         """Lock a row in a transaction that stays open."""
-        table, where = self._random.choice(ROWS)
-        seconds = self._random.choice([1, LEASE, 2 * LEASE, LONG_LOCK]) * self._random.random()
+        table, where, order = self._random.choice(ROWS)
+        longest = self._random.choice([1, LEASE, 2 * LEASE, LONG_LOCK])
+        seconds = longest * self._random.uniform(0.5, 1)
         with suppress(psycopg.OperationalError):
             connection = self._connect()
             connection.autocommit = False
-            locked = connection.execute(LOCK.format(table=table, where=where)).rowcount
-            if not locked:
+            statement = LOCK.format(table=table, where=where, order=order)
+            if not connection.execute(statement).rowcount:
                 connection.close()
                 return
             fault = Fault("rows locked", time.monotonic(), 0, note=f"{table}: {where}")
@@ -163,12 +168,14 @@ class SqliteFaults:
     def _lock(self) -> None:
         """Hold the write lock, now and then for longer than a lease."""
         seconds = self._random.choice([1, LEASE, 2 * LEASE]) * self._random.uniform(0.2, 1)
-        with suppress(sqlite3.OperationalError), closing(self._connect()) as connection:
+        connection = self._connect()
+        try:
             connection.execute("BEGIN IMMEDIATE")
-            started = time.monotonic()
-            time.sleep(seconds)
-            connection.execute("ROLLBACK")
-            timeline.add(Fault("write locks held", started, time.monotonic(), delays=True))
+        except sqlite3.OperationalError:
+            connection.close()
+            return
+        fault = Fault("write locks held", time.monotonic(), 0, delays=True)
+        self.hold(Hold(fault, seconds, connection.close))
 
     def _insert_odd_row(self) -> None:
         if not self._left:
@@ -181,7 +188,8 @@ class SqliteFaults:
             _keep(self.odd, odd, id_)
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, isolation_level=None, timeout=10)
+        # Closed by another thread: see `Hold`.
+        return sqlite3.connect(self._path, isolation_level=None, timeout=2, check_same_thread=False)
 
 
 def _shuffled(items: list[str], choose: random.Random) -> list[str]:

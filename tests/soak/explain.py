@@ -14,6 +14,14 @@ def explain(history: History, found: Mapping[str, Sequence[str]], faults: bool =
     return "\n".join([*lines, *(_faults(history) if faults else [])])
 
 
+def errors(logs: str) -> list[str]:
+    """The lines of *logs* that end a traceback or tell how a command failed, without numbers."""
+    found = re.findall(
+        r"^(?:[\w.]*(?:Error|Trouble|Lost)|Fatal Python error): .*", logs, re.MULTILINE
+    )
+    return [re.sub(r"\d+", "N", line)[:160] for line in found]
+
+
 def _violations(history: History, found: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for name, violations in found.items():
         for violation in violations:

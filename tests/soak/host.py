@@ -69,7 +69,8 @@ def main() -> None:
     choose = random.Random(f"{options.seed}:host")
     readers: list[int] = []
     with options.ticks.open("a", buffering=1) as ticks:
-        while not options.stop.exists():
+        soak = os.getppid()
+        while not options.stop.exists() and os.getppid() == soak:
             command = Command(args, choose, options.without, options.stop, options.calm, readers)
             print(json.dumps(asdict(command.run())), file=ticks)
             time.sleep(choose.uniform(0, 0.5))
@@ -176,6 +177,7 @@ class Command:
         code = CRASHED
         try:
             os.setpgid(0, 0)  # By which the workers that it forks are known to be its own.
+            os.environ["PGAPPNAME"] = str(os.getpid())  # By which its connections are known.
             if writer is not None:
                 os.dup2(writer, 1)
                 os.close(writer)

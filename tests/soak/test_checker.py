@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from tests.soak.checker import CHECKS, violations
-from tests.soak.explain import explain
+from tests.soak.explain import errors, explain
 from tests.soak.history import Failure, Handover, History, Run, Said, Tick, Watched
 from tests.soak.odd_rows import Odd
 from tests.soak.timeline import Fault, length_within
@@ -314,6 +314,13 @@ def test_an_explanation_tells_all_of_the_run() -> None:
     assert "no_executions_overlap: run 2" in told
     assert "Said(what='begun', at=5, run=2" in told
     assert "8.900: freezes, pid 201" in told
+
+
+def test_errors_in_logs_are_told_apart_from_what_runs_printed() -> None:
+    logs = (
+        "failed  failing  run 7: RuntimeError: as asked\n  File 'x'\nKeyError: 'run 8'\nError: no"
+    )
+    assert errors(logs) == ["KeyError: 'run N'", "Error: no"]
 
 
 def test_time_that_two_faults_share_counts_once() -> None:
