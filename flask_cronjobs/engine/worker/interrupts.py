@@ -14,6 +14,7 @@ hangs, and another worker may have the run.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Generator
@@ -28,6 +29,8 @@ from .leases import Leases
 
 #: How often the signal of a timeout is sent until it is heard, in seconds.
 REPEAT_EVERY = 0.25
+#: How soon an interruption is raised again that hit a finalizer, in seconds.
+RAISE_AGAIN_AFTER = 0.005
 
 
 class HandlerInterrupter:
@@ -50,13 +53,16 @@ class HandlerInterrupter:
         self._deadline = float("inf")
         self._timeout = 0.0
         self._lease_ended = False
-        self._requested: dict[int, tuple[Claim, Interruption]] = {}
+        self._requested: dict[int, tuple[Claim, BaseException]] = {}
         self._thread = threading.get_ident()
         self._previous: Any = None
+        self._previous_hook: Any = None
 
     def __enter__(self) -> HandlerInterrupter:
         if self.enabled:
             self._previous = signal.signal(signal.SIGALRM, self._on_signal)
+            self._previous_hook = sys.unraisablehook
+            sys.unraisablehook = self._on_unraisable
         return self
 
     def __exit__(
@@ -69,6 +75,7 @@ class HandlerInterrupter:
             self.enabled = False  # A signal sent from now on would end the process.
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._previous)
+            sys.unraisablehook = self._previous_hook
 
     def arm(self, claim: Claim, timeout: float) -> None:
         """Let *claim*'s handler be interrupted from now on, and after *timeout* seconds.
@@ -149,6 +156,16 @@ class HandlerInterrupter:
         except Interruption:
             cancel_query(frame)
             raise
+
+    def _on_unraisable(self, unraisable: Any) -> None:
+        """Raise an interruption again that hit a finalizer, where Python ignores exceptions."""
+        armed, error = self._armed, unraisable.exc_value
+        if armed is not None and isinstance(error, (Interruption, KeyboardInterrupt)):
+            self._requested[armed.id] = (armed, error)
+            # Not at once, or it would be raised in here, and be ignored again.
+            signal.setitimer(signal.ITIMER_REAL, RAISE_AGAIN_AFTER, REPEAT_EVERY)
+        else:
+            self._previous_hook(unraisable)
 
     def _raise_due(self, claim: Claim) -> None:
         self._raise_requested(claim)

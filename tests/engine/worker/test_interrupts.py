@@ -114,3 +114,22 @@ def test_alarm_outside_the_main_thread_is_silent() -> None:
     thread.start()
     thread.join()
     assert enabled == [False]
+
+
+def test_interruption_that_hits_a_finalizer_is_raised_again() -> None:
+    """Python ignores what is raised in one, and the timeout would be lost."""
+
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(0.3)
+
+    def drop_and_go_on() -> None:
+        slow = Slow()
+        del slow
+        time.sleep(LONG)
+
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
+        interrupter.arm(a_claim(), 0.05)
+        with pytest.raises(TimedOut):
+            drop_and_go_on()
+        interrupter.disarm()
