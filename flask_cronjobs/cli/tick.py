@@ -22,6 +22,7 @@ from ..log import LOST, logger
 from ..state import state_of
 from ..text import one_line
 from ..types import Outcome, RecordedSlot, TickReport
+from .lines import Lines, Warnings, buffer_lines, leave
 
 
 @contextmanager
@@ -55,17 +56,19 @@ def print_warnings() -> None:
     """If the app does not configure logging, print warnings, except those that `Printer` prints."""
     if logger.hasHandlers():
         return
-    handler = logging.StreamHandler()
+    handler = Warnings()
     handler.setLevel(logging.WARNING)
     handler.addFilter(lambda record: getattr(record, "cronjobs_event", LOST) == LOST)
     logger.addHandler(handler)
 
 
 class Printer(Observer):
-    """Print a line for each run, or collect all for ``--json``."""
+    """Print a line for each run, or collect all for ``--json``. Nobody waits for the lines."""
 
     def __init__(self, as_json: bool) -> None:
+        buffer_lines()
         self.as_json = as_json
+        self.lines = Lines(sys.stdout)
         self.runs: list[dict[str, object]] = []
         self.slots: list[dict[str, object]] = []
 
@@ -76,9 +79,10 @@ class Printer(Observer):
             return
         error = f"{outcome.error_type}: {_first_line(outcome.error or '')}"
         why = f"  {one_line(error)}" if outcome.error else ""
-        click.echo(
+        self.lines.put(
             f"{outcome.kind:<9}  {one_line(outcome.job_type)}  run {outcome.id}  "
-            f"attempt {outcome.attempt}  {outcome.seconds * 1000:.0f} ms{why}"
+            f"attempt {outcome.attempt}  "
+            f"{outcome.seconds * 1000:.0f} ms{why}"
         )
 
     def slot(self, slot: RecordedSlot) -> None:
@@ -88,18 +92,32 @@ class Printer(Observer):
         elif slot.skipped:
             from ..report.humanize import plural
 
-            slots = plural(slot.skipped, "slot")
-            click.echo(f"skipped    {one_line(slot.job_type)}  {slots}  {slot.reason}")
+            skipped = plural(slot.skipped, "slot")
+            self.lines.put(f"skipped    {one_line(slot.job_type)}  {skipped}  {slot.reason}")
+
+    def hold(self) -> None:
+        """End the thread that prints, because the process is about to fork."""
+        self.lines.hold()
+
+    def go_on(self) -> None:
+        """Go on printing."""
+        self.lines.go_on()
+
+    def flush(self) -> None:
+        """Wait until all is printed, but not long for somebody who does not read."""
+        if not self.lines.flush():
+            logger.warning("Nobody read the standard output, and the rest of it was dropped")
+            leave(sys.stdout)
 
     def summary(self, report: TickReport) -> None:
         """Print the last line; nothing if nothing was due."""
         if self.as_json:
             everything = {"tick": asdict(report), "slots": self.slots, "runs": self.runs}
-            click.echo(json.dumps(everything))
+            self.lines.put(json.dumps(everything))
         elif report.attempts or report.skipped or report.reclaimed or report.lost:
             names = ("succeeded", "failed", "dead", "cancelled", "released", "lost")
             counts = [f"{getattr(report, name)} {name}" for name in names if getattr(report, name)]
-            click.echo(f"tick: {', '.join(counts) or 'no runs'} in {report.seconds:.1f} s")
+            self.lines.put(f"tick: {', '.join(counts) or 'no runs'} in {report.seconds:.1f} s")
 
 
 @click.command("tick")
@@ -158,9 +176,12 @@ def tick_command(
     )
     print_warnings()
     with one_line_errors():
-        with handlers_print_to_stderr() if as_json else nullcontext():
-            report = tick(state, options)
-        printer.summary(report)
+        try:
+            with handlers_print_to_stderr() if as_json else nullcontext():
+                report = tick(state, options)
+            printer.summary(report)
+        finally:
+            printer.flush()
 
 
 def _run(outcome: Outcome) -> dict[str, object]:

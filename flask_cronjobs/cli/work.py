@@ -18,8 +18,8 @@ from .tick import Printer, one_line_errors, print_warnings
 def work_command(workers: int | None, queues: tuple[str, ...]) -> None:
     """Run what is due until stopped: for containers without cron.
 
-    Does each minute what a tick does, checks four times a second for new runs, and stops gracefully
-    at SIGTERM and SIGINT. Any number of these commands and of ticks may run at once.
+    Does each minute what a tick does, starts new runs soon, and stops gracefully at SIGTERM and
+    SIGINT. Any number of these commands and of ticks may run at once.
     """
     printer = Printer(as_json=False)
     options = TickOptions(
@@ -30,4 +30,7 @@ def work_command(workers: int | None, queues: tuple[str, ...]) -> None:
     )
     print_warnings()
     with one_line_errors():
-        serve(state_of(), options)
+        try:
+            serve(state_of(), options)
+        finally:
+            printer.flush()

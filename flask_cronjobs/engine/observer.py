@@ -8,8 +8,9 @@ from ..types import Outcome, RecordedSlot
 class Observer:
     """Receives news of a tick as it happens. Override what you want to hear.
 
-    The methods are called in the thread that has the news, through `signals.notify`: what they
-    raise is logged and harms nothing.
+    The methods are called in the thread that has the news, never in the keeper's, through
+    `signals.notify`: what they raise is logged and harms nothing. In a process pool all of them are
+    called in the parent, which must not wait in them: who waits there reads nothing from workers.
     """
 
     def slot(self, slot: RecordedSlot) -> None:
@@ -17,3 +18,46 @@ class Observer:
 
     def outcome(self, outcome: Outcome) -> None:
         """Receive the recorded outcome of an attempt."""
+
+    def lost(self, outcome: Outcome) -> None:
+        """Receive an outcome that was dropped, since the lease was lost."""
+
+    def hold(self) -> None:
+        """End threads of yours until `go_on`: this process is about to fork."""
+
+    def go_on(self) -> None:
+        """Go on after `hold`."""
+
+    def flush(self) -> None:
+        """Let all be printed, but within some seconds: the process is about to end."""
+
+
+class PassingOn(Observer):
+    """Passes everything on to another observer. Override what you want to hear too."""
+
+    def __init__(self, inner: Observer) -> None:
+        self.inner = inner
+
+    def slot(self, slot: RecordedSlot) -> None:
+        """Pass *slot* on."""
+        self.inner.slot(slot)
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Pass *outcome* on."""
+        self.inner.outcome(outcome)
+
+    def lost(self, outcome: Outcome) -> None:
+        """Pass *outcome* on."""
+        self.inner.lost(outcome)
+
+    def hold(self) -> None:
+        """Pass it on."""
+        self.inner.hold()
+
+    def go_on(self) -> None:
+        """Pass it on."""
+        self.inner.go_on()
+
+    def flush(self) -> None:
+        """Pass it on."""
+        self.inner.flush()

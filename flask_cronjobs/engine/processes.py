@@ -6,29 +6,31 @@ import json
 import os
 import selectors
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
-from ..errors import CronJobsError, DatabaseTrouble
+from ..errors import CronJobsError
 from ..log import logger, worker_name
-from ..signals import notify
 from ..state import State
 from ..store.deadlines import deadlines
 from ..types import Outcome
-from .observer import Observer
+from .child import HOPELESS, PipeObserver, be_worker, flush_output, receive
+from .observer import Observer, PassingOn
 from .worker.options import WorkOptions
 from .worker.worker import STOPPING, work
 
 #: How long to wait before a worker that ended too early is replaced, in seconds.
 RESTART_PAUSE = 1.0
-#: The exit status of a worker that would fail again, because the tables are missing, say.
-HOPELESS = 3
+#: How often the parent looks for workers that have ended, in seconds. Most often their pipe tells
+#: it at once; but a process that a handler forked may hold that open.
+LOOK_EVERY = 0.5
+#: The same once the pipe of a worker has ended, as it does just before the worker does.
+LOOK_SOON = 0.02
 
 
 def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]:
@@ -37,7 +39,8 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
     With more than one, each is forked, and reports its outcomes through a pipe, so that they count
     even if the worker is killed. ``max_runs`` is shared out among them.
 
-    :raises CronJobsError: a worker could not do its work, or every worker ended too early.
+    :raises CronJobsError: a worker could not be started or could not do its work, or every worker
+        ended too early.
     """
     if options.max_runs is not None:
         number = min(number, options.max_runs)
@@ -45,16 +48,8 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
     if lacking:
         options = replace(options, observer=_LimitsObserver(options.observer, lacking))
     if number == 1 or not hasattr(os, "fork"):
-        return _work(state, options, handle_signals=options.may_kill)
+        return work(state, options, handle_signals=options.may_kill)
     return _ProcessPool(state, options, number).run()
-
-
-def _work(state: State, options: WorkOptions, handle_signals: bool) -> Counter[str]:
-    try:
-        return work(state, options, handle_signals)
-    finally:
-        if options.minute_work is not None:
-            options.minute_work.close()
 
 
 def _lacking(number: int) -> str | None:
@@ -67,11 +62,11 @@ def _lacking(number: int) -> str | None:
     return ", and ".join(lacking) or None
 
 
-class _LimitsObserver(Observer):
+class _LimitsObserver(PassingOn):
     """Warns of a platform's limits at the first outcome: a tick with nothing to do is silent."""
 
     def __init__(self, inner: Observer, lacking: str) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._lacking: str | None = lacking
 
     def outcome(self, outcome: Outcome) -> None:
@@ -79,25 +74,34 @@ class _LimitsObserver(Observer):
         if self._lacking is not None:
             logger.warning("On this platform %s", self._lacking)
             self._lacking = None
-        self._inner.outcome(outcome)
+        super().outcome(outcome)
 
 
-class _PipeObserver(Observer):
-    """Sends outcomes from a forked worker to its parent."""
+class _PoolObserver(PassingOn):
+    """Counts the outcomes of all workers, and passes them on."""
 
-    def __init__(self, writer: int) -> None:
-        self._writer = writer
+    def __init__(self, inner: Observer) -> None:
+        super().__init__(inner)
+        self.counts: Counter[str] = Counter()
 
     def outcome(self, outcome: Outcome) -> None:
-        """Send *outcome*, without what may be large."""
-        _write(self._writer, {"outcome": asdict(replace(outcome, stack=None, result=None))})
+        """Count *outcome*, unless it is that of a worker that is gone, and pass it on."""
+        if not outcome.reclaimed:
+            self.counts[outcome.kind] += 1
+        super().outcome(outcome)
+
+    def lost(self, outcome: Outcome) -> None:
+        """Count *outcome* as lost, and pass it on."""
+        self.counts["lost"] += 1
+        super().lost(outcome)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Child:
     """A forked worker.
 
     :ivar number: its number in the pool, from 0.
+    :ivar ended: whether its end of the pipe is closed.
     :ivar orderly: whether it reported its end. Otherwise a handler may have ended it.
     :ivar error: what kept it from its work, as it reported.
     """
@@ -106,19 +110,25 @@ class _Child:
     pid: int
     pipe: int
     unread: bytes = b""
+    ended: bool = False
     orderly: bool = False
     error: str | None = None
 
 
 class _ProcessPool:
-    """The forked workers, and what they report."""
+    """The forked workers, and what they report.
+
+    :ivar _due: when which worker is to be forked anew, by `time.monotonic`.
+    """
 
     def __init__(self, state: State, options: WorkOptions, number: int) -> None:
         self._state = state
-        self._options = options
+        self._observer = _PoolObserver(options.observer)
+        self._options = replace(options, observer=self._observer, parent=os.getpid())
         self._number = number
         self._stopping = False
-        self._counts: Counter[str] = Counter()
+        self._children: list[_Child] = []
+        self._due: dict[int, float] = {}
         self._errors: list[str] = []
         self._ended_well: Counter[bool] = Counter()
         self._selector = selectors.DefaultSelector()
@@ -130,38 +140,79 @@ class _ProcessPool:
         come back by lease. A resident worker is replaced.
         """
         with self._passing_on_signals():
-            for number in range(self._number):
-                self._fork(number)
-            while (child := self._next_ended()) is not None:
-                if self._reap(child) and not self._stopping:
-                    time.sleep(RESTART_PAUSE)
-                    self._fork(child.number)
+            self._start()
+            while self._children or self._due:
+                self._listen()
+                for child in list(self._children):
+                    self._look_at(child)
+                self._replace()
+        self._selector.close()
         if self._errors:
             raise CronJobsError(self._errors[0])
         if self._ended_well[False] and not self._ended_well[True]:
             raise CronJobsError("Every worker ended before its time; their runs come back by lease")
-        return self._counts
+        return self._observer.counts
+
+    def _start(self) -> None:
+        """Fork all workers. If the system refuses one, none is to work."""
+        try:
+            for number in range(self._number):
+                self._fork(number)
+        except OSError as error:
+            self._stop_all(STOPPING[-1])
+            self._errors.append(
+                f"Of {self._number} workers, only {len(self._children)} could be started, so they "
+                f"were stopped: {error.strerror}. Use fewer --workers, or allow more processes "
+                "(ulimit -u, the container's limit)."
+            )
+
+    def _replace(self) -> None:
+        """Fork workers anew whose time has come."""
+        if self._stopping:
+            self._due.clear()
+        for number in [each for each, at in self._due.items() if time.monotonic() >= at]:
+            try:
+                self._fork(number)
+                del self._due[number]
+            except OSError as error:
+                logger.error("A worker could not be replaced, and is tried again: %s", error)
+                self._due[number] = time.monotonic() + RESTART_PAUSE
 
     def _fork(self, number: int) -> None:
-        """Fork one worker, unless all are to stop. Signals wait until it can receive them."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        deadlines.end_thread()
-        with _signals_blocked():
-            if self._stopping:
-                return
-            reader, writer = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                os.close(reader)
-                self._be_child(number, writer)
-            os.close(writer)
-            child = _Child(number, pid, reader)
-            self._selector.register(reader, selectors.EVENT_READ, child)
+        """Fork one worker, unless all are to stop. Signals wait until it can receive them.
 
-    def _be_child(self, number: int, writer: int) -> None:
+        No thread of ours may be at work meanwhile: the new process would have none of the threads,
+        but the locks that they held, for ever.
+        """
+        flush_output()
+        deadlines.end_thread()
+        self._observer.hold()
+        try:
+            with _signals_blocked():
+                if not self._stopping:
+                    self._fork_one(number)
+        finally:
+            self._observer.go_on()
+
+    def _fork_one(self, number: int) -> None:
+        reader, writer = os.pipe()  # Closed on exec: a program that a handler starts has neither.
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(reader)
+            os.close(writer)
+            raise
+        if pid == 0:
+            os.close(reader)
+            self._be_child(number, writer)
+        os.close(writer)
+        os.set_blocking(reader, False)
+        child = _Child(number, pid, reader)
+        self._children.append(child)
+        self._selector.register(reader, selectors.EVENT_READ, child)
+
+    def _be_child(self, number: int, writer: int) -> NoReturn:
         """Work as a forked worker, and end the process."""
-        status = 1
         try:
             for each in STOPPING:  # The parent's handlers would stop the whole pool.
                 signal.signal(each, _do_nothing)
@@ -169,70 +220,90 @@ class _ProcessPool:
             for key in self._selector.get_map().values():
                 os.close(key.data.pipe)
             self._selector.close()
-            status = _work_as_child(self._state, self._options_of(number, writer), writer)
+            told = PipeObserver(writer)
+            be_worker(self._state, self._options_of(number, told), told)
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+            os._exit(1)
 
-    def _options_of(self, number: int, writer: int) -> WorkOptions:
+    def _options_of(self, number: int, told: PipeObserver) -> WorkOptions:
         """Return one worker's options: its own name, and its share of runs and minute work."""
-        most, minute_work = self._options.max_runs, self._options.minute_work
+        most = self._options.max_runs
         return replace(
             self._options,
             worker=worker_name(),
-            observer=_PipeObserver(writer),
+            observer=told,
             max_runs=None if most is None else (most + number) // self._number,
-            minute_work=None if minute_work is None else minute_work.of_worker(number),
+            minute_work=self._options.minute_work if number == 0 else None,
         )
 
-    def _next_ended(self) -> _Child | None:
-        """Read what the children report until one ends; return it, or None if none is left."""
-        while self._selector.get_map():
-            for key, _ in self._selector.select():
-                child: _Child = key.data
-                chunk = os.read(child.pipe, 65536)
-                if not chunk:
-                    self._selector.unregister(child.pipe)
-                    os.close(child.pipe)
-                    return child
-                *lines, child.unread = (child.unread + chunk).split(b"\n")
-                for line in lines:
-                    self._receive(child, json.loads(line))
-        return None
+    def _listen(self) -> None:
+        """Wait for reports of the workers, for a moment, and take them."""
+        soon = any(child.ended for child in self._children)
+        for key, _ in self._selector.select(LOOK_SOON if soon else LOOK_EVERY):
+            self._read(key.data)
+
+    def _read(self, child: _Child) -> bool:
+        """Take what a worker has reported; return whether there may be more."""
+        try:
+            chunk = os.read(child.pipe, 65536)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self._selector.unregister(child.pipe)
+            child.ended = True
+            return False
+        *lines, child.unread = (child.unread + chunk).split(b"\n")
+        for line in lines:
+            self._receive(child, json.loads(line))
+        return True
 
     def _receive(self, child: _Child, message: dict[str, Any]) -> None:
-        if "outcome" in message:
-            outcome = Outcome(**message["outcome"])
-            self._counts[outcome.kind] += 1
-            notify(self._options.observer.outcome, outcome)
+        if "end" in message:
+            child.orderly, child.error = True, message["end"]
         else:
-            child.orderly, child.error = True, message["error"]
-            self._counts["lost"] += message["lost"]
+            receive(self._observer, message)
 
-    def _reap(self, child: _Child) -> bool:
-        """Note how a worker ended; return whether to replace it."""
-        _, status = os.waitpid(child.pid, 0)
+    def _look_at(self, child: _Child) -> None:
+        """If a worker has ended, take its last reports, and note how it ended.
+
+        The process itself says so, and not its pipe, which its handlers' processes may hold open.
+        """
+        try:
+            pid, status = os.waitpid(child.pid, os.WNOHANG)
+        except ChildProcessError:  # SIGCHLD is ignored: nobody keeps its status.
+            pid, status = child.pid, 0
+        if pid == 0:
+            return
+        while not child.ended and self._read(child):
+            pass
+        if not child.ended:
+            self._selector.unregister(child.pipe)
+        os.close(child.pipe)
+        self._children.remove(child)
+        self._ended_with(child, os.waitstatus_to_exitcode(status))
+
+    def _ended_with(self, child: _Child, status: int) -> None:
         well = child.orderly and child.error is None
         self._ended_well[well] += 1
         if well:
-            return False
+            return
         logger.error("The worker process %d ended before its time", child.pid)
         # If a handler ended the worker, the status means nothing.
-        hopeless = child.orderly and os.waitstatus_to_exitcode(status) == HOPELESS
-        if self._options.minute_work is not None and not hopeless and not self._stopping:
-            return True
-        if child.error is not None:
+        hopeless = child.orderly and status == HOPELESS
+        if self._options.resident and not hopeless and not self._stopping:
+            self._due[child.number] = time.monotonic() + RESTART_PAUSE
+        elif child.error is not None:
             self._errors.append(child.error)
-        return False
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Ask all workers to stop; the second time, end them at once."""
-        passed_on = signal.SIGKILL if self._stopping else STOPPING[-1]
+        self._stop_all(signal.SIGKILL if self._stopping else STOPPING[-1])
+
+    def _stop_all(self, number: int) -> None:
         self._stopping = True
-        for key in list(self._selector.get_map().values()):
+        for child in list(self._children):
             with suppress(ProcessLookupError):
-                os.kill(key.data.pid, passed_on)
+                os.kill(child.pid, number)
 
     @contextmanager
     def _passing_on_signals(self) -> Generator[None]:
@@ -256,29 +327,3 @@ def _signals_blocked() -> Generator[None]:
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None: ...
-
-
-def _work_as_child(state: State, options: WorkOptions, writer: int) -> int:
-    """Work in a forked process; return its exit status."""
-    # The connections are the parent's: forget them, and close none.
-    with state.app.app_context():
-        for engine in state.db.engines.values():
-            engine.dispose(close=False)
-    try:
-        counts = _work(state, options, handle_signals=True)
-    except CronJobsError as error:
-        _write(writer, {"error": str(error), "lost": 0})
-        passing = isinstance(error, DatabaseTrouble) and error.transient
-        return 1 if passing else HOPELESS
-    except BaseException as error:
-        logger.exception("The worker process %d failed; its runs come back by lease", os.getpid())
-        _write(writer, {"error": f"A worker process failed: {error!r}", "lost": 0})
-        return 1
-    _write(writer, {"error": None, "lost": counts["lost"]})
-    return 0
-
-
-def _write(writer: int, message: dict[str, Any]) -> None:
-    left = json.dumps(message).encode() + b"\n"
-    while left:
-        left = left[os.write(writer, left) :]

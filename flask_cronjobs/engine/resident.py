@@ -1,26 +1,43 @@
 """``flask jobs work``: the work of ticks from crontab, done by a process that stays.
 
-What a tick does before and after its runs, each resident worker does every minute beside them.
+What a tick does before and after its runs, one worker of each process pool does every minute, in a
+thread beside its runs.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from .. import signals
-from ..log import worker_name
+from ..errors import DatabaseTrouble
+from ..log import logger, worker_name
 from ..state import State
 from ..store import Bookkeeping, Claims, Definitions, Ticks
+from ..store.notify import wake_all
 from ..types import TickReport
 from .ping import TIMEOUT, ping
 from .processes import run_workers
 from .reclaim import reclaim
 from .scheduler import enqueue_slots, sync_definitions
+from .tally import Counted, Tally
 from .tick import OpenTick, TickOptions, begin, finish, prune
-from .worker.options import WorkOptions
+from .worker.options import ResidentWorker, WorkOptions
+
+#: How often minute work is done, in seconds.
+MINUTE = 60.0
+#: How soon minute work that failed is tried again, in seconds.
+RETRY = 2.0
+#: How often the thread looks whether the worker listens for a NOTIFY, in seconds.
+LOOK_EVERY = 0.5
+#: For how many seconds a statement of minute work is retried before the work begins again.
+PATIENCE = 2.0
+#: How long a worker that stops waits for its minute work, in seconds.
+END_WITHIN = 3.0
 
 
 def serve(state: State, options: TickOptions) -> Counter[str]:
@@ -30,71 +47,193 @@ def serve(state: State, options: TickOptions) -> Counter[str]:
     :raises DatabaseTrouble: the database stayed away for longer than a lease.
     """
     number = state.settings.workers if options.workers is None else options.workers
+    tally = Tally()
     work_options = WorkOptions(
         worker=worker_name(),
         queues=options.queues,
         may_kill=options.own_process,
-        observer=options.observer,
-        minute_work=ResidentMinutes(state, options),
+        observer=Counted(options.observer, tally),
+        resident=True,
+        minute_work=ResidentMinutes(state, tally),
     )
-    return run_workers(state, number, work_options)
+    try:
+        return run_workers(state, number, work_options)
+    finally:
+        _record_rest(state, tally)
+
+
+def _record_rest(state: State, tally: Tally) -> None:
+    """Add what workers did after the first of them had ended to its last row."""
+    rest = tally.unrecorded()
+    if tally.tick_id is None or not rest.total():
+        return
+    try:
+        with Bookkeeping(state.engine, patience=PATIENCE) as books:
+            Ticks(books).add(tally.tick_id, rest)
+    except DatabaseTrouble as trouble:
+        logger.warning("The counts of the last minute are incomplete. %s", trouble)
+
+
+class ResidentMinutes:
+    """The `MinuteWork` of a process pool, or of a single worker: one row a minute in ``job_ticks``.
+
+    It has its own connection and its own thread, `cronjobs-minutes`: neither a slow receiver of a
+    signal nor a lock on a row holds up the keeper, which renews leases.
+    """
+
+    def __init__(self, state: State, tally: Tally) -> None:
+        self._state = state
+        self._tally = tally
+        self._stopped = threading.Event()
+        self._well = False
+        self._thread: threading.Thread | None = None
+        self._sender: ReportSender | None = None
+
+    def start(self, worker: ResidentWorker) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(
+            target=self._run, args=(worker,), name="cronjobs-minutes", daemon=True
+        )
+        self._sender = ReportSender(self._state)
+        self._sender.start()
+        self._thread.start()
+
+    def end(self, well: bool) -> None:
+        """End the thread soon, and with it the last minute."""
+        assert self._thread is not None
+        assert self._sender is not None
+        self._well = well
+        self._stopped.set()
+        self._thread.join(END_WITHIN)
+        if self._thread.is_alive():
+            logger.warning("The work of the last minute did not end in time, and was left")
+        self._sender.close()
+
+    def _run(self, worker: ResidentWorker) -> None:
+        assert self._sender is not None
+        with Bookkeeping(self._state.engine, patience=PATIENCE) as books:
+            minute = _Minute(self._state, self._tally, books, worker, self._sender, self._stopped)
+            try:
+                while not self._stopped.is_set():
+                    self._rest(minute, MINUTE if _try(minute.work) else RETRY)
+                if self._well:
+                    _try(minute.finish)
+            except BaseException as error:
+                worker.fail(error)
+
+    def _rest(self, minute: _Minute, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._stopped.wait(min(left, LOOK_EVERY)):
+                return
+            _try(minute.look)
 
 
 @dataclass
-class ResidentMinutes:
-    """The `MinuteWork` of a resident worker: a row of ``job_ticks`` for each minute."""
+class _Minute:
+    """The current minute.
+
+    :ivar opened: its row, until that is finished.
+    :ivar done: whether its work is done. Else it is tried again, and the row stays the same.
+    :ivar listening: what the row says of the worker.
+    """
 
     state: State
-    options: TickOptions
+    tally: Tally
+    books: Bookkeeping
+    worker: ResidentWorker
+    sender: ReportSender
+    stopped: threading.Event
     opened: OpenTick | None = None
-    sender: ReportSender | None = None
-    pings: bool = True
+    done: bool = False
+    listening: bool = False
 
-    def each_minute(self, books: Bookkeeping, counts: Counter[str], listening: bool) -> None:
-        """End the last minute, and begin the next."""
-        self.end(books, counts)
-        ticks, definitions = Ticks(books), Definitions(books)
-        self.opened = begin(ticks, listening)
-        counts.clear()
-        counts["reclaimed"] = reclaim(self.state, Claims(books), self.options.observer)
-        slots, rows = enqueue_slots(self.state, definitions, self.options.observer)
-        counts.update(slots)
-        sync_definitions(self.state, definitions, rows)
-        counts["pruned"] = prune(self.state, ticks, self.opened)
+    def __post_init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._ticks = Ticks(self.books)
 
-    def end(self, books: Bookkeeping, counts: Counter[str]) -> None:
-        """End the last minute, if one has begun."""
+    def work(self) -> None:
+        """Finish the last minute, begin the next one, and do its work, unless told to stop."""
+        self.finish()
         if self.opened is None:
+            self._begin()
+        for step in (self._reclaim, self._enqueue_slots, self._prune):
+            if not self.stopped.is_set():
+                step()
+        self.done = True
+
+    def look(self) -> None:
+        """Let the row say whether the worker listens: without it no enqueue sends a NOTIFY."""
+        listening = self.worker.listening()
+        if self.opened is not None and listening != self.listening:
+            self._ticks.listen(self.opened.id, listening)
+            self.listening = listening
+
+    def finish(self) -> None:
+        """Finish the row, if its work is done."""
+        if self.opened is None or not self.done:
             return
-        report = finish(Ticks(books), self.opened, counts)
-        self.opened = None
-        if self.sender is None:
-            self.sender = ReportSender(self.state, self.pings)
-            self.sender.start()
+        attempts = self.tally.unrecorded()
+        report = finish(self._ticks, self.opened, self._counts + attempts)
+        self.tally.note_recorded(attempts)
+        self.opened, self.done = None, False
         self.sender.send(report)
 
-    def close(self) -> None:
-        """Let the sender's thread end."""
-        if self.sender is not None:
-            self.sender.close()
+    def _begin(self) -> None:
+        self.listening = self.worker.listening()
+        self.opened = begin(self._ticks, self.listening)
+        self.tally.tick_id = self.opened.id
+        self._counts.clear()
 
-    def of_worker(self, number: int) -> ResidentMinutes:
-        """Return the minute work of one worker of a pool. One ping a minute is enough."""
-        return replace(self, pings=number == 0)
+    def _reclaim(self) -> None:
+        number = reclaim(self.state, Claims(self.books), self.worker.observer)
+        self._counts["reclaimed"] += number
+        self._wake(number)
+
+    def _enqueue_slots(self) -> None:
+        definitions = Definitions(self.books)
+        counts, rows = enqueue_slots(self.state, definitions, self.worker.observer)
+        self._counts += counts
+        self._wake(counts["recorded"])
+        sync_definitions(self.state, definitions, rows)
+
+    def _prune(self) -> None:
+        assert self.opened is not None
+        self._counts["pruned"] += prune(self.state, self._ticks, self.opened, self.stopped.is_set)
+
+    def _wake(self, number: int) -> None:
+        """Let workers look for runs at once, if there are some: one that listens seldom looks."""
+        if number:
+            self.worker.wake()
+            if self.worker.listening():
+                wake_all(self.books)
+
+
+def _try(step: Callable[[], None]) -> bool:
+    """Take *step*; return False if it met with trouble that may pass.
+
+    :raises DatabaseTrouble: trouble that will not.
+    """
+    try:
+        step()
+    except DatabaseTrouble as trouble:
+        if not trouble.transient:
+            raise
+        logger.warning("The work of the minute is tried again. %s", trouble)
+        return False
+    return True
 
 
 class ReportSender(threading.Thread):
     """Sends ``tick_finished`` and pings for each minute, in a thread of its own.
 
-    So neither a monitor that hangs nor a slow receiver holds up the keeper.
-
-    :param pings: whether to fetch ``CRONJOBS_PING_URL`` too.
+    So neither a monitor that hangs nor a slow receiver holds up the next minute.
     """
 
-    def __init__(self, state: State, pings: bool) -> None:
+    def __init__(self, state: State) -> None:
         super().__init__(name="cronjobs-report-sender", daemon=True)
         self._state = state
-        self._url = state.settings.ping_url if pings else None
+        self._url = state.settings.ping_url
         self._reports: SimpleQueue[TickReport | None] = SimpleQueue()
 
     def run(self) -> None:

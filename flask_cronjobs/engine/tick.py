@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from .. import signals
@@ -101,11 +101,17 @@ def begin(ticks: Ticks, listening: bool = False) -> OpenTick:
     return OpenTick(row.id, round(offset, 3), started)
 
 
-def prune(state: State, ticks: Ticks, opened: OpenTick) -> int:
-    """Delete what is past its retention, in one tick of `PRUNE_EVERY`; return how many runs."""
+def prune(
+    state: State, ticks: Ticks, opened: OpenTick, stopped: Callable[[], bool] = lambda: False
+) -> int:
+    """Delete what is past its retention, in one tick of `PRUNE_EVERY`; return how many runs.
+
+    :param stopped: returns whether to stop after the current batch.
+    """
     if opened.id % PRUNE_EVERY:
         return 0
-    return ticks.prune(state.settings.retention, state.settings.retention_dead)
+    settings = state.settings
+    return ticks.prune(settings.retention, settings.retention_dead, stopped=stopped)
 
 
 def finish(ticks: Ticks, opened: OpenTick, counts: Mapping[str, int]) -> TickReport:

@@ -38,6 +38,12 @@ def wake_listeners(session: scoped_session[Any] | Session) -> bool:
     return own.execute(_NOTIFY).first() is not None
 
 
+def wake_all(books: Bookkeeping) -> None:
+    """Wake the listening workers now: a worker has made runs runnable."""
+    if books.dialect.name == "postgresql":
+        books.rows(text(f"SELECT pg_notify('{CHANNEL}', '')"))
+
+
 class Notifications:
     """A connection that listens. Not thread-safe.
 

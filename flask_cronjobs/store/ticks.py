@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
@@ -65,24 +66,45 @@ class Ticks:
         tick = update(JobTick).where(JobTick.id == tick_id)
         self._books.rows(tick.values(clock_offset=clock_offset, **times, **counts))
 
-    def prune(self, retention: float, retention_dead: float, budget: float = 5.0) -> int:
+    def add(self, tick_id: int, counts: Mapping[str, int]) -> None:
+        """Add *counts* to what the row has."""
+        added = {name: JobTick.__table__.c[name] + number for name, number in counts.items()}
+        self._books.rows(update(JobTick).where(JobTick.id == tick_id).values(added))
+
+    def listen(self, tick_id: int, listening: bool) -> None:
+        """Record whether a NOTIFY wakes the tick's resident worker."""
+        tick = update(JobTick).where(JobTick.id == tick_id)
+        self._books.rows(tick.values(listening=listening))
+
+    def prune(
+        self,
+        retention: float,
+        retention_dead: float,
+        budget: float = 5.0,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> int:
         """Delete what is older than its retention, in small batches; return how many runs.
 
         :param retention: seconds to keep succeeded, cancelled and skipped runs.
         :param retention_dead: seconds to keep dead runs, and effects that are done. An effect stays
             while its run may be tried again, however old it is.
         :param budget: seconds after which no new batch begins.
+        :param stopped: returns whether no new batch is to begin.
         """
         until = time.monotonic() + budget
+
+        def over() -> bool:
+            return stopped() or time.monotonic() > until
+
         pruned = 0
         for condition, seconds in ((DONE, retention), (DEAD, retention_dead)):
             while True:
                 prune = partial(_prune_runs, condition=condition, seconds=seconds)
                 deleted = self._books.transaction(prune)
                 pruned += deleted
-                if deleted < BATCH or time.monotonic() > until:
+                if deleted < BATCH or over():
                     break
-        self._prune_others(retention_dead, until)
+        self._prune_others(retention_dead, over)
         return pruned
 
     def prunable(self, retention: float, retention_dead: float) -> int:
@@ -94,11 +116,11 @@ class Ticks:
             total += self._books.rows(count)[0][0]
         return total
 
-    def _prune_others(self, retention_dead: float, until: float) -> None:
+    def _prune_others(self, retention_dead: float, over: Callable[[], bool]) -> None:
         old_ticks = select(JobTick.id).where(JobTick.started_at < database_now(-TICK_RETENTION))
         self._books.rows(delete(JobTick).where(JobTick.id.in_(old_ticks.limit(BATCH))))
         while self._books.transaction(partial(_prune_effects, seconds=retention_dead)) == BATCH:
-            if time.monotonic() > until:
+            if over():
                 break
 
 

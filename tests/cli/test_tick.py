@@ -337,7 +337,7 @@ class TestRetention:
     ) -> None:
         pruned: list[float] = []
 
-        def prune(ticks: Ticks, retention: float, retention_dead: float) -> int:
+        def prune(ticks: Ticks, retention: float, retention_dead: float, **more: object) -> int:
             pruned.append(retention)
             return 0
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import psycopg
 import pytest
@@ -17,14 +15,13 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, TickReport, enqueue, tick_finished
 from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.resident import ResidentMinutes, serve
+from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker import listener as listener_module
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobRun, JobTick
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store import Bookkeeping
 from flask_cronjobs.store.clock import database_now
 from flask_cronjobs.store.notify import CHANNEL, Notifications, wake_listeners
 from tests.marks import on_postgresql, on_sqlite
@@ -116,7 +113,7 @@ class TestOnPostgreSQL:
         resident: Callable[[], None],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(keeper_module, "POLL", 3600.0)
+        monkeypatch.setattr(keeper_module, "POLL_LISTENING", 3600.0)
 
         @jobs.task
         def note() -> None: ...
@@ -139,7 +136,7 @@ class TestOnPostgreSQL:
         stranger: psycopg.Connection,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(keeper_module, "POLL", 3600.0)
+        monkeypatch.setattr(keeper_module, "POLL_LISTENING", 3600.0)
         monkeypatch.setattr(listener_module, "RECONNECT_AFTER", 0.05)
 
         @jobs.task
@@ -283,7 +280,7 @@ def test_a_monitor_that_hangs_holds_up_nothing(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, resident: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(keeper_module, "MINUTE", 0.05)
+    monkeypatch.setattr(resident_module, "MINUTE", 0.05)
     gate, pinged = threading.Event(), threading.Event()
 
     def hang(url: str | None) -> None:
@@ -310,7 +307,7 @@ def test_each_minute_is_told_with_its_report(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, resident: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(keeper_module, "MINUTE", 0.05)
+    monkeypatch.setattr(resident_module, "MINUTE", 0.05)
     reports: list[TickReport] = []
     threads: set[str] = set()
 
@@ -330,21 +327,3 @@ def test_each_minute_is_told_with_its_report(
         until(lambda: all(row.finished_at is not None for row in ticks(db)))
         until(lambda: len(reports) == len(ticks(db)))
     assert threads == {"cronjobs-report-sender"}
-
-
-@on_sqlite
-def test_one_ping_a_minute_is_enough_for_several_workers(
-    jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pinged: list[str | None] = []
-    monkeypatch.setattr(resident_module, "ping", pinged.append)
-    state = state_of()
-    state = replace(state, settings=replace(state.settings, ping_url="http://monitor/x"))
-    minutes = ResidentMinutes(state, TickOptions())
-    for number in range(3):
-        worker = minutes.of_worker(number)
-        with Bookkeeping(state.engine) as books:
-            worker.each_minute(books, Counter(), False)
-            worker.end(books, Counter())
-        worker.close()
-    assert pinged == ["http://monitor/x", None, None]

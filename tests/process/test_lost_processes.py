@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, Retry, TickReport
-from flask_cronjobs.engine.processes import HOPELESS
+from flask_cronjobs.engine.child import HOPELESS
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.store import Claims, Expired
 from tests.marks import on_sqlite
@@ -42,14 +42,18 @@ def test_run_that_ends_its_process_comes_back_by_lease(site: Site, how: str, sta
 @on_sqlite
 def test_resident_workers_that_runs_end_are_replaced(site: Site) -> None:
     process = site.start("jobs", "work", "--workers", "2")
-    workers = "SELECT DISTINCT pid FROM job_ticks"
-    wait_until(lambda: len(site.query(workers)) == 2)
+    gate = site.folder / "gate"
+    site.enqueue_many("wait_for", [{"path": str(gate)}] * 2)
+    assert len({line["pid"] for line in site.wait_for("begun", 2)}) == 2
+    gate.touch()
     # By the status of one that did all its work, and by that of one that would fail again.
     site.enqueue_many("end_process", [{"how": "0"}, {"how": str(HOPELESS)}])
     wait_until(lambda: process.errors.count("ended before its time") == 2)
-    wait_until(lambda: len(site.query(workers)) == 4)
-    later = site.enqueue("note")
-    site.wait_for_status(later, "succeeded")
+    again = site.folder / "again"
+    site.enqueue_many("wait_for", [{"path": str(again)}] * 2)
+    pids = {line["pid"] for line in site.wait_for("begun", 6)}
+    assert len(pids) == 4
+    again.touch()
     assert process.running
     process.send(signal.SIGTERM)
     assert process.wait().returncode == 0

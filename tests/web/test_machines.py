@@ -15,10 +15,10 @@ from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, TickReport
+from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.ping import ping
 from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tick import TickOptions
-from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.state import Throttle, state_of
@@ -404,7 +404,7 @@ class TestPings:
     def test_a_resident_worker_pings_each_minute(
         self, app: Flask, jobs: CronJobs, monitor: Monitor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(keeper_module, "MINUTE", 0.05)
+        monkeypatch.setattr(resident_module, "MINUTE", 0.05)
         thread = threading.Thread(target=serve, args=(state_of(app), TickOptions(workers=1)))
         thread.start()
         until = time.monotonic() + 60

@@ -10,6 +10,7 @@ after the held runs.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -18,10 +19,10 @@ from collections.abc import Sequence
 from ... import failpoints
 from ...errors import DatabaseTrouble
 from ...log import logger
-from ...signals import announce, notify
 from ...state import State
 from ...store import Bookkeeping, Claims, Ticks
 from ...types import Exchange, Outcome
+from .announcer import Announcer
 from .exchange import Exchanger
 from .held_runs import HeldRuns
 from .listener import Listener
@@ -32,10 +33,8 @@ from .runner import Runner
 
 #: How often a worker that waits for work looks for it, in seconds.
 POLL = 0.25
-#: How often a resident worker does its minute work, in seconds.
-MINUTE = 60.0
-#: How soon minute work that failed is tried again, in seconds.
-MINUTE_RETRY = 2.0
+#: The same for one that a NOTIFY wakes. It finds retries that come due, and what it did not hear.
+POLL_LISTENING = 2.0
 #: How long leases last on after SQLite's write lock was found held, in seconds: until the keeper
 #: has tried to renew them again.
 LOCKED_GRACE = 3.0
@@ -43,6 +42,11 @@ LOCKED_GRACE = 3.0
 STATEMENTS_IN_LEASE = 8
 #: How long the keeper's connection retries a statement before the keeper looks after its runs.
 PATIENCE = 0.5
+#: How long receivers of signals and the log may take for one outcome once all work is done, in
+#: seconds, or a lease if that is longer. Then they are left.
+ANNOUNCE_WITHIN = 60.0
+#: The same where a handler that does not end has its process ended, in seconds.
+LAST_WORDS_WITHIN = 5.0
 
 
 class Keeper(threading.Thread):
@@ -66,6 +70,7 @@ class Keeper(threading.Thread):
         self._held_runs = held_runs
         self._monitor = monitor
         self._listener = listener
+        self._announcer = Announcer(state.app, options.observer)
         limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
         self._books = Bookkeeping(state.engine, patience=PATIENCE, limit=limit)
         self._claims = Claims(self._books)
@@ -74,7 +79,6 @@ class Keeper(threading.Thread):
         self._claimed = 0
         self._exhausted_at: float | None = None
         self._trouble_since: float | None = None
-        self._minute_at = 0.0
         self._turn_at = 0.0
         self._stopping = False
 
@@ -83,6 +87,11 @@ class Keeper(threading.Thread):
         self._stopping = True
         self._monitor.stop_at = self._monitor.stop_at or time.monotonic()
         self._held_runs.wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop, since *error* makes all further work useless. May be called from any thread."""
+        self.error = self.error or error
+        self.stop()
 
     def run(self) -> None:
         """Work until there is nothing more to do."""
@@ -93,8 +102,6 @@ class Keeper(threading.Thread):
                     self._turn_at = time.monotonic()
                     self._exchange()
                     self._look_after()
-                if self._options.minute_work is not None:
-                    self._options.minute_work.end(self._books, self.counts)
         except BaseException as error:
             self.error = error
             self._runner.abandoned = True
@@ -102,13 +109,14 @@ class Keeper(threading.Thread):
             self._monitor.give_up(error)
         finally:
             self._held_runs.close()
+            self._announcer.close(max(ANNOUNCE_WITHIN, self._state.settings.lease))
 
     def _finished(self) -> bool:
         if not self._held_runs.empty or self._exchanger.unconfirmed:
             return False
         if self._closed():
             return True
-        return self._exhausted_at is not None and self._options.minute_work is None
+        return self._exhausted_at is not None and not self._options.resident
 
     def _closed(self) -> bool:
         """Whether nothing more is to be claimed."""
@@ -135,11 +143,18 @@ class Keeper(threading.Thread):
             return 0.2
         if self._wanted() > 0:
             return 0.0
-        return min(self._monitor.pause(), POLL)
+        if self._held_runs.held or self._announcer.behind:
+            return min(self._monitor.pause(), POLL)
+        return self._poll
+
+    @property
+    def _poll(self) -> float:
+        """How often to look for work while there is none."""
+        return POLL_LISTENING if self._listener.listening else POLL
 
     def _wanted(self) -> int:
         """Return how many runs to claim now."""
-        if self._closed() or self._runner_is_long() or self._resting():
+        if self._closed() or self._runner_is_long() or self._resting() or self._announcer.behind:
             return 0
         wanted = self._prefetch.wanted(self._held_runs.waiting, self._held_runs.idle)
         most = self._options.max_runs
@@ -147,7 +162,7 @@ class Keeper(threading.Thread):
 
     def _resting(self) -> bool:
         """Whether the last claim found nothing, and nothing has changed since."""
-        return self._exhausted_at is not None and time.monotonic() < self._exhausted_at + POLL
+        return self._exhausted_at is not None and time.monotonic() < self._exhausted_at + self._poll
 
     def _runner_is_long(self) -> bool:
         working = self._runner.working
@@ -201,11 +216,9 @@ class Keeper(threading.Thread):
         self._exhausted_at = time.monotonic() if self._exchanger.exhausted else None
 
     def _report(self, outcome: Outcome, recorded: bool) -> None:
-        announce(self._state.app, outcome, recorded)
         if outcome.begun:
             self.counts[outcome.kind if recorded else "lost"] += 1
-            if recorded:
-                notify(self._options.observer.outcome, outcome)
+        self._announcer.tell(outcome, recorded)
 
     def _endure(self, trouble: DatabaseTrouble) -> None:
         """Go on in spite of *trouble*, until the leases would end; then raise it.
@@ -226,11 +239,11 @@ class Keeper(threading.Thread):
 
     def _look_after(self) -> None:
         """Do what is due about the held runs."""
+        self._stop_with_parent()
         try:
             if self._held_runs.waiting and (self._stopping or self._runner_is_long()):
                 self._release_waiting()
             answered = self._renew()
-            self._do_minute_work()
             if answered and not self._held_runs.outcomes and not self._exchanger.unconfirmed:
                 self._trouble_since = None
         except DatabaseTrouble as trouble:
@@ -263,12 +276,15 @@ class Keeper(threading.Thread):
                 self._monitor.cancel(claim)
         return True
 
-    def _do_minute_work(self) -> None:
-        work = self._options.minute_work
-        if work is not None and time.monotonic() >= self._minute_at:
-            self._minute_at = time.monotonic() + MINUTE_RETRY
-            work.each_minute(self._books, self.counts, self._listener.listening)
-            self._minute_at = time.monotonic() + MINUTE
+    def _stop_with_parent(self) -> None:
+        """Stop if the parent of the process pool was killed: nobody could stop this worker then.
+
+        The parent's id is from before the fork, so one that died at once is noticed too.
+        """
+        parent = self._options.parent
+        if parent is not None and os.getppid() != parent and not self._stopping:
+            logger.warning("The parent process %d has ended, so this worker stops", parent)
+            self.stop()
 
     def _end_process(self, stuck: Outcome) -> None:
         """Record what can be recorded, release the rest, and end this process with its handler."""
@@ -279,4 +295,6 @@ class Keeper(threading.Thread):
             self._receive(outcomes, self._exchanger.exchange(outcomes, 0, alone=False), 0.0)
         except Exception:
             logger.exception("Could not record before ending the process; the leases will tell")
+        self._announcer.close(LAST_WORDS_WITHIN)
+        self._options.observer.flush()
         self._monitor.end_process(stuck)

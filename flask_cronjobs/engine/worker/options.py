@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ...store import Bookkeeping
 from ..observer import Observer
 
 
 class MinuteWork(Protocol):
-    """What a resident worker does each minute beside its runs."""
+    """What one resident worker of a host does each minute beside its runs, in a thread of its own.
 
-    def each_minute(self, books: Bookkeeping, counts: Counter[str], listening: bool) -> None:
-        """Do the work of one minute. The first call is when the worker starts.
+    So however long it takes, the leases of the runs are renewed.
+    """
 
-        :param counts: how many attempts came to which outcome since the last call; to be reset.
-        :param listening: whether a NOTIFY wakes this worker.
+    def start(self, worker: ResidentWorker) -> None:
+        """Start the thread."""
+
+    def end(self, well: bool) -> None:
+        """End the thread soon, and with it the last minute.
+
+        :param well: whether the worker did its work. If not, the minute's row stays unfinished.
         """
 
-    def end(self, books: Bookkeeping, counts: Counter[str]) -> None:
-        """End the last minute: the worker has stopped."""
 
-    def close(self) -> None:
-        """Free everything else. Called last, however the worker ended."""
+@dataclass(frozen=True)
+class ResidentWorker:
+    """What minute work needs of the worker beside which it is done.
 
-    def of_worker(self, number: int) -> MinuteWork:
-        """Return the minute work of worker *number* of a process pool, from 0."""
-        ...
+    :ivar listening: returns whether a NOTIFY wakes the worker.
+    :ivar wake: lets the worker look for runs at once.
+    :ivar fail: ends the worker, for an error that makes its work useless.
+    """
+
+    observer: Observer
+    listening: Callable[[], bool]
+    wake: Callable[[], None]
+    fail: Callable[[BaseException], None]
 
 
 @dataclass(frozen=True)
@@ -37,8 +46,9 @@ class WorkOptions:
 
     :ivar worker: the worker's name, ``host:pid``; its tokens begin with it.
     :ivar until: no run is claimed after this time of `time.monotonic`.
-    :ivar minute_work: what a resident worker does each minute. A worker that has it stays, and
-        waits for more when nothing can be claimed.
+    :ivar resident: whether the worker stays, and waits for more when nothing can be claimed.
+    :ivar minute_work: what it does each minute. In a process pool, only the first worker has it.
+    :ivar parent: the id of the process that forked the worker, without which it stops.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
     """
@@ -47,7 +57,9 @@ class WorkOptions:
     until: float = float("inf")
     max_runs: int | None = None
     queues: tuple[str, ...] = ()
+    resident: bool = False
     minute_work: MinuteWork | None = None
+    parent: int | None = None
     may_kill: bool = False
     tick_id: int | None = None
     observer: Observer = field(default_factory=Observer)

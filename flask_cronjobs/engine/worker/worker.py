@@ -19,7 +19,7 @@ from .keeper import Keeper
 from .leases import Leases
 from .listener import Listener
 from .monitor import RunMonitor
-from .options import WorkOptions
+from .options import ResidentWorker, WorkOptions
 from .runner import Runner
 from .watchdog import Watchdog
 
@@ -40,17 +40,19 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     mailbox: SimpleQueue[Any] = SimpleQueue()
     leases = Leases(state.settings.lease)
     held_runs = HeldRuns(inbox, mailbox, leases)
-    resident = options.minute_work is not None
     with (
         HandlerInterrupter(leases) as interrupter,
         Watchdog(state.settings.lease, options.may_kill) as watchdog,
-        Listener(state.engine, held_runs.wake, enabled=resident) as listener,
+        Listener(state.engine, held_runs.wake, enabled=options.resident) as listener,
     ):
         keyboard = not handle_signals
         runner = Runner(state, interrupter, watchdog, leases, inbox, mailbox, keyboard)
         monitor = RunMonitor(state, runner, interrupter, watchdog, options.may_kill)
         keeper = Keeper(state, runner, options, held_runs, monitor, listener)
-        with _handling_signals(runner, keeper, interrupter, handle_signals):
+        with (
+            _handling_signals(runner, keeper, interrupter, handle_signals),
+            _minute_work(options, held_runs, listener, keeper),
+        ):
             try:
                 keeper.start()
                 runner.run()
@@ -63,6 +65,29 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     if keeper.error is not None:
         raise keeper.error
     return keeper.counts
+
+
+@contextmanager
+def _minute_work(
+    options: WorkOptions, held_runs: HeldRuns, listener: Listener, keeper: Keeper
+) -> Generator[None]:
+    """Do the minute work beside the runs, if this worker is to do it."""
+    minutes = options.minute_work
+    if minutes is None:
+        yield
+        return
+    minutes.start(
+        ResidentWorker(
+            observer=options.observer,
+            listening=lambda: listener.listening,
+            wake=held_runs.wake,
+            fail=keeper.fail,
+        )
+    )
+    try:
+        yield
+    finally:
+        minutes.end(well=keeper.error is None)
 
 
 @contextmanager

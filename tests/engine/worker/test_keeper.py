@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -15,19 +14,17 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, current_run
+from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.current_run import CurrentRun
 from flask_cronjobs.engine.observer import Observer
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker import runner as runner_module
 from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.engine.worker.options import WorkOptions
-from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.models import JobEffect, JobRun, JobTick
 from flask_cronjobs.signals import run_succeeded
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store import Bookkeeping, Claims, connection
+from flask_cronjobs.store import Claims, connection
 from flask_cronjobs.types import Outcome, RecordedSlot
 from tests.marks import on_postgresql, on_sqlite
 
@@ -314,31 +311,3 @@ def test_max_runs_is_not_spent_on_what_is_handed_back(jobs: CronJobs, db: SQLAlc
     slow.using(commit=True).enqueue_many([{}] * 5)
     report = jobs.tick(max_runs=13)
     assert (report.succeeded, report.released) == (13, 0)
-
-
-@on_sqlite
-def test_minute_work_is_tried_again_soon_after_trouble(
-    jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keeper_module, "MINUTE_RETRY", 0.05)
-    calls: list[str] = []
-
-    class MinuteWork:
-        def each_minute(self, books: Bookkeeping, counts: Counter[str], listening: bool) -> None:
-            calls.append("minute")
-            if len(calls) == 1:
-                raise DatabaseTrouble("The database is locked.", transient=True)
-            thread = threading.current_thread()
-            assert isinstance(thread, Keeper)
-            thread.stop()
-
-        def end(self, books: Bookkeeping, counts: Counter[str]) -> None:
-            calls.append("end")
-
-        def close(self) -> None: ...
-
-        def of_worker(self, number: int) -> MinuteWork:
-            return self
-
-    work(state_of(), WorkOptions("web:1", until=time.monotonic() + 30, minute_work=MinuteWork()))
-    assert calls == ["minute", "minute", "end"]

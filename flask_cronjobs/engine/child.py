@@ -1,0 +1,108 @@
+"""A forked worker of a process pool: what it tells its parent, and how it begins and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import datetime
+from typing import Any, NoReturn
+
+from ..errors import CronJobsError, DatabaseTrouble
+from ..log import logger
+from ..signals import notify
+from ..state import State
+from ..types import Outcome, RecordedSlot
+from .observer import Observer
+from .worker.options import WorkOptions
+from .worker.worker import work
+
+#: The exit status of a worker that would fail again, because the tables are missing, say.
+HOPELESS = 3
+#: How long the last of what handlers printed may take to be written, in seconds.
+FLUSH_WITHIN = 3.0
+
+
+class PipeObserver(Observer):
+    """Sends news from a forked worker to its parent, as lines of JSON. For any thread."""
+
+    def __init__(self, writer: int) -> None:
+        self._writer = writer
+        self._lock = threading.Lock()
+
+    def slot(self, slot: RecordedSlot) -> None:
+        """Send *slot*."""
+        self._send({"slot": {**asdict(slot), "at": slot.at.isoformat()}})
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Send *outcome*, without what may be large."""
+        self._send({"outcome": asdict(replace(outcome, stack=None, result=None))})
+
+    def lost(self, outcome: Outcome) -> None:
+        """Send *outcome*, likewise."""
+        self._send({"lost": asdict(replace(outcome, stack=None, result=None))})
+
+    def end(self, error: str | None) -> None:
+        """Send that the worker has ended, and what kept it from its work."""
+        with suppress(OSError):  # The parent may be gone.
+            self._send({"end": error})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        left = json.dumps(message).encode() + b"\n"
+        with self._lock:
+            while left:
+                left = left[os.write(self._writer, left) :]
+
+
+def receive(observer: Observer, message: dict[str, Any]) -> None:
+    """Tell *observer* what the message of a `PipeObserver` says, but for the worker's end."""
+    if "outcome" in message:
+        notify(observer.outcome, Outcome(**message["outcome"]))
+    elif "lost" in message:
+        notify(observer.lost, Outcome(**message["lost"]))
+    else:
+        slot = message["slot"]
+        at = datetime.fromisoformat(slot["at"])
+        notify(observer.slot, RecordedSlot(**{**slot, "at": at}))
+
+
+def be_worker(state: State, options: WorkOptions, told: PipeObserver) -> NoReturn:
+    """Work in a forked process, and end it."""
+    status = 1
+    try:
+        status = _work(state, options, told)
+    finally:
+        # In a thread: if nobody reads what handlers printed, the worker ends all the same.
+        last = threading.Thread(target=flush_output, daemon=True)
+        last.start()
+        last.join(FLUSH_WITHIN)
+        os._exit(status)
+
+
+def flush_output() -> None:
+    """Write what is left in the buffers of standard output and standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # A full disk, a closed pipe.
+            stream.flush()
+
+
+def _work(state: State, options: WorkOptions, told: PipeObserver) -> int:
+    # The connections are the parent's: forget them, and close none.
+    with state.app.app_context():
+        for engine in state.db.engines.values():
+            engine.dispose(close=False)
+    try:
+        work(state, options, handle_signals=True)
+    except CronJobsError as error:
+        told.end(str(error))
+        passing = isinstance(error, DatabaseTrouble) and error.transient
+        return 1 if passing else HOPELESS
+    except BaseException as error:
+        logger.exception("The worker process %d failed; its runs come back by lease", os.getpid())
+        told.end(f"A worker process failed: {error!r}")
+        return 1
+    told.end(None)
+    return 0

@@ -1,0 +1,75 @@
+"""A thread that tells the world of recorded outcomes: the log, the signals and the observer.
+
+All of these are other people's code. A log that nobody reads or a slow receiver of a signal may
+hold up this thread, but not the keeper, which renews leases.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from queue import SimpleQueue
+
+from flask import Flask
+
+from ...log import logger
+from ...signals import announce, notify
+from ...types import Outcome
+from ..observer import Observer
+
+#: With so many outcomes left to tell, the worker claims nothing more: they take memory.
+MOST = 1000
+
+
+class Announcer:
+    """Tells of outcomes, in order. `tell` and `close` belong to the keeper's thread."""
+
+    def __init__(self, app: Flask, observer: Observer) -> None:
+        self._app = app
+        self._observer = observer
+        self._queue: SimpleQueue[tuple[Outcome, bool] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._told = 0
+
+    @property
+    def behind(self) -> bool:
+        """Whether so much is left to tell that nothing more should be claimed."""
+        return self._queue.qsize() >= MOST
+
+    def tell(self, outcome: Outcome, recorded: bool) -> None:
+        """Tell of *outcome* soon.
+
+        :param recorded: False if it was dropped because the lease was lost.
+        """
+        self._queue.put((outcome, recorded))
+        if self._thread is None:  # A tick with nothing to do starts no thread.
+            self._thread = threading.Thread(
+                target=self._run, name="cronjobs-announcer", daemon=True
+            )
+            self._thread.start()
+
+    def close(self, patience: float) -> None:
+        """Wait until all is told, but give up when nothing was told for *patience* seconds."""
+        if self._thread is None:
+            return
+        self._queue.put(None)
+        told, until = -1, 0.0
+        while self._thread.is_alive():
+            if self._told != told:
+                told, until = self._told, time.monotonic() + patience
+            elif time.monotonic() >= until:
+                return
+            self._thread.join(0.2)
+
+    def _run(self) -> None:
+        while (news := self._queue.get()) is not None:
+            try:
+                self._tell(*news)
+            except BaseException:
+                logger.exception("An outcome could not be announced; the runs go on")
+            self._told += 1
+
+    def _tell(self, outcome: Outcome, recorded: bool) -> None:
+        announce(self._app, outcome, recorded)
+        if outcome.begun:
+            notify(self._observer.outcome if recorded else self._observer.lost, outcome)
