@@ -224,3 +224,24 @@ def wait_for_file(path: str, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not Path(path).exists() and time.monotonic() < until:
         time.sleep(0.02)
+
+
+@jobs.task(retry=AGAIN)
+def leave_a_process_and_die(path: str) -> None:
+    """At the first attempt, fork a process that stays until the file *path* exists; be killed."""
+    say("begun")
+    if current_run.attempt == 1:
+        if os.fork() == 0:
+            wait_for_file(path)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    say("ended")
+
+
+@jobs.task(retry=False, timeout=1)
+def print_much(lines: int = 10_000) -> None:
+    """Print more than a pipe takes, without ending the last line."""
+    say("begun")
+    for number in range(lines):
+        print("much, much output", number)
+    print("and no end of it", end="")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, TypeVar
 
 from flask import Flask
@@ -282,3 +283,13 @@ def site(url: str, folder: Path, **config: Any) -> Iterator[Site]:
         yield made
     finally:
         made.close()
+
+
+def run_patched(site: Site, patch: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run ``flask`` with *args* after the statements of *patch*."""
+    flask = ["flask", "--app", "tests.process.jobs_app", *args]
+    script = f"{dedent(patch)}\nimport sys\nsys.argv = {flask}\nfrom flask.cli import main\nmain()"
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT, env=site.environment, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections import Counter
-from textwrap import dedent
 
 import pytest
 
-from tests.process.support import PATIENCE, ROOT, Site, wait_until
+from tests.process.support import Site, run_patched, wait_until
 
 pytestmark = pytest.mark.slow
-
-
-def run_patched(site: Site, patch: str, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run ``flask`` with *args* after the statements of *patch*."""
-    flask = ["flask", "--app", "tests.process.jobs_app", *args]
-    script = f"{dedent(patch)}\nimport sys\nsys.argv = {flask}\nfrom flask.cli import main\nmain()"
-    return subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT, env=site.environment, capture_output=True, text=True, timeout=PATIENCE,
-    )  # fmt: skip
 
 
 def test_two_workers_execute_each_run_once(site: Site) -> None:
