@@ -20,6 +20,8 @@ from ..log import logger
 MOST = 10_000
 #: How long lines are gathered before they are written together, in seconds.
 GATHER = 0.01
+#: How long the thread stays without lines to write, in seconds.
+IDLE = 2.0
 #: How many bytes are written at once.
 CHUNK = 4096
 #: How long a flush waits for the reader to read anything, in seconds.
@@ -106,13 +108,13 @@ class Lines:
         with self._changed:
             self._writing = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._lines or self._held)
-            self._writing = not self._held
+            self._changed.wait_for(lambda: self._lines or self._held, IDLE)
         time.sleep(GATHER)
         with self._changed:
-            if self._held:
-                self._writing, self._thread = False, None
+            if self._held or not self._lines:
+                self._thread = None
                 return None
+            self._writing = True
             lines, self._lines = self._lines, []
             if self._dropped:
                 lines.append(f"({self._dropped} lines were dropped: nobody read them in time)")

@@ -1,0 +1,122 @@
+"""Standard output that nobody reads: Ctrl-S, a pager, a collector of logs that hangs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.marks import on_sqlite
+from tests.process import harmful_app
+from tests.process.support import PATIENCE, ROOT, Site, wait_until
+
+pytestmark = [pytest.mark.slow, on_sqlite]
+
+#: More lines than a pipe of 4096 bytes takes.
+RUNS = 300
+
+
+@contextmanager
+def unread(site: Site, *args: str, errors_too: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+    """Start ``flask`` with *args*; its output goes into a small pipe that nobody reads."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    with (site.folder / "errors").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flask", "--app", harmful_app.__name__, *args],
+            cwd=ROOT,
+            env=site.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=writer,
+            stderr=writer if errors_too else errors,
+            start_new_session=True,
+        )
+    os.close(writer)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        os.close(reader)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_resident_workers_renew_and_record_and_stop(site: Site, workers: str) -> None:
+    gate = site.folder / "gate"
+    notes = site.enqueue_many("note", [{}] * RUNS)
+    with unread(site, "jobs", "work", "--workers", workers) as process:
+        wait_until(lambda: site.statuses() == {"succeeded": RUNS})
+        run = site.enqueue("wait_for", {"path": str(gate)})
+        site.wait_for("begun")
+        first = site.run(run).locked_until
+        wait_until(lambda: site.run(run).locked_until > first)
+        gate.touch()
+        site.wait_for_status(run, "succeeded")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert {row.attempts for row in map(site.run, notes)} == {1}
+    rows = site.query("SELECT sum(succeeded) AS runs, sum(finished_at IS NULL) FROM job_ticks")
+    assert tuple(rows[0])[1] == 0
+    assert rows[0].runs >= RUNS + 1  # Slots may have come.
+
+
+@pytest.mark.parametrize("options", [("--workers", "1"), ("--workers", "2"), ("--json",)])
+def test_a_tick_does_its_work_and_ends(site: Site, options: tuple[str, ...]) -> None:
+    site.enqueue_many("note", [{}] * RUNS)
+    with unread(site, "jobs", "tick", *options) as process:
+        assert process.wait(30) == 0
+    assert site.statuses() == {"succeeded": RUNS}
+    (row,) = site.query("SELECT succeeded, finished_at FROM job_ticks")
+    assert (row.succeeded, row.finished_at is not None) == (RUNS, True)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_handler_that_prints_is_interrupted_and_the_process_ends(
+    site: Site, workers: str
+) -> None:
+    ids = site.enqueue_many("print_much", [{}] * int(workers))
+    with unread(site, "jobs", "tick", "--workers", workers) as process:
+        assert process.wait(30) == 0
+    assert [site.failures(run) for run in ids] == [["TimedOut"]] * int(workers)
+
+
+def test_warnings_that_nobody_reads_hold_up_nothing(site: Site) -> None:
+    """On a terminal, Ctrl-S stops standard error as well."""
+    site.enqueue_many("note", [{}] * RUNS)
+    site.enqueue_many("kill_self", [{"attempts": 1}] * 2, priority=1)
+    with unread(site, "jobs", "tick", "--workers", "3", errors_too=True) as process:
+        assert process.wait(30) == 0
+    assert site.statuses() == {"succeeded": RUNS, "running": 2}
+
+
+def test_what_handlers_print_stands_before_their_own_line(site: Site) -> None:
+    site.enqueue("print_much", {"lines": 3})
+    lines = site.run_tick().stdout.splitlines()
+    assert lines[:3] == [f"much, much output {number}" for number in range(3)]
+    assert "succeeded  print_much" in lines[3]
+
+
+def test_a_reader_that_comes_late_gets_all_lines(site: Site) -> None:
+    site.enqueue_many("note", [{}] * RUNS)
+    fifo = site.folder / "fifo"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    with Path(fifo).open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flask", "--app", harmful_app.__name__, "jobs", "tick"],
+            cwd=ROOT, env=site.environment, stdin=subprocess.DEVNULL, stdout=output,
+        )  # fmt: skip
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+    wait_until(lambda: site.statuses() == {"succeeded": RUNS})
+    os.set_blocking(reader, True)
+    with os.fdopen(reader) as lines:
+        assert sum("succeeded  note" in line for line in lines) == RUNS
+    assert process.wait(PATIENCE) == 0
