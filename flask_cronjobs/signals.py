@@ -5,7 +5,8 @@ argument: ``claim`` (`types.Claim`) when a run starts, ``outcome`` (`types.Outco
 ``slot`` (`types.RecordedSlot`) for a skipped slot, ``report`` (`types.TickReport`) for a tick.
 
 Receivers of a run's start are called in the handler's thread, and its timeout includes them.
-Receivers of a run's end are called in the keeper's thread: a slow one delays its heartbeats.
+Receivers of a run's end are called in a thread of their own, one after the other: a slow one delays
+the next, but no heartbeat. If a thousand outcomes wait for it, its worker claims nothing more.
 """
 
 from __future__ import annotations
