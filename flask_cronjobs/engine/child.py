@@ -64,9 +64,9 @@ def receive(observer: Observer, message: dict[str, Any]) -> None:
     elif "lost" in message:
         notify(observer.lost, Outcome(**message["lost"]))
     else:
-        slot = message["slot"]
-        at = datetime.fromisoformat(slot["at"])
-        notify(observer.slot, RecordedSlot(**{**slot, "at": at}))
+        slot: dict[str, Any] = message["slot"]
+        slot["at"] = datetime.fromisoformat(slot["at"])
+        notify(observer.slot, RecordedSlot(**slot))
 
 
 def be_worker(state: State, options: WorkOptions, told: PipeObserver) -> NoReturn:
