@@ -20,6 +20,7 @@ from .registry.registry import Declaration, Registry
 from .registry.retry import Retry, RetryCallable
 from .registry.validation import check_task, check_unscheduled
 from .state import EXTENSION, Actor, Authorize, State, state_of
+from .store.savepoints import begin_before_savepoints
 from .task import Task
 from .types import Catchup, InDoubt, Overlap
 
@@ -79,6 +80,7 @@ class CronJobs(OperatorMethods):
         copy_tables(db.metadata, state.engine.dialect.name)
         app.extensions[EXTENSION] = state
         watch_commits(app, db.session)
+        begin_before_savepoints(state.engine)
         _add_commands_and_pages(app, settings.url_prefix)
 
     @overload

@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from typing import TypeVar, cast
 
 from flask import Flask
+from sqlalchemy.exc import OperationalError
 
 from . import failpoints
 from .current_run import running
@@ -37,12 +38,15 @@ from .state import State
 from .store import Bookkeeping, Effects
 from .store.dialect import json_text
 from .store.sqlite_lock import session_holds_lock
-from .types import InDoubt
+from .types import JSON, InDoubt
 
 T = TypeVar("T")
 
 #: How long a caller that waits for another sleeps between two looks: at first, at most, in seconds.
 WAIT_FIRST, WAIT_MOST = 0.05, 1.0
+#: How long a result waits for SQLite's lock before it is taken to be held by the session itself, in
+#: seconds. Others hold it for some milliseconds.
+SHORTLY = 0.1
 
 #: The effects in whose calls this code runs.
 _inside: ContextVar[frozenset[tuple[Flask, str]]] = ContextVar(
@@ -81,9 +85,7 @@ def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T 
         if kept is not None:
             # The caller gets what a later call will get from the record.
             value = cast("T", json.loads(json_text(kept)))
-        with _refusing_own_lock(state, books):
-            recorded = effects.done(key, owner, kept)
-        if not recorded:
+        if not _record(state, books, key, owner, kept):
             _overtaken(state, key, run_id)
         return value
 
@@ -153,16 +155,14 @@ def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
     if not session_holds_lock(state.db.session()):
         yield
         return
-    patience, books.patience = books.patience, 0.0
     try:
-        yield
+        with _at_once(books):
+            yield
     except DatabaseTrouble as error:
         raise SetupError(
             "once() cannot write its mark: db.session holds SQLite's write lock. Commit (or roll "
-            "back) the session before calling once(), and in what it calls."
+            "back) the session before calling once()."
         ) from error
-    finally:
-        books.patience = patience
 
 
 def _begin(
@@ -211,6 +211,38 @@ def _call(state: State, books: Bookkeeping, key: str, owner: str, call: Callable
         except CronJobsError as trouble:  # The caller must see what *call* raised.
             logger.error("once(%r) failed, and its mark stays, in doubt: %s", key, trouble)
         raise
+
+
+def _record(state: State, books: Bookkeeping, key: str, owner: str, result: JSON) -> bool:
+    """Record the result; return False if the mark was taken over.
+
+    If the call wrote in ``db.session``, that holds SQLite's write lock. Then the result is written
+    there, and is committed together with what the call wrote. If it is rolled back instead, the
+    effect stays in doubt, since it was done and what says so is gone.
+    """
+    session = state.db.session()
+    effects = Effects(books)
+    if session_holds_lock(session):
+        try:
+            with _at_once(books), books.busy_for(SHORTLY):
+                return effects.done(key, owner, result)
+        except DatabaseTrouble as trouble:
+            if not trouble.transient:
+                raise
+        # If this fails, another process holds the lock, and the session has only read.
+        with suppress(OperationalError), books.guard():
+            return effects.done_in(session.connection(), key, owner, result)
+    return effects.done(key, owner, result)
+
+
+@contextmanager
+def _at_once(books: Bookkeeping) -> Generator[None]:
+    """Let *books* try once, and not again."""
+    patience, books.patience = books.patience, 0.0
+    try:
+        yield
+    finally:
+        books.patience = patience
 
 
 def _remove(state: State, books: Bookkeeping, key: str, owner: str) -> None:

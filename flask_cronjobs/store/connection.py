@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, Executable, Row
+from sqlalchemy import Connection, Engine, Executable, Row, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from ..errors import SetupError
 from .deadlines import deadlines
-from .dialect import Dialect, dialect_of
+from .dialect import Dialect, busy_timeout, dialect_of
 from .errors import explain, remedy_for
 
 T = TypeVar("T")
@@ -36,7 +37,9 @@ class Bookkeeping:
     pool. It is in AUTOCOMMIT mode, whatever the app's engine uses: a single statement commits by
     itself, and `transaction` begins and ends its own transaction. Not thread-safe.
 
-    :param engine: the app's engine; its connect arguments and events apply.
+    The app's engine gives its connect arguments and its listeners, but not its way of transactions.
+
+    :param engine: the app's engine.
     :param patience: for how many seconds a call is retried after errors that may pass.
     :param limit: for how many seconds one statement or transaction may run on PostgreSQL. Then it
         is cancelled, which counts as an error that may pass.
@@ -54,7 +57,7 @@ class Bookkeeping:
         self.engine = engine
         self.patience = patience
         self._limit = limit
-        self._guard = guard
+        self.guard = guard
         self.dialect: Dialect = dialect_of(engine)
         self._connection: Connection | None = None
         self._raw: DBAPIConnection | None = None
@@ -102,7 +105,7 @@ class Bookkeeping:
         pause = 0.02
         while True:
             try:
-                with self._guard():
+                with self.guard():
                     return self._bounded(work)
             except SQLAlchemyError as error:
                 remedy = remedy_for(error)
@@ -127,6 +130,15 @@ class Bookkeeping:
             return work(connection)
         with deadlines.within(self._limit, self._raw):
             return work(connection)
+
+    @contextmanager
+    def busy_for(self, seconds: float) -> Generator[None]:
+        """Let each statement in this block wait *seconds* for another writer, on SQLite."""
+        self.rows(text(busy_timeout(seconds)))
+        try:
+            yield
+        finally:
+            self.rows(text(busy_timeout(SQLITE_BUSY)))
 
     def close(self) -> None:
         """Close the connection; a later call opens a new one."""
@@ -154,6 +166,7 @@ class Bookkeeping:
         self._connection, self._raw = connection, raw
         try:
             self.engine.dialect.set_isolation_level(raw, "AUTOCOMMIT")
+            _use_explicit_transactions(raw)
             self.dialect.prepare(connection, SQLITE_BUSY)
         except BaseException:
             self._drop()
@@ -182,6 +195,7 @@ class Bookkeeping:
 
     def _transact(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         # In AUTOCOMMIT mode SQLAlchemy's begin() sends nothing, so send BEGIN ourselves.
+        leave_transaction(connection)
         connection.exec_driver_sql(self.dialect.begin)
         try:
             value = work(connection)
@@ -206,6 +220,28 @@ def refuse_shared_memory(engine: Engine) -> None:
             "commit the unfinished work of its handlers. Use a file, such as sqlite:///app.db (in "
             "tests, one in the test's temporary folder)."
         )
+
+
+def leave_transaction(connection: Connection) -> None:
+    """Leave the transaction that an app's listener may have begun on a bookkeeping connection.
+
+    For SQLite, SQLAlchemy documents a listener that sends BEGIN whenever a transaction begins, as
+    SQLAlchemy sees it. Inside one, neither our own BEGIN nor some PRAGMAs are allowed.
+    """
+    if not connection.in_transaction():
+        connection.begin()
+    driver: Any = connection.connection.dbapi_connection
+    if getattr(driver, "in_transaction", False):  # Of sqlite3; psycopg has no such attribute.
+        driver.rollback()
+
+
+def _use_explicit_transactions(driver: Any) -> None:
+    """Let sqlite3 begin transactions only when told to, whatever ``autocommit`` the app has set."""
+    legacy = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", None)  # Python 3.12 and later.
+    if legacy is not None and isinstance(driver, sqlite3.Connection):
+        driver.rollback()  # With autocommit=False, a transaction is open from the start.
+        driver.autocommit = True  # type: ignore[attr-defined,unused-ignore]
+        driver.autocommit = legacy  # type: ignore[attr-defined,unused-ignore]
 
 
 def execute(

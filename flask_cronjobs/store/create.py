@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine, inspect
+from sqlalchemy import Connection, Engine, inspect
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..models.tables import Base
-from .connection import refuse_shared_memory
+from .connection import Bookkeeping, leave_transaction, refuse_shared_memory
 from .dialect import dialect_of
 from .errors import explain
 
@@ -37,10 +37,13 @@ def set_wal(engine: Engine) -> bool:
     """
     if engine.dialect.name != "sqlite":
         return False
-    try:
-        with engine.connect() as connection:
-            before = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
-            after = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
-    except SQLAlchemyError as error:
-        raise explain(error, engine) from error
+    with Bookkeeping(engine) as books:
+        return books.attempt(_set_wal)
+
+
+def _set_wal(connection: Connection) -> bool:
+    leave_transaction(connection)  # SQLite refuses to change the mode inside one.
+    before = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+    after = connection.exec_driver_sql("PRAGMA journal_mode = WAL").scalar_one()
+    connection.commit()
     return bool(before != after == "wal")

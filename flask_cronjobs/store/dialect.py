@@ -114,7 +114,7 @@ class Dialect:
             driver: Any = connection.connection.dbapi_connection
             driver.prepare_threshold = None
         else:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}")
+            connection.exec_driver_sql(busy_timeout(busy_seconds))
             connection.commit()
 
 
@@ -145,6 +145,11 @@ def json_text(value: JSON) -> str:
 
 def _plainly(found: re.Match[str]) -> str:
     return found[0] if found[0].startswith('"') else f"{float(found[0]) + 0.0:.1f}"
+
+
+def busy_timeout(seconds: float) -> str:
+    """Return the SQL that sets for how long a SQLite statement waits for another writer."""
+    return f"PRAGMA busy_timeout = {int(seconds * 1000)}"
 
 
 def insert_into(model: type[Base], dialect_name: str) -> postgresql.Insert | sqlite.Insert:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from ..models.tables import RUNNING
 from ..types import JSON
@@ -102,14 +102,12 @@ class Effects:
 
         The mark may be in doubt by now, if *owner* was slow. *owner* knows that it was done.
         """
-        statement = f"""
-        UPDATE job_effects SET state = 'done', done_at = {self._dialect.now},
-            result = {self._dialect.json("CAST(:result AS text)")}
-        WHERE key = :key AND locked_by = :owner RETURNING id
-        """
-        kept = None if result is None else json_text(result)
-        values = {"key": key, "owner": owner, "result": kept}
-        return bool(self._books.rows(text(statement), values))
+        return bool(self._books.rows(_done(self._dialect), _done_values(key, owner, result)))
+
+    def done_in(self, connection: Connection, key: str, owner: str, result: JSON) -> bool:
+        """Do what `done` does, in the transaction of *connection*."""
+        values = _done_values(key, owner, result)
+        return connection.execute(_done(self._dialect), values).first() is not None
 
     def remove(self, key: str, owner: str) -> None:
         """Delete the mark of an effect that failed, so that it can be retried."""
@@ -161,6 +159,20 @@ def _begin(d: Dialect, in_run: bool) -> str:
     WHERE {_owned(in_run)}
     ON CONFLICT DO NOTHING RETURNING id
     """
+
+
+def _done(d: Dialect) -> TextClause:
+    return text(
+        f"""
+        UPDATE job_effects SET state = 'done', done_at = {d.now}, result = {d.json("CAST(:result AS text)")}
+        WHERE key = :key AND locked_by = :owner RETURNING id
+        """
+    )
+
+
+def _done_values(key: str, owner: str, result: JSON) -> dict[str, object]:
+    kept = None if result is None else json_text(result)
+    return {"key": key, "owner": owner, "result": kept}
 
 
 def _find(d: Dialect) -> str:

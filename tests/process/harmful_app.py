@@ -168,6 +168,22 @@ def effect_after_sleep(key: str, path: str) -> None:
     say("ended")
 
 
+@jobs.task(retry=AGAIN)
+def killed_before_payment_is_committed() -> object:
+    """An effect that writes in ``db.session``, and no commit before the process is killed."""
+
+    def pay() -> str:
+        db.session.add(Entry(label="payment", run_id=current_run.id))
+        db.session.flush()
+        say("paid")
+        return "ch_1"
+
+    value = jobs.once("charge:1", pay)
+    if current_run.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
 @jobs.task(retry=AGAIN, atomic=True)
 def killed_before_commit(label: str) -> None:
     """At the first attempt, be killed when the work is done and not committed."""

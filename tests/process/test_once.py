@@ -435,18 +435,21 @@ class TestOnSQLite:
             jobs.once("k", lambda: calls.append(1))
         assert calls == [1]
 
-    def test_open_write_left_by_the_effect_is_refused_with_the_effect_in_doubt(
+    def test_result_goes_with_an_open_write_left_by_the_effect(
         self, app: Flask, db: SQLAlchemy, jobs: CronJobs
     ) -> None:
-        def effect() -> None:
+        def effect() -> str:
             db.session.add(JobEffect(key="of the session", state="in_doubt"))
             db.session.flush()
+            return "once"
 
         with app.app_context():
-            began = time.monotonic()
-            with pytest.raises(SetupError, match=r"db\.session holds SQLite's write lock"):
-                jobs.once("k", effect)
-            assert time.monotonic() - began < 10
+            assert jobs.once("committed", effect) == "once"
+            db.session.commit()
+            assert jobs.once("committed", lambda: "again") == "once"
+            db.session.execute(text("DELETE FROM job_effects WHERE key = 'of the session'"))
+            db.session.commit()
+            jobs.once("k", effect)
             db.session.rollback()
             db.session.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
             db.session.commit()
@@ -472,3 +475,15 @@ class TestOnSQLite:
         with app.app_context():
             db.session.scalars(db.select(JobRun)).all()
             assert jobs.once("k", lambda: "done") == "done"
+
+    def test_effect_whose_process_was_killed_before_the_session_committed_is_in_doubt(
+        self, site: Site
+    ) -> None:
+        """The payment's row and the result were in one transaction: neither is there."""
+        run_id = site.enqueue("killed_before_payment_is_committed")
+        assert site.run_tick().returncode == -9
+        site.tick_until_done()
+        assert len(site.trace("paid")) == 1
+        assert site.query("SELECT * FROM entries") == []
+        assert [row.state for row in site.query("SELECT state FROM job_effects")] == ["in_doubt"]
+        assert (site.run(run_id).status, site.run(run_id).result) == ("succeeded", None)
