@@ -156,7 +156,7 @@ def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
         yield
         return
     try:
-        with _at_once(books):
+        with books.trying_once():
             yield
     except DatabaseTrouble as error:
         raise SetupError(
@@ -224,7 +224,7 @@ def _record(state: State, books: Bookkeeping, key: str, owner: str, result: JSON
     effects = Effects(books)
     if session_holds_lock(session):
         try:
-            with _at_once(books), books.busy_for(SHORTLY):
+            with books.trying_once(), books.busy_for(SHORTLY):
                 return effects.done(key, owner, result)
         except DatabaseTrouble as trouble:
             if not trouble.transient:
@@ -233,16 +233,6 @@ def _record(state: State, books: Bookkeeping, key: str, owner: str, result: JSON
         with suppress(OperationalError), books.guard():
             return effects.done_in(session.connection(), key, owner, result)
     return effects.done(key, owner, result)
-
-
-@contextmanager
-def _at_once(books: Bookkeeping) -> Generator[None]:
-    """Let *books* try once, and not again."""
-    patience, books.patience = books.patience, 0.0
-    try:
-        yield
-    finally:
-        books.patience = patience
 
 
 def _remove(state: State, books: Bookkeeping, key: str, owner: str) -> None:

@@ -69,6 +69,14 @@ def restartable_postgres(
         postgres_server.start()
 
 
+@pytest.fixture(autouse=True)
+def short_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reclaiming in this process wait but briefly for living workers on SQLite."""
+    from flask_cronjobs.engine import reclaim
+
+    monkeypatch.setattr(reclaim, "TURN", 0.05)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest) -> str:
     """The URL of an empty database: the test runs once with each kind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,8 +10,8 @@ from ..errors import DatabaseTrouble, WorkerLost
 from ..log import worker_name
 from ..signals import announce, notify
 from ..state import State
-from ..store import Claims
-from ..types import Outcome
+from ..store import Claims, Expired
+from ..types import Exchange, Outcome
 from .observer import Observer
 from .worker.exchange import Exchanger
 from .worker.options import WorkOptions
@@ -18,35 +19,69 @@ from .worker.outcomes import failure
 
 #: How many expired leases are taken back at a time.
 BATCH = 200
+#: On SQLite, for how many seconds living workers can renew their leases before runs are taken back:
+#: longer than a keeper pauses between two tries. With short leases it is a quarter of the lease.
+TURN = 2.0
 
 
 def reclaim(state: State, claims: Claims, observer: Observer) -> int:
     """Take back runs whose lease ran out, as failed attempts; return how many."""
     error = WorkerLost("worker lost: the lease ran out before an outcome was recorded")
+    until = time.monotonic() + claims.patience
     total = 0
     while True:
         outcomes = [
             replace(failure(state, expired, error, 0.0), reclaimed=True)
-            for expired in claims.expired_leases(BATCH)
+            for expired in _abandoned(state, claims)
         ]
         if not outcomes:
             return total
-        recorded = _record(state, claims, outcomes)
+        try:
+            recorded = _record(state, claims, outcomes)
+        except DatabaseTrouble as trouble:
+            if not (claims.one_writer and trouble.transient and time.monotonic() < until):
+                raise
+            continue  # Another writer took the lock: give the living workers their turn once more.
         for outcome in recorded:
             announce(state.app, outcome, recorded=True)
             notify(observer.outcome, outcome)
         total += len(recorded)
-        if len(outcomes) < BATCH:
+        if len(outcomes) < BATCH or not recorded:
             return total
 
 
+def _abandoned(state: State, claims: Claims) -> list[Expired]:
+    """Return runs whose lease ran out, and whose worker had the opportunity to renew it.
+
+    On SQLite somebody may have held the write lock for longer than a lease: the web app with an
+    import, or a handler. Then workers are alive whose leases ran out. So wait until the lock is
+    free, and then for a moment in which they renew them.
+    """
+    expired = claims.expired_leases(BATCH)
+    if not (expired and claims.one_writer):
+        return expired
+    claims.wait_for_writers()
+    time.sleep(min(TURN, state.settings.lease / 4))
+    before = {(each.id, each.token) for each in expired}
+    return [each for each in claims.expired_leases(BATCH) if (each.id, each.token) in before]
+
+
 def _record(state: State, claims: Claims, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Record *outcomes*, twice if the connection broke; return those that stand in their rows."""
+    """Record *outcomes*; return those that stand in their rows."""
     exchanger = Exchanger(claims, state, WorkOptions(worker_name()))
+    if claims.one_writer:
+        # Without waiting long: leases that were renewed meanwhile must not run out again.
+        with claims.trying_once():
+            exchange = exchanger.exchange(outcomes, 0, alone=False)
+    else:
+        exchange = _exchange_twice(exchanger, outcomes)
+    return [exchange.stored(each) for each in outcomes if each.id in exchange.recorded]
+
+
+def _exchange_twice(exchanger: Exchanger, outcomes: Sequence[Outcome]) -> Exchange:
     try:
-        exchange = exchanger.exchange(outcomes, 0, alone=False)
+        return exchanger.exchange(outcomes, 0, alone=False)
     except DatabaseTrouble as trouble:
         if not trouble.transient:
             raise
-        exchange = exchanger.exchange(outcomes, 0, alone=False)
-    return [exchange.stored(each) for each in outcomes if each.id in exchange.recorded]
+        return exchanger.exchange(outcomes, 0, alone=False)

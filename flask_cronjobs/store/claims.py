@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -58,6 +59,27 @@ class Claims:
         self._books = books
         self._dialect = books.dialect
         self._sql: ClaimStatements = claim_statements(books.dialect)
+
+    @property
+    def one_writer(self) -> bool:
+        """Whether the database lets only one connection at a time write, as SQLite does."""
+        return self._dialect.name == "sqlite"
+
+    @property
+    def patience(self) -> float:
+        """For how many seconds a call is retried."""
+        return self._books.patience
+
+    def wait_for_writers(self) -> None:
+        """Wait until nobody else holds SQLite's write lock.
+
+        :raises DatabaseTrouble: somebody held it for too long.
+        """
+        self._books.transaction(lambda connection: None)
+
+    def trying_once(self) -> AbstractContextManager[None]:
+        """Retry nothing in this block: a lock that is held is trouble at once."""
+        return self._books.trying_once()
 
     def exchange(
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool = True

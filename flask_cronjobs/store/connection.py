@@ -132,6 +132,15 @@ class Bookkeeping:
             return work(connection)
 
     @contextmanager
+    def trying_once(self) -> Generator[None]:
+        """Retry nothing in this block."""
+        patience, self.patience = self.patience, 0.0
+        try:
+            yield
+        finally:
+            self.patience = patience
+
+    @contextmanager
     def busy_for(self, seconds: float) -> Generator[None]:
         """Let each statement in this block wait *seconds* for another writer, on SQLite."""
         self.rows(text(busy_timeout(seconds)))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -12,9 +16,14 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event
 
 from flask_cronjobs import CronJobs, Retry
+from flask_cronjobs.engine import reclaim as reclaim_module
+from flask_cronjobs.engine.observer import Observer
+from flask_cronjobs.engine.reclaim import reclaim
 from flask_cronjobs.signals import run_failed
-from flask_cronjobs.types import Outcome
-from tests.marks import on_postgresql
+from flask_cronjobs.state import State
+from flask_cronjobs.store import Bookkeeping, Claims, Expired
+from flask_cronjobs.types import Claim, Outcome
+from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago
 
 
@@ -86,3 +95,52 @@ def test_run_taken_back_is_told_though_the_connection_broke(
     assert (report.reclaimed, heard) == (1, [lost])
     told = [r for r in caplog.records if getattr(r, "cronjobs_run_id", None) == lost]
     assert [(r.levelno, vars(r)["cronjobs_event"]) for r in told] == [(logging.WARNING, "failed")]
+
+
+@on_sqlite
+def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
+    app: Flask,
+    jobs: CronJobs,
+    db: SQLAlchemy,
+    state: State,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An import holds SQLite's lock for longer than the lease; a tick waits for it as well."""
+    rows = Rows(app, db)
+    alive, dead = (
+        rows.run("running", job_type="it", locked_until=ago(5), locked_by=f"host:{pid}:token")
+        for pid in (1, 2)
+    )
+    holder = sqlite3.connect(state.engine.url.database or "", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    found: list[int] = []
+    looked = threading.Event()
+    expired_leases = Claims.expired_leases
+
+    def look(self: Claims, limit: int = 200) -> list[Expired]:
+        expired = expired_leases(self, limit)
+        looked.set()
+        return expired
+
+    def renew_meanwhile(seconds: float) -> None:
+        with Bookkeeping(state.engine, patience=0) as books:
+            claim = Claim(alive, "host:1:token", "it", {}, 1, 3, ago(5))
+            assert Claims(books).renew([claim], 60).held == {alive}
+
+    monkeypatch.setattr(Claims, "expired_leases", look)
+    monkeypatch.setattr(
+        reclaim_module, "time", SimpleNamespace(**{**vars(time), "sleep": renew_meanwhile})
+    )
+
+    def tick() -> None:
+        with Bookkeeping(state.engine) as books:
+            found.append(reclaim(state, Claims(books), Observer()))
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    assert looked.wait(60)
+    holder.execute("COMMIT")
+    holder.close()
+    thread.join()
+    assert found == [1]
+    assert (rows.get(alive).status, rows.get(dead).status) == ("running", "failed")
