@@ -126,11 +126,14 @@ class Exchange:
     :ivar claims: the runs newly claimed.
     :ivar cancelled: those of *recorded* that became cancelled instead of being retried, because a
         cancel was requested while they ran.
+    :ivar locked: the ids of the runs that are held still, and whose outcomes cannot be recorded
+        yet: another transaction has locked their rows.
     """
 
     recorded: frozenset[int] = frozenset()
     claims: tuple[Claim, ...] = ()
     cancelled: frozenset[int] = frozenset()
+    locked: frozenset[int] = frozenset()
 
     def stored(self, outcome: Outcome) -> Outcome:
         """Return *outcome* as its row has it."""

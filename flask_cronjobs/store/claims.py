@@ -10,11 +10,12 @@ or a worker's name alone would not protect the row.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Row, text, update
 from sqlalchemy.orm import Session
@@ -27,15 +28,26 @@ from .connection import Bookkeeping, Rows
 from .dialect import dialect_of, json_text
 from .sql.claims import ClaimStatements, claim_statements
 
+#: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
+#: A claim may lock a row for a moment that it does not take.
+MOMENTS = (0.01, 0.04)
+
 _UNKNOWN = datetime.min.replace(tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a heartbeat learned: the runs still held, and those among them to be cancelled."""
+    """What a heartbeat learned.
+
+    :ivar held: the runs still held.
+    :ivar cancelled: those among them that are to be cancelled.
+    :ivar locked: those among them whose leases were not extended, since another transaction has
+        locked their rows.
+    """
 
     held: frozenset[int]
     cancelled: frozenset[int]
+    locked: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +59,20 @@ class Expired:
     job_type: str
     attempt: int
     max_attempts: int
+
+
+class Held(Protocol):
+    """What names a held run: a `Claim`, or an `Outcome`."""
+
+    @property
+    def id(self) -> int:
+        """The run's id."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """The token of the claim."""
+        ...
 
 
 class Claims:
@@ -87,12 +113,31 @@ class Claims:
         """Record *outcomes* under their tokens, and claim what *request* asks for.
 
         PostgreSQL does both in one statement, SQLite in one short transaction. If the id of an
-        outcome is not in ``recorded``, its lease was lost.
+        outcome is neither in ``recorded`` nor in ``locked``, its lease was lost.
 
         :param repeat: whether to repeat after a broken connection. If the first try had committed,
             a repeat reports its outcomes as lost and does not know of its claims.
         :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.
         """
+        exchange = self._exchange(outcomes, request, repeat)
+        for pause in MOMENTS:
+            locked = self._passed_over(outcomes, exchange.recorded)
+            if not locked:
+                return exchange
+            time.sleep(pause)
+            left = [outcome for outcome in outcomes if outcome.id in locked]
+            again = self._exchange(left, None, repeat)
+            exchange = replace(
+                exchange,
+                recorded=exchange.recorded | again.recorded,
+                cancelled=exchange.cancelled | again.cancelled,
+            )
+        locked = self._passed_over(outcomes, exchange.recorded)
+        return replace(exchange, locked=frozenset(locked))
+
+    def _exchange(
+        self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
+    ) -> Exchange:
         rows: Rows = ()
         if self._dialect.one_statement:
             nothing = ClaimRequest(limit=0, token="", tasks=())
@@ -106,16 +151,24 @@ class Claims:
             rows = self._books.rows(self._sql.claim, self._claim_parameters(request), repeat)
         return self._received(rows, request.token if request else "")
 
-    def renew(self, held: Iterable[Claim], lease: float) -> Renewal:
+    def renew(self, held: Collection[Claim], lease: float) -> Renewal:
         """Extend the leases of *held* to *lease* seconds from now."""
-        return _renewal(self._books.rows(self._sql.renew, {"held": _held(held), "lease": lease}))
+        parameters = {"held": _held(held), "lease": lease}
+        renewed = _renewal(self._books.rows(self._sql.renew, parameters))
+        locked = self._passed_over(held, renewed.held)
+        if not locked:
+            return renewed
+        watched = self.watch(held)
+        return replace(watched, locked=watched.held - renewed.held)
 
-    def watch(self, held: Iterable[Claim]) -> Renewal:
+    def watch(self, held: Iterable[Held]) -> Renewal:
         """Return what `renew` would, without extending the leases."""
         return _renewal(self._books.rows(self._sql.watch, {"held": _held(held)}))
 
     def progress(self, claim: Claim, fraction: float, message: str | None) -> bool:
-        """Write how far a run has got; return whether the lease still holds.
+        """Write how far a run has got; return whether it was written.
+
+        It is not if the lease was lost, or if another transaction has locked the row.
 
         :param fraction: from 0 to 1.
         """
@@ -127,7 +180,9 @@ class Claims:
 
         For a claim whose answer was lost: the database may have committed it.
         """
-        return len(self._books.rows(self._sql.release_token, {"token": token}))
+        rows = self._books.rows(self._sql.claimed_under, {"token": token})
+        released = [Outcome(row.id, token, "released", row.attempts, row.job_type) for row in rows]
+        return len(self.exchange(released, None).recorded) if released else 0
 
     def already_recorded(self, outcomes: Iterable[Outcome]) -> Exchange:
         """Return which of *outcomes* their rows already have.
@@ -145,6 +200,13 @@ class Claims:
             Expired(row.id, row.locked_by, row.job_type, row.attempts, row.max_attempts)
             for row in rows
         ]
+
+    def _passed_over(self, held: Collection[Held], touched: Collection[int]) -> Collection[int]:
+        """Return which of *held* a statement did not touch, though they are held still."""
+        if len(touched) >= len(held):
+            return ()
+        left = [each for each in held if each.id not in touched]
+        return self.watch(left).held if left and not self.one_writer else ()
 
     def _exchange_in_steps(
         self, connection: Connection, outcomes: Sequence[Outcome], request: ClaimRequest | None
@@ -234,7 +296,7 @@ def _outcome_row(outcome: Outcome) -> dict[str, object]:
     return row
 
 
-def _held(claims: Iterable[Claim]) -> str:
+def _held(claims: Iterable[Held]) -> str:
     return json.dumps([{"id": claim.id, "token": claim.token} for claim in claims])
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import Connection, Delete, Row, Update, delete, text, update
+from sqlalchemy import Connection, Delete, Row, Update, delete, select, text, update
 
 from .. import failpoints
 from ..models import JobDefinition
@@ -162,8 +162,13 @@ class Definitions:
         values: dict[str, Any] = {**asdict(spec), "app": app, "updated_at": database_now()}
         if moved or definition.next_run_at is None:
             values |= {"next_run_at": first, "considered_until": definition.now}
-        changed = update(JobDefinition).where(*self._as_read(definition))
-        return self._changes(changed.values(values))
+        # Another transaction may have locked it: then the next tick changes it.
+        free = (
+            select(JobDefinition.id)
+            .where(*self._as_read(definition))
+            .with_for_update(key_share=True, skip_locked=True)
+        )
+        return self._changes(update(JobDefinition).where(JobDefinition.id.in_(free)).values(values))
 
     def pause(self, name: str) -> bool:
         """Pause a definition; return False if none has that name."""

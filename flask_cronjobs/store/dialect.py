@@ -28,7 +28,8 @@ class Dialect:
     :ivar begin: the statement that begins a transaction. On SQLite it takes the write lock: a
         transaction that reads first and writes later fails at once, without waiting, if another
         wrote in between.
-    :ivar skip_locked: the clause that makes a claim skip rows that another claim has locked.
+    :ivar skip_locked: the clause that locks the rows of a SELECT, and passes over those that
+        another transaction has locked. A foreign key that refers to a row does not count as that.
     :ivar one_statement: whether one statement can change several tables.
     """
 
@@ -82,6 +83,10 @@ class Dialect:
         extracted = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in columns)
         return f"(SELECT {extracted} FROM json_each(:{parameter}))"
 
+    def skip_locked_of(self, table: str) -> str:
+        """Return `skip_locked` for the rows of *table* alone, in a SELECT of several tables."""
+        return self.skip_locked.replace("UPDATE", f"UPDATE OF {table}")
+
     def one_of(self, column: str, parameter: str) -> str:
         """Return SQL for: *column* is in *parameter*, which `array` made."""
         if self.name == "postgresql":
@@ -121,7 +126,7 @@ class Dialect:
 POSTGRESQL = Dialect(
     name="postgresql",
     begin="BEGIN ISOLATION LEVEL READ COMMITTED",
-    skip_locked="FOR UPDATE SKIP LOCKED",
+    skip_locked="FOR NO KEY UPDATE SKIP LOCKED",
     one_statement=True,
 )
 SQLITE = Dialect(name="sqlite", begin="BEGIN IMMEDIATE", skip_locked="", one_statement=False)

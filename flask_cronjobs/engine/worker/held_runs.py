@@ -5,6 +5,7 @@ The inbox carries claims to the runner. The mailbox carries outcomes and progres
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -14,6 +15,9 @@ from ...types import Claim, Outcome
 from .leases import Leases
 from .outcomes import released
 from .runner import ProgressRequest
+
+#: How soon an outcome is tried again whose row was locked, in seconds.
+LOCKED_RETRY = 0.5
 
 
 class HeldRuns:
@@ -39,6 +43,7 @@ class HeldRuns:
         self.requests: list[ProgressRequest] = []
         self.progress: dict[int, tuple[Claim, Progress]] = {}
         self.woken: bool = False
+        self._postponed: dict[int, float] = {}
         self._inbox = inbox
         self._mailbox = mailbox
         self._leases = leases
@@ -52,6 +57,18 @@ class HeldRuns:
     def idle(self) -> bool:
         """Whether every held run has come to its outcome."""
         return self.held.keys() <= {outcome.id for outcome in self.outcomes}
+
+    @property
+    def recordable(self) -> list[Outcome]:
+        """The outcomes to record now: not those whose rows were locked a moment ago."""
+        now = time.monotonic()
+        return [each for each in self.outcomes if self._postponed.get(each.id, now) <= now]
+
+    @property
+    def overdue(self) -> list[Outcome]:
+        """The outcomes of locked rows whose leases have ended."""
+        postponed = [each for each in self.outcomes if each.id in self._postponed]
+        return [each for each in postponed if not self._leases.holds(self.held[each.id])]
 
     @property
     def waiting(self) -> int:
@@ -121,6 +138,10 @@ class HeldRuns:
         self.take_back()
         self.outcomes += map(released, self.unfinished)
 
+    def postpone(self, outcome: Outcome) -> None:
+        """Keep an outcome for a while: another transaction has locked its row."""
+        self._postponed[outcome.id] = time.monotonic() + LOCKED_RETRY
+
     def remove(self, outcome: Outcome) -> None:
         """Stop holding a run: its outcome is recorded, or its lease is lost."""
         self.outcomes.remove(outcome)
@@ -128,6 +149,7 @@ class HeldRuns:
         if claim is not None:
             self._leases.forget(claim)
         self.progress.pop(outcome.id, None)
+        self._postponed.pop(outcome.id, None)
 
     def wake(self) -> None:
         """Let `collect` return. May be called from any thread, and from a signal handler."""

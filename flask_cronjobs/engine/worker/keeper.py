@@ -173,7 +173,8 @@ class Keeper(threading.Thread):
         wanted = self._wanted()
         try:
             self._write_progress()  # First: nothing is written of a run after its outcome.
-            outcomes = list(self._held_runs.outcomes)
+            self._give_up_locked()
+            outcomes = self._held_runs.recordable
             if not outcomes and not self._exchanger.unconfirmed and wanted <= 0:
                 return
             if outcomes:
@@ -206,6 +207,9 @@ class Keeper(threading.Thread):
             failpoints.reach("after-finalize")
             self._prefetch.note([each.seconds for each in outcomes if each.kind != "released"])
         for outcome in outcomes:
+            if outcome.id in exchange.locked:
+                self._held_runs.postpone(outcome)
+                continue
             self._held_runs.remove(outcome)
             self._report(exchange.stored(outcome), outcome.id in exchange.recorded)
         if exchange.claims:
@@ -214,6 +218,13 @@ class Keeper(threading.Thread):
         self._held_runs.add(exchange.claims, sent)
         self._claimed += len(exchange.claims)
         self._exhausted_at = time.monotonic() if self._exchanger.exhausted else None
+
+    def _give_up_locked(self) -> None:
+        """Give up outcomes whose rows stay locked beyond their leases, if the worker is to end."""
+        if self._options.minute_work is None or self._closed():
+            for outcome in self._held_runs.overdue:
+                self._held_runs.remove(outcome)
+                self._report(outcome, recorded=False)
 
     def _report(self, outcome: Outcome, recorded: bool) -> None:
         if outcome.begun:
@@ -268,7 +279,7 @@ class Keeper(threading.Thread):
         if renewal is None:
             return False
         if beating:
-            self._held_runs.renewed(renewal.held, sent)
+            self._held_runs.renewed(renewal.held - renewal.locked, sent)
         for claim in self._held_runs.unfinished:
             if claim.id not in renewal.held:
                 self._monitor.lose(claim)

@@ -78,6 +78,8 @@ class RunMonitor:
         if self.beating:
             renewal = claims.renew(held.values(), self._state.settings.lease)
             self._beat_at = self._look_at = now
+            if renewal.locked:  # Try again soon, not at the next beat.
+                self._beat_at = now - self._beat_every + min(WATCH_EVERY, self._beat_every)
             return renewal
         if self._working_for() > WATCH_EVERY and now - self._look_at >= WATCH_EVERY:
             self._look_at = now
@@ -91,9 +93,12 @@ class RunMonitor:
     @property
     def beating(self) -> bool:
         """Whether a heartbeat is due: for the leases, and for the tick's own health."""
+        return time.monotonic() - self._beat_at >= self._beat_every
+
+    @property
+    def _beat_every(self) -> float:
         settings = self._state.settings
-        shortest = min(settings.lease, settings.health_tick_age)
-        return time.monotonic() - self._beat_at >= shortest / BEATS
+        return min(settings.lease, settings.health_tick_age) / BEATS
 
     def cancel(self, claim: Claim) -> None:
         """Interrupt *claim*'s handler: an operator cancelled it."""

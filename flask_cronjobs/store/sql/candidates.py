@@ -81,7 +81,7 @@ def keyed(d: Dialect) -> str:
         FROM shared JOIN job_runs r ON r.id = shared.id
         WHERE shared.share IS NOT NULL AND (r.{RUNNABLE}) IS TRUE
         ORDER BY r.priority DESC, r.run_at, r.id LIMIT :limit
-        {d.skip_locked.replace("UPDATE", "UPDATE OF r")}
+        {d.skip_locked_of("r")}
     )
     """
 

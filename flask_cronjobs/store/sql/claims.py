@@ -26,7 +26,7 @@ class ClaimStatements:
     renew: TextClause
     watch: TextClause
     progress: TextClause
-    release_token: TextClause
+    claimed_under: TextClause
     already_recorded: TextClause
     expired: TextClause
 
@@ -39,6 +39,21 @@ _OUTCOME_COLUMNS = {
 }
 # A run whose cancel was requested while it ran is cancelled instead of retried.
 _STOPPED = "(o.kind IN ('failed', 'released') AND job_runs.cancel_requested_at IS NOT NULL)"
+
+
+def _held_in(d: Dialect, table: str) -> str:
+    """Return SQL for those rows of *table*, with ids and tokens, whose runs can be written now.
+
+    A row that another transaction has locked, such as an operator's in psql, must not hold up the
+    others. So PostgreSQL passes over it; the caller finds by `_watch` that it is held still.
+    """
+    if not d.skip_locked:
+        return table
+    return f"""(
+        SELECT given.* FROM {table} AS given JOIN job_runs r ON r.id = given.id
+        WHERE r.locked_by = given.token AND (r.{RUNNING}) IS TRUE
+        {d.skip_locked_of("r")}
+    )"""
 
 
 def _record(d: Dialect) -> str:
@@ -62,7 +77,7 @@ def _record(d: Dialect) -> str:
         error_type = CASE WHEN o.kind = 'released' THEN job_runs.error_type ELSE o.error_type END,
         result = {d.json("o.result")},
         locked_by = NULL, locked_until = NULL, concurrency_share = NULL, updated_at = {d.now}
-    FROM {d.table("outcomes", **_OUTCOME_COLUMNS)} AS o
+    FROM {_held_in(d, d.table("outcomes", **_OUTCOME_COLUMNS))} AS o
     WHERE job_runs.id = o.id AND job_runs.locked_by = o.token AND (job_runs.{RUNNING}) IS TRUE
         AND (COALESCE(o.reclaimed, 0) = 0 OR job_runs.locked_until <= {d.now})
     """
@@ -162,7 +177,7 @@ def _held(d: Dialect) -> str:
 
 def _renew(d: Dialect) -> str:
     return f"""
-    UPDATE job_runs SET locked_until = {d.later(":lease")} FROM {_held(d)} AS h
+    UPDATE job_runs SET locked_until = {d.later(":lease")} FROM {_held_in(d, _held(d))} AS h
     WHERE job_runs.id = h.id AND job_runs.locked_by = h.token AND job_runs.{RUNNING}
     RETURNING job_runs.id, job_runs.cancel_requested_at
     """
@@ -185,19 +200,17 @@ def _already_recorded(d: Dialect) -> str:
     """
 
 
-_PROGRESS = f"""
-    UPDATE job_runs SET progress = :fraction, progress_message = :message
-    WHERE id = :id AND locked_by = :token AND {RUNNING} RETURNING id
-"""
-
-
-def _release_token(d: Dialect) -> str:
+def _progress(d: Dialect) -> str:
+    held = f"id = :id AND locked_by = :token AND {RUNNING}"
     return f"""
-    UPDATE job_runs SET status = CASE WHEN attempts > 1 THEN 'failed' ELSE 'queued' END,
-        attempts = attempts - 1, locked_by = NULL, locked_until = NULL, concurrency_share = NULL,
-        updated_at = {d.now}
-    WHERE {RUNNING} AND locked_by = :token RETURNING id
+    UPDATE job_runs SET progress = :fraction, progress_message = :message
+    WHERE id = (SELECT id FROM job_runs WHERE {held} {d.skip_locked}) AND {held} RETURNING id
     """
+
+
+_CLAIMED_UNDER = f"""
+    SELECT id, job_type, attempts FROM job_runs WHERE {RUNNING} AND locked_by = :token
+"""
 
 
 def _expired(d: Dialect) -> str:
@@ -219,8 +232,8 @@ def claim_statements(d: Dialect) -> ClaimStatements:
         claim=text(f"WITH RECURSIVE {_candidates(d)} {_claim(d)}"),
         renew=text(_renew(d)),
         watch=text(_watch(d)),
-        progress=text(_PROGRESS),
-        release_token=text(_release_token(d)),
+        progress=text(_progress(d)),
+        claimed_under=text(_CLAIMED_UNDER),
         already_recorded=text(_already_recorded(d)),
         expired=text(_expired(d)),
     )

@@ -57,7 +57,15 @@ def _moment(d: Dialect, value: str) -> str:
 
 
 def move_watermarks(d: Dialect) -> str:
-    """Return the UPDATE that moves each watermark from ``expected`` to ``following``."""
+    """Return the UPDATE that moves each watermark from ``expected`` to ``following``.
+
+    A definition that another transaction has locked is left to the next tick on PostgreSQL.
+    """
+    free = ""
+    if d.skip_locked:
+        planned = f"SELECT definition_id FROM {d.table('plans', definition_id='bigint')} AS p"
+        free = f"""AND job_definitions.id IN (
+            SELECT id FROM job_definitions WHERE id IN ({planned}) {d.skip_locked})"""
     plans = d.table(
         "plans", definition_id="bigint", expected="text", following="text", considered="text"
     )
@@ -68,6 +76,7 @@ def move_watermarks(d: Dialect) -> str:
     FROM {plans} AS p
     WHERE job_definitions.id = p.definition_id AND job_definitions.paused_at IS NULL
         AND {d.same_instant("job_definitions.next_run_at", "p.expected")}
+        {free}
     RETURNING job_definitions.id AS id
     """
 
