@@ -132,8 +132,12 @@ class Action:
     def _refusal(self, run_id: int, status: Status | None) -> CronJobsError:
         if status is None:
             return no_run(run_id)
-        changed = f"is {status}: its status has just changed. Try again."
-        return StateConflict(f"Run {run_id} {self.refusals.get(status, changed)}")
+        if status in self.allowed:
+            return StateConflict(
+                f"Run {run_id} is locked: another transaction has changed its row, and has not "
+                "ended. End that transaction, then try again."
+            )
+        return StateConflict(f"Run {run_id} {self.refusals[status]}")
 
 
 RETRY = Action(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Select,
     Update,
     and_,
     case,
@@ -28,6 +30,8 @@ from .connection import Bookkeeping
 from .dialect import insert_into
 
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
+#: How long an operator's writes wait in all for rows that are locked, in seconds.
+LOCK_WAIT = 3.0
 CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")
 
 
@@ -44,11 +48,14 @@ class Change:
 class Operator:
     """The writes of an operator.
 
+    Rows that another transaction has locked on PostgreSQL are waited for, but not for long.
+
     :param books: a bookkeeping connection.
     """
 
     def __init__(self, books: Bookkeeping) -> None:
         self._books = books
+        self._until = time.monotonic() + LOCK_WAIT
 
     def retry(self, ids: Sequence[int]) -> list[Change]:
         """Queue those of *ids* that are dead, cancelled or failed, due now.
@@ -56,19 +63,15 @@ class Operator:
         Each has at least one more attempt, even if it had used up all of them.
         """
         left = JobRun.max_attempts > JobRun.attempts
-        statement = (
-            update(JobRun)
-            .where(JobRun.id.in_(ids), JobRun.status.in_(RETRIABLE))
-            .values(
-                status="queued",
-                run_at=database_now(),
-                finished_at=None,
-                cancel_requested_at=None,
-                max_attempts=case((left, JobRun.max_attempts), else_=JobRun.attempts + 1),
-                updated_at=database_now(),
-            )
-        )
-        return self._changes(statement)
+        values = {
+            "status": "queued",
+            "run_at": database_now(),
+            "finished_at": None,
+            "cancel_requested_at": None,
+            "max_attempts": case((left, JobRun.max_attempts), else_=JobRun.attempts + 1),
+            "updated_at": database_now(),
+        }
+        return self._change(ids, RETRIABLE, values)
 
     def cancel(self, ids: Sequence[int], reason: str) -> list[Change]:
         """Cancel those of *ids* that wait, and request it for those that run.
@@ -77,19 +80,15 @@ class Operator:
         """
         running = JobRun.status == "running"
         requested = func.coalesce(JobRun.cancel_requested_at, database_now())
-        statement = (
-            update(JobRun)
-            .where(JobRun.id.in_(ids), JobRun.status.in_(CANCELLABLE))
-            .values(
-                status=case((running, JobRun.status), else_="cancelled"),
-                finished_at=case((running, None), else_=database_now()),
-                last_error=case((running, JobRun.last_error), else_=reason),
-                error_type=case((running, JobRun.error_type), else_="Cancelled"),
-                cancel_requested_at=case((running, requested), else_=JobRun.cancel_requested_at),
-                updated_at=database_now(),
-            )
-        )
-        return self._changes(statement)
+        values = {
+            "status": case((running, JobRun.status), else_="cancelled"),
+            "finished_at": case((running, None), else_=database_now()),
+            "last_error": case((running, JobRun.last_error), else_=reason),
+            "error_type": case((running, JobRun.error_type), else_="Cancelled"),
+            "cancel_requested_at": case((running, requested), else_=JobRun.cancel_requested_at),
+            "updated_at": database_now(),
+        }
+        return self._change(ids, CANCELLABLE, values)
 
     def status_of(self, run_id: int) -> Status | None:
         """Return the status of a run, or None if there is no such run."""
@@ -131,10 +130,33 @@ class Operator:
         statement = delete(JobEffect).where(JobEffect.key == key, is_in_doubt(database_now()))
         return bool(self._books.rows(statement.returning(JobEffect.id)))
 
+    def _change(
+        self, ids: Sequence[int], statuses: Sequence[Status], values: Mapping[str, Any]
+    ) -> list[Change]:
+        """Change those of *ids* that have one of *statuses*; leave rows that stay locked."""
+        changes: list[Change] = []
+        left: Sequence[int] = ids
+        while True:
+            free = _free(left, statuses).with_for_update(key_share=True, skip_locked=True)
+            changed = update(JobRun).where(JobRun.id.in_(free)).values(values)
+            changes += self._changes(changed)
+            if len(changes) == len(ids):
+                return changes
+            done = {change.run_id for change in changes}
+            found = self._books.rows(_free([each for each in left if each not in done], statuses))
+            left = [row.id for row in found]
+            if not left or time.monotonic() > self._until:
+                return changes
+            time.sleep(0.05)
+
     def _changes(self, statement: Update) -> list[Change]:
         changed = statement.returning(JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts)
         rows = self._books.rows(changed.execution_options(synchronize_session=False))
         return [Change(row.id, row.job_type, row.status, row.attempts) for row in rows]
+
+
+def _free(ids: Sequence[int], statuses: Sequence[Status]) -> Select[Any]:
+    return select(JobRun.id).where(JobRun.id.in_(ids), JobRun.status.in_(statuses))
 
 
 def is_in_doubt(now: datetime | ColumnElement[datetime]) -> ColumnElement[bool]:

@@ -169,6 +169,21 @@ def effect_after_sleep(key: str, path: str) -> None:
 
 
 @jobs.task(retry=AGAIN)
+def locks_its_own_row() -> None:
+    """At the first attempt, change its own row without a commit, and wait."""
+    if current_run.attempt > 1:
+        return
+    db.session.execute(
+        text("UPDATE job_runs SET priority = 5 WHERE id = :id"), {"id": current_run.id}
+    )
+    try:
+        time.sleep(60)
+    except BaseException:
+        say("interrupted")
+        raise
+
+
+@jobs.task(retry=AGAIN)
 def killed_before_payment_is_committed() -> object:
     """An effect that writes in ``db.session``, and no commit before the process is killed."""
 
