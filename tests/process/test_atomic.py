@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs, Retry, TickReport, current_run
 from flask_cronjobs.models import JobRun
@@ -172,6 +172,26 @@ def test_rollback_inside_takes_back_what_was_and_the_rest_is_atomic_still(
     report = tick()
     assert (report.failed, report.succeeded) == (1, 1)
     assert labels(db) == ["attempt 2"]
+
+
+def test_success_stands_if_a_hook_raises_after_the_commit(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, caplog: pytest.LogCaptureFixture
+) -> None:
+    def tell_the_search_engine(session: object) -> None:
+        raise ConnectionError("the search engine is away")
+
+    @jobs.task(atomic=True, retry=AGAIN)
+    def book() -> str:
+        work(db, "booked")
+        event.listen(db.session(), "after_commit", tell_the_search_engine)
+        return "ok"
+
+    book.using(commit=True).enqueue()
+    report = tick()
+    assert (report.succeeded, report.lost) == (1, 0)
+    assert (the_run(db).status, the_run(db).result) == ("succeeded", "ok")
+    assert labels(db) == ["booked"]
+    assert "its work is committed, and then a hook" in caplog.text
 
 
 def test_another_session_in_its_place_is_refused(

@@ -16,7 +16,7 @@ from sqlalchemy import text
 from flask_cronjobs import CronJobs, EffectInDoubt, Retry, SetupError, TickReport, current_run
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
 from flask_cronjobs.types import InDoubt
-from tests.marks import on_sqlite
+from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import Site
 
 Tick = Callable[[], TickReport]
@@ -126,6 +126,35 @@ def test_effect_that_was_interrupted_is_in_doubt(
     assert (report.failed, report.succeeded, done) == (1, 1, [1])
     with app.app_context():
         assert db.session.scalars(db.select(JobEffect.state)).one() == "in_doubt"
+
+
+@on_postgresql
+def test_interruption_while_the_mark_is_written_leaves_no_doubt(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    """The INSERT is slow, and the timeout comes meanwhile: the effect was not begun."""
+    done: list[int] = []
+
+    @jobs.task(retry=AGAIN, timeout=0.3)
+    def send() -> None:
+        jobs.once("mail:1", lambda: done.append(current_run.attempt))
+
+    with app.app_context():
+        db.session.execute(
+            text(
+                "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+                " IF (SELECT attempts FROM job_runs) = 1 THEN PERFORM pg_sleep(0.8); END IF;"
+                " RETURN NEW; END $$;"
+                "CREATE TRIGGER slow BEFORE INSERT ON job_effects FOR EACH ROW"
+                " EXECUTE FUNCTION slow()"
+            )
+        )
+        db.session.commit()
+        send.using(commit=True).enqueue()
+    report = tick()
+    assert (report.failed, report.succeeded, done) == (1, 1, [2])
+    with app.app_context():
+        assert db.session.scalars(db.select(JobEffect.state)).one() == "done"
 
 
 def test_keyboard_interrupt_leaves_the_effect_in_doubt(

@@ -288,6 +288,18 @@ class TestLostAnswers:
         assert kit.claims.release_token("host:1:lost") == 1
         assert (kit.row(run).status, kit.row(run).attempts) == ("failed", 1)
 
+    def test_cancel_that_came_meanwhile_holds_for_claims_given_back(self, kit: Kit) -> None:
+        """As it does for a run that a worker releases."""
+        unheard, held = kit.runs(2)
+        kit.claim(limit=1, token="host:1:lost")
+        claim = kit.claim_one()
+        kit.sql("UPDATE job_runs SET cancel_requested_at = updated_at")
+        assert kit.claims.release_token("host:1:lost") == 1
+        assert kit.finish(claim, "released")
+        for run in (unheard, held):
+            row = kit.row(run)
+            assert (row.status, row.attempts, row.finished_at is None) == ("cancelled", 0, False)
+
     def test_token_that_holds_nothing_releases_nothing(self, kit: Kit) -> None:
         kit.run()
         kit.claim()

@@ -8,18 +8,20 @@ the database rolls it back. So database effects happen exactly once.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import cast
 
 from sqlalchemy import event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from ... import failpoints
-from ...errors import AtomicCommit, LeaseLost
+from ...errors import AtomicCommit, CronJobsError, LeaseLost
+from ...log import logger
 from ...registry.payload import kept_result
 from ...state import State
+from ...store import Bookkeeping, Claims
 from ...store.claims import finalize_in
-from ...types import JSON, Claim
+from ...types import JSON, Claim, Outcome
 
 
 def call(
@@ -45,9 +47,34 @@ def call(
             session.rollback()
             raise LeaseLost("the lease was lost before the commit; the work is rolled back")
         failpoints.reach("before-finalize")
-        session.commit()
+        _commit(state, session, claim)
     failpoints.reach("after-finalize")
     return result
+
+
+def _commit(state: State, session: Session, claim: Claim) -> None:
+    """Commit; if that raises, look whether it was committed all the same.
+
+    A hook of the app's, such as ``after_commit``, may raise when all is done.
+    """
+    try:
+        session.commit()
+    except Exception:
+        if not _is_committed(state, claim):
+            raise
+        logger.exception(
+            "task %s, run %d: its work is committed, and then a hook of the session's commit "
+            "raised. The run has succeeded.",
+            claim.job_type,
+            claim.id,
+        )
+
+
+def _is_committed(state: State, claim: Claim) -> bool:
+    success = Outcome(claim.id, claim.token, "succeeded", claim.attempt, claim.job_type)
+    with suppress(CronJobsError), Bookkeeping(state.engine) as books:
+        return claim.id in Claims(books).already_recorded([success]).recorded
+    return False
 
 
 _COMMITTED = (

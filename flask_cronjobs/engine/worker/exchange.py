@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,6 +12,9 @@ from ...state import State
 from ...store import Claims
 from ...types import ClaimRequest, Exchange, Outcome
 from .options import WorkOptions
+
+#: How often to look for claims that were committed late, in seconds.
+LATE_EVERY = 1.0
 
 
 class Exchanger:
@@ -32,6 +36,9 @@ class Exchanger:
         self._after = ""
         self._unconfirmed: str | None = None
         self._in_trouble = False
+        self._late: dict[str, float] = {}
+        self._late_at = 0.0
+        self._doubtful: set[tuple[int, str]] = set()
 
     @property
     def unconfirmed(self) -> bool:
@@ -48,15 +55,47 @@ class Exchanger:
             confirmed = self._confirm(outcomes) if self._in_trouble else Exchange()
             left = [outcome for outcome in outcomes if outcome.id not in confirmed.recorded]
             exchange = self._exchange(left, wanted, alone)
+            late = self._recorded_late(left, exchange)
         except DatabaseTrouble:
             self._in_trouble = True
+            self._doubtful |= {(outcome.id, outcome.token) for outcome in outcomes}
             raise
         self._in_trouble = False
         return replace(
             exchange,
-            recorded=exchange.recorded | confirmed.recorded,
-            cancelled=exchange.cancelled | confirmed.cancelled,
+            recorded=exchange.recorded | confirmed.recorded | late.recorded,
+            cancelled=exchange.cancelled | confirmed.cancelled | late.cancelled,
         )
+
+    def release_late(self, now: bool = False) -> None:
+        """Release what was claimed after all by an exchange whose connection broke.
+
+        The server may have gone on with it, and have committed it after we gave its claims back.
+        So look again every second, for as long as such a claim would hold.
+
+        :param now: look even if a second has not passed.
+        """
+        time_now = time.monotonic()
+        self._late = {token: end for token, end in self._late.items() if end > time_now}
+        if self._late and (now or time_now >= self._late_at):
+            self._late_at = time_now + LATE_EVERY
+            for token in self._late:
+                self._claims.release_token(token)
+
+    def _recorded_late(self, outcomes: Sequence[Outcome], exchange: Exchange) -> Exchange:
+        """Return which *outcomes* were recorded by an exchange whose connection had broken.
+
+        The server may have gone on with it, and have committed it after `_confirm` looked.
+        """
+        settled = [outcome for outcome in outcomes if outcome.id not in exchange.locked]
+        missing = [
+            outcome
+            for outcome in settled
+            if outcome.id not in exchange.recorded and (outcome.id, outcome.token) in self._doubtful
+        ]
+        late = self._claims.already_recorded(missing) if missing else Exchange()
+        self._doubtful -= {(outcome.id, outcome.token) for outcome in settled}
+        return late
 
     def _exchange(self, outcomes: Sequence[Outcome], wanted: int, alone: bool) -> Exchange:
         request = self._request(wanted, alone) if wanted > 0 else None
@@ -78,6 +117,8 @@ class Exchanger:
         """Give back what was claimed unheard; find which of *outcomes* are recorded."""
         if self._unconfirmed is not None:
             self._claims.release_token(self._unconfirmed)
+            self._late[self._unconfirmed] = time.monotonic() + self._lease
+            self._late_at = time.monotonic() + LATE_EVERY
             self._unconfirmed = None
         return self._claims.already_recorded(outcomes) if outcomes else Exchange()
 

@@ -102,6 +102,7 @@ class Keeper(threading.Thread):
                     self._turn_at = time.monotonic()
                     self._exchange()
                     self._look_after()
+                self._exchanger.release_late(now=True)
         except BaseException as error:
             self.error = error
             self._runner.abandoned = True
@@ -255,6 +256,7 @@ class Keeper(threading.Thread):
             if self._held_runs.waiting and (self._stopping or self._runner_is_long()):
                 self._release_waiting()
             answered = self._renew()
+            self._exchanger.release_late()
             if answered and not self._held_runs.outcomes and not self._exchanger.unconfirmed:
                 self._trouble_since = None
         except DatabaseTrouble as trouble:
