@@ -74,7 +74,7 @@ def short_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let reclaiming in this process wait but briefly for living workers on SQLite."""
     from flask_cronjobs.engine import reclaim
 
-    monkeypatch.setattr(reclaim, "TURN", 0.05)
+    monkeypatch.setattr(reclaim, "turn", lambda lease: 0.05)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

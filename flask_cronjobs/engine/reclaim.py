@@ -14,14 +14,12 @@ from ..store import Claims, Expired
 from ..types import Exchange, Outcome
 from .observer import Observer
 from .worker.exchange import Exchanger
+from .worker.leases import turn
 from .worker.options import WorkOptions
 from .worker.outcomes import failure
 
 #: How many expired leases are taken back at a time.
 BATCH = 200
-#: On SQLite, for how many seconds living workers can renew their leases before runs are taken back:
-#: longer than a keeper pauses between two tries. With short leases it is a quarter of the lease.
-TURN = 2.0
 
 
 def reclaim(state: State, claims: Claims, observer: Observer) -> int:
@@ -61,7 +59,7 @@ def _abandoned(state: State, claims: Claims) -> list[Expired]:
     if not (expired and claims.one_writer):
         return expired
     claims.wait_for_writers()
-    time.sleep(min(TURN, state.settings.lease / 4))
+    time.sleep(turn(state.settings.lease))
     before = {(each.id, each.token) for each in expired}
     return [each for each in claims.expired_leases(BATCH) if (each.id, each.token) in before]
 

@@ -109,6 +109,12 @@ def is_about_the_rows(trouble: DatabaseTrouble) -> bool:
     return isinstance(trouble.__cause__, (IntegrityError, DataError))
 
 
+def is_about_a_lock(trouble: DatabaseTrouble) -> bool:
+    """Return whether another connection held a lock for too long."""
+    cause = trouble.__cause__
+    return isinstance(cause, SQLAlchemyError) and remedy_for(cause) == "retry"
+
+
 def name_of(engine: Engine) -> str:
     """Return the URL of *engine*'s database, without its password."""
     return strip_credentials(engine.url.render_as_string(hide_password=True))

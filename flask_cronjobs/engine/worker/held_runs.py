@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 
 from ...current_run import CurrentRun, Progress
 from ...types import Claim, Outcome
-from .leases import Leases
+from .leases import Leases, turn
 from .outcomes import released
 from .runner import ProgressRequest
 
@@ -112,9 +112,9 @@ class HeldRuns:
         """Note that the leases of *ids* were renewed by a statement sent at *sent*."""
         self._leases.extend((self.held[id_] for id_ in ids if id_ in self.held), sent)
 
-    def prolong(self, since: float, seconds: float) -> None:
-        """Let the leases of all held runs last on: see `Leases.prolong`."""
-        self._leases.prolong(self.held.values(), since, seconds)
+    def prolong(self, since: float) -> None:
+        """Note that nobody can take the held runs right now: SQLite's lock is held."""
+        self._leases.prolong(self.held.values(), since, turn(self._leases.length))
 
     def take_back(self) -> list[Claim]:
         """Take from the inbox what the runner has not begun."""

@@ -21,6 +21,7 @@ from ...errors import DatabaseTrouble
 from ...log import logger
 from ...state import State
 from ...store import Bookkeeping, Claims, Ticks
+from ...store.errors import is_about_a_lock
 from ...types import Exchange, Outcome
 from .announcer import Announcer
 from .exchange import Exchanger
@@ -35,9 +36,6 @@ from .runner import Runner
 POLL = 0.25
 #: The same for one that a NOTIFY wakes. It finds retries that come due, and what it did not hear.
 POLL_LISTENING = 2.0
-#: How long leases last on after SQLite's write lock was found held, in seconds: until the keeper
-#: has tried to renew them again.
-LOCKED_GRACE = 3.0
 #: How many of the keeper's statements, each as slow as it may be, fit into a lease.
 STATEMENTS_IN_LEASE = 8
 #: How long the keeper's connection retries a statement before the keeper looks after its runs.
@@ -236,17 +234,17 @@ class Keeper(threading.Thread):
         """Go on in spite of *trouble*, until the leases would end; then raise it.
 
         On SQLite, go on for as long as a handler works: it may hold the one lock itself, and then
-        nobody can take its run back.
+        nobody can take its run back. Nobody can while another holds it, either, nor for a moment
+        afterwards, in which we renew the leases.
         """
         now = time.monotonic()
         self._trouble_since = self._trouble_since or now
         too_long = now - self._trouble_since > self._state.settings.lease
-        on_sqlite = self._books.dialect.name == "sqlite"
-        if on_sqlite and trouble.transient:
-            self._held_runs.prolong(self._turn_at, LOCKED_GRACE)
-        alone = on_sqlite and self._runner.working is not None
+        alone = self._books.dialect.name == "sqlite" and self._runner.working is not None
         if not trouble.transient or (too_long and not alone):
             raise trouble
+        if alone and is_about_a_lock(trouble):
+            self._held_runs.prolong(self._turn_at)
         logger.warning("Trying again. %s", trouble)
 
     def _look_after(self) -> None:

@@ -7,6 +7,19 @@ from collections.abc import Iterable
 
 from ...types import Claim
 
+#: On SQLite, for how many seconds the write lock is free before runs are taken back, so that living
+#: workers renew their leases: longer than a keeper needs from one try to the end of the next.
+TURN = 3.0
+
+
+def turn(lease: float) -> float:
+    """Return `TURN`, or less if the *lease* is short, in seconds.
+
+    It is also for how long a worker that has just found the lock held knows that it still has its
+    runs, although it could not renew their leases.
+    """
+    return min(TURN, lease / 2)
+
 
 class Leases:
     """The end of each held claim's lease, by `time.monotonic`.
@@ -18,16 +31,16 @@ class Leases:
     The keeper writes, when it claims and renews. The runner's thread reads, before a handler begins
     and in the timer that interrupts it.
 
-    :param length: how long a lease is, in seconds.
+    :ivar length: how long a lease is, in seconds.
     """
 
     def __init__(self, length: float) -> None:
-        self._length = length
+        self.length: float = length
         self._ends: dict[tuple[int, str], float] = {}
 
     def extend(self, claims: Iterable[Claim], sent: float) -> None:
         """Note that *claims* were made or renewed by a statement sent at *sent*."""
-        end = sent + self._length
+        end = sent + self.length
         for claim in claims:
             self._ends[claim.id, claim.token] = end
 

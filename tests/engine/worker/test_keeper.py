@@ -13,6 +13,7 @@ import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
+from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.current_run import CurrentRun
@@ -208,25 +209,26 @@ class TestProgress:
 
 
 @on_sqlite
-def test_handler_that_holds_the_one_lock_beyond_its_lease_is_not_done_twice(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("whose", ["the handler's own", "somebody else's"])
+def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_twice(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
     monkeypatch.setattr(connection, "SQLITE_BUSY", 0.1)
     monkeypatch.setattr(keeper_module, "PATIENCE", 0.1)
     state = state_of(app)
-    object.__setattr__(state.settings, "lease", 0.5)
-    db.session.execute(text("CREATE TABLE notes (label text)"))
-    db.session.commit()
+    object.__setattr__(state.settings, "lease", 2)
     calls: list[int] = []
 
     @jobs.task
-    def holds() -> None:
+    def works() -> None:
         calls.append(current_run.attempt)
-        db.session.execute(text("INSERT INTO notes VALUES ('it')"))
-        time.sleep(1.5)
-        db.session.commit()
+        session = db.session if whose == "the handler's own" else Session(db.engine)
+        session.execute(text("DELETE FROM job_ticks WHERE id < 0"))
+        time.sleep(3)
+        session.commit()
+        session.close()
 
-    holds.using(commit=True).enqueue()
+    works.using(commit=True).enqueue()
     assert jobs.tick().succeeded == 1
     assert jobs.tick().succeeded == 0
     assert calls == [1]
