@@ -145,7 +145,7 @@ def test_interruption_while_the_mark_is_written_leaves_no_doubt(
                 "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
                 " IF (SELECT attempts FROM job_runs) = 1 THEN PERFORM pg_sleep(0.8); END IF;"
                 " RETURN NEW; END $$;"
-                "CREATE TRIGGER slow BEFORE INSERT ON job_effects FOR EACH ROW"
+                "CREATE TRIGGER slow AFTER INSERT ON job_effects FOR EACH ROW"
                 " EXECUTE FUNCTION slow()"
             )
         )
