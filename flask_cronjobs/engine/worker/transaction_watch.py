@@ -30,7 +30,7 @@ class TransactionWatch:
 
     def check(self, session: Session) -> None:
         """Raise `AtomicCommit` if the handler ended a transaction of *session* by itself."""
-        if session.in_transaction() and self._is_another(session) or self._ended:
+        if (session.in_transaction() and self._is_another(session)) or self._ended:
             raise AtomicCommit(_ENDED, committed=True)
 
     def begin(self, session: Session, transaction: SessionTransaction, c: Connection) -> None:
