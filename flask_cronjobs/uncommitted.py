@@ -14,8 +14,9 @@ from .current_run import running
 _WRITTEN = "cronjobs_written"
 #: Statements that write. A run's own INSERT is left out: it is named as an enqueued run.
 _WRITES = re.compile(
-    r"(?i)\s{0,99}(?:WITH\b.*?\b)?(INSERT|UPDATE|DELETE|REPLACE|MERGE)\b(?! INTO job_runs\b)",
-    re.DOTALL,
+    r"""(?isx) \s{0,99} (?: (INSERT|UPDATE|DELETE|REPLACE|MERGE)\b (?! [ ]INTO[ ]job_runs\b)
+        | WITH\b .*? \b(?<!FOR[ ])(?<!KEY[ ])
+          (INSERT(?=\sINTO\s)|UPDATE(?=\s)|DELETE(?=\sFROM\s)|MERGE(?=\sINTO\s)) )"""
 )
 _SAVEPOINT = re.compile(r"(?i)\s{0,99}(SAVEPOINT|ROLLBACK TO(?: SAVEPOINT)?)\s+(\S+)")
 
@@ -53,7 +54,7 @@ class _Written:
     def note(self, _: object, __: object, statement: str, *___: object) -> None:
         """Count *statement*. What was written since a savepoint goes with its rollback."""
         if found := _WRITES.match(statement):
-            self.counts[found[1].upper()] += 1
+            self.counts[(found[1] or found[2]).upper()] += 1
         elif found := _SAVEPOINT.match(statement):
             if found[1].upper() == "SAVEPOINT":
                 self._before[found[2]] = self.counts.copy()

@@ -123,7 +123,11 @@ def read(db: SQLAlchemy) -> None:
     for tick in db.session.scalars(select(JobTick)):
         tick.pid = tick.pid
     db.session.execute(text("SELECT 'insert', 'update', 'delete'"))
-    db.session.execute(text("WITH a AS (SELECT 1 AS inserted) SELECT * FROM a"))
+    db.session.execute(text("WITH a AS (SELECT 1 AS inserted) SELECT replace('a', 'b', 'c')"))
+    if db.engine.dialect.name == "postgresql":
+        lock = "WITH a AS (SELECT 1) SELECT id FROM job_ticks FOR UPDATE"
+        db.session.execute(text(lock))
+        db.session.execute(text(lock.replace("FOR", "FOR NO KEY")))
 
 
 def nest_and_roll_back(db: SQLAlchemy) -> None:

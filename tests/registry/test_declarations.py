@@ -80,7 +80,7 @@ Wrong = Callable[[CronJobs], Any]
             "Greeter.greet is a method: a run has no object to call it on. Make it a function of "
             "the module, or a @staticmethod without self",
         ),
-        (lambda jobs: jobs.task(name="make")(Greeter.make.__func__), TaskError, "is a method"),
+        (lambda jobs: jobs.task(vars(Greeter)["make"].__func__), TaskError, "is a method"),
         (
             lambda jobs: jobs.task(retry=lambda attempt: 3)(handler),
             TaskError,
