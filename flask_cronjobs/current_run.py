@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from werkzeug.local import LocalProxy
 
+from .log import logger
 from .text import safe_text
 from .types import Claim
 
@@ -46,6 +47,7 @@ class CurrentRun:
     ) -> None:
         self.claim = claim
         self.books = books
+        self.warning: str | None = None
         self.thread: int = threading.get_ident()
         self._request_write = request_write
         self._requested_at = float("-inf")
@@ -99,6 +101,11 @@ class CurrentRun:
     def heartbeat(self) -> None:
         """Renew the lease now. The worker does it anyway: this is for code that starves it."""
         self._request_write(self, True)
+
+    def warn(self, warning: str) -> None:
+        """Log *warning*, and keep it for the run's row if the run succeeds."""
+        logger.warning("%s: %s", self.claim, warning)
+        self.warning = warning
 
     @property
     def has_progress(self) -> bool:

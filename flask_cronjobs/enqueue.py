@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from .config import Settings
+from .current_run import running
 from .errors import KeyConflict, TaskError
 from .log import logger
 from .models import JobRun
@@ -25,12 +26,15 @@ from .store.clock import database_now
 from .store.enqueue import insert_run, insert_runs
 from .store.errors import explain, remedy_for
 from .store.notify import wake_listeners
+from .uncommitted import left_in, watch_writes
 
 #: How often one process wakes resident workers at most, in seconds: as often as they look.
 WAKE_EVERY = 0.25
 #: How often it asks whether there are any, in seconds.
 ASK_EVERY = 5.0
 _UNCOMMITTED = "_cronjobs_uncommitted"
+_COMMIT_RUNS = "Call db.session.commit() after enqueue(), or use task.using(commit=True)."
+_COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its task atomic=True."
 
 
 def enqueue_one(
@@ -131,19 +135,38 @@ def _status(settings: Settings, run: JobRun) -> str:
 
 
 def watch_commits(app: Flask, session_factory: Any) -> None:
-    """Warn when an app context of *app* ends with enqueued runs that were never committed."""
+    """Warn when an app context of *app* ends with enqueued runs that were never committed.
+
+    Inside a run, warn of everything that was not committed, and keep the warning for its row.
+    """
+    watch_writes(session_factory)
     event.listen(session_factory, "after_commit", _forget_uncommitted)
     event.listen(session_factory, "after_rollback", _forget_uncommitted)
 
     @app.teardown_appcontext
     def warn_of_uncommitted(error: BaseException | None) -> None:
-        names: list[str] = g.pop(_UNCOMMITTED, [])
-        if names and error is None:
-            logger.warning(
-                "Enqueued and never committed, so lost: %s. Call db.session.commit() after "
-                "enqueue(), or use task.using(commit=True).",
-                ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else ""),
-            )
+        names = uncommitted_runs()
+        g.pop(_UNCOMMITTED, None)
+        if error is not None:
+            return
+        run = running()
+        left = left_in(session_factory) if run is not None else None
+        if run is not None and left:
+            kept = f"Ended with uncommitted work in db.session, so it is lost: {left}."
+            kept += f" Enqueued and never committed, so lost: {names}." if names else ""
+            run.warn(f"{kept} {_COMMIT_WORK}")
+        elif names:
+            warning = f"Enqueued and never committed, so lost: {names}. {_COMMIT_RUNS}"
+            if run is None:
+                logger.warning("%s", warning)
+            else:
+                run.warn(warning)
+
+
+def uncommitted_runs() -> str:
+    """Return the runs that this context has enqueued and not committed, as a text."""
+    names: list[str] = g.get(_UNCOMMITTED, [])
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
 
 
 def _wake(state: State, options: EnqueueOptions) -> None:

@@ -249,7 +249,7 @@ class CronJobs(OperatorMethods):
         :param in_doubt: what to do if a process died in the middle of it: ``"skip"`` (logged, and
             shown to the operator; returns None), ``"redo"``, or ``"raise"`` `EffectInDoubt`.
         :param func: does the effect; called with *args* and *kwargs*.
-        :returns: what *func* returned, as JSON gives it back: a tuple as a list. What is not JSON or
+        :returns: what *func* returned, as JSON gives it back: a tuple as a list. What is no JSON or
             too large is not kept: a warning is logged, the first call returns it as it is, and
             later ones return None.
         :raises EffectInDoubt: as *in_doubt* says.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from .log import logger
 from .state import State, state_of
 from .types import Catchup, Overlap, TickReport
 
@@ -42,9 +43,17 @@ class OperatorMethods:
         It works in any thread. Timeouts, and cancelling a running handler, need the main thread.
         """
         from .engine.tick import TickOptions, tick
+        from .enqueue import uncommitted_runs
 
+        state = _writable()
+        if waiting := uncommitted_runs():
+            logger.warning(
+                "jobs.tick(): db.session holds enqueued runs that are not committed, so the tick "
+                "does not see them: %s. Call db.session.commit() first.",
+                waiting,
+            )
         options = TickOptions(budget=budget, max_runs=max_runs, queues=tuple(queues))
-        return tick(_writable(), options)
+        return tick(state, options)
 
     def retry(self, run_id: int) -> Change:
         """Queue a dead, cancelled or failed run again, for one attempt more at least.

@@ -66,8 +66,8 @@ class Outcome:
     :ivar kind: the outcome; ``failed`` will be retried, ``dead`` will not.
     :ivar attempt: the number of the attempt, from 1.
     :ivar job_type: the task's name.
-    :ivar error: the message, shortened and without credentials; None if it succeeded.
-    :ivar error_type: the name of the exception's type.
+    :ivar error: the message, shortened and without credentials; of a success a warning, or None.
+    :ivar error_type: the name of the exception's type, or the kind of the warning.
     :ivar stack: the stack, shortened; None where it would not help.
     :ivar result: what the handler returned, if JSON and small.
     :ivar delay: seconds until the next attempt; only for ``failed``.

@@ -204,6 +204,8 @@ class JobRun(Base):
     failed_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     """When the latest failed attempt ended."""
     last_error: Mapped[str | None] = mapped_column(String)
+    """Why the latest attempt failed, or the run was cancelled or skipped; of a run that succeeded,
+    a warning that its handler left work uncommitted."""
     error_type: Mapped[str | None] = mapped_column(String)
     result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     """What the handler returned, if JSON and small; of a skipped run, which slots it stands for."""

@@ -73,7 +73,7 @@ def _walk(root: object, limit: int) -> int:
         try:
             for key, value in levels[-1]:
                 path.append(key)
-                size += _least_size(key) + _checked_size(value)
+                size += _checked_size(value) + (len(key) + 2 if isinstance(key, str) else 1)
                 if size > limit:
                     return size
                 if isinstance(value, (dict, list, tuple)):
@@ -107,23 +107,19 @@ def _checked_size(value: object) -> int:
     """
     if isinstance(value, str):
         _check_text(value)
-    elif isinstance(value, float):
+        return len(value) + 2
+    if isinstance(value, int):
+        return 1 + value.bit_length() // 4  # A decimal digit has less than 4 bits.
+    if isinstance(value, float):
         if not math.isfinite(value):
             raise _Fault(f"is {value}. JSON has no such number; pass None.")
-    elif value is not None and not isinstance(value, (bool, int, dict, list, tuple)):
+    elif value is not None and not isinstance(value, (dict, list, tuple)):
         instead = "its isoformat()" if isinstance(value, date) else "an id to look it up by"
         raise _Fault(
             f"is of type {type(value).__name__}, which JSON does not know. Pass text, a number, "
             f"or {instead}."
         )
-    return _least_size(cast("object", value))
-
-
-def _least_size(value: object) -> int:
-    if isinstance(value, str):
-        return len(value) + 2
-    # A decimal digit has less than 4 bits.
-    return 1 + value.bit_length() // 4 if isinstance(value, int) else 1
+    return 1
 
 
 def _check_key(key: object) -> None:

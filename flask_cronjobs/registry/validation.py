@@ -29,6 +29,7 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
     if name == "<lambda>":
         raise TaskError("A lambda has no name for the table. Give one: name=….")
     check_name(name, "task")
+    _refuse_method(func)
     parameters = inspect.signature(func).parameters.values()
     for parameter in parameters:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
@@ -43,6 +44,18 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
         check_attempts(options.concurrency, f"{name}: concurrency")
     EnqueueOptions(queue=options.queue, priority=options.priority).check()
     _check_concurrency_key(name, options.concurrency_key, {p.name for p in parameters}, parameters)
+
+
+def _refuse_method(func: Callable[..., object]) -> None:
+    """Refuse a function of a class's body whose first argument is the object or the class."""
+    qualified: str = getattr(func, "__qualname__", "")
+    within = qualified.rpartition(".")[0]
+    first = next(iter(inspect.signature(func).parameters), None)
+    if within and not within.endswith("<locals>") and first in ("self", "cls"):
+        raise TaskError(
+            f"{qualified} is a method: a run has no object to call it on. Make it a function of "
+            f"the module, or a @staticmethod without {first}."
+        )
 
 
 def check_unscheduled(

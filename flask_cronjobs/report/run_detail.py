@@ -124,7 +124,13 @@ def _latest(row: Row[Any]) -> Attempt | None:
     """Return the latest attempt if it did not fail: only failed attempts have a row."""
     if row.attempts == 0 or row.status not in ("running", "succeeded", "cancelled"):
         return None
-    error = row.last_error if row.status == "cancelled" else None
+    ended = row.status in ("cancelled", "succeeded")
     return Attempt(
-        row.attempts, row.status, row.locked_by, row.started_at, row.finished_at, error=error
+        row.attempts,
+        row.status,
+        row.locked_by,
+        row.started_at,
+        row.finished_at,
+        error_type=row.error_type if row.status == "succeeded" else None,
+        error=row.last_error if ended else None,
     )

@@ -284,11 +284,11 @@ def _outcome_row(outcome: Outcome) -> dict[str, object]:
     row: dict[str, object] = {"id": outcome.id, "token": outcome.token, "kind": outcome.kind}
     if outcome.result is not None:
         row["result"] = json_text(outcome.result)
+    if outcome.error is not None:
+        row |= {"error": clean(outcome.error), "error_type": clean(outcome.error_type)}
     if outcome.kind != "succeeded":
         row |= {
             "attempt": outcome.attempt,
-            "error": clean(outcome.error),
-            "error_type": clean(outcome.error_type),
             "stack": clean(outcome.stack),
             "delay": outcome.delay,
             "reclaimed": int(outcome.reclaimed),

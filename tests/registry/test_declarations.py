@@ -19,6 +19,18 @@ def handler(user_id: int, day: object = None) -> None:
     """A handler that needs an argument."""
 
 
+class Greeter:
+    """A class, whose methods are no tasks."""
+
+    def greet(self, user_id: int) -> None: ...
+
+    @classmethod
+    def make(cls, user_id: int) -> None: ...
+
+    @staticmethod
+    def send(user_id: int) -> None: ...
+
+
 Wrong = Callable[[CronJobs], Any]
 
 
@@ -62,6 +74,13 @@ Wrong = Callable[[CronJobs], Any]
             TaskError,
             "A lambda has no name for the table. Give one: name=….",
         ),
+        (
+            lambda jobs: jobs.task(Greeter.greet),
+            TaskError,
+            "Greeter.greet is a method: a run has no object to call it on. Make it a function of "
+            "the module, or a @staticmethod without self",
+        ),
+        (lambda jobs: jobs.task(vars(Greeter)["make"].__func__), TaskError, "is a method"),
         (
             lambda jobs: jobs.task(retry=lambda attempt: 3)(handler),
             TaskError,
@@ -149,3 +168,16 @@ def test_a_name_is_compared_to_so_many_names_and_so_much_of_each(
     assert len(compared) <= 1_000
     assert max(compared) <= 60 * 60
     assert f"'00999 {'x' * 500}'" in said
+
+
+def test_static_method_and_bound_method_are_tasks() -> None:
+    jobs = CronJobs()
+    assert jobs.task(Greeter.send).name == "send"
+    assert jobs.task(Greeter().greet).name == "greet"
+    assert jobs.task(Greeter.make).name == "make"
+
+
+def test_function_within_a_function_may_name_its_argument_as_it_likes() -> None:
+    def send(self: int) -> None: ...
+
+    assert CronJobs().task(send).name == "send"

@@ -22,6 +22,7 @@ from ...state import State
 from ...store import Bookkeeping, Claims
 from ...store.claims import finalize_in
 from ...types import JSON, Claim, Outcome
+from .transaction_watch import watched
 
 
 def call(
@@ -30,17 +31,19 @@ def call(
     """Call *handler* for *claim*, then finalize the run and commit, all in ``db.session``.
 
     :param disarm: called before the commit, so that no timeout splits it.
-    :raises AtomicCommit: the handler committed by itself.
+    :raises AtomicCommit: the handler committed by itself, or ended the transaction.
     :raises LeaseLost: the run is another worker's by now; all is rolled back.
     """
     session = cast(Session, state.db.session())
-    with _isolated(session, state.engine.dialect.name):
-        with _no_commit(session):
+    dialect_name = state.engine.dialect.name
+    with _isolated(session, dialect_name):
+        with _no_commit(session), watched(session, dialect_name) as watch:
             value = handler(**claim.payload)
             failpoints.reach("after-handler")
             if state.db.session() is not session:
                 raise AtomicCommit(_REPLACED)
             session.flush()
+            watch.check(session)
         disarm()
         result = kept_result(value, state.settings.max_payload_bytes, str(claim))
         if not finalize_in(session, claim, result):

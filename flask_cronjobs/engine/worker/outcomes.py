@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from ...errors import Cancelled, Discard, RetryLater, ShuttingDown, TimedOut, WorkerLost
+from ...errors import (
+    AtomicCommit,
+    Cancelled,
+    Discard,
+    RetryLater,
+    ShuttingDown,
+    TimedOut,
+    WorkerLost,
+)
 from ...log import logger
 from ...registry.retry import Retry
 from ...state import State
@@ -77,6 +85,8 @@ def released(attempt: Attempt) -> Outcome:
 def _delay(state: State, attempt: Attempt, error: BaseException) -> float | None:
     if isinstance(error, RetryLater):
         return error.delay
+    if isinstance(error, AtomicCommit) and error.committed:
+        return None  # A retry would do its work again.
     task = state.registry.tasks.get(attempt.job_type)
     policy = task.retry_policy(state.settings.max_attempts) if task is not None else Retry()
     if isinstance(error, WorkerLost):

@@ -59,6 +59,8 @@ class ProgressRequest:
     answered: SimpleQueue[None]
 
 
+#: The error type of a run that succeeded, but left work in its session.
+UNCOMMITTED = "UncommittedWork"
 #: How long a signal may wait to be handled while there is nothing to do, in seconds.
 WAKE_EVERY = 1.0
 #: How long a handler waits for its progress to be written, in seconds. Then it goes on.
@@ -135,7 +137,7 @@ class Runner:
             if claim.broken is not None:
                 raise PayloadError(claim.broken)
             handler = self._handler(claim.job_type)
-            result = self._enter(handler, claim, started)
+            result, warning = self._enter(handler, claim, started)
         except BaseException as error:
             return self._outcome(claim, error, time.monotonic() - started)
         return Outcome(
@@ -144,12 +146,14 @@ class Runner:
             "succeeded",
             claim.attempt,
             claim.job_type,
+            error=warning,
+            error_type=None if warning is None else UNCOMMITTED,
             result=result,
             seconds=time.monotonic() - started,
             finalized=handler.atomic,
         )
 
-    def _enter(self, handler: Prepared, claim: Claim, started: float) -> JSON:
+    def _enter(self, handler: Prepared, claim: Claim, started: float) -> tuple[JSON, str | None]:
         run = CurrentRun(claim, self._request_write, self._books)
         self.working = Working(claim, run, started, handler.timeout)
         leave = enter_run(run)
@@ -158,7 +162,7 @@ class Runner:
             if self.abandoned:
                 raise ShuttingDown("the worker's keeper has ended")
             try:
-                return self._call(handler, claim)
+                return self._call(handler, claim), run.warning
             finally:
                 # Also if it failed: then it matters most how far it came.
                 if run.has_progress:

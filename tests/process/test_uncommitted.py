@@ -1,0 +1,243 @@
+"""FAULTS: a handler that ends with uncommitted work in ``db.session``: nothing is lost silently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import delete, insert, select, text, update
+
+from flask_cronjobs import CronJobs, report
+from flask_cronjobs.models import JobRun, JobTick
+from flask_cronjobs.state import State
+
+Do = Callable[[SQLAlchemy], Any]
+
+
+def add(db: SQLAlchemy) -> None:
+    db.session.add(JobTick(worker="w", host="h", pid=1))
+
+
+def flush(db: SQLAlchemy) -> None:
+    add(db)
+    db.session.flush()
+
+
+def flush_and_add(db: SQLAlchemy) -> None:
+    flush(db)
+    add(db)
+    add(db)
+
+
+def change(db: SQLAlchemy) -> None:
+    db.session.scalars(select(JobTick)).first().pid = 7  # type: ignore[union-attr]
+
+
+def change_and_flush(db: SQLAlchemy) -> None:
+    change(db)
+    db.session.flush()
+
+
+def remove(db: SQLAlchemy) -> None:
+    db.session.delete(db.session.scalars(select(JobTick)).first())
+
+
+def core(db: SQLAlchemy) -> None:
+    db.session.execute(insert(JobTick).values(worker="w", host="h", pid=1))
+    db.session.execute(update(JobTick).values(pid=2))
+    db.session.execute(delete(JobTick).where(JobTick.pid == 0))
+
+
+def by_text(db: SQLAlchemy) -> None:
+    db.session.execute(text("  delete FROM job_failures"))
+    db.session.execute(text("WITH a AS (SELECT 1) UPDATE job_effects SET key = 'k'"))
+
+
+def after_a_commit(db: SQLAlchemy) -> None:
+    flush(db)
+    db.session.commit()
+    add(db)
+
+
+def beside_a_savepoint(db: SQLAlchemy) -> None:
+    flush(db)
+    with db.session.begin_nested() as inner:
+        flush(db)
+        inner.rollback()
+
+
+LOST: list[tuple[Do, str]] = [
+    (add, "1 new object"),
+    (flush, "1 INSERT statement"),
+    (change, "1 changed object"),
+    (change_and_flush, "1 UPDATE statement"),
+    (remove, "1 deleted object"),
+    (core, "1 INSERT, 1 UPDATE, 1 DELETE statements"),
+    (by_text, "1 DELETE, 1 UPDATE statements"),
+    (flush_and_add, "2 new objects and 1 INSERT statement"),
+    (after_a_commit, "1 new object"),
+    (beside_a_savepoint, "1 INSERT statement"),
+]
+
+
+@pytest.mark.parametrize(("do", "what"), LOST)
+def test_uncommitted_work_is_logged_and_kept_with_the_run(
+    perform: Callable[..., JobRun],
+    db: SQLAlchemy,
+    state: State,
+    do: Do,
+    what: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = perform(lambda: do(db) and None)
+    expected = f"Ended with uncommitted work in db.session, so it is lost: {what}. Call db.session"
+    assert (run.status, run.error_type) == ("succeeded", "UncommittedWork")
+    assert (run.last_error or "").startswith(expected)
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert record.getMessage() == f"task it, run {run.id}: {run.last_error}"
+    view = report.run(state, run.id)
+    assert view is not None
+    assert (view.attempts[0].error, view.attempts[0].error_type) == (
+        run.last_error,
+        "UncommittedWork",
+    )
+
+
+def commit(db: SQLAlchemy) -> None:
+    core(db)
+    add(db)
+    db.session.commit()
+
+
+def roll_back(db: SQLAlchemy) -> None:
+    core(db)
+    add(db)
+    db.session.rollback()
+    read(db)
+
+
+def read(db: SQLAlchemy) -> None:
+    for tick in db.session.scalars(select(JobTick)):
+        tick.pid = tick.pid
+    db.session.execute(text("SELECT 'insert', 'update', 'delete'"))
+    db.session.execute(text("WITH a AS (SELECT 1 AS inserted) SELECT replace('a', 'b', 'c')"))
+    if db.engine.dialect.name == "postgresql":
+        lock = "WITH a AS (SELECT 1) SELECT id FROM job_ticks FOR UPDATE"
+        db.session.execute(text(lock))
+        db.session.execute(text(lock.replace("FOR", "FOR NO KEY")))
+
+
+def nest_and_roll_back(db: SQLAlchemy) -> None:
+    read(db)
+    with db.session.begin_nested() as inner:
+        flush(db)
+        inner.rollback()
+
+
+@pytest.mark.parametrize("do", [commit, roll_back, read, nest_and_roll_back, lambda db: None])
+def test_nothing_is_said_if_nothing_is_lost(
+    perform: Callable[..., JobRun], db: SQLAlchemy, do: Do, caplog: pytest.LogCaptureFixture
+) -> None:
+    for options in ({}, {"name": "atomic", "atomic": True}):
+        if options and do is commit:
+            continue
+        run = perform(lambda: do(db), **options)
+        assert (run.status, run.last_error, run.error_type) == ("succeeded", None, None)
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+def test_atomic_work_is_no_loss(
+    perform: Callable[..., JobRun], db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert perform(lambda: core(db), atomic=True).last_error is None
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+def test_failed_attempt_has_its_own_error(perform: Callable[..., JobRun], db: SQLAlchemy) -> None:
+    def handler() -> None:
+        flush(db)
+        raise ValueError("broken")
+
+    run = perform(handler)
+    assert (run.status, run.last_error) == ("dead", "broken")
+
+
+def test_handler_without_a_session_gets_none(
+    perform: Callable[..., JobRun], db: SQLAlchemy
+) -> None:
+    made: list[Any] = []
+    sessions = db.session.registry
+    make = sessions.createfunc
+
+    def noted() -> Any:
+        made.append(make())
+        return made[-1]
+
+    sessions.createfunc = noted
+    perform(lambda: None)
+    assert len(made) == 1  # The one that enqueued it.
+
+
+def test_work_that_a_teardown_commits_is_not_lost(
+    app: Flask, perform: Callable[..., JobRun], db: SQLAlchemy
+) -> None:
+    @app.teardown_appcontext
+    def commit_all(error: BaseException | None) -> None:
+        db.session.commit()
+
+    assert perform(lambda: flush(db)).last_error is None
+
+
+def test_runs_enqueued_and_not_committed_are_named(
+    jobs: CronJobs, perform: Callable[..., JobRun], db: SQLAlchemy
+) -> None:
+    @jobs.task
+    def other() -> None: ...
+
+    def alone() -> None:
+        other.enqueue()
+
+    run = perform(alone)
+    assert "Enqueued and never committed, so lost: other (run " in (run.last_error or "")
+    assert "uncommitted work" not in (run.last_error or "")
+
+    def both() -> None:
+        other.enqueue()
+        add(db)
+
+    run = perform(both, name="both")
+    assert "so it is lost: 1 new object. Enqueued and never" in (run.last_error or "")
+
+
+@pytest.mark.usefixtures("context")
+def test_the_command_and_the_page_show_it(
+    app: Flask, jobs: CronJobs, perform: Callable[..., JobRun], db: SQLAlchemy
+) -> None:
+    run = perform(lambda: add(db))
+    shown = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(run.id)]).output
+    assert "lost: 1 new object" in shown
+    app.debug = True
+    page = app.test_client().get(f"/jobs/runs/{run.id}", base_url="http://localhost").text
+    assert "lost: 1 new object" in page
+
+
+@pytest.mark.usefixtures("context")
+def test_tick_says_which_runs_it_cannot_see(
+    jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    if db.engine.dialect.name == "sqlite":
+        pytest.skip("There, a tick is refused while the session holds the write lock.")
+
+    @jobs.task
+    def other() -> None: ...
+
+    run = other.enqueue()
+    jobs.tick()
+    assert f"tick does not see them: other (run {run.id}). Call" in caplog.text
+    db.session.commit()
+    caplog.clear()
+    assert jobs.tick().succeeded == 1
+    assert caplog.text == ""
