@@ -34,7 +34,7 @@ from .registry.options import is_key
 from .registry.payload import kept_result
 from .state import State
 from .store import Bookkeeping, Effects
-from .store.sqlite_lock import session_holds_lock
+from .store.sqlite_lock import is_locked, session_holds_lock
 from .types import InDoubt
 
 T = TypeVar("T")
@@ -152,6 +152,8 @@ def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
     try:
         yield
     except DatabaseTrouble as error:
+        if not is_locked(error):
+            raise
         raise SetupError(
             "once() cannot write its mark: db.session holds SQLite's write lock. Commit (or roll "
             "back) the session before calling once(), and in what it calls."

@@ -147,9 +147,15 @@ def add_definition(state: State, spec: DefinitionSpec) -> bool:
         definitions = Definitions(books)
         while True:
             row = definitions.find(spec.name)
-            if spec.name in state.registry.declarations or (row and row.origin == "code"):
+            if spec.name in state.registry.declarations:
                 raise TaskError(
                     f"The definition {spec.name!r} is declared in code. Give this one another name."
+                )
+            if row is not None and row.origin == "code":
+                raise TaskError(
+                    f"The definition {spec.name!r} came from code, though this app's code does not "
+                    "declare it (any more). Give this one another name, or call "
+                    f"remove_definition({spec.name!r}) first."
                 )
             if row is None:
                 first = first_slot(spec, definitions.now())

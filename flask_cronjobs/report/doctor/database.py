@@ -17,6 +17,11 @@ from ..reader import Reader
 from .finding import Finding
 
 _PACKAGES = ("Flask-CronJobs", "Flask", "Flask-SQLAlchemy", "SQLAlchemy", "croniter", "psycopg")
+#: What is wrong with an index, by whether it must be unique.
+_WRONG = {
+    True: "not unique, but must be: runs may be duplicated",
+    False: "unique, but must not be: rows are refused",
+}
 _MIGRATE = "Run your migrations, or: flask jobs admin init"
 
 
@@ -59,7 +64,7 @@ def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
             what = f"{table.name} lacks the index {index.name}: it becomes slow as it grows"
             yield Finding("indexes", "warning", what, todo)
         elif bool(have["unique"]) != bool(index.unique):
-            what = f"{index.name} is {'' if have['unique'] else 'not '}unique, as it should not be"
+            what = f"{index.name} is {_WRONG[bool(index.unique)]}"
             yield Finding("indexes", "error", what, todo)
 
 

@@ -98,7 +98,8 @@ def _off(offset: float) -> str:
 
 def _host_clocks(recent: tuple[TickView, ...]) -> Iterator[Finding]:
     """Check the clocks of other hosts by their latest ticks."""
-    latest = {tick.host: tick.clock_offset for tick in reversed(recent) if tick.clock_offset}
+    measured = (tick for tick in reversed(recent) if tick.clock_offset is not None)
+    latest = {tick.host: tick.clock_offset or 0.0 for tick in measured}
     for host, offset in sorted(latest.items()):
         if abs(offset) > CLOCK_TOLERANCE:
             what = f"The clock of {host} was {_off(offset)} at its last tick"
