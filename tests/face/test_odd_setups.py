@@ -130,5 +130,5 @@ def test_a_definition_that_no_code_declares_is_not_said_to_be_declared(
 
 @pytest.mark.parametrize("seconds", [1, 30, 59.9])
 def test_a_tick_age_that_is_always_exceeded_is_refused(seconds: float) -> None:
-    with pytest.raises(ConfigError, match="seconds from 60 .*ticks come once a minute"):
+    with pytest.raises(ConfigError, match="ticks come once a minute"):
         read_settings({"CRONJOBS_HEALTH_TICK_AGE": seconds})

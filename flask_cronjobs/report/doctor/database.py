@@ -12,6 +12,7 @@ from sqlalchemy.pool import QueuePool
 
 from ...models.tables import Base
 from ...store.errors import name_of
+from ...store.migrations import how_to_create_tables
 from ...store.notify import is_pooled
 from ..reader import Reader
 from .finding import Finding
@@ -22,7 +23,6 @@ _WRONG = {
     True: "not unique, but must be: runs may be duplicated",
     False: "unique, but must not be: rows are refused",
 }
-_MIGRATE = "Run your migrations, or: flask jobs admin init"
 
 
 def schema(connection: Connection) -> Iterator[Finding]:
@@ -33,7 +33,7 @@ def schema(connection: Connection) -> Iterator[Finding]:
     missing = [table.name for table in tables if table.name not in names]
     if missing:
         what = f"missing: {', '.join(missing)}. No run can start."
-        yield Finding("tables", "error", what, _MIGRATE)
+        yield Finding("tables", "error", what, how_to_create_tables(connection.engine))
     else:
         yield Finding("tables", "ok", f"all {len(tables)} tables exist")
     for table in tables:
