@@ -1,4 +1,4 @@
-"""``definitions``, ``pause``, ``resume``."""
+"""``definitions``, ``pause``, ``resume``, ``remove``."""
 
 from __future__ import annotations
 
@@ -57,6 +57,17 @@ def resume(name: str) -> None:
         click.echo(f"Resumed {one_line(name)}.")
     else:
         click.echo(f"{one_line(name)} is not paused.")
+
+
+@group.command("remove")
+@click.argument("name")
+def remove(name: str) -> None:
+    """Remove a definition that the code does not declare (any more).
+
+    Its runs stay. A tick of other code that declares it creates it again.
+    """
+    operations.remove(state_of(), name, actor())
+    click.echo(f"Removed {one_line(name)}. Its runs stay.")
 
 
 def _print(row: DefinitionView) -> None:

@@ -51,6 +51,17 @@ def resume(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
     return resumed
 
 
+def remove(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
+    """Delete a definition that this app's code does not declare (any more). Its runs stay.
+
+    :raises NotFound: no definition has that name.
+    :raises TaskError: this app's code declares it.
+    """
+    if not remove_definition(state, name):
+        raise _no_definition(state, name)
+    log_action("removed", f"definition {name}", actor)
+
+
 def run_now(
     state: State,
     name: str,
