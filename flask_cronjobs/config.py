@@ -58,7 +58,8 @@ class Settings:
     """``CRONJOBS_MAX_PAYLOAD_BYTES``: how large a payload or a kept result may be, as JSON."""
 
     health_tick_age: float = 3 * MINUTE
-    """``CRONJOBS_HEALTH_TICK_AGE``: without a tick for this long, health answers 503."""
+    """``CRONJOBS_HEALTH_TICK_AGE``: without a tick for this long, health answers 503.
+    At least 60, since ticks come once a minute."""
 
     health_overdue: float = 10 * MINUTE
     """``CRONJOBS_HEALTH_OVERDUE``: with a run overdue for this long, health answers 503."""
@@ -103,13 +104,13 @@ def _refuse(key: str, value: object, wanted: str) -> ConfigError:
     return ConfigError(f"{key} is {value!r}. Give {wanted}.")
 
 
-def _seconds(least: float, most: float) -> Callable[[str, Any], float]:
+def _seconds(least: float, most: float, why: str = "") -> Callable[[str, Any], float]:
     def check(key: str, value: Any) -> float:
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
             raise _refuse(key, value, "a number of seconds or a timedelta")
         if not least <= seconds <= most:
-            raise _refuse(key, value, f"seconds from {least:g} to {most:g}")
+            raise _refuse(key, value, f"seconds from {least:g} to {most:g}{why}")
         return float(seconds)
 
     return check
@@ -190,7 +191,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "retention": _seconds(0, 3650 * DAY),
     "retention_dead": _seconds(0, 3650 * DAY),
     "max_payload_bytes": _whole(64, 64 * 1024 * 1024),
-    "health_tick_age": _seconds(1, 30 * DAY),
+    # With less, health would be late between two ticks.
+    "health_tick_age": _seconds(MINUTE, 30 * DAY, ": ticks come once a minute"),
     "health_overdue": _seconds(1, 30 * DAY),
     "url_prefix": _prefix,
     "tick_token": _token,

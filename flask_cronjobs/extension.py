@@ -20,6 +20,7 @@ from .registry.registry import Declaration, Registry
 from .registry.retry import Retry, RetryCallable
 from .registry.validation import check_task, check_unscheduled
 from .state import EXTENSION, Actor, Authorize, State, state_of
+from .store.migrations import remember_app
 from .store.savepoints import begin_before_savepoints
 from .task import Task
 from .types import Catchup, InDoubt, Overlap
@@ -77,6 +78,7 @@ class CronJobs(OperatorMethods):
         actor = self._actor if actor is None else actor
         _check_callables(authorize, actor)
         state = State(app, db, settings, self._registry, authorize, actor)
+        remember_app(state.engine, app)
         copy_tables(db.metadata, state.engine.dialect.name)
         app.extensions[EXTENSION] = state
         watch_commits(app, db.session)

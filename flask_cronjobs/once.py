@@ -37,7 +37,7 @@ from .registry.payload import kept_result
 from .state import State
 from .store import Bookkeeping, Effects
 from .store.dialect import json_text
-from .store.sqlite_lock import session_holds_lock
+from .store.sqlite_lock import is_locked, session_holds_lock
 from .types import JSON, InDoubt
 
 T = TypeVar("T")
@@ -159,6 +159,8 @@ def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
         with books.trying_once():
             yield
     except DatabaseTrouble as error:
+        if not is_locked(error):
+            raise
         raise SetupError(
             "once() cannot write its mark: db.session holds SQLite's write lock. Commit (or roll "
             "back) the session before calling once()."

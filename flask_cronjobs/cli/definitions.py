@@ -1,4 +1,4 @@
-"""``definitions``, ``pause``, ``resume``."""
+"""``definitions``, ``pause``, ``resume``, ``remove``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def definitions(limit: int, after: str | None, as_json: bool) -> None:
         print_json({"definitions": page.rows, "after": page.after})
         return
     if not page.rows:
-        click.echo("No definitions yet: add schedule= to a task; the next tick records it.")
+        click.echo(no_definitions())
     for row in page.rows:
         _print(row)
     if page.after is not None:
@@ -57,6 +57,25 @@ def resume(name: str) -> None:
         click.echo(f"Resumed {one_line(name)}.")
     else:
         click.echo(f"{one_line(name)} is not paused.")
+
+
+@group.command("remove")
+@click.argument("name")
+def remove(name: str) -> None:
+    """Remove a definition that the code does not declare (any more).
+
+    Its runs stay. A tick of other code that declares it creates it again.
+    """
+    operations.remove(state_of(), name, actor())
+    click.echo(f"Removed {one_line(name)}. Its runs stay.")
+
+
+def no_definitions() -> str:
+    """Return what to print where no tick has recorded a definition."""
+    declared = len(state_of().registry.declarations)
+    if declared:
+        return f"No definitions yet. The next tick records the {declared} that the code declares."
+    return "No definitions yet: add schedule= to a task; the next tick records it."
 
 
 def _print(row: DefinitionView) -> None:

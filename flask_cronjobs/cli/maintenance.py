@@ -9,6 +9,8 @@ from ..report.doctor import Finding, examine
 from ..report.humanize import plural
 from ..state import state_of
 from ..store import create_tables, set_wal
+from ..store.create import are_tables_missing
+from ..store.migrations import how_to_create_tables, uses_migrations
 from ..text import one_line
 from .group import JobsGroup
 from .output import paint, paragraph, print_json, since, table, this_command
@@ -63,13 +65,19 @@ def prune(dry_run: bool, as_json: bool) -> None:
 
 
 @group.command("init")
+@click.option("--force", is_flag=True, help="Create them even if the app uses migrations.")
 @json_option
-def init(as_json: bool) -> None:
+def init(force: bool, as_json: bool) -> None:
     """Create missing job tables, and set SQLite to WAL.
 
     With Flask-Migrate, let your migrations create the tables instead.
     """
     engine = state_of().engine
+    if not force and are_tables_missing(engine) and uses_migrations(engine):
+        raise click.ClickException(
+            "This app uses migrations. If this command created the tables, the next migration "
+            f"would find nothing to do. {how_to_create_tables(engine)}. (--force creates them.)"
+        )
     wal = set_wal(engine)
     created = create_tables(engine)
     if as_json:

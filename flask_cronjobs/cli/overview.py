@@ -6,11 +6,12 @@ import click
 from flask.cli import with_appcontext
 
 from .. import report
-from ..report import Cell, DefinitionView, Overview
-from ..report.humanize import duration, plural
+from ..report import Cell, DefinitionView, Figures, Overview
+from ..report.humanize import duration, late, plural, seconds_since
 from ..state import state_of
 from ..text import one_line
 from . import crontab, definitions, maintenance, runs
+from .definitions import no_definitions
 from .group import JobsGroup
 from .output import command, heading, paint, print_json, since, table
 from .params import json_option
@@ -52,14 +53,28 @@ for _module in (runs, definitions, maintenance, crontab):
 
 
 def _print(seen: Overview) -> None:
-    word = paint(seen.verdict.word, seen.verdict.word.upper())
-    click.echo(f"{word}  {one_line(seen.verdict.sentence)}")
+    worries = _worries(seen.figures) if seen.verdict.ok else []
+    color = "warning" if worries else seen.verdict.word
+    but = f", but {' and '.join(worries)}" if worries else ""
+    word = paint(color, seen.verdict.word.upper())
+    click.echo(f"{word}  {one_line(seen.verdict.sentence)}{but}")
     _print_figures(seen)
     _print_definitions(seen)
     _print_dead(seen)
     _print_orphans(seen)
     if seen.doubts:
         heading(f"{seen.doubts.of('effect')} in doubt: flask jobs admin effects")
+
+
+def _worries(figures: Figures) -> list[str]:
+    """Return what makes the page amber though ticks run."""
+    worries: list[str] = []
+    if figures.dead:
+        worries.append(f"{figures.dead.of('run')} ended dead in the last 24 h")
+    if figures.stale:
+        has = "has" if figures.stale.value == 1 else "have"
+        worries.append(f"{figures.stale.of('running run')} {has} no live worker")
+    return worries
 
 
 def _print_figures(seen: Overview) -> None:
@@ -81,7 +96,7 @@ def _print_figures(seen: Overview) -> None:
 def _print_definitions(seen: Overview) -> None:
     rows = seen.definitions.rows
     if not rows:
-        heading("No definitions yet: add schedule= to a task; the next tick records it")
+        heading(no_definitions())
         return
     heading("Definitions")
     table(
@@ -119,7 +134,9 @@ def _next(row: DefinitionView, seen: Overview) -> str:
         return "no task"
     if row.undeclared:
         return "not declared"
-    return since(seen.verdict.now, row.next_slots[0]) if row.next_slots else "never"
+    if not row.next_slots:
+        return "never"
+    return late(seconds_since(row.next_slots[0], seen.verdict.now))
 
 
 def _print_dead(seen: Overview) -> None:

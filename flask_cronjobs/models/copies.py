@@ -27,9 +27,18 @@ def copy_tables(metadata: MetaData, dialect_name: str) -> None:
             if present.info.get("cronjobs_dialect", dialect_name) == dialect_name:
                 continue
             metadata.remove(present)
-        copy = table.to_metadata(metadata)
+        copy = _copy(table, metadata)
         copy.info["cronjobs_dialect"] = dialect_name
         _make_plain(copy, dialect_name)
+
+
+def _copy(table: Table, metadata: MetaData) -> Table:
+    """Copy *table* without a schema: our statements name none, whatever the app's metadata says."""
+    schema, metadata.schema = metadata.schema, None
+    try:
+        return table.to_metadata(metadata)
+    finally:
+        metadata.schema = schema
 
 
 def _make_plain(table: Table, dialect_name: str) -> None:

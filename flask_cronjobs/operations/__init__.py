@@ -7,7 +7,7 @@ why. Every action is logged with the one who asked for it (*actor*, a text for p
 from __future__ import annotations
 
 from ..store.operations import Change
-from .definitions import pause, resume, run_now
+from .definitions import pause, remove, resume, run_now
 from .maintenance import effect_done, effect_redo, health, prune
 from .runs import (
     CANCEL,
@@ -37,6 +37,7 @@ __all__ = [
     "no_run",
     "pause",
     "prune",
+    "remove",
     "resume",
     "retry",
     "retry_many",

@@ -77,6 +77,17 @@ def _record_due(state: State, definitions: Definitions, row: DefinitionRow) -> b
     return True
 
 
+def remove(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
+    """Delete a definition that this app's code does not declare (any more). Its runs stay.
+
+    :raises NotFound: no definition has that name.
+    :raises TaskError: this app's code declares it.
+    """
+    if not remove_definition(state, name):
+        raise _no_definition(state, name)
+    log_action("removed", f"definition {name}", actor)
+
+
 def run_now(
     state: State,
     name: str,
@@ -177,9 +188,15 @@ def add_definition(state: State, spec: DefinitionSpec) -> bool:
         definitions = Definitions(books)
         while True:
             row = definitions.find(spec.name)
-            if spec.name in state.registry.declarations or (row and row.origin == "code"):
+            if spec.name in state.registry.declarations:
                 raise TaskError(
                     f"The definition {spec.name!r} is declared in code. Give this one another name."
+                )
+            if row is not None and row.origin == "code":
+                raise TaskError(
+                    f"The definition {spec.name!r} came from code, though this app's code does not "
+                    "declare it (any more). Give this one another name, or call "
+                    f"remove_definition({spec.name!r}) first."
                 )
             if row is None:
                 first = first_slot(spec, definitions.now())

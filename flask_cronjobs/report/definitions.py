@@ -40,7 +40,8 @@ class DefinitionView:
     :ivar origin: ``code`` or ``database``.
     :ivar cells: its last ten runs, oldest first.
     :ivar last_seconds: the duration of the newest of them that ran to an end.
-    :ivar next_slots: the next three slots, in the definition's zone; none while it is paused.
+    :ivar next_slots: the next three slots, in the definition's zone; none while it is paused. The
+        first is past if no tick has recorded it yet.
     :ivar broken: why its schedule cannot be read, if it cannot.
     :ivar orphaned: whether this app's code does not declare its task.
     :ivar undeclared: whether it came from code that no longer declares it.
@@ -166,9 +167,17 @@ def _slots(row: Row[Any], now: datetime) -> tuple[tuple[datetime, ...], str | No
     if not isinstance(row.payload, dict):
         return (), "Its payload is not a JSON object."
     try:
-        return next_slots(row.schedule, row.timezone, now), None
+        return _with_owed(row, next_slots(row.schedule, row.timezone, now), now), None
     except ScheduleError as error:
         return (), str(error)
+
+
+def _with_owed(row: Row[Any], slots: tuple[datetime, ...], now: datetime) -> tuple[datetime, ...]:
+    """Put the slot that is due, and that no tick has recorded yet, before those to come."""
+    if row.next_run_at is None or row.next_run_at > now:
+        return slots
+    owed = row.next_run_at.astimezone(parse_zone(row.timezone))
+    return (owed, *slots[: NEXT - 1])
 
 
 def _cells(reader: Reader, ids: Sequence[int]) -> dict[int, list[Cell]]:

@@ -29,6 +29,18 @@ def create_tables(engine: Engine) -> list[str]:
     return [table.name for table in Base.metadata.sorted_tables if table.name not in before]
 
 
+def are_tables_missing(engine: Engine) -> bool:
+    """Return whether a job table does not exist.
+
+    :raises DatabaseTrouble: the database cannot be read.
+    """
+    try:
+        names = set(inspect(engine).get_table_names())
+    except SQLAlchemyError as error:
+        raise explain(error, engine) from error
+    return not names.issuperset(Base.metadata.tables)
+
+
 def set_wal(engine: Engine) -> bool:
     """Set a SQLite file to WAL mode, in which readers and writers do not block each other.
 

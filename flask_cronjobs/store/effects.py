@@ -164,7 +164,8 @@ def _begin(d: Dialect, in_run: bool) -> str:
 def _done(d: Dialect) -> TextClause:
     return text(
         f"""
-        UPDATE job_effects SET state = 'done', done_at = {d.now}, result = {d.json("CAST(:result AS text)")}
+        UPDATE job_effects SET state = 'done', done_at = {d.now},
+            result = {d.json("CAST(:result AS text)")}
         WHERE key = :key AND locked_by = :owner RETURNING id
         """
     )

@@ -22,6 +22,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ..errors import CronJobsError, DatabaseTrouble, TablesMissing
 from ..text import strip_credentials
+from .migrations import how_to_create_tables
 
 Remedy: TypeAlias = Literal["retry", "reconnect", "create tables", "fail"]
 
@@ -89,7 +90,7 @@ def explain(error: SQLAlchemyError, engine: Engine) -> CronJobsError:
     """
     cause = getattr(error, "orig", None) or error
     if remedy_for(error) == "create tables":
-        message = str(TablesMissing())
+        message = f"The job tables do not exist. {how_to_create_tables(engine)}"
         if "column" in str(cause):
             message = (
                 f"The job tables are of another version: {_first_line(cause)}. Run your "
@@ -107,12 +108,6 @@ def explain(error: SQLAlchemyError, engine: Engine) -> CronJobsError:
 def is_about_the_rows(trouble: DatabaseTrouble) -> bool:
     """Return whether the database works, but refused the values in these rows."""
     return isinstance(trouble.__cause__, (IntegrityError, DataError))
-
-
-def is_about_a_lock(trouble: DatabaseTrouble) -> bool:
-    """Return whether another connection held a lock for too long."""
-    cause = trouble.__cause__
-    return isinstance(cause, SQLAlchemyError) and remedy_for(cause) == "retry"
 
 
 def name_of(engine: Engine) -> str:

@@ -22,12 +22,18 @@ def refuse_own_lock(session: Session, engine: Engine) -> None:
         with Bookkeeping(engine, patience=0.0) as books:
             books.transaction(lambda connection: None)
     except DatabaseTrouble as error:
-        if not error.transient:
+        if not is_locked(error):
             raise
         raise SetupError(
             "The job tables cannot be written: db.session holds SQLite's write lock. Commit (or "
             "roll back) the session first."
         ) from error
+
+
+def is_locked(trouble: DatabaseTrouble) -> bool:
+    """Return whether the cause of *trouble* is SQLite's lock, and nothing else."""
+    cause = str(trouble.__cause__)
+    return "database is locked" in cause or "database table is locked" in cause
 
 
 def session_holds_lock(session: Session) -> bool:

@@ -93,6 +93,14 @@ def resume() -> str:
     return f"{name} was not paused."
 
 
+@action("overview", _anchor="definitions")
+def remove() -> str:
+    """Remove a definition that the code does not declare."""
+    name = needed(request.form, "name")
+    operations.remove(state_of(), name, actor=actor())
+    return f"{name} is removed. Its runs stay."
+
+
 @action("overview", _anchor="dead")
 def retry_group() -> str:
     """Queue again the dead runs of one task that ended with one type of error."""

@@ -15,6 +15,8 @@ from ..errors import (
     UnknownTask,
 )
 from ..log import logger
+from ..state import state_of
+from ..store.migrations import how_to_create_tables
 from .format import Tone
 from .guard import is_reader
 from .render import page
@@ -62,8 +64,8 @@ def own_failure(error: CronJobsError) -> ResponseReturnValue:
         # The error names the host and the user of the database.
         logger.error("The job pages find no tables of this version: %s", error)
         text = (
-            "The job tables do not exist, or are of another version. Run your migrations, or: "
-            "flask jobs admin init. The app's log says in which database."
+            "The job tables do not exist, or are of another version. "
+            f"{how_to_create_tables(state_of().engine)}. The app's log says in which database."
         )
         return failure(code, text, title="The tables are missing")
     if code == 503:

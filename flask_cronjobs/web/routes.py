@@ -46,6 +46,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/definitions/run", "run_now", "actions", "act"),
     Route("/definitions/pause", "pause", "actions", "act"),
     Route("/definitions/resume", "resume", "actions", "act"),
+    Route("/definitions/remove", "remove", "actions", "act"),
     Route("/dead/retry", "retry_group", "actions", "act"),
     Route("/effects/done", "effect_done", "actions", "act"),
     Route("/effects/redo", "effect_redo", "actions", "act"),

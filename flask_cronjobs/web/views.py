@@ -7,6 +7,7 @@ from flask.typing import ResponseReturnValue
 
 from .. import report
 from ..operations import CANCEL, RETRY
+from ..report import run_list
 from ..state import state_of
 from . import format
 from .chart import chart
@@ -30,6 +31,7 @@ def overview() -> ResponseReturnValue:
         headline=format.headline(view.verdict, view.figures),
         chart=chart(view.activity),
         after=after,
+        declared=len(state_of().registry.declarations),
         refresh=REFRESH,
     )
 
@@ -46,6 +48,7 @@ def runs() -> ResponseReturnValue:
         which=which,
         args=filter_args(which),
         before=before,
+        window=run_list.WINDOW,
         now=found.now,
     )
 

@@ -81,7 +81,9 @@ def test_a_lost_worker_is_said(
     assert "ran out" in client.get("/jobs/runs/1").text
 
 
-def test_the_empty_page_teaches(client: FlaskClient) -> None:
+def test_the_empty_page_teaches(client: FlaskClient, jobs: CronJobs) -> None:
+    assert "records the 1 that the code declares" in client.get("/jobs/").text
+    jobs._registry.declarations.clear()
     page = client.get("/jobs/").text
     assert "schedule=" in page
     assert "flask jobs tick" in page

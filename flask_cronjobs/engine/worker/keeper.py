@@ -21,7 +21,7 @@ from ...errors import DatabaseTrouble
 from ...log import logger
 from ...state import State
 from ...store import Bookkeeping, Claims, Ticks
-from ...store.errors import is_about_a_lock
+from ...store.sqlite_lock import is_locked
 from ...types import Exchange, Outcome
 from .announcer import Announcer
 from .exchange import Exchanger
@@ -243,7 +243,7 @@ class Keeper(threading.Thread):
         alone = self._books.dialect.name == "sqlite" and self._runner.working is not None
         if not trouble.transient or (too_long and not alone):
             raise trouble
-        if alone and is_about_a_lock(trouble):
+        if alone and is_locked(trouble):
             self._held_runs.prolong(self._turn_at)
         logger.warning("Trying again. %s", trouble)
 

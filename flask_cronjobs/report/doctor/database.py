@@ -12,12 +12,17 @@ from sqlalchemy.pool import QueuePool
 
 from ...models.tables import Base
 from ...store.errors import name_of
+from ...store.migrations import how_to_create_tables
 from ...store.notify import is_pooled
 from ..reader import Reader
 from .finding import Finding
 
 _PACKAGES = ("Flask-CronJobs", "Flask", "Flask-SQLAlchemy", "SQLAlchemy", "croniter", "psycopg")
-_MIGRATE = "Run your migrations, or: flask jobs admin init"
+#: What is wrong with an index, by whether it must be unique.
+_WRONG = {
+    True: "not unique, but must be: runs may be duplicated",
+    False: "unique, but must not be: rows are refused",
+}
 
 
 def schema(connection: Connection) -> Iterator[Finding]:
@@ -28,7 +33,7 @@ def schema(connection: Connection) -> Iterator[Finding]:
     missing = [table.name for table in tables if table.name not in names]
     if missing:
         what = f"missing: {', '.join(missing)}. No run can start."
-        yield Finding("tables", "error", what, _MIGRATE)
+        yield Finding("tables", "error", what, how_to_create_tables(connection.engine))
     else:
         yield Finding("tables", "ok", f"all {len(tables)} tables exist")
     for table in tables:
@@ -59,7 +64,7 @@ def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
             what = f"{table.name} lacks the index {index.name}: it becomes slow as it grows"
             yield Finding("indexes", "warning", what, todo)
         elif bool(have["unique"]) != bool(index.unique):
-            what = f"{index.name} is {'' if have['unique'] else 'not '}unique, as it should not be"
+            what = f"{index.name} is {_WRONG[bool(index.unique)]}"
             yield Finding("indexes", "error", what, todo)
 
 

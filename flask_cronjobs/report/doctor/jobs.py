@@ -98,7 +98,8 @@ def _off(offset: float) -> str:
 
 def _host_clocks(recent: tuple[TickView, ...]) -> Iterator[Finding]:
     """Check the clocks of other hosts by their latest ticks."""
-    latest = {tick.host: tick.clock_offset for tick in reversed(recent) if tick.clock_offset}
+    measured = (tick for tick in reversed(recent) if tick.clock_offset is not None)
+    latest = {tick.host: tick.clock_offset or 0.0 for tick in measured}
     for host, offset in sorted(latest.items()):
         if abs(offset) > CLOCK_TOLERANCE:
             what = f"The clock of {host} was {_off(offset)} at its last tick"
@@ -168,17 +169,17 @@ def _definitions(reader: Reader) -> Iterator[Finding]:
 
 
 def _definition(view: DefinitionView) -> Iterator[Finding]:
-    remove = f"jobs.remove_definition({view.name!r})"
+    remove = f"flask jobs admin remove {shlex.quote(view.name)}"
     if view.broken is not None:
         what = f"The definition {view.name!r} is broken and never due: {view.broken}"
-        yield Finding("broken-definition", "error", what, f"Fix its row, or call {remove}.")
+        yield Finding("broken-definition", "error", what, f"Fix its row, or run: {remove}")
     if view.orphaned:
         yield Finding(
             "orphaned-definition",
             "warning",
             f"The definition {view.name!r} is for the task {view.task!r}, which this app's code "
             "does not declare: none of its slots is recorded",
-            f"Declare the task, import the module that does, or call {remove}.",
+            f"Declare the task, import the module that does, or run: {remove}",
         )
     elif view.undeclared:
         yield Finding(
@@ -186,7 +187,7 @@ def _definition(view: DefinitionView) -> Iterator[Finding]:
             "info",
             f"The definition {view.name!r} came from code that no longer declares it: none of its "
             "slots is recorded",
-            "Nothing, if that is intended; its row can be deleted.",
+            f"If that is intended, run: {remove}",
         )
 
 

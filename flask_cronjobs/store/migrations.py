@@ -1,0 +1,44 @@
+"""Whether an app keeps its tables by migrations, and so how to create the job tables."""
+
+from __future__ import annotations
+
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+from flask import Flask
+from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy.exc import SQLAlchemyError
+
+#: The app of each engine. Its extensions are asked later: Flask-Migrate may be initialized last.
+_apps: WeakKeyDictionary[Engine, ReferenceType[Flask]] = WeakKeyDictionary()
+
+
+def remember_app(engine: Engine, app: Flask) -> None:
+    """Remember that *engine* is the one of *app*."""
+    _apps[engine] = ref(app)
+
+
+def uses_migrations(engine: Engine) -> bool:
+    """Return whether Flask-Migrate is initialized, or Alembic has its table in the database."""
+    known = _apps.get(engine)
+    app = known() if known is not None else None
+    if app is not None and "migrate" in app.extensions:
+        return True
+    try:
+        # Not from the app's pool, whose only connection the caller may hold.
+        own = engine.pool.recreate().connect()
+        own.detach()
+        with Connection(engine, own) as connection:
+            return inspect(connection).has_table("alembic_version")
+    except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error):
+        return False
+
+
+def how_to_create_tables(engine: Engine) -> str:
+    """Return the command that creates the job tables in this app.
+
+    With migrations, ``init`` would do harm: the next migration would find nothing to do, and other
+    databases would never get the tables.
+    """
+    if uses_migrations(engine):
+        return "Run: flask db migrate, then: flask db upgrade"
+    return "Run: flask jobs admin init"

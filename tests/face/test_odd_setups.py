@@ -1,0 +1,134 @@
+"""Apps that are set up in a way that is rare but allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import MetaData, inspect, text
+
+from flask_cronjobs import ConfigError, CronJobs, DatabaseTrouble, TaskError
+from flask_cronjobs.config import read_settings
+from flask_cronjobs.models import JobEffect
+from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.state import state_of
+from flask_cronjobs.store.effects import Effects
+from tests.marks import on_sqlite
+from tests.rows import Rows
+
+
+class TestMetadataWithASchema:
+    """``SQLAlchemy(metadata=MetaData(schema="app"))``: the job tables stay in the default one."""
+
+    @pytest.fixture
+    def db(self) -> SQLAlchemy:
+        return SQLAlchemy(metadata=MetaData(schema="app"))
+
+    def test_create_all_makes_the_tables_that_jobs_use(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
+    ) -> None:
+        @jobs.task
+        def work() -> int:
+            return 7
+
+        with app.app_context():
+            assert "job_runs" in inspect(db.engine).get_table_names()
+            run = work.using(commit=True).enqueue()
+            assert jobs.tick().succeeded == 1
+            db.session.refresh(run)
+            assert run.result == 7
+        assert db.metadata.schema == "app"
+        findings = {finding.id: finding for finding in examine(state_of(app))}
+        assert findings["tables"].level == "ok"
+
+    def test_a_second_app_on_the_same_object_is_initialized(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
+    ) -> None:
+        second = Flask("second")
+        second.config["SQLALCHEMY_DATABASE_URI"] = app.config["SQLALCHEMY_DATABASE_URI"]
+        db.init_app(second)
+        CronJobs(second)
+        assert sum(name.endswith("job_runs") for name in db.metadata.tables) == 1
+        with second.app_context():
+            db.engine.dispose()
+
+
+def test_two_apps_on_one_object_are_initialized(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tmp_path: Any
+) -> None:
+    """A second app factory, also on another kind of database."""
+    second = Flask("second")
+    second.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'second.sqlite'}"
+    db.init_app(second)
+    CronJobs(second)
+    with second.app_context():
+        db.create_all()
+        assert "job_runs" in inspect(db.engine).get_table_names()
+        db.engine.dispose()
+
+
+@on_sqlite
+class TestOwnLock:
+    """Only a lock is called a lock."""
+
+    def test_other_trouble_in_once_is_told_as_it_is(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*args: object) -> None:
+            raise DatabaseTrouble("The database cannot be used: disk I/O error.")
+
+        monkeypatch.setattr(Effects, "begin", fail)
+        with app.app_context():
+            db.session.add(JobEffect(key="of the session", state="in_doubt"))
+            db.session.flush()
+            with pytest.raises(DatabaseTrouble, match="disk I/O error"):
+                jobs.once("k", lambda: None)
+
+
+def test_doctor_says_that_an_index_should_be_unique(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    with app.app_context():
+        db.session.execute(text("DROP INDEX uq_job_definitions_name"))
+        db.session.execute(text("CREATE INDEX uq_job_definitions_name ON job_definitions (name)"))
+        db.session.execute(text("DROP INDEX ix_job_ticks_started_at"))
+        unique = "CREATE UNIQUE INDEX ix_job_ticks_started_at ON job_ticks (started_at)"
+        db.session.execute(text(unique))
+        db.session.commit()
+    said = [finding.what for finding in examine(state_of(app)) if finding.id == "indexes"]
+    assert said == [
+        "uq_job_definitions_name is not unique, but must be: runs may be duplicated",
+        "ix_job_ticks_started_at is unique, but must not be: rows are refused",
+    ]
+
+
+def test_doctor_does_not_keep_the_warning_of_a_clock_that_is_exact_now(
+    app: Flask, jobs: CronJobs, rows: Rows
+) -> None:
+    rows.tick(age=120, host="web-1", clock_offset=90.0)
+    rows.tick(age=1, host="web-1", clock_offset=0.0)
+    assert "host-clock" not in {finding.id for finding in examine(state_of(app))}
+
+
+def test_a_definition_that_no_code_declares_is_not_said_to_be_declared(
+    app: Flask, jobs: CronJobs, rows: Rows
+) -> None:
+    jobs.task(name="it")(lambda: None)
+    rows.definition("nightly", job_type="it", origin="code")
+    with app.app_context():
+        with pytest.raises(TaskError) as refused:
+            jobs.add_definition("nightly", "it", schedule="@daily")
+        assert str(refused.value) == (
+            "The definition 'nightly' came from code, though this app's code does not declare it "
+            "(any more). Give this one another name, or call remove_definition('nightly') first."
+        )
+        assert jobs.remove_definition("nightly")
+        assert jobs.add_definition("nightly", "it", schedule="@daily")
+
+
+@pytest.mark.parametrize("seconds", [1, 30, 59.9])
+def test_a_tick_age_that_is_always_exceeded_is_refused(seconds: float) -> None:
+    with pytest.raises(ConfigError, match="ticks come once a minute"):
+        read_settings({"CRONJOBS_HEALTH_TICK_AGE": seconds})

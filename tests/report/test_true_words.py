@@ -1,0 +1,108 @@
+"""Words of the pages and commands that are true also where little is known or ticks are stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+from flask import Flask
+from flask.testing import FlaskClient
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import CronJobs, report
+from flask_cronjobs.report import run_list
+from flask_cronjobs.state import state_of
+from tests.rows import Rows, ago, now
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
+    """The extension with four definitions that code declares, and no tick yet."""
+    jobs = CronJobs(app, authorize=lambda action: True)
+    task = jobs.task(name="it")(lambda: None)
+    for name in ("one", "two", "three", "four"):
+        task.schedule("*/5 * * * *", name=name)
+    with app.app_context():
+        db.create_all()
+    return jobs
+
+
+@pytest.fixture
+def client(app: Flask, jobs: CronJobs) -> FlaskClient:
+    return app.test_client()
+
+
+@pytest.fixture
+def run(app: Flask, jobs: CronJobs) -> Run:
+    return lambda *args, **kwargs: app.test_cli_runner().invoke(
+        args=["jobs", "admin", *args], **kwargs
+    )
+
+
+def test_a_search_that_was_cut_short_does_not_say_that_nothing_matches(
+    client: FlaskClient, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_list, "WINDOW", 2)
+    rows.run("succeeded", job_type="wanted")
+    for _ in range(5):
+        rows.run("succeeded", job_type="other")
+    page = client.get("/jobs/runs?task=wanted").text
+    assert "No runs match" not in page
+    assert "Not among the newest 2 runs" in page
+    assert "Search further back" in page
+    older = client.get("/jobs/runs?task=wanted&before=5").text
+    assert "There are no older runs" not in older
+    assert "Not among the 2 runs before" in older
+    assert "wanted" in client.get("/jobs/runs?task=wanted&before=3").text.partition("<ol")[2]
+
+
+def test_an_app_that_declares_schedules_is_not_told_to_add_one(
+    client: FlaskClient, run: Run
+) -> None:
+    for text in (client.get("/jobs/").text, run().output, run("definitions").output):
+        assert "schedule=" not in text
+        assert "The next tick records the 4 that the code declares" in text
+
+
+def test_the_command_is_not_green_where_the_page_is_amber(
+    client: FlaskClient, run: Run, rows: Rows
+) -> None:
+    rows.tick()
+    green = "\x1b[32mOK\x1b[0m"
+    assert green in run(color=True).output
+    rows.run("dead")
+    output = run(color=True).output
+    assert green not in output
+    assert "\x1b[33mOK\x1b[0m" in output
+    assert "but 1 run ended dead in the last 24 h" in output.splitlines()[0]
+    rows.run("running", locked_until=ago(60))
+    first = run().output.splitlines()[0]
+    assert "1 run ended dead in the last 24 h" in first
+    assert "1 running run has no live worker" in first
+    assert '<section class="verdict warn">' in client.get("/jobs/").text
+
+
+def test_a_slot_that_has_passed_is_late_and_not_to_come(
+    app: Flask, db: SQLAlchemy, client: FlaskClient, run: Run, rows: Rows
+) -> None:
+    """While ticks are stopped."""
+    missed = now().replace(second=0, microsecond=0)
+    rows.definition("one", job_type="it", next_run_at=ago(3 * 60))
+    rows.tick(age=600)
+    (found,) = report.definitions(state_of(app)).rows
+    assert found.next_run_at is not None
+    assert found.next_slots[0] == found.next_run_at < missed.astimezone()
+    assert found.next_slots[1] > now()
+    assert len(found.next_slots) == 3
+    assert "3 min late" in client.get("/jobs/").text
+    line = next(line for line in run().output.splitlines() if line.startswith("one "))
+    assert line.endswith("3 min late")
+
+
+def test_a_slot_of_a_paused_definition_is_not_late(app: Flask, rows: Rows, jobs: CronJobs) -> None:
+    rows.definition("one", job_type="it", next_run_at=ago(180), paused_at=ago(600))
+    (found,) = report.definitions(state_of(app)).rows
+    assert found.next_slots == ()
