@@ -7,7 +7,8 @@ from flask.cli import with_appcontext
 
 from .. import report
 from ..report import Cell, DefinitionView, Overview
-from ..report.humanize import duration, plural
+from ..report.humanize import duration, late, plural, seconds_since
+from ..report.late import CHECK
 from ..state import state_of
 from . import crontab, definitions, maintenance, runs
 from .group import JobsGroup
@@ -51,13 +52,26 @@ for _module in (runs, definitions, maintenance, crontab):
 
 
 def _print(seen: Overview) -> None:
-    click.echo(f"{paint(seen.verdict.word, seen.verdict.word.upper())}  {seen.verdict.sentence}")
+    _print_verdict(seen)
     _print_figures(seen)
     _print_definitions(seen)
     _print_dead(seen)
     _print_orphans(seen)
     if seen.doubts:
         heading(f"{seen.doubts.of('effect')} in doubt: flask jobs admin effects")
+
+
+def _print_verdict(seen: Overview) -> None:
+    """Print the verdict in the color that the page has."""
+    verdict, figures = seen.verdict, seen.figures
+    word = verdict.word
+    if word == "ok" and report.tone(verdict, figures) == "warn":
+        click.echo(f"{paint('warn', 'WARN')}  {report.headline(verdict, figures)}")
+        click.echo(f"{verdict.sentence}")
+        return
+    click.echo(f"{paint(word, word.upper())}  {verdict.sentence}")
+    if word == "overdue" and verdict.late is not None:
+        click.echo(f"{CHECK} If no code should declare it any more, pause it.")
 
 
 def _print_figures(seen: Overview) -> None:
@@ -78,6 +92,9 @@ def _print_figures(seen: Overview) -> None:
 
 def _print_definitions(seen: Overview) -> None:
     rows = seen.definitions.rows
+    if not rows and (declared := len(state_of().registry.declarations)):
+        heading(f"No definitions yet: the next tick records {plural(declared, 'schedule')}")
+        return
     if not rows:
         heading("No definitions yet: add schedule= to a task; the next tick records it")
         return
@@ -113,9 +130,11 @@ def _next(row: DefinitionView, seen: Overview) -> str:
         return "broken"
     if row.paused_at is not None:
         return "paused"
-    if row.orphaned:
+    if row.due_since is not None:
+        return late(seconds_since(row.due_since, seen.verdict.now))
+    if row.orphaned and not row.elsewhere:
         return "no task"
-    if row.undeclared:
+    if row.undeclared and not row.elsewhere:
         return "not declared"
     return since(seen.verdict.now, row.next_slots[0]) if row.next_slots else "never"
 

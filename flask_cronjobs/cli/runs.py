@@ -39,14 +39,19 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
         print_json({"runs": page.rows, "before": page.before})
         return
     if not page.rows:
-        click.echo("No runs match." if which != RunFilter() else "There are no runs yet.")
-        return
+        click.echo(_none(which, page))
     table(
         ("ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR"),
         [_row(row, page) for row in page.rows],
     )
     if page.before is not None:
         click.echo(f"Older: {this_command(before=page.before)}", err=True)
+
+
+def _none(which: RunFilter, page: RunPage) -> str:
+    if page.partial:
+        return "None of the runs that were looked at match. Older ones may."
+    return "No runs match." if which != RunFilter() else "There are no runs yet."
 
 
 @group.command("show")

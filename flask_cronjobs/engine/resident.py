@@ -51,16 +51,22 @@ class ResidentMinutes:
     pings: bool = True
 
     def each_minute(self, books: Bookkeeping, counts: Counter[str], listening: bool) -> None:
-        """End the last minute, and begin the next."""
-        self.end(books, counts)
+        """End the last minute, and begin the next.
+
+        The row of a minute whose slots could not be recorded is never finished, so that health does
+        not count it. What was done since counts in the next one.
+        """
+        if self.opened is not None:
+            self.end(books, counts)
+            counts.clear()
         ticks, definitions = Ticks(books), Definitions(books)
-        self.opened = begin(ticks, listening)
-        counts.clear()
-        counts["reclaimed"] = reclaim(self.state, Claims(books), self.options.observer)
+        opened = begin(ticks, listening)
+        counts["reclaimed"] += reclaim(self.state, Claims(books), self.options.observer)
         slots, rows = enqueue_slots(self.state, definitions, self.options.observer)
         counts.update(slots)
         sync_definitions(self.state, definitions, rows)
-        counts["pruned"] = prune(self.state, ticks, self.opened)
+        self.opened = opened
+        counts["pruned"] = prune(self.state, ticks, opened)
 
     def end(self, books: Bookkeeping, counts: Counter[str]) -> None:
         """End the last minute, if one has begun."""

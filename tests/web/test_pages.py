@@ -83,7 +83,7 @@ def test_a_lost_worker_is_said(
 
 def test_the_empty_page_teaches(client: FlaskClient) -> None:
     page = client.get("/jobs/").text
-    assert "schedule=" in page
+    assert "declares 1 schedule; the next tick records it" in page
     assert "flask jobs tick" in page
     assert "No dead runs" in page
     assert ".enqueue(" in client.get("/jobs/runs").text
