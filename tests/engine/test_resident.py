@@ -15,7 +15,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, make_url, select
 from sqlalchemy.orm import Session
 
-from flask_cronjobs import CronJobs, TickReport, enqueue, tick_finished
+from flask_cronjobs import CronJobs, DatabaseTrouble, TickReport, enqueue, tick_finished
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.resident import ResidentMinutes, serve
 from flask_cronjobs.engine.tick import TickOptions
@@ -348,3 +348,27 @@ def test_one_ping_a_minute_is_enough_for_several_workers(
             worker.end(books, Counter())
         worker.close()
     assert pinged == ["http://monitor/x", None, None]
+
+
+def test_minute_whose_slots_cannot_be_recorded_is_never_finished(
+    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else health would take it for a tick that did its work."""
+    minutes, counts = ResidentMinutes(state_of(), TickOptions()), Counter(succeeded=2)
+
+    def fail(*args: object) -> None:
+        raise DatabaseTrouble("read-only")
+
+    with Bookkeeping(state_of().engine) as books:
+        with monkeypatch.context() as patch:
+            patch.setattr(resident_module, "enqueue_slots", fail)
+            with pytest.raises(DatabaseTrouble):
+                minutes.each_minute(books, counts, False)
+        minutes.each_minute(books, counts, False)
+        minutes.end(books, counts)
+    minutes.close()
+    db.session.rollback()
+    failed, good = db.session.scalars(select(JobTick).order_by(JobTick.id))
+    assert failed.finished_at is None
+    assert good.finished_at is not None
+    assert good.succeeded == 2, "what was done meanwhile counts in the next minute"
