@@ -39,19 +39,14 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
         print_json({"runs": page.rows, "before": page.before})
         return
     if not page.rows:
-        click.echo(_none(which, page))
+        click.echo("No runs match." if which != RunFilter() else "There are no runs yet.")
+        return
     table(
         ("ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR"),
         [_row(row, page) for row in page.rows],
     )
     if page.before is not None:
         click.echo(f"Older: {this_command(before=page.before)}", err=True)
-
-
-def _none(which: RunFilter, page: RunPage) -> str:
-    if page.partial:
-        return "None of the runs that were looked at match. Older ones may."
-    return "No runs match." if which != RunFilter() else "There are no runs yet."
 
 
 @group.command("show")
@@ -124,12 +119,15 @@ def _row(row: RunRow, page: RunPage) -> Sequence[object]:
     if row.status in ("queued", "failed"):
         when = since(page.now, row.run_at)
     error = row.error_type if row.status != "skipped" else row.last_error
+    if row.lost(page.now):
+        error = "worker lost"
     return row.id, row.status, row.task, f"{row.attempts}/{row.max_attempts}", when, error
 
 
 def _print(view: RunView) -> None:
     row = view.row
-    click.echo(f"Run {row.id} of {printable(row.task)}: {paint(row.status)}")
+    lost = ", but its worker was lost" if row.lost(view.now) else ""
+    click.echo(f"Run {row.id} of {printable(row.task)}: {paint(row.status)}{lost}")
     for label, value in _facts(view):
         if value not in (None, "-", ""):
             click.echo(f"  {label:<16} {printable(str(value))}")

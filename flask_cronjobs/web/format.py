@@ -97,7 +97,7 @@ def describe(run: RunView) -> str:
     match row.status:
         case "queued":
             return f"It is waiting for a worker: {late(seconds_since(row.run_at, run.now))}."
-        case "running" if row.locked_until is not None and row.locked_until < run.now:
+        case "running" if row.lost(run.now):
             lost = _ago(row.locked_until, run.now)
             return (
                 f"Its worker {host(row.locked_by)} was lost in {of}: the lease ran out {lost}. The "

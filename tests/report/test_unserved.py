@@ -17,6 +17,7 @@ from sqlalchemy import select, update
 from flask_cronjobs import CronJobs, DatabaseTrouble, report
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.models import JobDefinition, JobTick
+from flask_cronjobs.report import run_list
 from flask_cronjobs.report.doctor import Finding, examine
 from flask_cronjobs.state import State, state_of
 from tests.rows import Rows, ago
@@ -118,6 +119,33 @@ class TestScheduleWithoutTick:
         output = admin().output
         assert "the next tick records 1 schedule" in output
         assert "add schedule=" not in output
+
+
+def test_run_of_a_lost_worker_is_not_said_to_run(
+    app: Flask, state: State, rows: Rows, admin: Callable[..., Result]
+) -> None:
+    run = rows.run("running", age=HOUR, locked_until=ago(HOUR / 2))
+    app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
+    page = app.test_client().get(f"/jobs/runs/{run}").text
+    assert "was lost in attempt 1 of 10: the lease ran out 30 min ago" in page
+    assert "It is running" not in page
+    assert "its worker was lost" in app.test_client().get("/jobs/runs").text
+    assert "worker lost" in admin("list").output
+    assert "running, but its worker was lost" in admin("show", str(run)).output
+
+
+def test_search_that_stopped_early_does_not_say_that_nothing_matches(
+    app: Flask, state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.run("succeeded", last_error="needle")
+    for _ in range(5):
+        rows.run("succeeded")
+    monkeypatch.setattr(run_list, "WINDOW", 3)
+    app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
+    page = app.test_client().get("/jobs/runs?error=needle").text
+    assert "No runs match" not in page
+    assert "Older ones may" in page
+    assert "before=" in page
 
 
 class TestTicksThatFail:
