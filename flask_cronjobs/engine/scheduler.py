@@ -103,13 +103,24 @@ def _move_earlier(definitions: Definitions, rows: Sequence[DefinitionRow]) -> bo
     near = [row for row in rows if _is_near(row)]
     moved = False
     for row in random.sample(near, min(SOME, len(near))):
-        try:
-            following = first_slot(row.spec, row.considered_until or row.now)
-        except CronJobsError:
-            continue  # The tick logs it when it is due.
-        if following is not None and row.next_run_at is not None and following < row.next_run_at:
+        following = _earlier_slot(row)
+        if following is not None:
             moved |= definitions.move(row, following)
     return moved
+
+
+def _earlier_slot(row: DefinitionRow) -> datetime | None:
+    """Return the next slot of *row* if it is earlier than its watermark."""
+    if row.next_run_at is None:
+        return None
+    try:
+        schedule = Schedule(row.spec.schedule, row.spec.timezone)
+        if schedule.lists(row.next_run_at):
+            return None  # The time zone has not changed.
+        following = schedule.next_after(row.considered_until or row.now)
+    except CronJobsError:
+        return None  # The tick logs it when it is due.
+    return following if following is not None and following < row.next_run_at else None
 
 
 def _is_near(row: DefinitionRow) -> bool:
