@@ -205,7 +205,7 @@ class TestMissed:
         verdict, figures = report.verdict_and_figures(state_of(app))
         assert verdict.ok
         assert figures.missed is not None
-        assert figures.missed.slots in (25, 26)
+        assert figures.missed.slots in (26, 27)
         assert figures.missed.first == first
         assert report.tone(verdict, figures) == "warn"
         assert f"{figures.missed.slots} slots were missed, from {first:%Y-%m-%d %H:%M} to" in (
