@@ -19,7 +19,7 @@ from .registry.options import TaskOptions
 from .registry.registry import Declaration, Registry
 from .registry.retry import Retry, RetryCallable
 from .registry.validation import check_task, check_unscheduled
-from .state import EXTENSION, Actor, Authorize, State, state_of
+from .state import EXTENSION, Actor, Authorize, State, given_settings, state_of
 from .store.migrations import remember_app
 from .store.savepoints import begin_before_savepoints
 from .task import Task
@@ -77,7 +77,8 @@ class CronJobs(OperatorMethods):
         authorize = self._authorize if authorize is None else authorize
         actor = self._actor if actor is None else actor
         _check_callables(authorize, actor)
-        state = State(app, db, settings, self._registry, authorize, actor)
+        given = given_settings(app.config)
+        state = State(app, db, settings, self._registry, authorize, actor, given=given)
         remember_app(state.engine, app)
         copy_tables(db.metadata, state.engine.dialect.name)
         app.extensions[EXTENSION] = state

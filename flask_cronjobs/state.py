@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from flask import Flask, current_app, has_app_context
 from flask.typing import ResponseReturnValue
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine
 
-from .config import Settings
+from .config import PREFIX, Settings
 from .errors import SetupError
+from .log import logger
 from .registry.registry import Registry
 
 
@@ -48,6 +50,10 @@ class State:
     """The extension's state for one app.
 
     :ivar waking: limits how often this process wakes resident workers, or looks for some.
+    :ivar started: when this process made it, by `time.monotonic`.
+    :ivar given: the ``CRONJOBS_`` values of ``app.config`` that *settings* were read from.
+    :ivar settings_check: open until they have been compared with ``app.config`` once.
+    :ivar known_rows: names of declared definitions that were seen in the table.
     """
 
     app: Flask
@@ -57,6 +63,10 @@ class State:
     authorize: Authorize | None = None
     actor: Actor | None = None
     waking: Throttle = field(default_factory=Throttle)
+    started: float = field(default_factory=time.monotonic)
+    known_rows: set[str] = field(default_factory=set[str])
+    given: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    settings_check: Throttle = field(default_factory=Throttle)
 
     @property
     def engine(self) -> Engine:
@@ -72,6 +82,7 @@ def state_of(app: Flask | None = None) -> State:
 
     :raises SetupError: there is no app, or the extension is not initialized on it.
     """
+    in_use = app is None  # init_app gives the app.
     if app is None:
         if not has_app_context():
             raise SetupError(
@@ -85,4 +96,28 @@ def state_of(app: Flask | None = None) -> State:
             f"Flask-CronJobs is not initialized on the app {app.name!r}. "
             "Call jobs.init_app(app), after db.init_app(app)."
         )
+    if in_use and state.settings_check.open():
+        state.settings_check.close(float("inf"))
+        _warn_of_late_settings(state)
     return state
+
+
+def given_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``CRONJOBS_`` values of *config*."""
+    return {key: value for key, value in config.items() if key.startswith(PREFIX)}
+
+
+def _warn_of_late_settings(state: State) -> None:
+    """Log which values were changed after they were read: they have no effect."""
+    now, missing = given_settings(state.app.config), object()
+    late = sorted(
+        key
+        for key in now.keys() | state.given.keys()
+        if now.get(key, missing) != state.given.get(key, missing)
+    )
+    if late:
+        logger.warning(
+            "%s changed in app.config after CronJobs(app) had read it, and has no effect. Set it "
+            "before, or call jobs.init_app(app) when the configuration is complete.",
+            ", ".join(late),
+        )

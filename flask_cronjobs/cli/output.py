@@ -32,6 +32,7 @@ COLORS = {
     "skipped": "bright_black",
     "ok": "green",
     "info": "blue",
+    "warn": "yellow",
     "warning": "yellow",
     "error": "red",
     "late": "red",

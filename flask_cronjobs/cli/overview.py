@@ -6,8 +6,9 @@ import click
 from flask.cli import with_appcontext
 
 from .. import report
-from ..report import Cell, DefinitionView, Figures, Overview
+from ..report import Cell, DefinitionView, Overview
 from ..report.humanize import duration, late, plural, seconds_since
+from ..report.late import CHECK
 from ..state import state_of
 from ..text import one_line
 from . import crontab, definitions, maintenance, runs
@@ -53,11 +54,7 @@ for _module in (runs, definitions, maintenance, crontab):
 
 
 def _print(seen: Overview) -> None:
-    worries = _worries(seen.figures) if seen.verdict.ok else []
-    color = "warning" if worries else seen.verdict.word
-    but = f", but {' and '.join(worries)}" if worries else ""
-    word = paint(color, seen.verdict.word.upper())
-    click.echo(f"{word}  {one_line(seen.verdict.sentence)}{but}")
+    _print_verdict(seen)
     _print_figures(seen)
     _print_definitions(seen)
     _print_dead(seen)
@@ -66,15 +63,17 @@ def _print(seen: Overview) -> None:
         heading(f"{seen.doubts.of('effect')} in doubt: flask jobs admin effects")
 
 
-def _worries(figures: Figures) -> list[str]:
-    """Return what makes the page amber though ticks run."""
-    worries: list[str] = []
-    if figures.dead:
-        worries.append(f"{figures.dead.of('run')} ended dead in the last 24 h")
-    if figures.stale:
-        has = "has" if figures.stale.value == 1 else "have"
-        worries.append(f"{figures.stale.of('running run')} {has} no live worker")
-    return worries
+def _print_verdict(seen: Overview) -> None:
+    """Print the verdict in the color that the page has."""
+    verdict, figures = seen.verdict, seen.figures
+    word = verdict.word
+    if word == "ok" and report.tone(verdict, figures) == "warn":
+        click.echo(f"{paint('warn', 'WARN')}  {one_line(report.headline(verdict, figures))}")
+        click.echo(one_line(verdict.sentence))
+        return
+    click.echo(f"{paint(word, word.upper())}  {one_line(verdict.sentence)}")
+    if word == "overdue" and verdict.late is not None:
+        click.echo(f"{CHECK} If no code should declare it any more, pause it.")
 
 
 def _print_figures(seen: Overview) -> None:
@@ -95,6 +94,9 @@ def _print_figures(seen: Overview) -> None:
 
 def _print_definitions(seen: Overview) -> None:
     rows = seen.definitions.rows
+    if not rows and (declared := len(state_of().registry.declarations)):
+        heading(f"No definitions yet: the next tick records {plural(declared, 'schedule')}")
+        return
     if not rows:
         heading(no_definitions())
         return
@@ -130,9 +132,11 @@ def _next(row: DefinitionView, seen: Overview) -> str:
         return "broken"
     if row.paused_at is not None:
         return "paused"
-    if row.orphaned:
+    if row.due_since is not None:
+        return late(seconds_since(row.due_since, seen.verdict.now))
+    if row.orphaned and not row.elsewhere:
         return "no task"
-    if row.undeclared:
+    if row.undeclared and not row.elsewhere:
         return "not declared"
     if not row.next_slots:
         return "never"

@@ -122,12 +122,15 @@ def _row(row: RunRow, page: RunPage) -> Sequence[object]:
     if row.status in ("queued", "failed"):
         when = since(page.now, row.run_at)
     error = row.error_type if row.status != "skipped" else row.last_error
+    if row.lost(page.now):
+        error = "worker lost"
     return row.id, row.status, row.task, f"{row.attempts}/{row.max_attempts}", when, error
 
 
 def _print(view: RunView) -> None:
     row = view.row
-    click.echo(f"Run {row.id} of {printable(row.task)}: {paint(row.status)}")
+    lost = ", but its worker was lost" if row.lost(view.now) else ""
+    click.echo(f"Run {row.id} of {printable(row.task)}: {paint(row.status)}{lost}")
     for label, value in _facts(view):
         if value not in (None, "-", ""):
             click.echo(f"  {label:<16} {printable(str(value))}")

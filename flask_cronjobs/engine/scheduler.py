@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from ..schedule.slots import plan_skipped, plan_slots
 from ..signals import notify
 from ..state import State
 from ..store import Definitions
-from ..store.definitions import BATCH
+from ..store.definitions import BATCH, NEAR, SOME
 from ..store.errors import is_about_the_rows
 from ..store.history import TickHistory
 from ..types import DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
@@ -38,10 +39,11 @@ def enqueue_slots(
     counts: Counter[str] = Counter()
     seen: list[DefinitionRow] = []
     declared, tasks = list(state.registry.declarations), list(state.registry.tasks)
-    _notice_earlier_slots(definitions, declared, tasks)
     after = 0
     while True:
         rows = definitions.read(declared, tasks, after)
+        if after == 0 and _move_earlier(definitions, rows):
+            rows = definitions.read(declared, tasks)
         due = [row for row in rows if row.due]
         plans = [plan for row in due if (plan := plan_due(row, definitions.history))]
         for slot in _record(definitions, rows, plans):
@@ -60,7 +62,7 @@ def sync_definitions(state: State, definitions: Definitions, rows: Sequence[Defi
 
     :param rows: the definitions that `enqueue_slots` read.
     """
-    by_name = {row.spec.name: row for row in rows}
+    by_name = {row.spec.name: row for row in rows if row.origin == "code"}
     app = state.app.name
     missing: list[DefinitionSpec] = []
     for name, declaration in state.registry.declarations.items():
@@ -82,24 +84,51 @@ def sync_definitions(state: State, definitions: Definitions, rows: Sequence[Defi
         if made < len(missing):
             _log_taken_names(definitions, missing)
     definitions.mark_undeclared(list(state.registry.declarations), app)
-    if marked := [row.id for row in rows if row.undeclared_since is not None]:
-        definitions.mark_declared(marked)
+    marked = [row.id for row in rows if _needs_mark(row)]
+    if marked:
+        definitions.mark_declared(marked[:BATCH], app)
 
 
-def _notice_earlier_slots(
-    definitions: Definitions, declared: Sequence[str], tasks: Sequence[str]
-) -> None:
+def _needs_mark(row: DefinitionRow) -> bool:
+    return row.origin == "code" and (row.undeclared_since is not None or row.app is None)
+
+
+def _move_earlier(definitions: Definitions, rows: Sequence[DefinitionRow]) -> bool:
     """Move watermarks back to slots that an update of the time zones made earlier.
 
-    A slot that it made later needs nothing: the watermark comes due, and no slot is found yet.
+    This looks at `SOME` of the definitions at a time, chosen at random, so that each gets its turn.
+    A slot that an update made later needs nothing: the watermark comes due, and no slot is found.
+
+    :returns: whether one was moved.
     """
-    for row in definitions.read_near(declared, tasks):
-        try:
-            following = first_slot(row.spec, row.considered_until or row.now)
-        except CronJobsError:
-            continue  # The tick logs it when it is due.
-        if following is not None and row.next_run_at is not None and following < row.next_run_at:
-            definitions.move(row, following)
+    near = [row for row in rows if _is_near(row)]
+    moved = False
+    for row in random.sample(near, min(SOME, len(near))):
+        following = _earlier_slot(row)
+        if following is not None:
+            moved |= definitions.move(row, following)
+    return moved
+
+
+def _earlier_slot(row: DefinitionRow) -> datetime | None:
+    """Return the next slot of *row* if it is earlier than its watermark."""
+    if row.next_run_at is None:
+        return None
+    try:
+        schedule = Schedule(row.spec.schedule, row.spec.timezone)
+        if schedule.lists(row.next_run_at):
+            return None  # The time zone has not changed.
+        following = schedule.next_after(row.considered_until or row.now)
+    except CronJobsError:
+        return None  # The tick logs it when it is due.
+    return following if following is not None and following < row.next_run_at else None
+
+
+def _is_near(row: DefinitionRow) -> bool:
+    at = row.next_run_at
+    if at is None or row.paused or row.due or row.spec.timezone == "UTC":
+        return False
+    return (at - row.now).total_seconds() <= NEAR
 
 
 def _log_overwritten(row: DefinitionRow, app: str) -> None:

@@ -6,11 +6,11 @@ connection and see one now. Nothing here writes.
 
 from __future__ import annotations
 
-from .activity import Bucket, activity, ticks
+from .activity import Bucket, Gap, activity, gaps, ticks
 from .counts import Count
 from .definitions import Cell, DefinitionView, definition_names, definitions, next_slots
 from .effects import doubts, effects
-from .health import Figures, Verdict, verdict, verdict_and_figures
+from .health import Figures, Verdict, headline, tone, verdict, verdict_and_figures
 from .overview import Overview, dead_groups, orphans, overview
 from .reader import reading
 from .redact import redacted
@@ -24,6 +24,7 @@ __all__ = [
     "Count",
     "DefinitionView",
     "Figures",
+    "Gap",
     "Overview",
     "RunFilter",
     "RunPage",
@@ -36,6 +37,8 @@ __all__ = [
     "definitions",
     "doubts",
     "effects",
+    "gaps",
+    "headline",
     "matching_ids",
     "next_slots",
     "orphans",
@@ -45,6 +48,7 @@ __all__ = [
     "run",
     "runs",
     "ticks",
+    "tone",
     "verdict",
     "verdict_and_figures",
 ]

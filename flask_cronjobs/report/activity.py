@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Row, cast, func, literal, select
+from sqlalchemy import ColumnElement, Integer, Row, cast, func, literal, or_, select, tuple_
 
 from .reader import TICKS, Reader, Source, reading
 
@@ -79,10 +79,23 @@ def activity(source: Source) -> tuple[Bucket, ...]:
 
 
 def _epoch_hour(reader: Reader) -> ColumnElement[int]:
+    return _epoch(reader, TICKS.c.started_at) // literal(3600, Integer)
+
+
+def _epoch(reader: Reader, moment: ColumnElement[Any]) -> ColumnElement[int]:
+    """Return SQL for *moment* in whole seconds."""
     if reader.sqlite:
-        seconds: ColumnElement[Any] = func.strftime("%s", TICKS.c.started_at)
-        return cast(seconds, Integer) // literal(3600, Integer)
-    return cast(func.floor(func.extract("epoch", TICKS.c.started_at) / 3600), Integer)
+        return cast(func.strftime("%s", moment), Integer)
+    return cast(func.floor(func.extract("epoch", moment)), Integer)
+
+
+def did_its_work(reader: Reader) -> ColumnElement[bool]:
+    """Return the condition that a tick recorded its slots: it finished, or its workers were seen.
+
+    A tick that fails begins, and is neither finished nor seen again.
+    """
+    seen = _epoch(reader, TICKS.c.seen_at) > _epoch(reader, TICKS.c.started_at) + 1
+    return or_(TICKS.c.finished_at.is_not(None), seen)
 
 
 def _bucket(start: datetime, row: Row[Any] | None) -> Bucket:
@@ -91,14 +104,60 @@ def _bucket(start: datetime, row: Row[Any] | None) -> Bucket:
     return Bucket(start, **{name: int(getattr(row, name)) for name in (*_SUMMED, "ticks")})
 
 
-def ticks(source: Source, limit: int = 20) -> tuple[TickView, ...]:
-    """Return the latest ticks, newest first."""
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time without a tick that did its work; *end* is None if there has been none since."""
+
+    start: datetime
+    end: datetime | None
+
+
+_GAPS = 50
+
+
+def gaps(source: Source) -> tuple[Gap, ...]:
+    """Return when no tick came for ``CRONJOBS_HEALTH_TICK_AGE``, newest first; at most 50.
+
+    This looks at the ticks that are kept, those of the last day.
+    """
+    with reading(source) as reader:
+        age = reader.state.settings.health_tick_age
+        seen = (
+            func.max(TICKS.c.seen_at)
+            .over(order_by=(TICKS.c.started_at, TICKS.c.id), rows=(None, -1))
+            .label("before")
+        )
+        each = select(TICKS.c.started_at, seen).where(did_its_work(reader)).subquery()
+        wait = _epoch(reader, each.c.started_at) - _epoch(reader, each.c.before)
+        found = reader.rows(
+            select(each.c.before, each.c.started_at)
+            .where(wait > age)
+            .order_by(each.c.started_at.desc())
+            .limit(_GAPS)
+        )
+        last = reader.value(select(func.max(TICKS.c.seen_at)).where(did_its_work(reader)))
+        now = reader.now
+    over = [Gap(row.before, row.started_at) for row in found]
+    if isinstance(last, datetime) and (now - last).total_seconds() > age:
+        over.insert(0, Gap(last, None))
+    return tuple(over)
+
+
+def ticks(source: Source, limit: int = 20, before: int | None = None) -> tuple[TickView, ...]:
+    """Return the latest ticks, newest first.
+
+    :param before: only ticks before the one with this id.
+    """
     names = tuple(TickView.__dataclass_fields__)
     statement = (
         select(*(TICKS.c[name] for name in names))
         .order_by(TICKS.c.started_at.desc(), TICKS.c.id.desc())
         .limit(limit)
     )
+    if before is not None:
+        place = tuple_(TICKS.c.started_at, TICKS.c.id)
+        cursor = select(TICKS.c.started_at, TICKS.c.id).where(TICKS.c.id == before)
+        statement = statement.where(place < cursor.scalar_subquery())
     with reading(source) as reader:
         rows = reader.rows(statement)
     return tuple(TickView(**{name: getattr(row, name) for name in names}) for row in rows)

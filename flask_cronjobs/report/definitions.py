@@ -44,7 +44,10 @@ class DefinitionView:
         first is past if no tick has recorded it yet.
     :ivar broken: why its schedule cannot be read, if it cannot.
     :ivar orphaned: whether this app's code does not declare its task.
-    :ivar undeclared: whether it came from code that no longer declares it.
+    :ivar undeclared: whether it came from code, but this app's code does not declare it.
+    :ivar elsewhere: whether it is undeclared here, but other code that ticks declares it.
+    :ivar app: the name of the app whose code declared it.
+    :ivar due_since: the slot that is due and not recorded yet, if there is one.
     """
 
     id: int
@@ -65,6 +68,9 @@ class DefinitionView:
     broken: str | None
     orphaned: bool
     undeclared: bool
+    elsewhere: bool
+    app: str | None
+    due_since: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ _known: dict[tuple[str, str, int], tuple[datetime, tuple[datetime, ...]]] = {}
 _MOST_KNOWN = 1_000
 _OWN = (
     "id", "name", "schedule", "timezone", "queue", "priority", "catchup", "overlap", "origin",
-    "paused_at", "next_run_at",
+    "paused_at", "next_run_at", "app",
 )  # fmt: skip
 _OF_A_RUN = (
     "id", "definition_id", "status", "scheduled_for", "started_at", "finished_at", "error_type",
@@ -149,6 +155,7 @@ def _views(reader: Reader, rows: Sequence[Row[Any]]) -> tuple[DefinitionView, ..
 def _view(reader: Reader, row: Row[Any], cells: tuple[Cell, ...]) -> DefinitionView:
     slots, broken = _slots(row, reader.now)
     jobs = reader.state.registry
+    undeclared = row.origin == "code" and row.name not in jobs.declarations
     return DefinitionView(
         **{name: getattr(row, name) for name in _OWN},
         task=row.job_type,
@@ -157,8 +164,17 @@ def _view(reader: Reader, row: Row[Any], cells: tuple[Cell, ...]) -> DefinitionV
         next_slots=() if row.paused_at is not None else slots,
         broken=broken,
         orphaned=row.job_type not in jobs.tasks,
-        undeclared=row.origin == "code" and row.name not in jobs.declarations,
+        undeclared=undeclared,
+        elsewhere=undeclared and row.app is not None and row.undeclared_since is None,
+        due_since=_due_since(row, reader.now),
     )
+
+
+def _due_since(row: Row[Any], now: datetime) -> datetime | None:
+    at: datetime | None = row.next_run_at
+    if at is None or at == UNREADABLE or row.paused_at is not None or at > now:
+        return None
+    return at
 
 
 def _slots(row: Row[Any], now: datetime) -> tuple[tuple[datetime, ...], str | None]:

@@ -10,13 +10,18 @@ from sqlalchemy import ColumnElement, func, literal, select, text, union_all
 
 from ..config import Settings
 from ..models.tables import DEAD, FREE, KEYED, RUNNING
+from .activity import did_its_work
 from .counts import Count, capped, count_of
-from .humanize import ago, duration, seconds_since
+from .humanize import ago, duration, plural, seconds_since
+from .late import Late, late_definitions
+from .missed import Missed, missed_slots
 from .reader import RUNS, TICKS, Query, Reader, Source, reading
 
 #: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
-#: ``overdue``: ticks come, but runnable work has waited too long.
+#: ``overdue``: ticks come, but runnable work, or a slot, has waited too long.
 HealthStatus: TypeAlias = Literal["ok", "never", "late", "overdue"]
+#: How the verdict looks: ``bad`` if it is not ok, ``warn`` if something needs a look.
+VerdictTone: TypeAlias = Literal["good", "warn", "bad"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +31,12 @@ class Verdict:
     :ivar word: the health status.
     :ivar sentence: the same for people, such as "Last tick 12 s ago from web-1".
     :ivar now: the database's now.
-    :ivar last_tick_at: when a tick was last seen alive.
+    :ivar last_tick_at: when a tick that did its work was last seen alive.
     :ivar age: seconds since then.
-    :ivar oldest: for how many seconds the oldest runnable run has been due.
+    :ivar oldest: for how many seconds the oldest runnable run has been due, of the tasks that this
+        app's code declares.
+    :ivar late: definitions whose slots no tick records.
+    :ivar failing: whether ticks begin and do not do their work.
     """
 
     word: HealthStatus
@@ -39,6 +47,8 @@ class Verdict:
     host: str | None = None
     worker: str | None = None
     oldest: float | None = None
+    late: Late | None = None
+    failing: bool = False
 
     @property
     def ok(self) -> bool:
@@ -55,6 +65,7 @@ class Figures:
     :ivar oldest: for how many seconds the oldest runnable run has been due; None if none is.
     :ivar stale: running runs whose lease ran out.
     :ivar dead: runs that ended dead in the last 24 hours.
+    :ivar missed: slots that were missed in the last 24 hours.
     """
 
     overdue: Count
@@ -62,6 +73,7 @@ class Figures:
     running: Count
     stale: Count
     dead: Count
+    missed: Missed | None = None
 
 
 #: How many of the latest ticks are searched for the one that was seen alive last.
@@ -79,6 +91,32 @@ def verdict_and_figures(source: Source) -> tuple[Verdict, Figures]:
     with reading(source) as reader:
         oldest = _oldest_due(reader)
         return _verdict(reader, oldest), _figures(reader, oldest)
+
+
+def tone(verdict: Verdict, figures: Figures) -> VerdictTone:
+    """Return ``bad`` if unhealthy, ``warn`` if something needs a look, else ``good``."""
+    if not verdict.ok:
+        return "bad"
+    return "warn" if figures.dead or figures.stale or figures.missed else "good"
+
+
+def headline(verdict: Verdict, figures: Figures) -> str:
+    """Return the verdict in a few words."""
+    if verdict.word != "ok":
+        if verdict.word == "overdue" and verdict.late is not None:
+            return f"{plural(verdict.late.count.value, 'schedule')} without a tick that runs it"
+        return {
+            "never": "No tick has done its work yet" if verdict.failing else "No tick has run yet",
+            "late": "Ticks fail" if verdict.failing else "Ticks have stopped",
+            "overdue": "Work is waiting too long",
+        }[verdict.word]
+    if figures.dead:
+        return f"Ticks are running, but {figures.dead.of('run')} ended dead in the last 24 h"
+    if figures.stale:
+        return "Ticks are running, but a worker was lost"
+    if figures.missed:
+        return f"Ticks are running, but {figures.missed}"
+    return "All is well"
 
 
 def waiting(before: datetime) -> tuple[Query, Query]:
@@ -107,24 +145,39 @@ def _keyed(before: datetime) -> Query:
     )
 
 
+def _waiting_for_us(reader: Reader, before: datetime) -> tuple[Query, Query]:
+    """Return `waiting`, without the tasks of other code: no tick of this app is slow for those."""
+    free, keyed = waiting(before)
+    if tasks := list(reader.state.registry.tasks):
+        free, keyed = (each.where(RUNS.c.job_type.in_(tasks)) for each in (free, keyed))
+    return free, keyed
+
+
 def _oldest_due(reader: Reader) -> datetime | None:
-    either = union_all(*waiting(reader.now)).subquery()
+    either = union_all(*_waiting_for_us(reader, reader.now)).subquery()
     return cast("datetime | None", reader.value(select(func.min(either.c.run_at))))
 
 
 def _verdict(reader: Reader, oldest: datetime | None) -> Verdict:
-    recent = select(TICKS).order_by(TICKS.c.started_at.desc()).limit(_RECENT_TICKS).subquery()
+    works = select(TICKS).where(did_its_work(reader))
+    recent = works.order_by(TICKS.c.started_at.desc()).limit(_RECENT_TICKS).subquery()
     rows = reader.rows(select(recent).order_by(recent.c.seen_at.desc()).limit(1))
     due_for = _age(reader.now, oldest)
     if not rows:
-        return Verdict("never", "No tick has run yet", reader.now, oldest=due_for)
+        failing = _failing(reader, None)
+        what = "Ticks begin, but none has done its work yet" if failing else "No tick has run yet"
+        return Verdict("never", what, reader.now, oldest=due_for, failing=failing)
     tick = rows[0]
     age = _age(reader.now, tick.seen_at) or 0.0
-    status = _status(age, due_for, reader.state.settings)
+    late = late_definitions(reader)
+    status = _status(age, due_for, late, reader.state.settings)
+    failing = status == "late" and _failing(reader, tick.seen_at)
     return Verdict(
         word=status,
-        sentence=_sentence(status, age, tick.host, due_for),
+        sentence=_sentence(status, age, tick.host, due_for, late, failing),
         now=reader.now,
+        late=late,
+        failing=failing,
         last_tick_at=tick.seen_at,
         age=age,
         host=tick.host,
@@ -137,18 +190,37 @@ def _age(now: datetime, moment: datetime | None) -> float | None:
     return None if moment is None else max(0.0, seconds_since(moment, now))
 
 
-def _status(age: float, oldest: float | None, settings: Settings) -> HealthStatus:
+def _failing(reader: Reader, since: datetime | None) -> bool:
+    """Return whether a tick has begun after *since* that did not do its work."""
+    begun = select(TICKS.c.id).where(~did_its_work(reader)).limit(1)
+    return bool(reader.rows(begun if since is None else begun.where(TICKS.c.started_at > since)))
+
+
+def _status(
+    age: float, oldest: float | None, late: Late | None, settings: Settings
+) -> HealthStatus:
     if age > settings.health_tick_age:
         return "late"
-    if oldest is not None and oldest > settings.health_overdue:
+    if late is not None or (oldest is not None and oldest > settings.health_overdue):
         return "overdue"
     return "ok"
 
 
-def _sentence(status: HealthStatus, age: float, host: str, oldest: float | None) -> str:
+def _sentence(
+    status: HealthStatus,
+    age: float,
+    host: str,
+    oldest: float | None,
+    late: Late | None,
+    failing: bool,
+) -> str:
     tick = f"Last tick {ago(age)} from {host}"
+    if status == "late" and failing:
+        return f"{tick}: those since have begun, but failed"
     if status == "late":
         return f"{tick}: ticks have stopped"
+    if status == "overdue" and late is not None:
+        return f"{tick}, but {late}"
     if status == "overdue" and oldest is not None:
         return f"{tick}, but work has been waiting for {duration(oldest)}"
     return tick
@@ -156,7 +228,9 @@ def _sentence(status: HealthStatus, age: float, host: str, oldest: float | None)
 
 def _figures(reader: Reader, oldest: datetime | None) -> Figures:
     now = reader.now
-    free, keyed = waiting(now - timedelta(seconds=reader.state.settings.health_overdue))
+    free, keyed = _waiting_for_us(
+        reader, now - timedelta(seconds=reader.state.settings.health_overdue)
+    )
     row = reader.rows(
         select(
             (capped(free) + capped(keyed)).label("overdue"),
@@ -171,6 +245,7 @@ def _figures(reader: Reader, oldest: datetime | None) -> Figures:
         running=count_of(row.running),
         stale=count_of(row.stale),
         dead=count_of(row.dead),
+        missed=missed_slots(reader),
     )
 
 

@@ -63,6 +63,12 @@ class RunRow:
     last_error: str | None
     progress: float | None
 
+    def lost(self, now: datetime) -> bool:
+        """Return whether its worker was lost: it is running, but the lease ran out."""
+        return (
+            self.status == "running" and self.locked_until is not None and self.locked_until < now
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RunPage:

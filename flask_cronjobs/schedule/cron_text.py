@@ -76,6 +76,7 @@ _LONGEST = dict(zip(range(1, 13), (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 3
 
 _ALL_DAYS = tuple(range(1, 32))
 _ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}")
+_OFFSET = re.compile(r"(?:GMT|UTC) ?([+-])0?([0-9]{1,2})(?::?00)?", re.IGNORECASE)
 
 # What other crons accept and this one refuses, and what to write instead.
 _HINTS = (
@@ -135,11 +136,27 @@ def _zone_hint(name: str) -> str:
     zones = available_timezones()
     if not zones:
         return "This machine has no tz database: install it with pip install tzdata."
+    if offset := _OFFSET.fullmatch(name.strip()):
+        return _offset_hint(offset[1], int(offset[2]), zones)
     wanted = "/" + name.strip().lower().replace(" ", "_")
     for zone in sorted(sorted(zones), key=len):
         if len(wanted) > 1 and f"/{zone.lower()}".endswith(wanted):
             return f"Write '{zone}'."
     return "Write an IANA name such as 'Europe/Berlin'."
+
+
+def _offset_hint(sign: str, hours: int, zones: set[str]) -> str:
+    """Return what to write for an offset such as GMT+2; the names of the tz database turn it."""
+    zone = f"Etc/GMT{'-' if sign == '+' else '+'}{hours}" if hours else "UTC"
+    if zone not in zones and zone != "UTC":
+        return "Write an IANA name such as 'Europe/Berlin'."
+    ahead = f"{hours} h {'ahead of' if sign == '+' else 'behind'} UTC"
+    return (
+        f"Write a place such as 'Europe/Berlin', which knows when clocks change; or '{zone}' for "
+        f"always {ahead}: in such names the sign is turned."
+        if hours
+        else "Write 'UTC'."
+    )
 
 
 def _quoted(text: str) -> str:

@@ -71,6 +71,16 @@ class Schedule:
         """
         return next(self.between(moment, _LATEST), None)
 
+    def lists(self, moment: datetime) -> bool:
+        """Return whether the wall clock shows a listed hour and minute at *moment*.
+
+        This costs little, and does not look at the date.
+
+        :param moment: an aware datetime.
+        """
+        local = moment.astimezone(self._zone)
+        return local.hour in self._cron.hours and local.minute in self._cron.minutes
+
     def between(self, after: datetime, until: datetime) -> Iterator[datetime]:
         """Return the slots with *after* < slot <= *until*, in order, lazily.
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import Connection, Delete, Row, Update, delete, select, text, update
+from sqlalchemy import Connection, Delete, Row, Update, delete, func, select, text, update
 
 from .. import failpoints
 from ..models import JobDefinition
@@ -24,15 +24,14 @@ from .sql.definitions import (
     mark_undeclared,
     move_watermarks,
     read_definitions,
-    read_near,
     record_at_once,
 )
 
 #: How many due definitions are read and recorded at a time.
 BATCH = 500
-#: How many definitions are read at a time to see whether an update of the time zones moved a slot.
-NEAR_BATCH = 50
-#: How near their next slots are, in seconds. No update moves a slot by more than a day.
+#: Of how many definitions a tick looks whether an update of the time zones moved the next slot.
+SOME = 50
+#: How near that slot is, in seconds. No update moves a slot by more than a day.
 NEAR = 90_000.0
 
 
@@ -55,7 +54,8 @@ class Definitions:
 
         1. Due definitions with an id above *after*, at most `BATCH`: from code those in *declared*,
            from the database those whose task is in *tasks*.
-        2. If *after* is 0, also those in *declared* that are not due.
+        2. If *after* is 0, also those in *declared* that are not due, and from the database `SOME`,
+           chosen at random, whose next slot is `NEAR` in a zone other than UTC.
         """
         parameters = {
             "declared": self._dialect.array(tuple(declared)),
@@ -63,24 +63,11 @@ class Definitions:
             "after": after,
             "batch": BATCH,
             "all": after == 0,
+            "near": NEAR,
+            "some": SOME,
         }
         rows = self._books.rows(text(read_definitions(self._dialect)), parameters)
         return sorted((self._definition(row) for row in rows), key=lambda definition: definition.id)
-
-    def read_near(self, declared: Sequence[str], tasks: Sequence[str]) -> list[DefinitionRow]:
-        """Return some of the definitions of `read` whose next slot is near, but not due.
-
-        At most `NEAR_BATCH`, chosen at random, so that each gets its turn. Those in UTC are left
-        out, since nothing can move their slots.
-        """
-        parameters = {
-            "declared": self._dialect.array(tuple(declared)),
-            "tasks": self._dialect.array(tuple(tasks)),
-            "seconds": NEAR,
-            "batch": NEAR_BATCH,
-        }
-        rows = self._books.rows(text(read_near(self._dialect)), parameters)
-        return [self._definition(row) for row in rows]
 
     def move(self, definition: DefinitionRow, next_run_at: datetime) -> bool:
         """Set the watermark; return False if it has moved since the definition was read."""
@@ -97,10 +84,11 @@ class Definitions:
         }  # fmt: skip
         self._books.rows(text(mark_undeclared(self._dialect)), parameters)
 
-    def mark_declared(self, ids: Sequence[int]) -> None:
-        """Record that the code that ticks now declares these definitions."""
-        marked = (JobDefinition.id.in_(ids), JobDefinition.undeclared_since.is_not(None))
-        self._books.rows(update(JobDefinition).where(*marked).values(undeclared_since=None))
+    def mark_declared(self, ids: Sequence[int], app: str) -> None:
+        """Record that the code of *app*, which ticks now, declares these definitions."""
+        app_or_own = func.coalesce(JobDefinition.app, app)
+        declared = update(JobDefinition).where(JobDefinition.id.in_(ids))
+        self._books.rows(declared.values(undeclared_since=None, app=app_or_own))
 
     def record_slots(self, plans: Sequence[SlotPlan]) -> list[RecordedSlot]:
         """Move the watermarks of *plans* and insert a row for each slot, in one transaction.

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
-from ..report import Figures, RunView, Verdict
+from ..report import RunView
 from ..report.humanize import ago, duration, late, plural, roughly, seconds_since, utc
 from ..text import cut
 from ..types import JSON, Status
@@ -19,7 +19,6 @@ __all__ = [
     "clock",
     "describe",
     "duration",
-    "headline",
     "host",
     "hour",
     "iso",
@@ -31,7 +30,6 @@ __all__ = [
     "seconds_since",
     "tone_of",
     "utc",
-    "verdict_tone",
 ]
 
 #: A color of the pages: a class name of the style sheet.
@@ -56,28 +54,6 @@ _TONES: dict[Status, Tone] = {
 def tone_of(status: Status) -> Tone:
     """Return the tone of a run of *status*."""
     return _TONES.get(status, "idle")
-
-
-def verdict_tone(verdict: Verdict, figures: Figures) -> Tone:
-    """Return ``bad`` if unhealthy, ``warn`` if runs died or lost their worker, else ``good``."""
-    if not verdict.ok:
-        return "bad"
-    return "warn" if figures.dead or figures.stale else "good"
-
-
-def headline(verdict: Verdict, figures: Figures) -> str:
-    """Return the verdict in a few words."""
-    if verdict.word != "ok":
-        return {
-            "never": "No tick has run yet",
-            "late": "Ticks have stopped",
-            "overdue": "Work is waiting too long",
-        }[verdict.word]
-    if figures.dead:
-        return f"Ticks are running, but {figures.dead.of('run')} ended dead in the last 24 h"
-    if figures.stale:
-        return "Ticks are running, but a worker was lost"
-    return "All is well"
 
 
 def clock(moment: datetime, zone: str, now: datetime) -> str:
@@ -124,6 +100,12 @@ def describe(run: RunView) -> str:
     match row.status:
         case "queued":
             return f"It is waiting for a worker: {late(seconds_since(row.run_at, run.now))}."
+        case "running" if row.lost(run.now):
+            lost = _ago(row.locked_until, run.now)
+            return (
+                f"Its worker {host(row.locked_by)} was lost in {of}: the lease ran out {lost}. The "
+                "next tick takes the run back."
+            )
         case "running":
             asked = " It was asked to stop." if run.cancel_requested_at else ""
             since = _ago(row.started_at, run.now)

@@ -16,19 +16,20 @@ from .render import reader_page
 
 #: Seconds after which the script refreshes a page.
 REFRESH = 15
+_TICKS = 50
 
 
 def overview() -> ResponseReturnValue:
     """Render the overview: verdict, figures, definitions, dead runs, the last day."""
     after = text(request.args, "after")
     view = report.overview(state_of(), after)
-    tone = format.verdict_tone(view.verdict, view.figures)
+    tone = report.tone(view.verdict, view.figures)
     return reader_page(
         "overview",
         tone,
         view=view,
         now=view.verdict.now,
-        headline=format.headline(view.verdict, view.figures),
+        headline=report.headline(view.verdict, view.figures),
         chart=chart(view.activity),
         after=after,
         declared=len(state_of().registry.declarations),
@@ -86,8 +87,19 @@ def effects() -> ResponseReturnValue:
 
 
 def ticks() -> ResponseReturnValue:
-    """Render the latest ticks."""
+    """Render the latest ticks, and when none came."""
+    before = row_id(request.args, "before")
     with report.reading(state_of()) as reader:
-        found = report.ticks(reader, 50)
+        found = report.ticks(reader, _TICKS + 1, before)
+        gaps = report.gaps(reader) if before is None else ()
         now = reader.now
-    return reader_page("ticks", ticks=found, now=now, refresh=REFRESH)
+    more = found[_TICKS - 1].id if len(found) > _TICKS else None
+    return reader_page(
+        "ticks",
+        ticks=found[:_TICKS],
+        gaps=gaps,
+        before=before,
+        more=more,
+        now=now,
+        refresh=0 if before else REFRESH,
+    )

@@ -63,7 +63,7 @@ def test_overview_shows_verdict_definitions_dead_orphans_and_doubts(
     rows.run(job_type="gone")
     rows.effect("e", state="in_doubt")
     output = ok(run())
-    assert output.startswith("OK  Last tick")
+    assert output.startswith("WARN  Ticks are running, but 1 run ended dead in the last 24 h\nLast")
     for part in (".-", "0 7 * * *", "OSError", "gone", "4 succeeded", "in doubt", "dead in 24 h 1"):
         assert part in output
     seen = data(run("--json"))

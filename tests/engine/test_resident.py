@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, make_url, select
 from sqlalchemy.orm import Session
 
-from flask_cronjobs import CronJobs, TickReport, enqueue, tick_finished
+from flask_cronjobs import CronJobs, DatabaseTrouble, TickReport, enqueue, tick_finished
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tick import TickOptions
@@ -327,3 +327,25 @@ def test_each_minute_is_told_with_its_report(
         until(lambda: all(row.finished_at is not None for row in ticks(db)))
         until(lambda: len(reports) == len(ticks(db)))
     assert threads == {"cronjobs-report-sender"}
+
+
+@on_sqlite
+def test_minute_whose_slots_cannot_be_recorded_is_never_finished(
+    jobs: CronJobs,
+    db: SQLAlchemy,
+    resident: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else health would take it for a tick that did its work."""
+    tries: list[int] = []
+
+    def fail(*args: object) -> None:
+        tries.append(1)
+        raise DatabaseTrouble("read-only", transient=True)
+
+    monkeypatch.setattr(resident_module, "RETRY", 0.05)
+    monkeypatch.setattr(resident_module, "MINUTE", 0.05)
+    monkeypatch.setattr(resident_module, "enqueue_slots", fail)
+    resident()
+    until(lambda: len(tries) > 2)
+    assert {row.finished_at for row in ticks(db)} == {None}

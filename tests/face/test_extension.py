@@ -216,3 +216,28 @@ def test_task_declared_after_initialization_is_known(
         late.using(commit=True).enqueue()
         assert jobs.tick().succeeded == 1
         assert db.session.scalars(select(JobRun.result)).all() == ["ran"]
+
+
+def test_setting_that_comes_too_late_is_told_at_the_first_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, db = an_app(tmp_path, CRONJOBS_LEASE=60)
+    CronJobs(app)
+    app.config.update(CRONJOBS_TIMEOUT=5, CRONJOBS_LEASE=30)
+    with app.app_context():
+        state_of()
+        state_of()
+    (told,) = [record for record in caplog.records if "has no effect" in record.getMessage()]
+    assert told.getMessage().startswith("CRONJOBS_LEASE, CRONJOBS_TIMEOUT changed in app.config")
+    close(app, db)
+
+
+def test_settings_that_came_in_time_are_not_complained_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, db = an_app(tmp_path, CRONJOBS_LEASE=60)
+    CronJobs(app)
+    with app.app_context():
+        state_of()
+    assert "has no effect" not in caplog.text
+    close(app, db)

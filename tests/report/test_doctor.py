@@ -187,6 +187,7 @@ def test_numbers_agree_with_their_nouns(state: State, rows: Rows) -> None:
     rows.run("dead")
     rows.run("running", locked_until=ago(60))
     rows.run(job_type="gone", age=3600)
+    rows.run(age=3600)
     rows.effect("e", state="in_doubt")
     findings = found(state)
     assert findings["dead"].what.startswith("1 run ended dead")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
@@ -530,3 +531,16 @@ def test_declaring_a_schedule_imports_no_croniter():
         "Schedule('0 7 * * 1-5', 'Europe/Berlin'); sys.exit('croniter' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("GMT+2", "'Etc/GMT-2' for always 2 h ahead of UTC"),
+        ("UTC-05:00", "'Etc/GMT+5' for always 5 h behind UTC"),
+        ("GMT+99", "Write an IANA name"),
+    ],
+)
+def test_offset_is_answered_with_the_zone_that_it_means(name: str, written: str) -> None:
+    with pytest.raises(ScheduleError, match=re.escape(written)):
+        Schedule("@daily", name)

@@ -14,6 +14,7 @@ from ..definitions import DefinitionView, definitions
 from ..effects import doubts
 from ..health import Figures, Verdict, verdict_and_figures
 from ..humanize import duration, plural
+from ..late import CHECK, unrecorded
 from ..overview import orphans
 from ..reader import Reader, reading
 from .database import database, schema, versions
@@ -58,14 +59,18 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield _own_clock(reader)
     yield from _host_clocks(ticks(reader, _TICKS))
     yield from _figures(verdict, figures)
+    yield from _missed(figures)
     yield _tasks(reader)
     yield from _orphans(reader)
-    yield from _definitions(reader)
+    yield from _definitions(reader, verdict)
     yield from _doubts(reader)
     yield from _settings(reader)
 
 
 def _ticks(verdict: Verdict) -> Finding:
+    if verdict.failing and verdict.word in ("never", "late"):
+        todo = "See what cron mails or logs, and run `flask jobs tick` by hand."
+        return Finding("ticks", "error", f"{verdict.sentence}; nothing runs", todo)
     crontab = "Put the line that `flask jobs admin crontab` prints into the crontab"
     if verdict.word == "never":
         todo = (
@@ -112,7 +117,7 @@ def _figures(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
             "overdue",
             "error",
             f"{figures.overdue.of('run')} overdue, the oldest for {duration(verdict.oldest)}",
-            "See `flask jobs admin list --overdue`: orphaned tasks, or too few --workers?",
+            "See `flask jobs admin list --overdue`: are there too few --workers?",
         )
     else:
         yield Finding("overdue", "ok", "no run has waited too long")
@@ -130,6 +135,16 @@ def _figures(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
             "flask jobs admin retry --status dead"
         )
         yield Finding("dead", "warning", what, todo)
+
+
+def _missed(figures: Figures) -> Iterator[Finding]:
+    if figures.missed:
+        todo = (
+            "See when no tick came, on the page /ticks, and what was skipped: "
+            "flask jobs admin list --status skipped"
+        )
+        what = f"In the last 24 hours, {figures.missed}"
+        yield Finding("missed-slots", "warning", what, todo)
 
 
 def _tasks(reader: Reader) -> Finding:
@@ -152,13 +167,20 @@ def _orphans(reader: Reader) -> Iterator[Finding]:
         )
 
 
-def _definitions(reader: Reader) -> Iterator[Finding]:
+def _definitions(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
     after, number, sound = None, 0, True
+    apps: dict[str, list[str]] = {}
     while True:
         page = definitions(reader, after, 200)
         number += len(page.rows)
         for view in page.rows:
-            for finding in _definition(view):
+            if view.elsewhere and view.app not in (None, reader.state.app.name):
+                apps.setdefault(str(view.app), []).append(view.name)
+            for finding in (
+                *_definition(view),
+                *_late(reader, view, verdict),
+                *_overwritten(reader, view),
+            ):
                 sound = False
                 yield finding
         after = page.after
@@ -166,6 +188,59 @@ def _definitions(reader: Reader) -> Iterator[Finding]:
             break
     if sound:
         yield Finding("definitions", "ok", f"{plural(number, 'definition')}, none broken")
+    yield from _unrecorded(reader, verdict)
+    for app, names in sorted(apps.items()):
+        yield Finding(
+            "two-apps",
+            "warning",
+            f"The app {app!r} uses this database too, for the definition {names[0]!r}"
+            + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
+            "A tick of one app runs every task that it knows by name, of the other app too. Give "
+            "the tasks and definitions of the two apps different names, or each app a database.",
+        )
+
+
+def _late(reader: Reader, view: DefinitionView, verdict: Verdict) -> Iterator[Finding]:
+    """Check whether ticks record the slots of a definition, if ticks come."""
+    if verdict.word in ("never", "late") or view.due_since is None or view.broken:
+        return
+    waited = (reader.now - view.due_since).total_seconds()
+    if waited > reader.state.settings.health_overdue:
+        yield Finding(
+            "late-definition",
+            "error",
+            f"The definition {view.name!r} has been due for {duration(waited)}: ticks come, but "
+            "none of them records its slots",
+            f"{CHECK} If no code should declare it any more: "
+            f"flask jobs admin pause {shlex.quote(view.name)}",
+        )
+
+
+def _unrecorded(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
+    names = unrecorded(reader) if verdict.word not in ("never", "late") else []
+    if names:
+        yield Finding(
+            "unrecorded-definition",
+            "warning",
+            f"Ticks come, but none has recorded the definition {names[0]!r}"
+            + (f", nor {len(names) - 1} more that this app's code declares" if names[1:] else ""),
+            f"If it was deployed more than a minute ago: {CHECK}",
+        )
+
+
+def _overwritten(reader: Reader, view: DefinitionView) -> Iterator[Finding]:
+    declaration = reader.state.registry.declarations.get(view.name)
+    if declaration is None or view.app in (None, reader.state.app.name):
+        return
+    spec = declaration.spec(reader.state.settings)
+    if (spec.job_type, spec.schedule, spec.timezone) != (view.task, view.schedule, view.timezone):
+        yield Finding(
+            "overwritten-definition",
+            "warning",
+            f"The app {view.app!r} declares the definition {view.name!r} otherwise than this app: "
+            "each tick overwrites what the other app's wrote",
+            "Give one of them another name, or each app a database.",
+        )
 
 
 def _definition(view: DefinitionView) -> Iterator[Finding]:
@@ -173,6 +248,8 @@ def _definition(view: DefinitionView) -> Iterator[Finding]:
     if view.broken is not None:
         what = f"The definition {view.name!r} is broken and never due: {view.broken}"
         yield Finding("broken-definition", "error", what, f"Fix its row, or run: {remove}")
+    if view.elsewhere:
+        return
     if view.orphaned:
         yield Finding(
             "orphaned-definition",

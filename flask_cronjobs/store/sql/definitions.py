@@ -42,6 +42,14 @@ def read_definitions(d: Dialect) -> str:
     SELECT {COLUMNS}, {d.now} AS now FROM job_definitions
     WHERE :all AND origin = 'code' AND {d.one_of("name", "declared")}
         AND (paused_at IS NOT NULL OR next_run_at IS NULL OR next_run_at > {d.now})
+    UNION ALL
+    SELECT * FROM (
+        SELECT {COLUMNS}, {d.now} AS now FROM job_definitions
+        WHERE :all AND {SCHEDULED} AND next_run_at > {d.now}
+            AND next_run_at <= {d.later(":near")} AND timezone <> 'UTC'
+            AND origin = 'database' AND {d.one_of("job_type", "tasks")}
+        ORDER BY random() LIMIT :some
+    ) AS near
     """
 
 
@@ -124,16 +132,6 @@ def mark_undeclared(d: Dialect) -> str:
             AND name NOT IN ({declared})
         LIMIT :batch {d.skip_locked}
     )
-    """
-
-
-def read_near(d: Dialect) -> str:
-    """Return the SELECT of `Definitions.read_near`."""
-    return f"""
-    SELECT {COLUMNS}, {d.now} AS now FROM job_definitions
-    WHERE {SCHEDULED} AND next_run_at > {d.now} AND next_run_at <= {d.later(":seconds")}
-        AND timezone <> 'UTC' AND {_ours(d)}
-    ORDER BY random() LIMIT :batch
     """
 
 

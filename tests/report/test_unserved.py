@@ -1,0 +1,276 @@
+"""Schedules that no tick serves, ticks that fail, and slots that were missed: nothing is silent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from click.testing import Result
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, update
+
+from flask_cronjobs import CronJobs, DatabaseTrouble, report
+from flask_cronjobs.engine import tick as tick_module
+from flask_cronjobs.models import JobDefinition, JobTick
+from flask_cronjobs.report import run_list
+from flask_cronjobs.report.doctor import Finding, examine
+from flask_cronjobs.state import State, state_of
+from tests.rows import Rows, ago
+
+HOUR = 3600.0
+
+
+def findings(state: State) -> dict[str, Finding]:
+    return {finding.id: finding for finding in examine(state)}
+
+
+@pytest.fixture
+def admin(app: Flask, jobs: CronJobs) -> Callable[..., Result]:
+    def admin(*args: str) -> Result:
+        return app.test_cli_runner().invoke(args=["jobs", "admin", *args])
+
+    return admin
+
+
+def health(app: Flask) -> tuple[int, str]:
+    answer = app.test_client().get("/jobs/health")
+    return answer.status_code, answer.text.strip()
+
+
+class TestScheduleWithoutTick:
+    def test_definition_that_no_tick_records_is_an_error_that_names_it(
+        self, app: Flask, state: State, rows: Rows, admin: Callable[..., Result]
+    ) -> None:
+        rows.tick(age=5)
+        rows.definition("mails", next_run_at=ago(HOUR))
+        verdict, figures = report.verdict_and_figures(state)
+        assert verdict.word == "overdue"
+        assert "'mails'" in verdict.sentence
+        assert report.tone(verdict, figures) == "bad"
+        assert "schedule" in report.headline(verdict, figures)
+        assert health(app) == (503, "overdue")
+        finding = findings(state)["late-definition"]
+        assert finding.level == "error"
+        assert "'mails'" in finding.what
+        assert "FLASK_APP" in finding.todo
+        assert "'mails'" in admin().output
+        assert admin("doctor").exit_code == 1
+
+    def test_metrics_count_it(self, app: Flask, state: State, rows: Rows) -> None:
+        pytest.importorskip("prometheus_client")
+        app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
+        rows.tick(age=5)
+        rows.definition("mails", next_run_at=ago(HOUR))
+        rows.run("skipped", error_type="Missed", result={"skipped": 7, "from": ago(60).isoformat()})
+        text = app.test_client().get("/jobs/metrics").text
+        assert "cronjobs_late_definitions 1.0" in text
+        assert "cronjobs_missed_slots_24h 7.0" in text
+
+    @pytest.mark.parametrize("values", [{"paused_at": ago(60)}, {"next_run_at": ago(60)}])
+    def test_paused_or_just_due_is_well(
+        self, app: Flask, rows: Rows, values: dict[str, Any]
+    ) -> None:
+        rows.tick(age=5)
+        rows.definition("mails", **{"next_run_at": ago(HOUR), **values})
+        assert health(app) == (200, "ok")
+
+    def test_declared_schedule_that_no_tick_ever_recorded_is_an_error_in_a_process_that_waited(
+        self, app: Flask, jobs: CronJobs, state: State, rows: Rows
+    ) -> None:
+        jobs.task(name="mails", schedule="@daily")(lambda: None)
+        rows.tick(age=5)
+        assert health(app) == (200, "ok"), "it may have been deployed just now"
+        assert "'mails'" in findings(state)["unrecorded-definition"].what
+        app.extensions["cronjobs"] = replace(state, started=time.monotonic() - HOUR)
+        assert health(app) == (503, "overdue")
+        assert "'mails'" in report.verdict(state_of(app)).sentence
+        rows.definition("mails")
+        assert health(app) == (200, "ok")
+
+    def test_run_of_a_task_of_other_code_does_not_blame_the_ticks(
+        self, app: Flask, jobs: CronJobs, state: State, rows: Rows
+    ) -> None:
+        jobs.task(name="new_name")(lambda: None)
+        rows.tick(age=5)
+        rows.run(job_type="old_name", age=HOUR)
+        assert health(app) == (200, "ok")
+        assert findings(state)["orphaned-task"].level == "warning"
+        rows.run(job_type="new_name", age=HOUR)
+        assert health(app) == (503, "overdue")
+
+    def test_slot_that_is_past_is_not_said_to_come(
+        self, jobs: CronJobs, rows: Rows, admin: Callable[..., Result]
+    ) -> None:
+        jobs.task(name="mails", schedule="*/5 * * * *")(lambda: None)
+        rows.tick(age=HOUR)
+        rows.definition("mails", next_run_at=ago(HOUR))
+        line = next(line for line in admin().output.splitlines() if line.startswith("mails"))
+        assert line.endswith("1 h late")
+
+    def test_idle_app_is_not_told_to_add_a_schedule(
+        self, jobs: CronJobs, admin: Callable[..., Result]
+    ) -> None:
+        jobs.task(name="mails", schedule="@daily")(lambda: None)
+        output = admin().output
+        assert "the next tick records 1 schedule" in output
+        assert "add schedule=" not in output
+
+
+def test_run_of_a_lost_worker_is_not_said_to_run(
+    app: Flask, state: State, rows: Rows, admin: Callable[..., Result]
+) -> None:
+    run = rows.run("running", age=HOUR, locked_until=ago(HOUR / 2))
+    app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
+    page = app.test_client().get(f"/jobs/runs/{run}").text
+    assert "was lost in attempt 1 of 10: the lease ran out 30 min ago" in page
+    assert "It is running" not in page
+    assert "its worker was lost" in app.test_client().get("/jobs/runs").text
+    assert "worker lost" in admin("list").output
+    assert "running, but its worker was lost" in admin("show", str(run)).output
+
+
+def test_search_that_stopped_early_does_not_say_that_nothing_matches(
+    app: Flask, state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.run("succeeded", last_error="needle")
+    for _ in range(5):
+        rows.run("succeeded")
+    monkeypatch.setattr(run_list, "WINDOW", 3)
+    app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
+    page = app.test_client().get("/jobs/runs?error=needle").text
+    assert "No runs match" not in page
+    assert "Older ones may" in page
+    assert "before=" in page
+
+
+class TestTicksThatFail:
+    def test_ticks_that_cannot_record_slots_count_as_no_ticks(
+        self,
+        app: Flask,
+        context: None,
+        jobs: CronJobs,
+        db: SQLAlchemy,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        jobs.tick()
+        assert health(app) == (200, "ok")
+        db.session.execute(
+            update(JobTick).values(started_at=ago(HOUR), seen_at=ago(HOUR), finished_at=ago(HOUR))
+        )
+        db.session.commit()
+
+        def fail(*args: object) -> None:
+            raise DatabaseTrouble("read-only")
+
+        monkeypatch.setattr(tick_module, "enqueue_slots", fail)
+        with pytest.raises(DatabaseTrouble):
+            jobs.tick()
+        assert health(app) == (503, "late")
+        verdict = report.verdict(state_of(app))
+        assert verdict.failing
+        assert "failed" in verdict.sentence
+        assert findings(state_of(app))["ticks"].level == "error"
+
+    def test_first_ticks_that_fail_are_told_from_no_ticks(
+        self, app: Flask, state: State, rows: Rows
+    ) -> None:
+        rows.tick(age=1, started_at=ago(1), seen_at=ago(1), finished_at=None)
+        verdict, figures = report.verdict_and_figures(state)
+        assert (verdict.word, verdict.failing) == ("never", True)
+        assert report.headline(verdict, figures) == "No tick has done its work yet"
+
+    def test_tick_that_is_at_work_for_long_is_well(self, app: Flask, rows: Rows) -> None:
+        rows.tick(started_at=ago(HOUR), seen_at=ago(20), finished_at=None)
+        assert health(app) == (200, "ok")
+
+
+class TestMissed:
+    def test_missed_slots_make_the_verdict_amber_with_count_and_span(
+        self, app: Flask, context: None, jobs: CronJobs, db: SQLAlchemy, rows: Rows,
+        admin: Callable[..., Result],
+    ) -> None:  # fmt: skip
+        jobs.task(name="hourly", schedule="0 * * * *")(lambda: None)
+        jobs.tick()
+        row = db.session.scalars(select(JobDefinition)).one()
+        first = ago(26 * HOUR).replace(minute=0, second=0, microsecond=0)
+        row.next_run_at, row.considered_until = first, first - timedelta(minutes=1)
+        db.session.execute(update(JobTick).values(started_at=ago(27 * HOUR)))
+        db.session.commit()
+        jobs.tick()
+        verdict, figures = report.verdict_and_figures(state_of(app))
+        assert verdict.ok
+        assert figures.missed is not None
+        assert figures.missed.slots in (26, 27)
+        assert figures.missed.first == first
+        assert report.tone(verdict, figures) == "warn"
+        assert f"{figures.missed.slots} slots were missed, from {first:%Y-%m-%d %H:%M} to" in (
+            report.headline(verdict, figures)
+        )
+        assert "slots were missed" in admin().output
+        assert admin().output.startswith("WARN")
+        assert findings(state_of(app))["missed-slots"].level == "warning"
+
+    @pytest.mark.parametrize("kind", ["Paused", "Undeclared", "Overlap"])
+    def test_other_skipped_slots_were_not_missed(self, state: State, rows: Rows, kind: str) -> None:
+        rows.run("skipped", error_type=kind, result={"skipped": 3})
+        assert report.verdict_and_figures(state)[1].missed is None
+
+    def test_result_that_somebody_edited_counts_as_one(self, state: State, rows: Rows) -> None:
+        rows.run("skipped", error_type="Missed", result=["x"])
+        missed = report.verdict_and_figures(state)[1].missed
+        assert missed is not None
+        assert missed.slots == 1
+
+    def test_gaps_of_ticks_are_shown_also_the_current_one(
+        self, app: Flask, state: State, rows: Rows
+    ) -> None:
+        for age in (600, 660, 720, 4400, 4460):
+            rows.tick(age=age)
+        rows.tick(age=300, started_at=ago(300), seen_at=ago(300), finished_at=None)
+        current, past = report.gaps(state)
+        assert current.end is None
+        assert (ago() - current.start).total_seconds() == pytest.approx(600, abs=5)
+        assert past.end is not None
+        assert (past.end - past.start).total_seconds() == pytest.approx(3680, abs=5)
+        app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
+        page = app.test_client().get("/jobs/ticks").text
+        assert "No tick has done its work since" in page
+        assert "No tick did its work from" in page
+
+    def test_ticks_page_goes_through_the_whole_day(
+        self, app: Flask, state: State, rows: Rows
+    ) -> None:
+        ids = [rows.tick(age=60 * number) for number in range(60)]
+        app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
+        first = app.test_client().get("/jobs/ticks").text
+        assert f"before={ids[49]}" in first
+        older = app.test_client().get(f"/jobs/ticks?before={ids[49]}").text
+        assert older.count("pid 7") == 10
+        assert [tick.id for tick in report.ticks(state, 50, ids[49])] == ids[50:]
+
+
+class TestTwoApps:
+    def test_definition_of_another_app_is_a_warning(self, state: State, rows: Rows) -> None:
+        rows.tick()
+        rows.definition("theirs", app="another")
+        finding = findings(state)["two-apps"]
+        assert (finding.level, "'another'" in finding.what) == ("warning", True)
+        assert "undeclared-definition" not in findings(state)
+
+    def test_definition_that_two_apps_declare_differently_is_a_warning(
+        self, context: None, jobs: CronJobs, db: SQLAlchemy, state: State,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:  # fmt: skip
+        jobs.task(name="mails", schedule="@daily")(lambda: None)
+        jobs.tick()
+        db.session.execute(update(JobDefinition).values(app="another", schedule="@hourly"))
+        db.session.commit()
+        assert "'mails'" in findings(state)["overwritten-definition"].what
+        jobs.tick()
+        assert "overwrites it" in caplog.text
+        assert "overwritten-definition" not in findings(state)
