@@ -5,13 +5,13 @@ A terminal may be stopped by Ctrl-S, a pager may read no further, a collector of
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import select
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from ..log import logger
@@ -153,8 +153,9 @@ def leave(stream: TextIO) -> None:
 
 def buffer_lines() -> None:
     """Let handlers print line by line, in order with our own lines, and leave no rest."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
+    reconfigure: Callable[..., None] | None = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(line_buffering=True)
 
 
 class Warnings(logging.StreamHandler[TextIO]):
