@@ -22,26 +22,35 @@ MOST = 1000
 
 
 class Announcer:
-    """Tells of outcomes, in order. `tell` and `close` belong to the keeper's thread."""
+    """Tells of outcomes, in order. `tell`, `send` and `close` belong to the keeper's thread."""
 
     def __init__(self, app: Flask, observer: Observer) -> None:
         self._app = app
         self._observer = observer
-        self._queue: SimpleQueue[tuple[Outcome, bool] | None] = SimpleQueue()
+        self._queue: SimpleQueue[list[tuple[Outcome, bool]] | None] = SimpleQueue()
+        self._next: list[tuple[Outcome, bool]] = []
         self._thread: threading.Thread | None = None
-        self._told = 0
+        self._sent = self._told = 0
 
     @property
     def behind(self) -> bool:
         """Whether so much is left to tell that nothing more should be claimed."""
-        return self._queue.qsize() >= MOST
+        return self._sent - self._told >= MOST
 
     def tell(self, outcome: Outcome, recorded: bool) -> None:
-        """Tell of *outcome* soon.
+        """Tell of *outcome* after the next `send`.
 
         :param recorded: False if it was dropped because the lease was lost.
         """
-        self._queue.put((outcome, recorded))
+        self._next.append((outcome, recorded))
+
+    def send(self) -> None:
+        """Let the thread tell what has come. In batches, since to switch threads takes time."""
+        if not self._next:
+            return
+        self._sent += len(self._next)
+        self._queue.put(self._next)
+        self._next = []
         if self._thread is None:  # A tick with nothing to do starts no thread.
             self._thread = threading.Thread(
                 target=self._run, name="cronjobs-announcer", daemon=True
@@ -50,6 +59,7 @@ class Announcer:
 
     def close(self, patience: float) -> None:
         """Wait until all is told, but give up when nothing was told for *patience* seconds."""
+        self.send()
         if self._thread is None:
             return
         self._queue.put(None)
@@ -62,12 +72,13 @@ class Announcer:
             self._thread.join(0.2)
 
     def _run(self) -> None:
-        while (news := self._queue.get()) is not None:
-            try:
-                self._tell(*news)
-            except BaseException:
-                logger.exception("An outcome could not be announced; the runs go on")
-            self._told += 1
+        while (batch := self._queue.get()) is not None:
+            for outcome, recorded in batch:
+                try:
+                    self._tell(outcome, recorded)
+                except BaseException:
+                    logger.exception("An outcome could not be announced; the runs go on")
+                self._told += 1
 
     def _tell(self, outcome: Outcome, recorded: bool) -> None:
         announce(self._app, outcome, recorded)

@@ -211,6 +211,7 @@ class Keeper(threading.Thread):
                 continue
             self._held_runs.remove(outcome)
             self._report(exchange.stored(outcome), outcome.id in exchange.recorded)
+        self._announcer.send()
         if exchange.claims:
             failpoints.reach("after-claim")
             self._monitor.arm_watchdog()
