@@ -1,4 +1,7 @@
-"""Take back runs whose worker died, froze or lost the network: their lease ran out."""
+"""Take back runs whose worker died, froze or lost the network: their lease ran out.
+
+Also end runs that wait but have no attempt left, since no claim takes them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,11 @@ BATCH = 200
 
 
 def reclaim(state: State, claims: Claims, observer: Observer) -> int:
-    """Take back runs whose lease ran out, as failed attempts; return how many."""
+    """Take back runs whose lease ran out, as failed attempts, and bury those without attempts.
+
+    :returns: how many runs were taken back.
+    """
+    _bury(state, claims, observer)
     error = WorkerLost("worker lost: the lease ran out before an outcome was recorded")
     total = 0
     while True:
@@ -38,6 +45,16 @@ def reclaim(state: State, claims: Claims, observer: Observer) -> int:
         total += len(recorded)
         if len(outcomes) < BATCH:
             return total
+
+
+def _bury(state: State, claims: Claims, observer: Observer) -> None:
+    while True:
+        buried = claims.bury(BATCH)
+        for outcome in buried:
+            announce(state.app, outcome, recorded=True)
+            notify(observer.outcome, outcome)
+        if len(buried) < BATCH:
+            return
 
 
 def _record(state: State, claims: Claims, outcomes: Sequence[Outcome]) -> list[Outcome]:

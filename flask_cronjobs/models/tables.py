@@ -37,6 +37,8 @@ def _sql_list(values: tuple[str, ...]) -> str:
 RUNNABLE = "status IN ('queued', 'failed')"
 FREE = f"{RUNNABLE} AND concurrency_key IS NULL"
 KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL"
+#: Runnable, but for the attempts: somebody lowered ``max_attempts`` by hand.
+SPENT = f"{RUNNABLE} AND attempts >= max_attempts"
 RUNNING = "status = 'running'"
 LIVE = "status IN ('queued', 'failed', 'running')"
 DEAD = "status = 'dead'"
@@ -139,6 +141,7 @@ class JobRun(Base):
             where="concurrency_share IS NOT NULL",
             unique=True,
         ),
+        _partial("ix_job_runs_spent", "id", where=SPENT),
         _partial("ix_job_runs_lease", "locked_until", where=RUNNING),
         _partial(
             "ix_job_runs_live", "definition_id", where=f"{LIVE} AND definition_id IS NOT NULL"

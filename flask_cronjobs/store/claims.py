@@ -119,7 +119,17 @@ class Claims:
         """Return at most *limit* runs whose lease ran out, oldest first."""
         rows = self._books.rows(self._sql.expired, {"limit": limit})
         return [
-            Expired(row.id, row.locked_by, row.job_type, row.attempts, row.max_attempts)
+            Expired(row.id, row.locked_by, row.job_type, row.attempts, _most(row)) for row in rows
+        ]
+
+    def bury(self, limit: int) -> list[Outcome]:
+        """End at most *limit* waiting runs that have no attempt left; return how each ended.
+
+        No attempt ends so: somebody has lowered ``max_attempts`` by hand.
+        """
+        rows = self._books.rows(self._sql.bury, {"limit": limit})
+        return [
+            Outcome(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type)
             for row in rows
         ]
 
@@ -159,6 +169,8 @@ class Claims:
         try:
             payload = self._dialect.parsed(row.payload)
             scheduled_for = self._dialect.moment(row.scheduled_for)
+            if not isinstance(payload, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError("its payload is not a JSON object")
         except (AttributeError, TypeError, ValueError) as error:  # SQLite accepts any text.
             broken = f"the run's row cannot be read: {error!r}. Correct it in job_runs."
         return Claim(
@@ -167,13 +179,19 @@ class Claims:
             job_type=row.job_type,
             payload=payload,
             attempt=row.attempts,
-            max_attempts=row.max_attempts,
+            max_attempts=_most(row),
             scheduled_for=scheduled_for,
             idempotency_key=row.idempotency_key,
             definition_id=row.definition_id,
             concurrency_key=row.concurrency_key,
             broken=broken,
         )
+
+
+def _most(row: Row[Any]) -> int:
+    """Return ``max_attempts``; if it is no number, which SQLite accepts, the attempts so far."""
+    most: Any = row.max_attempts
+    return most if isinstance(most, int) else int(row.attempts)
 
 
 def _renewal(rows: Rows) -> Renewal:

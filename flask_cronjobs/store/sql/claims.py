@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 
-from ...models.tables import RUNNING
+from ...models.tables import RUNNING, SPENT
 from ..dialect import Dialect
 from .candidates import free, keyed
 
@@ -29,6 +29,7 @@ class ClaimStatements:
     release_token: TextClause
     already_recorded: TextClause
     expired: TextClause
+    bury: TextClause
 
 
 _OUTCOME_COLUMNS = {
@@ -127,7 +128,12 @@ _NO_CLAIM = ", ".join(f"NULL AS {name}" for name in _CLAIMED[1:])
 
 
 def _claim(d: Dialect) -> str:
-    returned = ", ".join(f"job_runs.{name} AS {name}" for name in _CLAIMED)
+    # These two are only for sorting, and one odd value must not make the rows unsortable.
+    sorting = {
+        "priority": "CAST(job_runs.priority AS integer)",
+        "run_at": d.sortable("job_runs.run_at"),
+    }
+    returned = ", ".join(f"{sorting.get(name, f'job_runs.{name}')} AS {name}" for name in _CLAIMED)
     return f"""
     UPDATE job_runs SET
         status = 'running', attempts = job_runs.attempts + 1,
@@ -207,6 +213,17 @@ def _expired(d: Dialect) -> str:
     """
 
 
+def _bury(d: Dialect) -> str:
+    return f"""
+    UPDATE job_runs SET status = 'dead', finished_at = {d.now}, updated_at = {d.now},
+        last_error = 'no attempt is left: max_attempts is ' || max_attempts
+            || COALESCE('. The last error: ' || last_error, ''),
+        error_type = COALESCE(error_type, 'NoAttemptLeft')
+    WHERE id IN (SELECT id FROM job_runs WHERE {SPENT} ORDER BY id LIMIT :limit {d.skip_locked})
+    RETURNING id, job_type, attempts, last_error, error_type
+    """
+
+
 @lru_cache(maxsize=2)
 def claim_statements(d: Dialect) -> ClaimStatements:
     """Return the statements for one dialect."""
@@ -223,4 +240,5 @@ def claim_statements(d: Dialect) -> ClaimStatements:
         release_token=text(_release_token(d)),
         already_recorded=text(_already_recorded(d)),
         expired=text(_expired(d)),
+        bury=text(_bury(d)),
     )
