@@ -92,6 +92,28 @@ class Dialect:
             return f"{column} = ANY(CAST(:{parameter} AS text[]))"
         return f"{column} IN (SELECT value FROM json_each(:{parameter}))"
 
+    def any_of(self, column: str, select: str) -> str:
+        """Return SQL for: *column* is one of the few values of *select*, looked up by its index."""
+        if self.name == "postgresql":
+            return f"{column} = ANY(ARRAY({select}))"
+        return f"{column} IN ({select})"
+
+    def each(self, parameter: str, name: str) -> str:
+        """Return SQL for the values of *parameter*, which `array` made, as a table."""
+        if self.name == "postgresql":
+            return f"unnest(CAST(:{parameter} AS text[])) AS each_value({name})"
+        return f"(SELECT value AS {name} FROM json_each(:{parameter}))"
+
+    def join_each(self, alias: str, select: str) -> str:
+        """Return SQL that joins each row so far to its own rows of ``job_runs``.
+
+        :param select: selects them, by columns of the row so far; its first column is the id.
+        """
+        if self.name == "postgresql":
+            return f"CROSS JOIN LATERAL ({select}) AS {alias}"
+        ids = select.replace("id, priority, run_at", "id", 1)
+        return f"CROSS JOIN job_runs {alias} WHERE {alias}.id IN ({ids})"
+
     def array(self, values: tuple[str, ...]) -> object:
         """Return *values* as a parameter for `one_of`."""
         return list(values) if self.name == "postgresql" else json.dumps(values)
