@@ -23,7 +23,7 @@ from ..text import clean
 from ..types import JSON, Claim, ClaimRequest, Exchange, Outcome
 from .clock import database_now
 from .connection import Bookkeeping, Rows
-from .sql.claims import ClaimStatements, claim_statements
+from .sql.claims import FAR, ClaimStatements, claim_statements
 
 _UNKNOWN = datetime.min.replace(tzinfo=timezone.utc)
 
@@ -63,7 +63,8 @@ class Claims:
     ) -> Exchange:
         """Record *outcomes* under their tokens, and claim what *request* asks for.
 
-        PostgreSQL does both in one statement, SQLite in one short transaction. If the id of an
+        PostgreSQL does both in one statement (and claims in another if the front of the queue holds
+        too few runs to claim), SQLite in one short transaction. If the id of an
         outcome is not in ``recorded``, its lease was lost.
 
         :param repeat: whether to repeat after a broken connection. If the first try had committed,
@@ -75,6 +76,8 @@ class Claims:
             nothing = ClaimRequest(limit=0, token="", tasks=())
             parameters = _outcome_parameters(outcomes) | self._claim_parameters(request or nothing)
             rows = self._books.rows(self._sql.exchange, parameters, repeat)
+            if rows and rows[-1].stored == FAR:
+                rows = [*rows[:-1], *self._books.rows(self._sql.claim, parameters, repeat)]
         elif outcomes:
             rows = self._books.transaction(
                 lambda c: self._exchange_in_steps(c, outcomes, request), repeat

@@ -20,16 +20,24 @@ _ORDER = "priority DESC, run_at, id"
 _IN_COMPANY = "(attempts = 0 AND max_attempts > 1) AS in_company"
 
 
-def free(d: Dialect) -> str:
+def free(d: Dialect, far: bool) -> str:
     """Return CTEs that end in ``free``: the next runs without a concurrency key.
+
+    :param far: whether to look beyond the front of the queue, if it has too few (see `_found`).
 
     The CTEs must be materialized: a planner may run a subquery with LIMIT more than once, and then
     update more rows than the limit.
     """
     columns = f"{_IN_COMPANY}, priority, run_at, CAST(NULL AS integer) AS share"
-    return f"""
-    {_found(d, "free", FREE, FREE_GROUPS, ":limit")},
+    found = f"""
+    {_seen(d, "free", FREE, ":limit")},
     free_near AS MATERIALIZED ({_near(d, "free", FREE, ":limit", columns)} {d.skip_locked}),
+    """
+    if not far:
+        return f"{found} free AS MATERIALIZED (SELECT * FROM free_near)"
+    return f"""
+    {found}
+    {_behind(d, "free", FREE_GROUPS, ":limit")},
     free_far AS MATERIALIZED (
         SELECT id, {columns} FROM job_runs
         WHERE {d.any_of("id", "SELECT id FROM free_behind")} AND {_still_claimable(d, "job_runs")}
@@ -39,7 +47,7 @@ def free(d: Dialect) -> str:
     """
 
 
-def keyed(d: Dialect) -> str:
+def keyed(d: Dialect, far: bool) -> str:
     """Return CTEs that end in ``keyed``: the next run of each concurrency key with a free share.
 
     1. ``front`` is the front of the queue, and ``ahead`` the first run of each key there.
@@ -47,19 +55,22 @@ def keyed(d: Dialect) -> str:
        found enough keys that have one: each key costs one step, however many runs it has. It begins
        after the key where the worker's last claim ended, so that each key gets its turn.
     3. ``shared`` gives each of these runs the lowest free share of its key.
+
+    :param far: as of `free`.
     """
     most = f"CASE WHEN :limit > 0 THEN :limit + {FRONT} ELSE 0 END"
     columns = "concurrency_key AS key, priority, run_at"
+    behind, front = "", "SELECT * FROM keyed_near"
+    if far:
+        behind = f"{_behind(d, 'keyed', KEYED_GROUPS, most)},"
+        ids = d.any_of("id", "SELECT id FROM keyed_behind")
+        front += f" UNION ALL SELECT id, {columns} FROM job_runs WHERE {ids}"
     enough = "SELECT count(*) FROM ahead WHERE share IS NOT NULL"
     return f"""
-    {_found(d, "keyed", KEYED, KEYED_GROUPS, most)},
+    {_seen(d, "keyed", KEYED, most)},
     keyed_near AS MATERIALIZED ({_near(d, "keyed", KEYED, most, columns)}),
-    front AS MATERIALIZED (
-        SELECT * FROM keyed_near
-        UNION ALL
-        SELECT id, {columns} FROM job_runs
-        WHERE {d.any_of("id", "SELECT id FROM keyed_behind")}
-    ),
+    {behind}
+    front AS MATERIALIZED ({front}),
     ahead AS MATERIALIZED (
         SELECT id, {_share("first.key", "first.id")} AS share
         FROM (SELECT id, key, row_number() OVER (PARTITION BY key ORDER BY {_ORDER}) AS place
@@ -95,20 +106,38 @@ def keyed(d: Dialect) -> str:
     """
 
 
-def _found(d: Dialect, name: str, rows: str, groups: str, limit: str) -> str:
-    """Return CTEs that find the next *limit* runs without reading a backlog of other runs.
+def _seen(d: Dialect, name: str, rows: str, limit: str) -> str:
+    """Return CTEs that look at the front of the queue, also at runs that this claim may not take.
 
-    There may be 300,000 runs before them: of other tasks or queues, or of a higher priority but not
-    due yet.
+    There may be 300,000 runs before the next *limit* ones: of other tasks or queues, or of a higher
+    priority but not due yet. They must not be read one by one.
 
-    1. ``…_seen`` is the front of the queue, with runs that this claim may not take.
-    2. ``…_near`` (by `_near`) reads the queue in order, if enough runs in the front may be taken,
-       or if the front is the whole queue: ``…_is_near``.
-    3. Otherwise ``…_group`` finds each task, queue and priority that has runs, at one step each,
-       and ``…_behind`` takes the next due runs of each.
+    1. ``…_seen`` is the front of the queue.
+    2. ``…_is_near`` is whether enough runs there may be taken, or whether it is the whole queue.
+       Then `_near` reads the queue in order. Otherwise `_behind` goes from group to group.
 
     :param rows: `FREE` or `KEYED`.
-    :param groups: the same rows, as the index of groups has it.
+    """
+    return f"""
+    {name}_seen AS MATERIALIZED (
+        SELECT CASE WHEN {_claimable(d)} THEN 1 END AS claimable FROM job_runs WHERE {rows}
+        ORDER BY {_ORDER} LIMIT CASE WHEN :limit > 0 THEN {limit} + {FRONT} ELSE 0 END
+    ),
+    {name}_is_near AS MATERIALIZED (
+        SELECT count(*) < {limit} + {FRONT} OR count(claimable) >= {limit} + {SPARE} AS yes
+        FROM {name}_seen
+    )
+    """
+
+
+def _behind(d: Dialect, name: str, groups: str, limit: str) -> str:
+    """Return CTEs that end in ``…_behind``: the ids of the next *limit* runs, if they are far.
+
+    1. ``…_queue`` and ``…_group`` find each task, queue and priority that has runs, at one step
+       each.
+    2. ``…_behind`` takes the next due runs of each.
+
+    :param groups: `FREE_GROUPS` or `KEYED_GROUPS`.
     """
     queue, group = f"{name}_queue", f"{name}_group"
 
@@ -130,14 +159,6 @@ def _found(d: Dialect, name: str, rows: str, groups: str, limit: str) -> str:
         ORDER BY {up} LIMIT {limit} + {SPARE}
     """
     return f"""
-    {name}_seen AS MATERIALIZED (
-        SELECT CASE WHEN {_claimable(d)} THEN 1 END AS claimable FROM job_runs WHERE {rows}
-        ORDER BY {_ORDER} LIMIT CASE WHEN :limit > 0 THEN {limit} + {FRONT} ELSE 0 END
-    ),
-    {name}_is_near AS MATERIALIZED (
-        SELECT count(*) < {limit} + {FRONT} OR count(claimable) >= {limit} + {SPARE} AS yes
-        FROM {name}_seen
-    ),
     {queue}(job_type, queue) AS (
         SELECT task, {first("queue", "job_type = task", up)}
         FROM {d.each("tasks", "task")} WHERE NOT (SELECT yes FROM {name}_is_near)

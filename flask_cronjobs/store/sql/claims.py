@@ -11,12 +11,17 @@ from ...models.tables import RUNNING, SPENT
 from ..dialect import Dialect
 from .candidates import free, keyed
 
+#: Returned in place of a status: too few runs in the front of the queue may be claimed.
+FAR = "far"
+
 
 @dataclass(frozen=True)
 class ClaimStatements:
     """The statements for one dialect.
 
-    PostgreSQL uses ``exchange``; SQLite its steps ``record``, ``failures`` and ``claim``.
+    PostgreSQL uses ``exchange``, and ``claim`` after it only if the exchange returned `FAR`: a
+    search beyond the front of the queue takes longer to plan than all the rest. SQLite, which keeps
+    its plans, uses the steps ``record``, ``failures`` and ``claim``.
     """
 
     exchange: TextClause
@@ -96,16 +101,22 @@ def _failures(d: Dialect) -> str:
     """
 
 
-def _candidates(d: Dialect) -> str:
+def _candidates(d: Dialect, far: bool) -> str:
     """Return CTEs that end in ``chosen``: the rows that a claim takes.
 
     A run on a later or its last attempt is claimed alone: if one is first in order, the claim takes
     only that, and only if the worker holds nothing else. Otherwise the claim takes first attempts,
     several at once. So a run that kills the process costs its neighbors one attempt at most, and
     never their last.
+
+    :param far: whether to look beyond the front of the queue. If not, and the front has too few
+        runs that may be taken, nothing is chosen, and ``is_near`` is false.
     """
     return f"""
-    {free(d)}, {keyed(d)},
+    {free(d, far)}, {keyed(d, far)},
+    is_near AS MATERIALIZED (
+        SELECT (SELECT yes FROM free_is_near) AND (SELECT yes FROM keyed_is_near) AS yes
+    ),
     candidate AS MATERIALIZED (
         SELECT id, in_company, share,
             row_number() OVER (ORDER BY priority DESC, run_at, id) AS place
@@ -116,6 +127,7 @@ def _candidates(d: Dialect) -> str:
         SELECT id, share FROM candidate
         WHERE CASE WHEN (SELECT in_company FROM candidate WHERE place = 1)
                    THEN in_company ELSE :alone AND place = 1 END
+            {"" if far else "AND (SELECT yes FROM is_near)"}
     )
     """
 
@@ -154,11 +166,13 @@ def _exchange(d: Dialect) -> str:
             o.kind, o.attempt, o.token, o.error_type, o.error, o.stack
     ),
     failures AS ({_failures_of_recorded(d)}),
-    {_candidates(d)},
+    {_candidates(d, far=False)},
     claimed AS ({_claim(d)})
     SELECT {", ".join(_CLAIMED)}, NULL AS stored FROM claimed
     UNION ALL
     SELECT id, {_NO_CLAIM}, status AS stored FROM recorded
+    UNION ALL
+    SELECT NULL AS id, {_NO_CLAIM}, '{FAR}' AS stored FROM is_near WHERE NOT yes
     """
 
 
@@ -233,7 +247,7 @@ def claim_statements(d: Dialect) -> ClaimStatements:
             f"{_record(d)} RETURNING job_runs.id AS id, {_NO_CLAIM}, job_runs.status AS stored"
         ),
         failures=text(_failures(d)),
-        claim=text(f"WITH RECURSIVE {_candidates(d)} {_claim(d)}"),
+        claim=text(f"WITH RECURSIVE {_candidates(d, far=True)} {_claim(d)}"),
         renew=text(_renew(d)),
         watch=text(_watch(d)),
         progress=text(_PROGRESS),
