@@ -1,4 +1,7 @@
-"""Take back runs whose worker died, froze or lost the network: their lease ran out."""
+"""Take back runs whose worker died, froze or lost the network: their lease ran out.
+
+Also end runs that wait but have no attempt left, since no claim takes them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,11 @@ BATCH = 200
 
 
 def reclaim(state: State, claims: Claims, observer: Observer) -> int:
-    """Take back runs whose lease ran out, as failed attempts; return how many."""
+    """Take back runs whose lease ran out, and give up waiting runs without attempts left.
+
+    :returns: how many runs were taken back.
+    """
+    _give_up_exhausted(state, claims, observer)
     error = WorkerLost("worker lost: the lease ran out before an outcome was recorded")
     until = time.monotonic() + claims.patience
     total = 0
@@ -62,6 +69,16 @@ def _abandoned(state: State, claims: Claims) -> list[Expired]:
     time.sleep(turn(state.settings.lease))
     before = {(each.id, each.token) for each in expired}
     return [each for each in claims.expired_leases(BATCH) if (each.id, each.token) in before]
+
+
+def _give_up_exhausted(state: State, claims: Claims, observer: Observer) -> None:
+    while True:
+        given_up = claims.give_up_exhausted(BATCH)
+        for outcome in given_up:
+            announce(state.app, outcome, recorded=True)
+            notify(observer.outcome, outcome)
+        if len(given_up) < BATCH:
+            return
 
 
 def _record(state: State, claims: Claims, outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 
 from .. import failpoints, signals
 from ..errors import CronJobsError, DatabaseTrouble
@@ -49,7 +50,11 @@ def enqueue_slots(
         for slot in _record(definitions, rows, plans):
             counts["skipped" if slot.skipped else "recorded"] += 1
             announce_slot(state, slot, observer)
-        seen += [_moved(row, plans) for row in rows]
+        following = {plan.definition_id: plan.following for plan in plans}
+        seen += [
+            replace(row, next_run_at=following[row.id]) if row.id in following else row
+            for row in rows
+        ]
         if len(due) < BATCH:
             break
         after = due[-1].id
@@ -174,11 +179,9 @@ def first_slot(spec: DefinitionSpec, now: datetime) -> datetime | None:
     return Schedule(spec.schedule, spec.timezone).next_after(now)
 
 
-def _moved(row: DefinitionRow, plans: Sequence[SlotPlan]) -> DefinitionRow:
-    for plan in plans:
-        if plan.definition_id == row.id:
-            return replace(row, next_run_at=plan.following)
-    return row
+@lru_cache(maxsize=1024)
+def _schedule(cron: str, timezone: str) -> Schedule:
+    return Schedule(cron, timezone)
 
 
 def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
@@ -190,7 +193,7 @@ def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
         _log_broken(row, row.broken)
         return None
     try:
-        schedule = Schedule(row.spec.schedule, row.spec.timezone)
+        schedule = _schedule(row.spec.schedule, row.spec.timezone)
         since = row.undeclared_since
         if since is not None and row.now - since > history.grace:
             return plan_skipped(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import MINYEAR, datetime, timezone
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Integer, TypeDecorator
@@ -10,7 +10,9 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeEngine
 
-#: Read in place of a text that is not a time: SQLite accepts any text in a time's column.
+#: Read in place of what Python has no time for: SQLite accepts any text in a time's column, and
+#: PostgreSQL has infinity and years B.C. Also in place of the first year, since its first moment is
+#: B.C. in other time zones.
 UNREADABLE = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -66,9 +68,15 @@ class UTCDateTime(TypeDecorator[datetime]):
         """Return *value* as an aware time in UTC."""
         if value is None:
             return None
+        # Not always a datetime: see load_odd_values.
+        if getattr(value, "year", MINYEAR) <= MINYEAR:
+            return UNREADABLE
         if value.tzinfo is None:
             return value.replace(tzinfo=timezone.utc)
-        return value.astimezone(timezone.utc)
+        try:
+            return value.astimezone(timezone.utc)
+        except OverflowError:
+            return UNREADABLE
 
 
 #: 64 bits on both: SQLite numbers rows by itself only in a column of the type INTEGER.

@@ -37,6 +37,12 @@ def _sql_list(values: tuple[str, ...]) -> str:
 RUNNABLE = "status IN ('queued', 'failed')"
 FREE = f"{RUNNABLE} AND concurrency_key IS NULL"
 KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL"
+#: Runnable, but for the attempts: somebody lowered ``max_attempts`` by hand.
+SPENT = f"{RUNNABLE} AND attempts >= max_attempts"
+# The same rows as FREE and KEYED, by the CHECK constraints, in words from which PostgreSQL does not
+# know that: without statistics it would choose the index of the one order for a search by groups.
+FREE_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NULL"
+KEYED_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NOT NULL"
 RUNNING = "status = 'running'"
 LIVE = "status IN ('queued', 'failed', 'running')"
 DEAD = "status = 'dead'"
@@ -146,6 +152,7 @@ class JobRun(Base):
             where="concurrency_share IS NOT NULL",
             unique=True,
         ),
+        _partial("ix_job_runs_spent", "id", where=SPENT),
         _partial("ix_job_runs_lease", "locked_until", where=RUNNING),
         _partial(
             "ix_job_runs_live", "definition_id", where=f"{LIVE} AND definition_id IS NOT NULL"
@@ -247,6 +254,13 @@ _partial(
 _partial(
     "ix_job_runs_runnable_front", JobRun.priority.desc(), JobRun.run_at, JobRun.id, where=KEYED
 )
+# From one task, queue and priority to the next, where the queue's front has nothing to claim.
+for _name, _rows in (("free", FREE_GROUPS), ("keyed", KEYED_GROUPS)):
+    _partial(
+        f"ix_job_runs_{_name}_groups",
+        *(JobRun.job_type, JobRun.queue, JobRun.priority, JobRun.run_at, JobRun.id),
+        where=_rows,
+    )
 
 
 class JobFailure(Base):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,14 +10,25 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
-from sqlalchemy import JSON, Connection, Executable, Row, Table, case, func, select, type_coerce
+from sqlalchemy import (
+    JSON,
+    Connection,
+    Executable,
+    Row,
+    String,
+    Table,
+    TypeDecorator,
+    event,
+    select,
+    type_coerce,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..models.columns import JSONType
 from ..models.tables import Base
 from ..state import State
 from ..store.clock import database_now
 from ..store.connection import refuse_shared_memory
+from ..store.dialect import load_odd_values
 from ..store.errors import explain
 
 RUNS: Table = Base.metadata.tables["job_runs"]
@@ -55,14 +67,33 @@ class Reader:
         return self.connection.execute(statement).all()
 
 
+class _JSONOrText(TypeDecorator[object]):
+    """The value of a JSON column in SQLite; its text, if it cannot be parsed."""
+
+    impl = String
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: Any) -> object:
+        """Parse *value*."""
+        try:
+            return json.loads(value) if isinstance(value, (str, bytes)) else value
+        except (ValueError, RecursionError):
+            return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
 def readable(reader: Reader, column: Any) -> Any:
-    """Return *column*; on SQLite, a text that is not JSON becomes a JSON string."""
+    """Return *column*; what cannot be parsed as JSON is returned as text.
+
+    On PostgreSQL, `reading` sees to that.
+    """
     if not (reader.sqlite and isinstance(column.type, JSON)):
         return column
-    # A number may be a blob; see `Dialect.json`.
-    is_json = (func.typeof(column) == "blob") | (func.json_valid(column) == 1)
-    shown = case((is_json, column), else_=func.json_quote(column))
-    return type_coerce(shown, JSONType).label(column.name)
+    return type_coerce(column, _JSONOrText).label(column.name)
+
+
+def _load_odd_values(connection: Connection, cursor: Any, *rest: object) -> None:
+    # On each cursor, since the connection belongs to the app's pool.
+    load_odd_values(cursor)
 
 
 #: What a report reads from: an app's state, or a `Reader` that several reports share.
@@ -83,6 +114,8 @@ def reading(source: Source) -> Generator[Reader, None, None]:
     refuse_shared_memory(engine)
     try:
         with engine.connect() as connection:
+            if connection.dialect.name == "postgresql":
+                event.listen(connection, "before_cursor_execute", _load_odd_values)
             yield Reader(source, connection)
     except SQLAlchemyError as error:
         raise explain(error, engine) from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from ..types import Catchup, Slot, SlotPlan
 from .schedule import Schedule
@@ -37,14 +39,29 @@ def plan_slots(
     :param reason: why slots are skipped.
     :returns: the plan; its slots in the order of time, the skipped row (if any) first.
     """
-    after = _after(first, considered)
+    plan = _plan(schedule, catchup, first, now, _after(first, considered), grace, reason)
+    slots = tuple(replace(slot, definition_id=definition_id) for slot in plan.slots)
+    return replace(plan, definition_id=definition_id, slots=slots)
+
+
+@lru_cache(maxsize=1024)
+def _plan(
+    schedule: Schedule,
+    catchup: Catchup,
+    first: datetime,
+    now: datetime,
+    after: datetime,
+    grace: timedelta,
+    reason: str,
+) -> SlotPlan:
+    """Return the plan of definition 0. Cached: thousands may be due with one schedule at once."""
     running = schedule.tail(after, now, CATCHUP_CAP if catchup == "all" else 1)
     if catchup == "none" and running and now - running[-1] > grace:
         running = []
-    slots = [Slot(definition_id, at) for at in running]
+    slots = [Slot(0, at) for at in running]
     until = running[0] - _INSTANT if running else now
-    slots[:0] = skipped_slots(definition_id, schedule, after, until, reason, "Missed")
-    return SlotPlan(definition_id, first, schedule.next_after(now), tuple(slots), now)
+    slots[:0] = skipped_slots(0, schedule, after, until, reason, "Missed")
+    return SlotPlan(0, first, schedule.next_after(now), tuple(slots), now)
 
 
 def plan_skipped(

@@ -26,7 +26,7 @@ from ..types import JSON, Claim, ClaimRequest, Exchange, Outcome
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import dialect_of, json_text
-from .sql.claims import ClaimStatements, claim_statements
+from .sql.claims import FAR, ClaimStatements, claim_statements
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
@@ -112,8 +112,9 @@ class Claims:
     ) -> Exchange:
         """Record *outcomes* under their tokens, and claim what *request* asks for.
 
-        PostgreSQL does both in one statement, SQLite in one short transaction. If the id of an
-        outcome is neither in ``recorded`` nor in ``locked``, its lease was lost.
+        PostgreSQL does both in one statement (and claims in another if the front of the queue holds
+        too few runs to claim), SQLite in one short transaction. If the id of an outcome is neither
+        in ``recorded`` nor in ``locked``, its lease was lost.
 
         :param repeat: whether to repeat after a broken connection. If the first try had committed,
             a repeat reports its outcomes as lost and does not know of its claims.
@@ -143,6 +144,8 @@ class Claims:
             nothing = ClaimRequest(limit=0, token="", tasks=())
             parameters = _outcome_parameters(outcomes) | self._claim_parameters(request or nothing)
             rows = self._books.rows(self._sql.exchange, parameters, repeat)
+            if rows and rows[-1].stored == FAR:
+                rows = [*rows[:-1], *self._books.rows(self._sql.claim, parameters, repeat)]
         elif outcomes:
             rows = self._books.transaction(
                 lambda c: self._exchange_in_steps(c, outcomes, request), repeat
@@ -197,7 +200,17 @@ class Claims:
         """Return at most *limit* runs whose lease ran out, oldest first."""
         rows = self._books.rows(self._sql.expired, {"limit": limit})
         return [
-            Expired(row.id, row.locked_by, row.job_type, row.attempts, row.max_attempts)
+            Expired(row.id, row.locked_by, row.job_type, row.attempts, _most(row)) for row in rows
+        ]
+
+    def give_up_exhausted(self, limit: int) -> list[Outcome]:
+        """End at most *limit* waiting runs that have no attempt left; return how each ended.
+
+        No attempt ends so: somebody has lowered ``max_attempts`` by hand.
+        """
+        rows = self._books.rows(self._sql.give_up_exhausted, {"limit": limit})
+        return [
+            Outcome(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type)
             for row in rows
         ]
 
@@ -244,6 +257,8 @@ class Claims:
         try:
             payload = self._dialect.parsed(row.payload)
             scheduled_for = self._dialect.moment(row.scheduled_for)
+            if not isinstance(payload, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError("its payload is not a JSON object")
         except (AttributeError, TypeError, ValueError) as error:  # SQLite accepts any text.
             broken = f"the run's row cannot be read: {error!r}. Correct it in job_runs."
         return Claim(
@@ -252,13 +267,19 @@ class Claims:
             job_type=row.job_type,
             payload=payload,
             attempt=row.attempts,
-            max_attempts=row.max_attempts,
+            max_attempts=_most(row),
             scheduled_for=scheduled_for,
             idempotency_key=row.idempotency_key,
             definition_id=row.definition_id,
             concurrency_key=row.concurrency_key,
             broken=broken,
         )
+
+
+def _most(row: Row[Any]) -> int:
+    """Return ``max_attempts``; if it is no number, which SQLite accepts, the attempts so far."""
+    most: Any = row.max_attempts
+    return most if isinstance(most, int) else int(row.attempts)
 
 
 def _renewal(rows: Rows) -> Renewal:

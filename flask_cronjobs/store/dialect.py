@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import MINYEAR, datetime, timezone
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -64,13 +66,22 @@ class Dialect:
     def same_instant(self, column: str, value: str) -> str:
         """Return SQL for: *column* is *value*, an `instant` or NULL.
 
-        SQLite keeps times as texts, and somebody may have written one by hand in another format. A
-        text that is not a time counts as NULL.
+        SQLite keeps times as texts, and somebody may have written one by hand in another format.
+        What `moment` cannot read counts as NULL.
         """
+        readable = f"{column} >= '0002-01-01'"
         if self.name == "postgresql":
-            return f"{column} IS NOT DISTINCT FROM CAST({value} AS timestamptz)"
+            found = f"CASE WHEN {readable} AND {column} < '10000-01-01' THEN {column} END"
+            return f"({found}) IS NOT DISTINCT FROM CAST({value} AS timestamptz)"
         form = "'%Y-%m-%d %H:%M:%f'"
-        return f"strftime({form}, {column}) IS strftime({form}, {value})"
+        found = f"CASE WHEN {readable} THEN strftime({form}, {column}) END"
+        return f"({found}) IS strftime({form}, {value})"
+
+    def sortable(self, time: str) -> str:
+        """Return SQL for *time* (SQL) as a value that Python can sort, whatever is in it."""
+        if self.name == "postgresql":
+            return f"CAST(EXTRACT(EPOCH FROM {time}) AS double precision)"
+        return f"CAST({time} AS text)"
 
     def table(self, parameter: str, **columns: str) -> str:
         """Return SQL for *parameter*, a JSON array of objects, as a table.
@@ -93,22 +104,59 @@ class Dialect:
             return f"{column} = ANY(CAST(:{parameter} AS text[]))"
         return f"{column} IN (SELECT value FROM json_each(:{parameter}))"
 
+    def any_of(self, column: str, select: str) -> str:
+        """Return SQL for: *column* is one of the few values of *select*, looked up by its index."""
+        if self.name == "postgresql":
+            return f"{column} = ANY(ARRAY({select}))"
+        return f"{column} IN ({select})"
+
+    def each(self, parameter: str, name: str) -> str:
+        """Return SQL for the values of *parameter*, which `array` made, as a table."""
+        if self.name == "postgresql":
+            return f"unnest(CAST(:{parameter} AS text[])) AS each_value({name})"
+        return f"(SELECT value AS {name} FROM json_each(:{parameter}))"
+
+    def join_each(self, alias: str, select: str) -> str:
+        """Return SQL that joins each row so far to its own rows of ``job_runs``.
+
+        :param select: selects them, by columns of the row so far; its first column is the id.
+        """
+        if self.name == "postgresql":
+            return f"CROSS JOIN LATERAL ({select}) AS {alias}"
+        ids = select.replace("id, priority, run_at", "id", 1)
+        return f"CROSS JOIN job_runs {alias} WHERE {alias}.id IN ({ids})"
+
     def array(self, values: tuple[str, ...]) -> object:
         """Return *values* as a parameter for `one_of`."""
         return list(values) if self.name == "postgresql" else json.dumps(values)
 
     def parsed(self, value: Any) -> Any:
-        """Parse a JSON column's *value* that a textual statement returned."""
+        """Parse a JSON column's *value* that a textual statement returned.
+
+        :raises ValueError: it cannot be parsed. On PostgreSQL it is returned as a text instead.
+        """
         # psycopg has parsed it already. SQLite returns a text, but a number as a number.
-        is_text = self.name == "sqlite" and isinstance(value, (str, bytes))
-        return json.loads(value) if is_text else value
+        if self.name != "sqlite" or not isinstance(value, (str, bytes)):
+            return value
+        try:
+            return json.loads(value)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
 
     def moment(self, value: Any) -> datetime:
-        """Return a time that a textual statement returned, aware, in UTC."""
+        """Return a time that a textual statement returned, aware, in UTC.
+
+        :raises ValueError: it is not a time, or in the first year, before which Python knows none.
+        """
         found: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
+        if found.year <= MINYEAR:
+            raise ValueError(f"{found} is too long ago")
         if found.tzinfo is None:
             return found.replace(tzinfo=timezone.utc)
-        return found.astimezone(timezone.utc)
+        try:
+            return found.astimezone(timezone.utc)
+        except OverflowError:
+            raise ValueError(f"{found} is too far in the future") from None
 
     def prepare(self, connection: Connection, busy_seconds: float) -> None:
         """Set up a new bookkeeping connection."""
@@ -118,6 +166,7 @@ class Dialect:
             # pooler may not know prepared statements.
             driver: Any = connection.connection.dbapi_connection
             driver.prepare_threshold = None
+            load_odd_values(driver)
         else:
             connection.exec_driver_sql(busy_timeout(busy_seconds))
             connection.commit()
@@ -155,6 +204,40 @@ def _plainly(found: re.Match[str]) -> str:
 def busy_timeout(seconds: float) -> str:
     """Return the SQL that sets for how long a SQLite statement waits for another writer."""
     return f"PRAGMA busy_timeout = {int(seconds * 1000)}"
+
+
+def load_odd_values(driver: Any) -> None:
+    """Let psycopg return as text what Python has no value for, instead of failing.
+
+    Such as infinity, a year B.C., or a number of 5,000 digits in a payload. The statement that
+    returns it has succeeded: an exception would lose all of its rows.
+
+    :param driver: a psycopg connection or cursor.
+    """
+    from psycopg.pq import Format
+
+    for name in ("timestamptz", "json", "jsonb"):
+        oid = driver.adapters.types[name].oid
+        plain = driver.adapters.get_loader(oid, Format.TEXT)
+        driver.adapters.register_loader(oid, _or_text(plain))
+
+
+@lru_cache
+def _or_text(plain: Any) -> type:
+    """Return a psycopg loader that loads as *plain* does, and a text where that fails."""
+
+    class OrText:
+        format = plain.format
+
+        def __init__(self, oid: int, context: Any = None) -> None:
+            self._load = plain(oid, context).load
+
+        def load(self, data: Any) -> object:
+            with suppress(Exception):
+                return self._load(data)
+            return bytes(data).decode(errors="replace")
+
+    return OrText
 
 
 def insert_into(model: type[Base], dialect_name: str) -> postgresql.Insert | sqlite.Insert:

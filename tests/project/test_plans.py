@@ -15,7 +15,7 @@ from sqlalchemy import Engine, create_engine, event, text
 
 from flask_cronjobs.store import Bookkeeping, Claims, create_tables
 from flask_cronjobs.store.dialect import dialect_of
-from flask_cronjobs.store.sql.claims import claim_statements
+from flask_cronjobs.store.sql.claims import FAR, claim_statements
 from flask_cronjobs.store.sql.definitions import insert_slots, read_definitions, record_at_once
 from flask_cronjobs.store.ticks import old_effects
 from flask_cronjobs.types import ClaimRequest
@@ -312,10 +312,19 @@ def cost_of_a_claim(engine: Engine) -> int:
 
 
 def pages_read_by_a_claim(engine: Engine) -> int:
-    statement = claim_statements(dialect_of(engine)).exchange
+    """Those of the exchange, and of the claim that follows if the front holds too few."""
+    statements = claim_statements(dialect_of(engine))
     with engine.connect() as connection:
-        explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.text}"
-        (top,) = connection.execute(text(explain), claim_parameters(engine)).scalar_one()
+        rows = connection.execute(statements.exchange, claim_parameters(engine)).all()
         connection.rollback()
-    pages: int = top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"]
+    used = [statements.exchange]
+    if rows and rows[-1].stored == FAR:
+        used.append(statements.claim)
+    pages = 0
+    for statement in used:
+        with engine.connect() as connection:
+            explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.text}"
+            (top,) = connection.execute(text(explain), claim_parameters(engine)).scalar_one()
+            connection.rollback()
+        pages += top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"]
     return pages

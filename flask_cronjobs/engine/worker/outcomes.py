@@ -91,9 +91,8 @@ def _delay(state: State, attempt: Attempt, error: BaseException) -> float | None
     policy = task.retry_policy(state.settings.max_attempts) if task is not None else Retry()
     if isinstance(error, WorkerLost):
         # No exception of the handler's, so the policy is not asked whether to retry it.
-        policy = (
-            replace(policy, on=BaseException, not_on=()) if isinstance(policy, Retry) else Retry()
-        )
+        plain = policy if isinstance(policy, Retry) else Retry()
+        policy = replace(plain, on=BaseException, not_on=())
     try:
         return policy.delay(attempt.attempt, error)
     except Exception:

@@ -7,16 +7,21 @@ from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 
-from ...models.tables import RUNNING
+from ...models.tables import RUNNING, SPENT
 from ..dialect import Dialect
 from .candidates import free, keyed
+
+#: Returned in place of a status: too few runs in the front of the queue may be claimed.
+FAR = "far"
 
 
 @dataclass(frozen=True)
 class ClaimStatements:
     """The statements for one dialect.
 
-    PostgreSQL uses ``exchange``; SQLite its steps ``record``, ``failures`` and ``claim``.
+    PostgreSQL uses ``exchange``, and ``claim`` after it only if the exchange returned `FAR`: a
+    search beyond the front of the queue takes longer to plan than all the rest. SQLite, which keeps
+    its plans, uses the steps ``record``, ``failures`` and ``claim``.
     """
 
     exchange: TextClause
@@ -29,6 +34,7 @@ class ClaimStatements:
     claimed_under: TextClause
     already_recorded: TextClause
     expired: TextClause
+    give_up_exhausted: TextClause
 
 
 _OUTCOME_COLUMNS = {
@@ -110,16 +116,22 @@ def _failures(d: Dialect) -> str:
     """
 
 
-def _candidates(d: Dialect) -> str:
+def _candidates(d: Dialect, far: bool) -> str:
     """Return CTEs that end in ``chosen``: the rows that a claim takes.
 
     A run on a later or its last attempt is claimed alone: if one is first in order, the claim takes
     only that, and only if the worker holds nothing else. Otherwise the claim takes first attempts,
     several at once. So a run that kills the process costs its neighbors one attempt at most, and
     never their last.
+
+    :param far: whether to look beyond the front of the queue. If not, and the front has too few
+        runs that may be taken, nothing is chosen, and ``is_near`` is false.
     """
     return f"""
-    {free(d)}, {keyed(d)},
+    {free(d, far)}, {keyed(d, far)},
+    is_near AS MATERIALIZED (
+        SELECT (SELECT yes FROM free_is_near) AND (SELECT yes FROM keyed_is_near) AS yes
+    ),
     candidate AS MATERIALIZED (
         SELECT id, in_company, share,
             row_number() OVER (ORDER BY priority DESC, run_at, id) AS place
@@ -130,6 +142,7 @@ def _candidates(d: Dialect) -> str:
         SELECT id, share FROM candidate
         WHERE CASE WHEN (SELECT in_company FROM candidate WHERE place = 1)
                    THEN in_company ELSE :alone AND place = 1 END
+            {"" if far else "AND (SELECT yes FROM is_near)"}
     )
     """
 
@@ -142,7 +155,12 @@ _NO_CLAIM = ", ".join(f"NULL AS {name}" for name in _CLAIMED[1:])
 
 
 def _claim(d: Dialect) -> str:
-    returned = ", ".join(f"job_runs.{name} AS {name}" for name in _CLAIMED)
+    # These two are only for sorting, and one odd value must not make the rows unsortable.
+    sorting = {
+        "priority": "CAST(job_runs.priority AS integer)",
+        "run_at": d.sortable("job_runs.run_at"),
+    }
+    returned = ", ".join(f"{sorting.get(name, f'job_runs.{name}')} AS {name}" for name in _CLAIMED)
     return f"""
     UPDATE job_runs SET
         status = 'running', attempts = job_runs.attempts + 1,
@@ -163,11 +181,13 @@ def _exchange(d: Dialect) -> str:
             o.kind, o.attempt, o.token, o.error_type, o.error, o.stack
     ),
     failures AS ({_failures_of_recorded(d)}),
-    {_candidates(d)},
+    {_candidates(d, far=False)},
     claimed AS ({_claim(d)})
     SELECT {", ".join(_CLAIMED)}, NULL AS stored FROM claimed
     UNION ALL
     SELECT id, {_NO_CLAIM}, status AS stored FROM recorded
+    UNION ALL
+    SELECT NULL AS id, {_NO_CLAIM}, '{FAR}' AS stored FROM is_near WHERE NOT yes
     """
 
 
@@ -220,6 +240,17 @@ def _expired(d: Dialect) -> str:
     """
 
 
+def _give_up_exhausted(d: Dialect) -> str:
+    return f"""
+    UPDATE job_runs SET status = 'dead', finished_at = {d.now}, updated_at = {d.now},
+        last_error = 'no attempt is left: max_attempts is ' || max_attempts
+            || COALESCE('. The last error: ' || last_error, ''),
+        error_type = COALESCE(error_type, 'NoAttemptLeft')
+    WHERE id IN (SELECT id FROM job_runs WHERE {SPENT} ORDER BY id LIMIT :limit {d.skip_locked})
+    RETURNING id, job_type, attempts, last_error, error_type
+    """
+
+
 @lru_cache(maxsize=2)
 def claim_statements(d: Dialect) -> ClaimStatements:
     """Return the statements for one dialect."""
@@ -229,11 +260,12 @@ def claim_statements(d: Dialect) -> ClaimStatements:
             f"{_record(d)} RETURNING job_runs.id AS id, {_NO_CLAIM}, job_runs.status AS stored"
         ),
         failures=text(_failures(d)),
-        claim=text(f"WITH RECURSIVE {_candidates(d)} {_claim(d)}"),
+        claim=text(f"WITH RECURSIVE {_candidates(d, far=True)} {_claim(d)}"),
         renew=text(_renew(d)),
         watch=text(_watch(d)),
         progress=text(_progress(d)),
         claimed_under=text(_CLAIMED_UNDER),
         already_recorded=text(_already_recorded(d)),
         expired=text(_expired(d)),
+        give_up_exhausted=text(_give_up_exhausted(d)),
     )

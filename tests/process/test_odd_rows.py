@@ -1,0 +1,173 @@
+"""FAULTS: one row has a value that Python cannot hold: only that row suffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import text
+
+from flask_cronjobs import CronJobs, Retry, TickReport, report
+from flask_cronjobs.engine import reclaim
+from flask_cronjobs.models import JobRun
+from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.signals import run_dead
+from flask_cronjobs.state import State, state_of
+from flask_cronjobs.types import Outcome
+from tests.rows import Rows, ago
+
+Tick = Callable[[], TickReport]
+
+DEEP = '{"a": ' + "[" * 2000 + "]" * 2000 + "}"
+DIGITS = '{"a": ' + "9" * 5000 + "}"
+LONG_AGO = "2020-01-01 00:00:00.000000"
+
+#: What is odd about a run, on which databases, and how it is after the first tick.
+ODD_RUNS: dict[str, tuple[str, str, str]] = {
+    "scheduled for infinity": ("scheduled_for = 'infinity'", "postgresql", "failed"),
+    "scheduled BC": ("scheduled_for = '0044-03-15 BC'", "postgresql", "failed"),
+    "scheduled in the year 20000": ("scheduled_for = '20000-01-01'", "postgresql", "failed"),
+    "due since ever": ("run_at = '-infinity'", "postgresql", "succeeded"),
+    "due BC": ("run_at = '0044-03-15 BC'", "postgresql", "succeeded"),
+    "due never": ("run_at = 'infinity'", "postgresql", "queued"),
+    "many digits": (f"payload = '{DIGITS}'", "sqlite postgresql", "failed"),
+    "deep payload": (f"payload = '{DEEP}'", "sqlite postgresql", "failed"),
+    "payload null": ("payload = 'null'", "postgresql", "failed"),
+    "payload a blob": ("payload = x'00'", "sqlite", "failed"),
+    "priority a text": ("priority = 'high'", "sqlite", "succeeded"),
+    "priority a blob": ("priority = x'00'", "sqlite", "succeeded"),
+    "run_at a number": ("run_at = 0", "sqlite", "succeeded"),
+    "run_at empty": ("run_at = ''", "sqlite", "succeeded"),
+    "run_at a blob": ("run_at = x'00'", "sqlite", "queued"),
+    "max_attempts a text": ("max_attempts = 'y'", "sqlite", "succeeded"),
+    "attempts a fraction": ("attempts = 0.5", "sqlite", "succeeded"),
+    "both attempts texts": ("attempts = 'x', max_attempts = 'y'", "sqlite", "succeeded"),
+}
+#: What is odd about a definition that is due, and on which databases.
+ODD_DEFINITIONS: dict[str, tuple[str, str]] = {
+    "never": ("next_run_at = 'infinity'", "postgresql"),
+    "since ever": ("next_run_at = '-infinity'", "postgresql"),
+    "BC": ("next_run_at = '0044-03-15 BC'", "postgresql"),
+    "the year 20000": ("next_run_at = '20000-01-01'", "postgresql"),
+    "the first year": ("next_run_at = '0001-01-01 00:00:00.000000'", "sqlite"),
+    "the first year, aware": ("next_run_at = '0001-01-01 00:00:00+00'", "postgresql"),
+    "a blob": ("next_run_at = x'00'", "sqlite"),
+    "many digits": (f"payload = '{DIGITS}'", "sqlite postgresql"),
+    "deep payload": (f"payload = '{DEEP}'", "sqlite postgresql"),
+}
+
+
+def cases(odd: Mapping[str, tuple[str, ...]]) -> list[object]:
+    return [
+        pytest.param(name, database, id=f"{name}-{database}")
+        for name, (_, databases, *_rest) in odd.items()
+        for database in databases.split()
+    ]
+
+
+def execute(db: SQLAlchemy, sql: str) -> None:
+    with db.engine.begin() as connection:
+        connection.exec_driver_sql(sql)
+
+
+@pytest.mark.parametrize(("odd", "database_url"), cases(ODD_RUNS), indirect=["database_url"])
+def test_odd_run_suffers_alone_and_is_shown_beside_the_others(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, odd: str
+) -> None:
+    set_, _, status = ODD_RUNS[odd]
+    jobs.task(name="it", retry=Retry(max_attempts=3, base=600))(lambda: None)
+    with app.app_context():
+        ids = jobs.get("it").using(commit=True).enqueue_many([{}] * 20)
+        execute(db, f"UPDATE job_runs SET {set_} WHERE id = {ids[4]}")
+        done = jobs.tick(budget=5)
+        state = state_of(app)
+        assert done.succeeded == 19 + (status == "succeeded")
+        rows = db.session.execute(text("SELECT id, status FROM job_runs ORDER BY id")).all()
+        assert dict(rows[4:5]) == {ids[4]: status}
+        assert {row.status for row in rows if row.id != ids[4]} == {"succeeded"}
+        assert [row.id for row in report.runs(state).rows] == ids[::-1]
+        view = report.run(state, ids[4])
+        assert view is not None
+        assert view.row.status == status
+        if status == "failed":
+            assert "cannot be read" in (view.last_error or "")
+        assert report.overview(state).definitions.rows == ()
+        assert examine(state)
+
+
+@pytest.mark.parametrize(("odd", "database_url"), cases(ODD_DEFINITIONS), indirect=["database_url"])
+def test_odd_definition_suffers_alone_and_is_mended_by_its_code(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_, _ = ODD_DEFINITIONS[odd]
+    for name in ("coded", "good"):
+        jobs.task(name=name, schedule="@yearly")(lambda: None)
+    with app.app_context():
+        jobs.tick()
+        jobs.add_definition("bad", "good", schedule="@yearly")
+        execute(db, f"UPDATE job_definitions SET next_run_at = '{LONG_AGO}'")
+        execute(db, f"UPDATE job_definitions SET {set_} WHERE name IN ('bad', 'coded')")
+        assert jobs.tick(budget=5).succeeded == 1
+        state = state_of(app)
+        broken = {view.name for view in report.definitions(state).rows if view.broken}
+        assert broken == {"bad"}
+        assert "bad" in {view.name for view in report.overview(state).definitions.rows}
+        assert "broken-definition" in {found.id for found in examine(state)}
+        assert jobs.tick(budget=5).succeeded in (0, 1)
+        payload = db.session.execute(
+            text("SELECT CAST(payload AS text) FROM job_definitions WHERE name = 'coded'")
+        )
+        assert payload.scalar_one() == "{}"
+
+
+def test_lost_run_whose_attempts_are_odd_is_taken_back(sqlite_url: str) -> None:
+    """SQLite takes a text for a number."""
+    db = SQLAlchemy()
+    app = Flask("tests")
+    app.config["SQLALCHEMY_DATABASE_URI"] = sqlite_url
+    db.init_app(app)
+    jobs = CronJobs(app)
+    jobs.task(name="it")(lambda: None)
+    with app.app_context():
+        db.create_all()
+        rows = Rows(app, db)
+        odd, other = (rows.run("running", job_type="it", locked_until=ago(5)) for _ in range(2))
+        execute(db, f"UPDATE job_runs SET max_attempts = 'y' WHERE id = {odd}")
+        assert jobs.tick().reclaimed == 2
+        assert (status(db, odd), status(db, other)) == ("dead", "failed")
+        db.engine.dispose()
+
+
+def status(db: SQLAlchemy, run_id: int) -> str:
+    found: str = db.session.execute(
+        text(f"SELECT status FROM job_runs WHERE id = {run_id}")
+    ).scalar_one()
+    return found
+
+
+def test_run_whose_attempts_were_used_up_by_hand_ends_dead_with_the_reason(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No claim takes it, so without this it would wait for ever."""
+    monkeypatch.setattr(reclaim, "BATCH", 2)
+    called: list[int] = []
+    jobs.task(name="it")(lambda: called.append(1))
+    rows = Rows(app, db)
+    values = {"job_type": "it", "attempts": 2, "last_error": "it broke", "error_type": "Oops"}
+    spent = [rows.run("failed", age=-3600, max_attempts=2, **values) for _ in range(3)]
+    waiting = rows.run("failed", age=-3600, max_attempts=3, **values)
+    heard: list[int] = []
+
+    def hear(sender: Flask, outcome: Outcome) -> None:
+        heard.append(outcome.id)
+
+    with app.app_context(), run_dead.connected_to(hear, app):
+        jobs.tick()
+    assert (heard, called) == (spent, [])
+    row: JobRun = rows.get(spent[0])
+    assert (row.status, row.attempts, row.error_type) == ("dead", 2, "Oops")
+    assert row.last_error == "no attempt is left: max_attempts is 2. The last error: it broke"
+    assert row.finished_at is not None
+    assert rows.get(waiting).status == "failed"
