@@ -30,7 +30,13 @@ def reclaim(state: State, claims: Claims, observer: Observer) -> int:
 
     :returns: how many runs were taken back.
     """
-    _give_up_exhausted(state, claims, observer)
+    total = _take_back(state, claims, observer)
+    if claims.exhausted:
+        _give_up_exhausted(state, claims, observer)
+    return total
+
+
+def _take_back(state: State, claims: Claims, observer: Observer) -> int:
     error = WorkerLost("worker lost: the lease ran out before an outcome was recorded")
     until = time.monotonic() + claims.patience
     total = 0

@@ -79,9 +79,11 @@ class Claims:
     """The writes of a worker about the runs that it holds.
 
     :param books: the worker's bookkeeping connection.
+    :ivar exhausted: whether the last `expired_leases` saw a waiting run that has no attempt left.
     """
 
     def __init__(self, books: Bookkeeping) -> None:
+        self.exhausted: bool = False
         self._books = books
         self._dialect = books.dialect
         self._sql: ClaimStatements = claim_statements(books.dialect)
@@ -199,8 +201,11 @@ class Claims:
     def expired_leases(self, limit: int = 200) -> list[Expired]:
         """Return at most *limit* runs whose lease ran out, oldest first."""
         rows = self._books.rows(self._sql.expired, {"limit": limit})
+        self.exhausted = any(row.locked_by is None for row in rows)
         return [
-            Expired(row.id, row.locked_by, row.job_type, row.attempts, _most(row)) for row in rows
+            Expired(row.id, row.locked_by, row.job_type, row.attempts, _most(row))
+            for row in rows
+            if row.locked_by is not None
         ]
 
     def give_up_exhausted(self, limit: int) -> list[Outcome]:

@@ -234,9 +234,18 @@ _CLAIMED_UNDER = f"""
 
 
 def _expired(d: Dialect) -> str:
+    """Return the query for expired leases, and for one waiting run that has no attempt left.
+
+    The last is held by nobody. One look for both: most ticks find neither.
+    """
+    columns = "id, locked_by, job_type, attempts, max_attempts"
     return f"""
-    SELECT id, locked_by, job_type, attempts, max_attempts FROM job_runs
-    WHERE {RUNNING} AND locked_until <= {d.now} ORDER BY locked_until LIMIT :limit
+    SELECT * FROM (
+        SELECT {columns} FROM job_runs
+        WHERE {RUNNING} AND locked_until <= {d.now} ORDER BY locked_until LIMIT :limit
+    ) AS expired
+    UNION ALL
+    SELECT * FROM (SELECT {columns} FROM job_runs WHERE {SPENT} LIMIT 1) AS spent
     """
 
 
