@@ -147,8 +147,13 @@ def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
     jobs.task(name="it")(lambda: None)
     lease = "UPDATE job_runs SET locked_until = :until"
 
+    looks: list[int] = []
+
     def slow_look(claims: Claims, *args: int) -> list[Expired]:
         found = look(claims, *args)
+        looks.append(len(found))
+        if claims.one_writer and len(looks) == 1:
+            return found  # On SQLite there is a second look before the write.
         assert len(found) == 1
         db.session.execute(text(lease), {"until": "2999-01-01 00:00:00.000000"})
         db.session.commit()

@@ -97,17 +97,19 @@ def test_handler_that_swallows_its_timeout_is_ended_with_its_process(site: Site)
     """Its neighbors come back at once, attempts not counted, and not by lease."""
     site.config["CRONJOBS_LEASE"] = 300
     site.enqueue_many("note", [{}] * 30, priority=2)  # So short that more are claimed ahead.
-    bad = site.enqueue("too_long_and_stubborn", {"seconds": 300}, priority=1, max_attempts=1)
+    bad = site.enqueue("too_long_and_stubborn", {"seconds": 300}, priority=1, max_attempts=2)
     neighbors = site.enqueue_many("note", [{}] * 10)
     done = site.run_tick()
     assert done.returncode == 1
     run = site.run(bad)
-    assert (run.status, run.error_type, run.attempts) == ("dead", "TimedOut", 1)
+    # Not on its last attempt: such a run is claimed by itself, without neighbors.
+    assert (run.status, run.error_type, run.attempts) == ("failed", "TimedOut", 1)
     assert "its process was ended" in run.last_error
     assert site.failures(bad) == ["TimedOut"]
     assert {line["by"] for line in site.trace("swallowed")} == {"TimedOut"}
     for id_ in neighbors:
         assert (site.run(id_).status, site.run(id_).attempts) == ("queued", 0)
+    site.cancel(bad)
     assert site.run_tick().returncode == 0
     assert {(site.run(id_).status, site.run(id_).attempts) for id_ in neighbors} == {
         ("succeeded", 1)
