@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from .config import Settings
-from .current_run import running
+from .current_run import in_run, running
 from .errors import KeyConflict, TaskError
 from .log import logger
 from .models import JobRun
@@ -26,7 +26,7 @@ from .store.clock import database_now
 from .store.enqueue import insert_run, insert_runs
 from .store.errors import explain, remedy_for
 from .store.notify import wake_listeners
-from .uncommitted import left_in, watch_writes
+from .store.uncommitted import left_in, watch_writes
 
 #: How often one process wakes resident workers at most, in seconds: as often as they look.
 WAKE_EVERY = 0.25
@@ -139,7 +139,7 @@ def watch_commits(app: Flask, session_factory: Any) -> None:
 
     Inside a run, warn of everything that was not committed, and keep the warning for its row.
     """
-    watch_writes(session_factory)
+    watch_writes(session_factory, in_run)
     event.listen(session_factory, "after_commit", _forget_uncommitted)
     event.listen(session_factory, "after_rollback", _forget_uncommitted)
 

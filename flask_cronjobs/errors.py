@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from .text import cut
-
 MAX_DELAY = 366 * 86400
 _LONGEST_MESSAGE = 6_000
 
@@ -21,7 +19,8 @@ class CronJobsError(Exception):
     """
 
     def __str__(self) -> str:
-        return cut(super().__str__(), _LONGEST_MESSAGE)
+        message, half = super().__str__(), _LONGEST_MESSAGE // 2
+        return message if len(message) <= 2 * half else f"{message[:half]} … {message[-half:]}"
 
 
 class SetupError(CronJobsError, RuntimeError):

@@ -13,8 +13,10 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.engine import scheduler
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.schedule import schedule as schedules
+from flask_cronjobs.schedule import slots
 from flask_cronjobs.state import State
 from tests.rows import now
 
@@ -196,6 +198,9 @@ class TestZoneRules:
                 return timezone(timedelta(hours=hours))
 
             monkeypatch.setattr(schedules, "parse_zone", parse_zone)
+            # As in a new process: rules do not change within one.
+            scheduler._schedule.cache_clear()
+            slots._plan.cache_clear()
 
         return rules
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
-
-from .current_run import running
 
 _WRITTEN = "cronjobs_written"
 #: Statements that write. A run's own INSERT is left out: it is named as an enqueued run.
@@ -21,12 +20,19 @@ _WRITES = re.compile(
 _SAVEPOINT = re.compile(r"(?i)\s{0,99}(SAVEPOINT|ROLLBACK TO(?: SAVEPOINT)?)\s+(\S+)")
 
 
-def watch_writes(session_factory: Any) -> None:
+def watch_writes(session_factory: Any, in_run: Callable[[], bool]) -> None:
     """Let the sessions of *session_factory* count what is written inside a run.
 
     Outside a run, and in one that does not use the session, this costs nothing.
+
+    :param in_run: returns whether a handler is at work here.
     """
-    event.listen(session_factory, "after_begin", _begin)
+
+    def begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+        if transaction.parent is None and in_run():
+            _watch(session, transaction, connection)
+
+    event.listen(session_factory, "after_begin", begin)
 
 
 def left_in(session_registry: Any) -> str | None:
@@ -62,9 +68,7 @@ class _Written:
                 self.counts = self._before.get(found[2], self.counts).copy()
 
 
-def _begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
-    if running() is None or transaction.parent is not None:
-        return
+def _watch(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
     written: _Written | None = session.info.get(_WRITTEN)
     if written is None or written.transaction is not transaction:
         written = session.info[_WRITTEN] = _Written(transaction)
