@@ -81,7 +81,7 @@ def test_the_command_is_not_green_where_the_page_is_amber(
     rows.run("running", locked_until=ago(60))
     first = run().output.splitlines()[0]
     assert "1 run ended dead in the last 24 h" in first
-    assert "1 running run has no live worker" in first
+    assert "and a worker was lost" in first
     assert '<section class="verdict warn">' in client.get("/jobs/").text
 
 
