@@ -8,7 +8,7 @@ import click
 
 from .. import operations, report
 from ..report import DefinitionView
-from ..report.humanize import duration
+from ..report.humanize import duration, plural
 from ..state import state_of
 from ..text import one_line, printable
 from .group import JobsGroup
@@ -74,7 +74,10 @@ def no_definitions() -> str:
     """Return what to print where no tick has recorded a definition."""
     declared = len(state_of().registry.declarations)
     if declared:
-        return f"No definitions yet. The next tick records the {declared} that the code declares."
+        schedules, them = plural(declared, "schedule"), "it" if declared == 1 else "them"
+        return (
+            f"No definitions yet: this app's code declares {schedules}; the next tick records {them}."
+        )
     return "No definitions yet: add schedule= to a task; the next tick records it."
 
 

@@ -94,9 +94,6 @@ def _print_figures(seen: Overview) -> None:
 
 def _print_definitions(seen: Overview) -> None:
     rows = seen.definitions.rows
-    if not rows and (declared := len(state_of().registry.declarations)):
-        heading(f"No definitions yet: the next tick records {plural(declared, 'schedule')}")
-        return
     if not rows:
         heading(no_definitions())
         return

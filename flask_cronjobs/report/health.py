@@ -97,7 +97,7 @@ def tone(verdict: Verdict, figures: Figures) -> VerdictTone:
     """Return ``bad`` if unhealthy, ``warn`` if something needs a look, else ``good``."""
     if not verdict.ok:
         return "bad"
-    return "warn" if figures.dead or figures.stale or figures.missed else "good"
+    return "warn" if _worries(figures) else "good"
 
 
 def headline(verdict: Verdict, figures: Figures) -> str:
@@ -110,13 +110,19 @@ def headline(verdict: Verdict, figures: Figures) -> str:
             "late": "Ticks fail" if verdict.failing else "Ticks have stopped",
             "overdue": "Work is waiting too long",
         }[verdict.word]
+    worries = _worries(figures)
+    return f"Ticks are running, but {', and '.join(worries)}" if worries else "All is well"
+
+
+def _worries(figures: Figures) -> list[str]:
+    worries: list[str] = []
     if figures.dead:
-        return f"Ticks are running, but {figures.dead.of('run')} ended dead in the last 24 h"
+        worries.append(f"{figures.dead.of('run')} ended dead in the last 24 h")
     if figures.stale:
-        return "Ticks are running, but a worker was lost"
+        worries.append("a worker was lost")
     if figures.missed:
-        return f"Ticks are running, but {figures.missed}"
-    return "All is well"
+        worries.append(str(figures.missed))
+    return worries
 
 
 def waiting(before: datetime) -> tuple[Query, Query]:

@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, text
 
 from flask_cronjobs.store import Bookkeeping, Claims, create_tables
+from flask_cronjobs.store.definitions import NEAR, SOME
 from flask_cronjobs.store.dialect import dialect_of
 from flask_cronjobs.store.sql.claims import FAR, claim_statements
 from flask_cronjobs.store.sql.definitions import insert_slots, read_definitions, record_at_once
@@ -211,6 +212,8 @@ def test_due_definitions_use_their_index(engine: Engine) -> None:
         "after": 0,
         "batch": 500,
         "all": False,
+        "near": NEAR,
+        "some": SOME,
     }
     shown = plan(engine, read_definitions(dialect), parameters)
     assert "ix_job_definitions_due" in shown, shown

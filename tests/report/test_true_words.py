@@ -64,7 +64,7 @@ def test_an_app_that_declares_schedules_is_not_told_to_add_one(
 ) -> None:
     for text in (client.get("/jobs/").text, run().output, run("definitions").output):
         assert "schedule=" not in text
-        assert "The next tick records the 4 that the code declares" in text
+        assert "code declares 4 schedules; the next tick records them" in text
 
 
 def test_the_command_is_not_green_where_the_page_is_amber(
@@ -76,12 +76,12 @@ def test_the_command_is_not_green_where_the_page_is_amber(
     rows.run("dead")
     output = run(color=True).output
     assert green not in output
-    assert "\x1b[33mOK\x1b[0m" in output
+    assert "\x1b[33mWARN\x1b[0m" in output
     assert "but 1 run ended dead in the last 24 h" in output.splitlines()[0]
     rows.run("running", locked_until=ago(60))
     first = run().output.splitlines()[0]
     assert "1 run ended dead in the last 24 h" in first
-    assert "1 running run has no live worker" in first
+    assert "and a worker was lost" in first
     assert '<section class="verdict warn">' in client.get("/jobs/").text
 
 

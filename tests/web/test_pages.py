@@ -82,10 +82,12 @@ def test_a_lost_worker_is_said(
 
 
 def test_the_empty_page_teaches(client: FlaskClient, jobs: CronJobs) -> None:
-    assert "records the 1 that the code declares" in client.get("/jobs/").text
-    jobs._registry.declarations.clear()
     page = client.get("/jobs/").text
     assert "declares 1 schedule; the next tick records it" in page
+    assert "schedule=" not in page
+    jobs._registry.declarations.clear()
+    page = client.get("/jobs/").text
+    assert "Add <code>schedule=</code> to a task, and the next tick records it" in page
     assert "flask jobs tick" in page
     assert "No dead runs" in page
     assert ".enqueue(" in client.get("/jobs/runs").text

@@ -79,6 +79,8 @@ def database(reader: Reader) -> Iterator[Finding]:
 
 
 def _journal(reader: Reader) -> Finding:
+    # Until it reads the file, an open connection tells the mode that the file had before.
+    reader.rows(text("PRAGMA schema_version"))
     mode = reader.rows(text("PRAGMA journal_mode"))[0][0]
     if mode == "wal":
         return Finding("journal", "ok", "SQLite's journal mode is WAL")
