@@ -76,7 +76,8 @@ def no_definitions() -> str:
     if declared:
         schedules, them = plural(declared, "schedule"), "it" if declared == 1 else "them"
         return (
-            f"No definitions yet: this app's code declares {schedules}; the next tick records {them}."
+            f"No definitions yet: this app's code declares {schedules}; "
+            f"the next tick records {them}."
         )
     return "No definitions yet: add schedule= to a task; the next tick records it."
 
