@@ -127,7 +127,10 @@ def test_definition_with_a_tuple_in_its_payload_is_written_once(
     written: list[str] = []
 
     def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        if "job_definitions" in statement and not statement.lstrip().startswith("SELECT"):
+        # Every tick looks for definitions that it does not declare; here there are none.
+        if "SET undeclared_since" in statement or statement.lstrip().startswith("SELECT"):
+            return
+        if "job_definitions" in statement:
             written.append(statement)
 
     jobs.task(name="it", schedule="@yearly", payload={"ids": (1, 2)})(lambda ids: None)
