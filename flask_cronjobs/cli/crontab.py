@@ -22,7 +22,7 @@ from .group import JobsGroup
 from .output import print_json
 from .params import json_option
 
-group = JobsGroup("crontab")
+group: JobsGroup = JobsGroup("crontab")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from .group import JobsGroup
 from .output import command, paint, print_json, this_command
 from .params import actor, json_option
 
-group = JobsGroup("definitions")
+group: JobsGroup = JobsGroup("definitions")
 
 
 @group.command("definitions")

@@ -17,7 +17,7 @@ from .output import paint, paragraph, print_json, since, table, this_command
 from .params import actor, json_option
 from .runs import progress_bar
 
-group = JobsGroup("maintenance")
+group: JobsGroup = JobsGroup("maintenance")
 
 
 @group.command("effects")

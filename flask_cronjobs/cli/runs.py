@@ -27,7 +27,7 @@ _LONG = 500
 #: How many characters of a payload or a result are printed; --json prints all.
 _LONGEST_JSON = 20_000
 
-group = JobsGroup("runs")
+group: JobsGroup = JobsGroup("runs")
 
 
 @group.command("list")

@@ -68,7 +68,7 @@ class Printer(Observer):
     def __init__(self, as_json: bool) -> None:
         buffer_lines()
         self.as_json = as_json
-        self.lines = Lines(sys.stdout)
+        self.lines: Lines = Lines(sys.stdout)
         self.runs: list[dict[str, object]] = []
         self.slots: list[dict[str, object]] = []
 

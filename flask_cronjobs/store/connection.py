@@ -55,7 +55,7 @@ class Bookkeeping:
     ) -> None:
         refuse_shared_memory(engine)
         self.engine = engine
-        self.patience = patience
+        self.patience: float = patience
         self._limit = limit
         self.guard = guard
         self.dialect: Dialect = dialect_of(engine)

@@ -101,7 +101,7 @@ class Deadlines:
 
 
 #: Shared by all bookkeeping connections of the process.
-deadlines = Deadlines()
+deadlines: Deadlines = Deadlines()
 
 
 def cancel(driver: Any) -> None:
