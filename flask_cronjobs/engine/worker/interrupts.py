@@ -29,8 +29,9 @@ from .leases import Leases
 
 #: How often the signal of a timeout is sent until it is heard, in seconds.
 REPEAT_EVERY = 0.25
-#: How soon an interruption is raised again that hit a finalizer, in seconds.
+#: How soon an interruption is raised that would have hit a finalizer, in seconds.
 RAISE_AGAIN_AFTER = 0.005
+_POOL_CLEANUP = {"_finalize_fairy", "_reset", "_checkin", "checkin"}
 
 
 class HandlerInterrupter:
@@ -151,6 +152,9 @@ class HandlerInterrupter:
         if self._held:
             self._pending = True
             return
+        if _is_cleaning_up(frame):
+            signal.setitimer(signal.ITIMER_REAL, RAISE_AGAIN_AFTER, REPEAT_EVERY)
+            return
         try:
             self._raise_due(self._armed)
         except Interruption:
@@ -193,6 +197,21 @@ class HandlerInterrupter:
         # The run may have come back to this worker under another claim.
         if requested is not None and requested[0] is claim:
             raise requested[1]
+
+
+def _is_cleaning_up(frame: FrameType | None) -> bool:
+    """Return whether *frame* is part of a finalizer, or of a connection's way back to its pool.
+
+    Interrupted there, the connection would stay open, with its transaction and its locks.
+    """
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name == "__del__":
+            return True
+        if name in _POOL_CLEANUP and frame.f_globals.get("__name__") == "sqlalchemy.pool.base":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import datetime, timezone
 
@@ -116,17 +117,43 @@ def test_alarm_outside_the_main_thread_is_silent() -> None:
     assert enabled == [False]
 
 
-def test_interruption_that_hits_a_finalizer_is_raised_again() -> None:
-    """Python ignores what is raised in one, and the timeout would be lost."""
+def test_interruption_that_hits_a_finalizer_is_raised_after_it() -> None:
+    """Python ignores what is raised in one, and what it had to clean up would stay."""
+    finished: list[bool] = []
 
     class Slow:
         def __del__(self) -> None:
-            time.sleep(0.3)
+            until = time.monotonic() + 0.3
+            while time.monotonic() < until:
+                time.sleep(0.01)
+            finished.append(True)
 
     def drop_and_go_on() -> None:
         slow = Slow()
         del slow
         time.sleep(LONG)
+
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
+        interrupter.arm(a_claim(), 0.05)
+        with pytest.raises(TimedOut):
+            drop_and_go_on()
+        interrupter.disarm()
+    assert finished == [True]
+
+
+def test_interruption_that_a_weakref_callback_swallowed_is_raised_again() -> None:
+    class Thing:
+        pass
+
+    def slow(reference: object) -> None:
+        time.sleep(0.3)
+
+    def drop_and_go_on() -> None:
+        thing = Thing()
+        reference = weakref.ref(thing, slow)
+        del thing
+        time.sleep(LONG)
+        assert reference() is None
 
     with HandlerInterrupter(EndlessLeases()) as interrupter:
         interrupter.arm(a_claim(), 0.05)
