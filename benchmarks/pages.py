@@ -164,7 +164,9 @@ def web_paths(app: Flask, run_id: int) -> list[str]:
     """Return the paths of the pages, if they are mounted."""
     prefix = state_of(app).settings.url_prefix
     paths = [f"{rule.rule}" for rule in app.url_map.iter_rules() if "GET" in (rule.methods or ())]
+    # The tick route answers every method, with 404 to all but a POST with the token.
     ours = [path for path in paths if path.startswith(f"{prefix}/") and "static" not in path]
+    ours = [path for path in ours if path != f"{prefix}/tick"]
     found = [path.replace("<int:run_id>", str(run_id)) for path in ours]
     if f"{prefix}/runs" in ours:
         found += [f"{prefix}/runs?status={status}" for status in ("queued", "succeeded", "skipped")]
