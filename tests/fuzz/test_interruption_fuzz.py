@@ -10,7 +10,6 @@ from tests.fuzz.driver import fuzz
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="interrupted handlers leave locks, frames and queries", strict=False)
 def test_nothing_is_left_of_interrupted_handlers(database_url: str, tmp_path: Path) -> None:
     report = fuzz(database_url, tmp_path, 15, seed=1)
     assert report.wrong == []
