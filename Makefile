@@ -19,7 +19,7 @@ demo: .venv/example ## Run the example app's due tasks and show what happened
 	$(BIN)/python -m example_app.demo $(ARGS)
 
 test: .venv/tests ## Run the tests on SQLite and on PostgreSQL (ARGS="-k sqlite")
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 coverage: .venv/dev ## Run the tests and report the lines they did not reach
 	$(BIN)/coverage run -m pytest $(ARGS)
