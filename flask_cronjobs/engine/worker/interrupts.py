@@ -31,7 +31,7 @@ from .leases import Leases
 REPEAT_EVERY = 0.25
 #: How soon an interruption is raised that would have hit a finalizer, in seconds.
 RAISE_AGAIN_AFTER = 0.005
-_POOL_CLEANUP = {"_finalize_fairy", "_reset", "_checkin", "checkin"}
+_POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
 
 
 class HandlerInterrupter:
