@@ -196,6 +196,8 @@ def own_row(seconds: float) -> Nonce:
         row = db.session.get_one(JobRun, current_run.id)
         row.progress_message = "changed by its handler"
         db.session.flush()
+        if db.engine.dialect.name == "sqlite":  # The lock is the whole file's.
+            say("locked")
         time.sleep(seconds if current_run.attempt == 1 else 0.1)
         if current_run.id % 2:
             db.session.commit()

@@ -290,7 +290,11 @@ def ticks_end_in_their_time(history: History) -> Iterator[str]:
 
 
 def ticks_succeed_when_all_is_calm(history: History) -> Iterator[str]:
-    """What begins when the last fault is over exits 0, whatever was left by then."""
+    """What begins when the last fault is over exits 0, whatever was left by then.
+
+    A tick gives up when the database could not be written for a lease, and at times the handlers
+    themselves keep SQLite's write lock for so long.
+    """
     types = {run.id: run.job_type for run in history.runs}
     killed = [
         said.at
@@ -300,10 +304,21 @@ def ticks_succeed_when_all_is_calm(history: History) -> Iterator[str]:
     for tick in history.ticks:
         calm = tick.began > history.calm_since + CALM
         excused = any(tick.began <= at <= tick.ended for at in killed)
+        excused |= _locked_by_handlers(history, tick.began, tick.ended) >= LEASE
         # Told to stop before it could handle that.
         excused |= tick.asked is not None and tick.code == -signal.SIGTERM
         if calm and tick.code and not excused:
             yield f"the tick {tick.pid} began at {tick.began:.3f} and ended with {tick.code}"
+
+
+def _locked_by_handlers(history: History, begin: float, end: float) -> float:
+    """For how many of these seconds handlers kept the write lock."""
+    ended = {said.token: said.at for said in history.said if said.what == "ended"}
+    return sum(
+        max(0.0, min(ended.get(said.token, said.at), end) - max(said.at, begin))
+        for said in history.said
+        if said.what == "locked"
+    )
 
 
 def orphans_end_soon(history: History) -> Iterator[str]:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from tests.soak.app import LEASE
 from tests.soak.checker import CHECKS, violations
 from tests.soak.explain import errors, explain
 from tests.soak.history import Failure, Handover, History, Run, Said, Tick, Watched
@@ -59,6 +60,7 @@ def lawful() -> History:
             Run(9, "one_at_a_time", "succeeded", 1, 9, result={"token": "9/1"}),
             Run(10, "killing", "succeeded", 2, 9, result={"token": "10/2"}),
             Run(11, "plain", "succeeded", 2, 9, result={"token": "11/2"}),
+            Run(12, "own_row", "succeeded", 1, 9, result={"token": "12/1"}),
         ],
         failures=[
             Failure(2, 1, "2/1", "WorkerLost"),
@@ -82,6 +84,7 @@ def lawful() -> History:
             *(claim(10, 2, "failed"), end(10, 2, "succeeded")),
             *(claim(11, 1), end(11, 1, "failed", **lost)),
             *(claim(11, 2, "failed"), end(11, 2, "succeeded")),
+            *(claim(12, 1), end(12, 1, "succeeded")),
         ],
         said=[
             *said(1, 1, ("begun", 1), ("ended", 2)),
@@ -103,15 +106,17 @@ def lawful() -> History:
             # Frozen between its claim and its begin, past its lease.
             *said(11, 2, ("begun", 5), ("ended", 7)),
             *said(11, 1, ("begun", 6)),
+            # A handler that keeps SQLite's write lock for more than a lease, so the tick 11 fails.
+            *said(12, 1, ("begun", 114), ("locked", 114), ("ended", 114 + 1.5 * LEASE)),
         ],
         watched=[Watched(1, minutes(0), minutes(3))],
-        enqueued={1, 2, 3, 4, 7, 8, 9, 10, 11},
+        enqueued={1, 2, 3, 4, 7, 8, 9, 10, 11, 12},
         ticks=[
             *(Tick(0, 0, 3, 1), Tick(1, 0, 3, 2), Tick(-9, 0, 1, 3)),
             # One that an output held up that nobody read, one that a restart did, one resident.
             *(Tick(0, 0, 30, 4), Tick(0, 20, 50, 5), Tick(0, 0, 90, 6, True, asked=88)),
             *(Tick(0, 101, 103, 7), Tick(-9, 101, 103, 8), Tick(-15, 101, 102, 9, True, 101)),
-            Tick(-9, 0, 99, 10, True),
+            *(Tick(-9, 0, 99, 10, True), Tick(1, 114, 118, 11)),
         ],
         faults=[
             *(frozen(2, 1, 2, 8.9), frozen(11, 1, 1, 5.5)),
@@ -246,6 +251,10 @@ def fail_when_all_is_calm(history: History) -> None:
     history.ticks.append(Tick(1, 110, 111))
 
 
+def fail_beside_a_short_lock(history: History) -> None:
+    history.ticks.append(Tick(1, 114 + LEASE, 120))
+
+
 def leave_an_orphan_at_work(history: History) -> None:
     history.orphans[8] = 11.0
 
@@ -287,6 +296,7 @@ CORRUPTIONS: list[tuple[Callable[[History], None], str]] = [
     (wait_for_a_locked_row, "ticks_end_in_their_time"),
     (stay_after_being_told_to_stop, "ticks_end_in_their_time"),
     (fail_when_all_is_calm, "ticks_succeed_when_all_is_calm"),
+    (fail_beside_a_short_lock, "ticks_succeed_when_all_is_calm"),
     (leave_an_orphan_at_work, "orphans_end_soon"),
     (leave_a_process, "nothing_is_left_behind"),
     (pass_over_an_odd_row, "odd_rows_are_reported"),
