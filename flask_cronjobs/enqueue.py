@@ -145,10 +145,10 @@ def watch_commits(app: Flask, session_factory: Any) -> None:
 
     @app.teardown_appcontext
     def warn_of_uncommitted(error: BaseException | None) -> None:
-        names = uncommitted_runs()
-        g.pop(_UNCOMMITTED, None)
+        enqueued: list[str] = g.pop(_UNCOMMITTED, [])
         if error is not None:
             return
+        names = _listed(enqueued)
         run = running()
         left = left_in(session_factory) if run is not None else None
         if run is not None and left:
@@ -165,7 +165,10 @@ def watch_commits(app: Flask, session_factory: Any) -> None:
 
 def uncommitted_runs() -> str:
     """Return the runs that this context has enqueued and not committed, as a text."""
-    names: list[str] = g.get(_UNCOMMITTED, [])
+    return _listed(g.get(_UNCOMMITTED, []))
+
+
+def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -39,11 +39,11 @@ class PipeObserver(Observer):
 
     def outcome(self, outcome: Outcome) -> None:
         """Send *outcome*, without what may be large."""
-        self._send({"outcome": asdict(replace(outcome, stack=None, result=None))})
+        self._send({"outcome": outcome._replace(stack=None, result=None)._asdict()})
 
     def lost(self, outcome: Outcome) -> None:
         """Send *outcome*, likewise."""
-        self._send({"lost": asdict(replace(outcome, stack=None, result=None))})
+        self._send({"lost": outcome._replace(stack=None, result=None)._asdict()})
 
     def end(self, error: str | None) -> None:
         """Send that the worker has ended, and what kept it from its work."""

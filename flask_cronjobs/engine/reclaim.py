@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..errors import DatabaseTrouble, WorkerLost
 from ..log import worker_name
@@ -42,7 +41,7 @@ def _take_back(state: State, claims: Claims, observer: Observer) -> int:
     total = 0
     while True:
         outcomes = [
-            replace(failure(state, expired, error, 0.0), reclaimed=True)
+            failure(state, expired, error, 0.0)._replace(reclaimed=True)
             for expired in _abandoned(state, claims)
         ]
         if not outcomes:

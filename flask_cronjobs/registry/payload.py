@@ -185,7 +185,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 120 else f"{text[:60]}…{text[-60:]}"
 
 
-def kept_result(value: object, limit: int, whose: str) -> JSON:
+def kept_result(value: object, limit: int, whose: object) -> JSON:
     """Return *value* if it is JSON of at most *limit* bytes; otherwise log a warning, return None.
 
     :param whose: the run that returned it, for the warning.

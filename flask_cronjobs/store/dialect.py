@@ -135,19 +135,17 @@ class Dialect:
 
         :raises ValueError: it cannot be parsed. On PostgreSQL it is returned as a text instead.
         """
-        # psycopg has parsed it already. SQLite returns a text, but a number as a number.
-        if self.name != "sqlite" or not isinstance(value, (str, bytes)):
-            return value
-        try:
-            return json.loads(value)
-        except RecursionError:
-            raise ValueError("it is nested too deeply") from None
+        # psycopg has parsed it already.
+        return json_value(value) if self.name == "sqlite" else value
 
     def moment(self, value: Any) -> datetime:
         """Return a time that a textual statement returned, aware, in UTC.
 
+        :param value: also the seconds since 1970 that `sortable` returns.
         :raises ValueError: it is not a time, or in the first year, before which Python knows none.
         """
+        if isinstance(value, float):
+            return _since_1970(value)
         found: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
         if found.year <= MINYEAR:
             raise ValueError(f"{found} is too long ago")
@@ -179,6 +177,26 @@ POSTGRESQL = Dialect(
     one_statement=True,
 )
 SQLITE = Dialect(name="sqlite", begin="BEGIN IMMEDIATE", skip_locked="", one_statement=False)
+
+
+def json_value(value: Any) -> Any:
+    """Return the value of a JSON text; for SQLite, which returns a number as a number, also that.
+
+    :raises ValueError: it cannot be parsed.
+    """
+    if not isinstance(value, (str, bytes)):
+        return value
+    try:
+        return json.loads(value)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _since_1970(seconds: float) -> datetime:
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc)
+    except (OverflowError, OSError):  # Also infinity.
+        raise ValueError(f"{seconds:g} s since 1970 is no time that Python knows") from None
 
 
 #: In a JSON text: a text, a large number with an exponent, or minus zero.

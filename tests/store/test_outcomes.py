@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -317,6 +316,6 @@ def test_outcome_of_a_run_that_is_gone_is_dropped(kit: Kit) -> None:
 def test_outcome_with_another_s_id_but_the_own_token_touches_nothing(kit: Kit) -> None:
     kit.runs(2)
     mine, other = (kit.claim(limit=1)[0] for _ in range(2))
-    assert not kit.finish(replace(mine, id=other.id), "dead")
+    assert not kit.finish(mine._replace(id=other.id), "dead")
     assert kit.row(other.id).status == "running"
     assert now() > kit.row(other.id).created_at

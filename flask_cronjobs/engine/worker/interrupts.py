@@ -31,6 +31,10 @@ from .leases import Leases
 REPEAT_EVERY = 0.25
 #: How soon an interruption is raised that would have hit a finalizer, in seconds.
 RAISE_AGAIN_AFTER = 0.005
+#: After a handler that was shorter than this, in seconds, the timer goes on running for the next.
+SHORT = 0.001
+#: For how long such a timer is relied on, in seconds: a handler may have changed it.
+RELIED_ON = 1.0
 _POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
 
 
@@ -53,6 +57,9 @@ class HandlerInterrupter:
         self._later: KeyboardInterrupt | None = None
         self._deadline = float("inf")
         self._timeout = 0.0
+        self._armed_at = 0.0
+        self._timer_due = float("inf")
+        self._timer_set_at = 0.0
         self._lease_ended = False
         self._requested: dict[int, tuple[Claim, BaseException]] = {}
         self._thread = threading.get_ident()
@@ -84,20 +91,25 @@ class HandlerInterrupter:
         :raises Interruption: one was requested before the handler began.
         """
         if self.enabled:
-            now = time.monotonic()
+            self._armed_at = now = time.monotonic()
             self._timeout = timeout
             self._deadline = now + timeout
             self._lease_ended = False
             self._armed = claim
-            self._set_timer(claim, now)
+            # One that is due earlier is set anew when it fires. To set it takes as long as all else
+            # in here, so a thousand short runs have one.
+            due = self._due(claim)
+            if not now < self._timer_due <= due or now - self._timer_set_at > RELIED_ON:
+                self._set_timer(due, now)
             if self._requested:
                 self._raise_requested(claim)
 
     def disarm(self) -> None:
         """Raise nothing from now on."""
-        if self.enabled:
+        if self._armed is not None:
             self._armed = None
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            if time.monotonic() - self._armed_at > SHORT:
+                self._stop_timer()
 
     @property
     def interruptible(self) -> bool:
@@ -148,12 +160,13 @@ class HandlerInterrupter:
         # A signal heard on entering disarm() came too late: the handler has ended.
         disarming = frame is not None and frame.f_code is HandlerInterrupter.disarm.__code__
         if self._armed is None or disarming:
+            self._stop_timer()
             return
         if self._held:
             self._pending = True
             return
         if _is_cleaning_up(frame):
-            signal.setitimer(signal.ITIMER_REAL, RAISE_AGAIN_AFTER, REPEAT_EVERY)
+            self._raise_again()
             return
         try:
             self._raise_due(self._armed)
@@ -166,8 +179,7 @@ class HandlerInterrupter:
         armed, error = self._armed, unraisable.exc_value
         if armed is not None and isinstance(error, (Interruption, KeyboardInterrupt)):
             self._requested[armed.id] = (armed, error)
-            # Not at once, or it would be raised in here, and be ignored again.
-            signal.setitimer(signal.ITIMER_REAL, RAISE_AGAIN_AFTER, REPEAT_EVERY)
+            self._raise_again()
         else:
             self._previous_hook(unraisable)
 
@@ -176,21 +188,32 @@ class HandlerInterrupter:
         now = time.monotonic()
         if now >= self._deadline:
             self._deadline = float("inf")
-            self._set_timer(claim, now)
+            self._set_timer(self._due(claim), now)
             raise TimedOut(f"the handler ran longer than its timeout of {self._timeout:g} s")
         if now >= self._leases.end(claim) and not self._lease_ended:
             self._lease_ended = True
-            self._set_timer(claim, now)
+            self._set_timer(self._due(claim), now)
             raise LeaseLost("the lease ran out, since it could not be renewed in time")
-        self._set_timer(claim, now)
+        self._set_timer(self._due(claim), now)
 
-    def _set_timer(self, claim: Claim, now: float) -> None:
-        """Set the timer to the timeout or the end of the lease, whichever comes first."""
-        lease_end = float("inf") if self._lease_ended else self._leases.end(claim)
-        due = min(self._deadline, lease_end)
+    def _due(self, claim: Claim) -> float:
+        """Return when *claim*'s handler is to be interrupted: at its timeout or its lease's end."""
+        return self._deadline if self._lease_ended else min(self._deadline, self._leases.end(claim))
+
+    def _set_timer(self, due: float, now: float) -> None:
+        self._timer_due, self._timer_set_at = due, now
         # An interval of zero would stop the timer; none is longer than its type can take.
         seconds = 0.0 if due == float("inf") else min(max(due - now, 1e-6), 1e8)
         signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_EVERY)
+
+    def _stop_timer(self) -> None:
+        self._timer_due = float("inf")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _raise_again(self) -> None:
+        """Let the signal come soon. Raised at once, the interruption would be ignored."""
+        now = time.monotonic()
+        self._set_timer(now + RAISE_AGAIN_AFTER, now)
 
     def _raise_requested(self, claim: Claim) -> None:
         requested = self._requested.pop(claim.id, None)

@@ -155,7 +155,8 @@ class Keeper(threading.Thread):
         """Return how many runs to claim now."""
         if self._closed() or self._runner_is_long() or self._resting() or self._announcer.behind:
             return 0
-        wanted = self._prefetch.wanted(self._held_runs.waiting, self._held_runs.idle)
+        held = self._held_runs
+        wanted = self._prefetch.wanted(held.waiting, held.idle, bool(held.outcomes))
         most = self._options.max_runs
         return wanted if most is None else min(wanted, most - self._claimed)
 

@@ -66,15 +66,15 @@ def failure(state: State, attempt: Attempt, error: BaseException, seconds: float
         seconds=seconds,
     )
     if isinstance(error, ShuttingDown):
-        return replace(outcome, kind="released")
+        return outcome._replace(kind="released")
     if isinstance(error, (Discard, Cancelled)):
-        return replace(outcome, kind="cancelled")
+        return outcome._replace(kind="cancelled")
     delay = _delay(state, attempt, error)
     if not isinstance(error, (RetryLater, TimedOut)):
-        outcome = replace(outcome, stack=stack_text(error))
+        outcome = outcome._replace(stack=stack_text(error))
     if delay is None or attempt.attempt >= attempt.max_attempts:
-        return replace(outcome, kind="dead")
-    return replace(outcome, delay=delay)
+        return outcome._replace(kind="dead")
+    return outcome._replace(delay=delay)
 
 
 def released(attempt: Attempt) -> Outcome:

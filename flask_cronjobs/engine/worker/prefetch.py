@@ -10,8 +10,8 @@ AHEAD = 0.05
 MOST = 1000
 #: When the run at work takes longer than this, in seconds, what waits behind it is given back.
 LONG = 4 * AHEAD
-#: How much one more batch counts in the mean.
-WEIGHT = 0.3
+#: Of how many of the last runs the mean is, about.
+RECENT = 3
 
 
 class Prefetch:
@@ -25,17 +25,20 @@ class Prefetch:
         if not seconds:
             return
         batch = sum(seconds) / len(seconds)
-        self._mean = batch if self._mean is None else self._mean + WEIGHT * (batch - self._mean)
+        weight = 1.0 if self._mean is None else len(seconds) / (len(seconds) + RECENT)
+        self._mean = batch * weight + (self._mean or 0.0) * (1 - weight)
 
-    def wanted(self, waiting: int, idle: bool) -> int:
+    def wanted(self, waiting: int, idle: bool, recording: bool = False) -> int:
         """Return how many runs to claim when *waiting* runs are claimed and not begun.
 
-        None until half of the target is used up, so that each claim is worth its statement. None
-        behind a long run, or a first one, whose length nobody knows: another worker can have them.
+        None until half of the target is used up, so that each claim is worth its statement, unless
+        there is a statement anyway. None behind a long run, or a first one, whose length nobody
+        knows: another worker can have them.
 
         :param idle: whether the worker has nothing to do.
+        :param recording: whether there are outcomes to record in the same statement.
         """
         if self._mean is None or self._mean > LONG:
             return 1 if idle else 0
         target = max(1, min(MOST, int(AHEAD / max(self._mean, 1e-6))))
-        return target - waiting if waiting <= target // 2 else 0
+        return target - waiting if recording or waiting <= target // 2 else 0

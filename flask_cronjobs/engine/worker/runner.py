@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from traceback import clear_frames
 from typing import Any
@@ -133,7 +133,8 @@ class Runner:
             return released(claim)  # Frozen or cut off since the claim: another may have the run.
         started = time.monotonic()
         try:
-            log_run(logging.INFO, "started", **_about(claim))
+            if logger.isEnabledFor(logging.INFO):
+                log_run(logging.INFO, "started", **_about(claim))
             if claim.broken is not None:
                 raise PayloadError(claim.broken)
             handler = self._handler(claim.job_type)
@@ -207,7 +208,7 @@ class Runner:
             raise
         finally:
             self._interrupter.disarm()
-        return kept_result(value, self._state.settings.max_payload_bytes, str(claim))
+        return kept_result(value, self._state.settings.max_payload_bytes, claim)
 
     def _forget_session(self, context: object) -> None:
         """Close the session of *context* if a teardown that raised has left it open.
@@ -221,7 +222,7 @@ class Runner:
 
     def _outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
         outcome = failure(self._state, claim, error, seconds)
-        return replace(outcome, kind="released") if self._is_interrupted(error) else outcome
+        return outcome._replace(kind="released") if self._is_interrupted(error) else outcome
 
     def _is_interrupted(self, error: BaseException) -> bool:
         """Return whether *error* comes from the keyboard. Then nothing more is begun."""

@@ -40,6 +40,21 @@ def test_nothing_is_claimed_until_half_of_them_are_gone() -> None:
     assert prefetch.wanted(target // 2, idle=True) == target - target // 2
 
 
+def test_statement_that_records_claims_too() -> None:
+    prefetch = Prefetch()
+    prefetch.note([0.001])
+    target = prefetch.wanted(0, idle=True)
+    assert prefetch.wanted(target - 1, idle=False, recording=True) == 1
+    assert prefetch.wanted(target, idle=False, recording=True) == 0
+
+
+def test_many_runs_count_more_than_the_few_before() -> None:
+    prefetch = Prefetch()
+    prefetch.note([0.01])  # The first run of a process is slow.
+    prefetch.note([0.0001] * 5)
+    assert prefetch.wanted(0, idle=True) > AHEAD / 0.005
+
+
 def test_slow_runs_soon_shrink_what_is_claimed_ahead() -> None:
     prefetch = Prefetch()
     prefetch.note([0.0001] * 500)
@@ -55,7 +70,7 @@ def test_fast_runs_grow_it_again() -> None:
     assert prefetch.wanted(0, idle=True) > 40
 
 
-def test_batch_counts_by_its_own_mean() -> None:
+def test_first_batch_counts_by_its_own_mean() -> None:
     one, other = Prefetch(), Prefetch()
     one.note([0.001, 0.003])
     other.note([0.002])
