@@ -19,7 +19,7 @@ from tests.postgres import LocalServer, local_server
 
 from .calls import Tally, tally
 from .contestants import Contestant
-from .environments import interpreter
+from .environments import FOLDER, interpreter
 
 ROOT = Path(__file__).parents[2]
 
@@ -140,7 +140,7 @@ class Arena:
         )
 
     def start(
-        self, contestant: Contestant, verb: str, url: str, jobs: int, folder: Path
+        self, contestant: Contestant, verb: str, url: str, jobs: int, folder: Path, pause: float = 0
     ) -> subprocess.Popen[bytes]:
         """Start a verb in a process, which notes its calls and prints in *folder*."""
         (folder / "calls").mkdir(exist_ok=True)
@@ -151,6 +151,8 @@ class Arena:
             "PEERS_JOBS": str(jobs),
             "PEERS_CALLS": str(folder / "calls"),
             "PEERS_OPTION": contestant.option,
+            "PEERS_PAUSE": str(pause),
+            "NODE_PATH": str(FOLDER / contestant.environment / "node_modules"),
         }
         command = [*interpreter(contestant.environment), *_program(contestant), verb]
         name = folder / "out"
@@ -183,6 +185,9 @@ def plain(url: str) -> str:
 
 
 def _program(contestant: Contestant) -> list[str]:
+    script = Path(__file__).parent / "programs" / f"{contestant.program}.js"
+    if script.exists():
+        return [str(script)]
     return ["-m", f"benchmarks.peers.programs.{contestant.program}"]
 
 

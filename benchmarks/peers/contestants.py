@@ -62,9 +62,53 @@ def pgqueuer(batch: int, processes: int = 1) -> Contestant:
     )
 
 
+def procrastinate(at_once: int) -> Contestant:
+    """Return Procrastinate; its default is one at a time."""
+    recorded = _commit_of("procrastinate_jobs WHERE status = 'succeeded'")
+    tables = ("procrastinate_jobs", "procrastinate_events")
+    label = f"Procrastinate, {at_once} at once"
+    return Contestant(label, "procrastinate", "procrastinate", str(at_once), tables, recorded)
+
+
+def chancy(at_once: int) -> Contestant:
+    """Return Chancy; its default is 100 at once."""
+    recorded = _commit_of("chancy_jobs WHERE state = 'succeeded'")
+    label = f"Chancy, {at_once} at once"
+    return Contestant(label, "chancy", "chancy", str(at_once), ("chancy_jobs",), recorded)
+
+
+def graphile(option: str, label: str, processes: int = 1) -> Contestant:
+    """Return Graphile Worker, which needs Node."""
+    tables = ("graphile_worker._private_jobs",)
+    return Contestant(label, "graphile", "graphile", option, tables, "", processes)
+
+
+def huey(option: str, label: str) -> Contestant:
+    """Return huey, on SQLite."""
+    return Contestant(label, "huey", "huey", option)
+
+
+DJANGO = Contestant(
+    "django-tasks-db",
+    "django_tasks_db",
+    "django_tasks_db",
+    "",
+    ("django_tasks_db_dbtaskresult",),
+    _commit_of("django_tasks_db_dbtaskresult"),
+)
+APSCHEDULER = Contestant("APScheduler", "apscheduler", "apscheduler", "", ("apscheduler_jobs",))
+
+RAW_BATCHES = raw("100", "raw psycopg, 100 at a time")
+GRAPHILE_BATCHES = graphile("batches", "Graphile Worker (Node), local queue of 500, 24 at once")
+
 #: Draining PostgreSQL with one worker. The key is what ``--only`` takes.
 DRAIN: dict[str, list[Contestant]] = {
     "ours": [ours()],
     "pgqueuer": [pgqueuer(10), pgqueuer(100), pgqueuer(1_000)],
-    "raw": [raw("100", "raw psycopg, 100 at a time"), raw("1", "raw psycopg, one at a time")],
+    "procrastinate": [procrastinate(10)],
+    "chancy": [chancy(100)],
+    "django": [DJANGO],
+    "apscheduler": [APSCHEDULER],
+    "graphile": [graphile("default", "Graphile Worker (Node), default"), GRAPHILE_BATCHES],
+    "raw": [RAW_BATCHES, raw("1", "raw psycopg, one at a time")],
 }

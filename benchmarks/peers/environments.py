@@ -17,10 +17,15 @@ FOLDER = Path(__file__).parents[1] / ".environments"
 #: The requirements of each environment for Python.
 PYTHON: dict[str, list[str]] = {
     "pgqueuer": ["pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0"],
-    "procrastinate": ["procrastinate==3.10.0", "psycopg[binary]==3.3.9", "uvloop==0.23.0"],
-    "chancy": ["chancy==0.26.0", "psycopg[binary]==3.3.9", "uvloop==0.23.0"],
+    "procrastinate": ["procrastinate==3.10.0", "psycopg[binary]==3.3.9"],
+    "chancy": ["chancy==0.26.0", "psycopg[binary]==3.3.9"],
     "huey": ["huey==3.5.4"],
-    "django_tasks_db": ["django-tasks-db==0.13.0", "django==5.2.19", "psycopg[binary]==3.3.9"],
+    "django_tasks_db": [
+        "django-tasks-db==0.13.0",
+        "django-tasks==0.12.0",
+        "django==5.2.19",
+        "psycopg[binary]==3.3.9",
+    ],
     "apscheduler": ["apscheduler==3.11.3", "sqlalchemy==2.1.9", "psycopg[binary]==3.3.9"],
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import time
 from collections.abc import Generator, Iterator
@@ -63,6 +64,18 @@ class Program:
         """The numbers of the jobs, as many at a time as one call enqueues."""
         for start in range(0, self.jobs, CHUNK):
             yield range(start, min(start + CHUNK, self.jobs))
+
+    def singly(self) -> Iterator[int]:
+        """The numbers of the jobs, to enqueue one by one.
+
+        With ``PEERS_PAUSE``, wait up to twice as many seconds before each, and note the moment.
+        """
+        pause = float(os.environ.get("PEERS_PAUSE", 0))
+        for number in range(self.jobs):
+            if pause:
+                time.sleep(random.uniform(0, 2 * pause))
+                self.calls.note(number)
+            yield number
 
     @contextmanager
     def timed(self) -> Generator[None]:

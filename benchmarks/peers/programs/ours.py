@@ -37,15 +37,12 @@ class Ours(Program):
         with app.app_context():
             db.session.connection()
             with self.timed():
-                for number in range(self.jobs):
+                for number in self.singly():
                     noop.enqueue(number)
                     db.session.commit()
 
     def listen(self) -> None:
         self.flask("jobs", "work")
-
-    def idle(self) -> None:
-        self.flask("jobs", "tick")
 
     def flask(self, *arguments: str) -> None:
         """Run a command of ``flask`` in this process."""

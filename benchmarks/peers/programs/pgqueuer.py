@@ -55,7 +55,7 @@ class PgQueuerProgram(Program):
         async def enqueue() -> None:
             queries = await self.queries()
             with self.timed():
-                for number in range(self.jobs):
+                for number in self.singly():
                     await queries.enqueue("noop", str(number).encode())
 
         self.run(enqueue())

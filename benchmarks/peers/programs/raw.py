@@ -70,7 +70,7 @@ class Raw(Program):
 
     def enqueue(self) -> None:
         with self.connect() as connection, self.timed():
-            for number in range(self.jobs):
+            for number in self.singly():
                 payload = json.dumps({"number": number})
                 connection.execute("INSERT INTO jobs (payload) VALUES (%s) RETURNING id", [payload])
 
