@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from . import work
 from .arena import STATES, running_arena
+from .work import KINDS, Plan
 
 #: Debian's PostgreSQL.
 DEBIAN = "/usr/lib/postgresql/{}/bin"
@@ -29,11 +29,16 @@ def main() -> None:
             f"Python {sys.version.split()[0]}, PostgreSQL {arena.version()}",
             flush=True,
         )
-        if "drain" in options.work:
-            for table in work.drain(
-                arena, options.only, options.runs, options.rounds, options.states
-            ):
+        for kind in options.work:
+            for table in KINDS[kind](arena, plan_of(options)):
                 print(f"\n{table.title}\n{table.text()}", flush=True)
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """Return the plan that the command line asks for."""
+    if options.short:
+        return Plan(["ours", "raw"], 1, 500, 1_000, 100, 2_000, 10)
+    return Plan(options.only, options.rounds, options.runs, options.many, states=options.states)
 
 
 def parse() -> argparse.Namespace:
@@ -42,16 +47,14 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", type=_names, default=[], help="ours,pgqueuer,raw,…")
-    parser.add_argument("--work", type=_names, default=["drain"], help="drain,…")
+    parser.add_argument("--work", type=_names, default=[*KINDS], help=",".join(KINDS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=10_000, help="jobs to drain")
+    parser.add_argument("--many", type=int, default=50_000, help="the same for the fast ones")
     parser.add_argument("--states", type=_names, default=["fresh"], help=",".join(STATES))
     parser.add_argument("--server", help="Debian's PostgreSQL of this version, such as 15")
     parser.add_argument("--short", action="store_true", help="a form for CI")
-    options = parser.parse_args()
-    if options.short:
-        options.only, options.rounds, options.runs = ["ours", "raw"], 1, 1_000
-    return options
+    return parser.parse_args()
 
 
 def _names(text: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -83,6 +84,19 @@ class Arena:
         """Return a database with *jobs* jobs enqueued, its table in a *state*."""
         return self.copy(self.template(contestant, jobs, state))
 
+    def file(self, contestant: Contestant, jobs: int) -> str:
+        """Return the path of a new SQLite file with *jobs* jobs enqueued."""
+        key = contestant.program, contestant.option, jobs
+        if key not in self.templates:
+            self.templates[key] = str(self.folder / f"{time.time_ns()}.sqlite")
+            self.run(contestant, "prepare", self.templates[key], 1)
+            self.run(contestant, "load", self.templates[key], jobs)
+        copy = self.folder / f"{time.time_ns()}.sqlite"
+        for suffix in ("", "-wal"):
+            if (kept := Path(self.templates[key] + suffix)).exists():
+                shutil.copy(kept, f"{copy}{suffix}")
+        return str(copy)
+
     def copy(self, template: str) -> str:
         """Copy a database; what that leaves to write does not disturb what comes."""
         url = self.server.url(f"round_{time.time_ns()}")
@@ -120,12 +134,18 @@ class Arena:
             for statement in statements:
                 connection.execute(statement.encode())
 
-    def run(self, contestant: Contestant, verb: str, url: str, jobs: int) -> Ended:
-        """Run a verb in as many processes as the contestant has workers, to their end."""
+    def run(
+        self, contestant: Contestant, verb: str, url: str, jobs: int, pause: float = 0
+    ) -> Ended:
+        """Run a verb in as many processes as the contestant has workers, to their end.
+
+        :param pause: seconds to wait before each job is enqueued, on average.
+        """
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         before, began = self._server_cpu(), time.perf_counter()
         processes = [
-            self.start(contestant, verb, url, jobs, folder) for _ in range(contestant.processes)
+            self.start(contestant, verb, url, jobs, folder, pause)
+            for _ in range(contestant.processes if verb == "work" else 1)
         ]
         cpu = sum(map(_wait, processes))
         seconds, ended = time.perf_counter() - began, time.time()

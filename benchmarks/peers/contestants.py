@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .environments import OURS
 
@@ -51,7 +51,7 @@ def raw(option: str, label: str, processes: int = 1) -> Contestant:
 def pgqueuer(batch: int, processes: int = 1) -> Contestant:
     """Return PgQueuer with a batch size; its default is 10."""
     return Contestant(
-        f"PgQueuer, batches of {batch:,}" + (" (default)" if batch == 10 else ""),
+        f"PgQueuer, batches of {batch:,}{', twice' if processes == 2 else ''}",
         "pgqueuer",
         "pgqueuer",
         str(batch),
@@ -93,16 +93,16 @@ DJANGO = Contestant(
     "django_tasks_db",
     "django_tasks_db",
     "",
-    ("django_tasks_db_dbtaskresult",),
-    _commit_of("django_tasks_db_dbtaskresult"),
+    ("django_tasks_database_dbtaskresult",),
+    _commit_of("django_tasks_database_dbtaskresult"),
 )
 APSCHEDULER = Contestant("APScheduler", "apscheduler", "apscheduler", "", ("apscheduler_jobs",))
 
 RAW_BATCHES = raw("100", "raw psycopg, 100 at a time")
 GRAPHILE_BATCHES = graphile("batches", "Graphile Worker (Node), local queue of 500, 24 at once")
 
-#: Draining PostgreSQL with one worker. The key is what ``--only`` takes.
-DRAIN: dict[str, list[Contestant]] = {
+#: Draining PostgreSQL with one worker. The keys, here and below, are what ``--only`` takes.
+DRAIN = {
     "ours": [ours()],
     "pgqueuer": [pgqueuer(10), pgqueuer(100), pgqueuer(1_000)],
     "procrastinate": [procrastinate(10)],
@@ -111,4 +111,73 @@ DRAIN: dict[str, list[Contestant]] = {
     "apscheduler": [APSCHEDULER],
     "graphile": [graphile("default", "Graphile Worker (Node), default"), GRAPHILE_BATCHES],
     "raw": [RAW_BATCHES, raw("1", "raw psycopg, one at a time")],
+}
+
+#: The fast ones, for more jobs.
+MANY = {
+    "ours": [ours()],
+    "pgqueuer": [pgqueuer(100), pgqueuer(1_000)],
+    "graphile": [GRAPHILE_BATCHES],
+    "raw": [RAW_BATCHES],
+}
+
+#: The same with two workers, beside one.
+TWO = {
+    "ours": [
+        ours(),
+        ours("Flask-CronJobs, --workers 2", "--workers 2"),
+        ours("Flask-CronJobs, two ticks", processes=2),
+    ],
+    "pgqueuer": [pgqueuer(1_000), pgqueuer(1_000, 2)],
+    "graphile": [GRAPHILE_BATCHES, graphile("batches", f"{GRAPHILE_BATCHES.label}, twice", 2)],
+    "raw": [RAW_BATCHES, raw("100", f"{RAW_BATCHES.label}, twice", 2)],
+}
+
+#: Draining SQLite.
+SQLITE = {
+    "ours": [ours()],
+    "huey": [
+        huey("", "huey, default"),
+        huey("fsync", "huey, fsync"),
+        huey("no", "huey, never synced"),
+    ],
+    "raw": [
+        Contestant("raw sqlite3, 100 at a time", "raw_sqlite", OURS, "100"),
+        Contestant("raw sqlite3, one at a time", "raw_sqlite", OURS, "1"),
+    ],
+}
+
+#: Enqueueing one job with its commit.
+ENQUEUE = {
+    "ours": [ours()],
+    "pgqueuer": [replace(pgqueuer(10), label="PgQueuer")],
+    "procrastinate": [replace(procrastinate(10), label="Procrastinate")],
+    "chancy": [replace(chancy(100), label="Chancy")],
+    "django": [DJANGO],
+    "apscheduler": [APSCHEDULER],
+    "graphile": [graphile("default", "Graphile Worker (Node)")],
+    "raw": [raw("1", "raw psycopg")],
+}
+
+#: Enqueueing in bulk.
+BULK = {key: ENQUEUE[key] for key in ("ours", "pgqueuer", "procrastinate", "chancy", "graphile")}
+BULK["raw"] = [raw("1", "raw psycopg, INSERT"), raw("copy", "raw psycopg, COPY")]
+
+#: A worker that finds nothing to do, and ends.
+IDLE = {
+    "ours": [
+        Contestant("flask routes, without Flask-CronJobs", "routes", OURS, "plain_app"),
+        Contestant("flask routes, with Flask-CronJobs", "routes", OURS, "ours_app"),
+        ours("flask jobs tick"),
+    ],
+    **{key: ENQUEUE[key] for key in ("pgqueuer", "procrastinate", "django", "graphile", "raw")},
+}
+IDLE["procrastinate"] = [replace(procrastinate(1), label="Procrastinate")]
+
+RESIDENT = ours("Flask-CronJobs, flask jobs work")
+
+#: Resident workers that NOTIFY wakes.
+LATENCY = {
+    "ours": [RESIDENT],
+    **{key: ENQUEUE[key] for key in ("pgqueuer", "procrastinate", "chancy", "graphile")},
 }

@@ -46,7 +46,7 @@ class Figure:
         if self.faults:
             return f"wrong: {self.faults[0]}"
         if not self.values:
-            return "–"
+            return "-"
         return f"{self.median:,.{digits}f} ({self.spread:.0%})"
 
 
@@ -112,5 +112,5 @@ class Table:
 
     def _ratio(self, label: str, column: str, show: Callable[[Figure, int], str]) -> str:
         if self.base not in self.rows or label == self.base:
-            return "–"
+            return "-"
         return show(ratio(self.rows[self.base][column], self.rows[label][column]), 2)

@@ -66,7 +66,14 @@ const verbs = {
     await runOnce(options);
     console.log(JSON.stringify({ recorded: Date.now() / 1000 }));
   },
-  listen: async () => (await run(options)).promise,
+  listen: async () => {
+    const runner = await run({ ...options, noHandleSignals: true });
+    process.once("SIGTERM", async () => {
+      await runner.stop();
+      process.exit(0);
+    });
+    await runner.promise;
+  },
   enqueue: () =>
     timed(async (utils) => {
       for (let number = 0; number < jobs; number += 1) {

@@ -1,4 +1,4 @@
-"""huey on SQLite, one worker thread. The option is ``fsync`` or empty, its default: no sync."""
+"""huey on SQLite, one worker thread. The option is a keyword argument of its storage, or empty."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from huey import SqliteHuey
 
 from ..program import Program
 
+#: What huey is given. By itself it leaves to SQLite whether a commit is synced to the disk.
+OPTIONS: dict[str, dict[str, bool]] = {"": {}, "fsync": {"fsync": True}, "no": {"fsync": False}}
+
 
 class Huey(Program):
     """huey deletes a job before it runs, and keeps nothing."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.huey = SqliteHuey(filename=self.url, fsync=True if self.option else None)
+        self.huey = SqliteHuey(filename=self.url, **OPTIONS[self.option])
         self.noop = self.huey.task(name="noop")(self._noop)
 
     def _noop(self, number: int) -> None:

@@ -21,6 +21,11 @@ jobs = CronJobs(app)
 note = calls_of_environment().note
 
 
+@jobs.task(schedule="0 7 1 1 *")
+def yearly() -> None:
+    """Be a definition that is hardly ever due."""
+
+
 @jobs.task
 def noop(number: int) -> None:
     """Note the call."""
