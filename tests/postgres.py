@@ -139,12 +139,15 @@ class LocalServer(Server):
             return True
         return False
 
-    def initialize(self) -> None:
-        """Make the data directory."""
+    def initialize(self, settings: str = "") -> None:
+        """Make the data directory.
+
+        :param settings: more lines for postgresql.conf.
+        """
         options = "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"
         self._run("initdb", *options, f"--pgdata={self.root / 'data'}")
         with (self.root / "data/postgresql.conf").open("a") as file:
-            file.write(CONFIG.format(port=self.port, root=self.root))
+            file.write(CONFIG.format(port=self.port, root=self.root) + settings)
 
     def guard(self) -> subprocess.Popen[Any]:
         """Start a process that stops the server and removes all it has when this one ends."""
@@ -178,10 +181,21 @@ def running_server() -> Generator[Server]:
     if url := os.environ.get(ENVIRONMENT):
         yield Server(url)
         return
-    server = _prepare()
+    with local_server() as server:
+        yield server
+
+
+@contextmanager
+def local_server(programs: Path | None = None, settings: str = "") -> Generator[LocalServer]:
+    """A server of our own for a while.
+
+    :param programs: the directory of initdb, postgres and the others; None for the wheel's.
+    :param settings: more lines for postgresql.conf.
+    """
+    server = _prepare(programs)
     with server.guard() as guard:
         try:
-            server.initialize()
+            server.initialize(settings)
             server.start()
             yield server
         finally:
@@ -192,8 +206,12 @@ def _new_name() -> str:
     return f"cronjobs_{uuid.uuid4().hex[:12]}"
 
 
-def _prepare() -> LocalServer:
+def _prepare(programs: Path | None) -> LocalServer:
     root = Path(tempfile.mkdtemp(prefix="cronjobs-pg-")).resolve()
+    if programs is not None:
+        if os.geteuid() == 0:
+            os.chown(root, user_of_servers()["user"], user_of_servers()["group"])
+        return LocalServer(root, programs, free_port())
     wheel = _wheel()
     if os.geteuid() == 0:
         wheel = _copy_for_nobody(wheel, root)

@@ -1,0 +1,1 @@
+"""Flask-CronJobs and its peers at the same work: ``python -m benchmarks.peers``."""

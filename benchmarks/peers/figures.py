@@ -1,0 +1,116 @@
+"""Medians, spread and ratios, and a table of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+#: A figure whose spread is over this is withheld.
+WITHHELD = 0.25
+
+
+@dataclass
+class Figure:
+    """One measure of one contestant, a value from each round.
+
+    :ivar faults: what went wrong; then there is no figure.
+    """
+
+    values: list[float] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """The median of all rounds."""
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """The largest value less the smallest, relative to the median."""
+        return (max(self.values) - min(self.values)) / self.median if self.median else 0.0
+
+    @property
+    def withheld(self) -> bool:
+        """Whether the figure is not to be quoted."""
+        return bool(self.faults) or not self.values or self.spread > WITHHELD
+
+    def quoted(self, digits: int) -> str:
+        """Return the median and the spread, or why it is withheld."""
+        if self.withheld and self.values and not self.faults:
+            return f"withheld: spread {self.spread:.0%}"
+        return self.shown(digits)
+
+    def shown(self, digits: int) -> str:
+        """Return the median and the spread."""
+        if self.faults:
+            return f"wrong: {self.faults[0]}"
+        if not self.values:
+            return "-"
+        return f"{self.median:,.{digits}f} ({self.spread:.0%})"
+
+
+def ratio(one: Figure, other: Figure) -> Figure:
+    """Return how many times *other* the figure *one* was, round by round."""
+    pairs = zip(one.values, other.values, strict=False)
+    return Figure([a / b for a, b in pairs if b], [*one.faults, *other.faults])
+
+
+@dataclass
+class Table:
+    """The figures of one kind of work.
+
+    :ivar title: what was measured.
+    :ivar columns: the name of each measure, and the digits after its point.
+    :ivar compared: the columns that get another one: the base's figure relative to the row's.
+    :ivar base: the label of the base of ratios.
+    :ivar rows: the figures of each contestant, by its label, one for each column.
+    """
+
+    title: str
+    columns: dict[str, int]
+    compared: dict[str, str]
+    base: str = "Flask-CronJobs"
+    rows: dict[str, dict[str, Figure]] = field(default_factory=dict)
+
+    def add(self, label: str, values: dict[str, float], fault: str | None = None) -> None:
+        """Add what a round measured."""
+        row = self.rows.setdefault(label, {name: Figure() for name in self.columns})
+        for column, value in values.items():
+            row[column].values.append(value)
+            if fault:
+                row[column].faults.append(fault)
+
+    def markdown(self) -> str:
+        """Return the table as Markdown, without the figures that are withheld."""
+        head, *lines = self._cells(Figure.quoted)
+        rule = ["---", *["---:"] * (len(head) - 1)]
+        return "\n".join(f"| {' | '.join(line)} |" for line in [head, rule, *lines])
+
+    def text(self) -> str:
+        """Return the table for a terminal, with all figures."""
+        lines = self._cells(Figure.shown)
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+            for line in lines
+        )
+
+    def _cells(self, show: Callable[[Figure, int], str]) -> list[list[str]]:
+        lines = [["", *(name for column in self.columns for name in self._names(column))]]
+        for label, row in self.rows.items():
+            line = [label]
+            for column, digits in self.columns.items():
+                line.append(show(row[column], digits))
+                if column in self.compared:
+                    line.append(self._ratio(label, column, show))
+            lines.append(line)
+        return lines
+
+    def _names(self, column: str) -> list[str]:
+        return [column, self.compared[column]] if column in self.compared else [column]
+
+    def _ratio(self, label: str, column: str, show: Callable[[Figure, int], str]) -> str:
+        if self.base not in self.rows or label == self.base:
+            return "-"
+        return show(ratio(self.rows[self.base][column], self.rows[label][column]), 2)

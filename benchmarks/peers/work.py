@@ -1,0 +1,213 @@
+"""The kinds of work that are measured, each a function that returns its tables."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import contestants
+from .arena import STATES, Arena, Ended
+from .calls import tally
+from .contestants import Contestant
+from .figures import Table
+
+WHOLE, SPAN = "whole process, jobs/s", "first call to last outcome, jobs/s"
+CLIENT, SERVER = "client CPU, µs/job", "server CPU, µs/job"
+RATIOS = {WHOLE: "ours to it", SPAN: "ours to it, so measured"}
+RATE = "jobs/s"
+CPU, WALL = "CPU, s", "wall, s"
+MEDIAN, SLOW = "median, ms", "95th of 100, ms"
+
+#: The first jobs of a resident worker, which are not counted: it may not listen yet.
+WARM = 5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    :ivar only: the keys of the contestants; empty for all.
+    :ivar rounds: how often each does the work.
+    :ivar jobs: how many jobs to drain.
+    :ivar many: how many for the fast ones.
+    :ivar calls: how many jobs to enqueue one by one.
+    :ivar bulk: how many jobs to enqueue in bulk.
+    :ivar waits: how many jobs to wait for, one by one.
+    :ivar states: the states of the table before a drain.
+    """
+
+    only: list[str] = field(default_factory=list)
+    rounds: int = 5
+    jobs: int = 10_000
+    many: int = 50_000
+    calls: int = 2_000
+    bulk: int = 50_000
+    waits: int = 50
+    states: list[str] = field(default_factory=lambda: ["fresh"])
+
+    def chosen(self, groups: dict[str, list[Contestant]]) -> list[Contestant]:
+        """Return the contestants to measure."""
+        return [
+            one for key, ones in groups.items() if not self.only or key in self.only for one in ones
+        ]
+
+    def interleaved(self, groups: dict[str, list[Contestant]]) -> Iterator[Contestant]:
+        """Return who works next; each round begins with another one."""
+        chosen = self.chosen(groups)
+        for number in range(self.rounds if chosen else 0):
+            start = number % len(chosen)
+            yield from chosen[start:] + chosen[:start]
+
+
+def drain(arena: Arena, plan: Plan) -> list[Table]:
+    """Measure how fast one worker drains no-op jobs, for each state of the table."""
+    return _drain(arena, plan, contestants.DRAIN, plan.jobs, "one worker")
+
+
+def many(arena: Arena, plan: Plan) -> list[Table]:
+    """Measure the same with more jobs, for the fast ones."""
+    return _drain(arena, plan, contestants.MANY, plan.many, "one worker")
+
+
+def two(arena: Arena, plan: Plan) -> list[Table]:
+    """Measure what a second worker brings."""
+    return _drain(arena, plan, contestants.TWO, plan.many, "one worker and two")
+
+
+def sqlite(arena: Arena, plan: Plan) -> list[Table]:
+    """Measure how fast one worker drains SQLite."""
+    title = f"Drain {plan.jobs:,} jobs on SQLite, one worker"
+    table = Table(title, {WHOLE: 0, CLIENT: 0}, {WHOLE: RATIOS[WHOLE]})
+    for one in plan.interleaved(contestants.SQLITE):
+        ended = arena.run(one, "work", arena.file(one, plan.jobs), plan.jobs)
+        values = {WHOLE: plan.jobs / ended.seconds, CLIENT: ended.cpu * 1e6 / plan.jobs}
+        table.add(one.label, values, ended.tally.fault())
+    return [table]
+
+
+def enqueue(arena: Arena, plan: Plan) -> list[Table]:
+    """Measure how fast one process enqueues jobs, each with its own commit."""
+    title = f"Enqueue one job with its commit, {plan.calls:,} times"
+    return _timed(arena, plan, contestants.ENQUEUE, "enqueue", plan.calls, title)
+
+
+def bulk(arena: Arena, plan: Plan) -> list[Table]:
+    """Measure how fast one process enqueues jobs in bulk."""
+    title = f"Enqueue {plan.bulk:,} jobs, 1,000 with each call and commit"
+    return _timed(arena, plan, contestants.BULK, "load", plan.bulk, title)
+
+
+def idle(arena: Arena, plan: Plan) -> list[Table]:
+    """Measure what a worker costs that finds nothing to do and ends."""
+    names = {CPU: 3, WALL: 3}
+    table = Table("Nothing to do: one process, to its end", names, {CPU: "tick to it"})
+    table.base = "flask jobs tick"
+    urls: dict[str, str] = {}
+    for one in plan.interleaved(contestants.IDLE):
+        if one.label not in urls:
+            urls[one.label] = arena.empty(one)
+            arena.run(one, "work", urls[one.label], 1)
+        ended = arena.run(one, "work", urls[one.label], 1)
+        table.add(one.label, {CPU: ended.cpu, WALL: ended.seconds})
+    return [table]
+
+
+def latency(arena: Arena, plan: Plan) -> list[Table]:
+    """Measure from before the enqueue to the call of the handler, by a resident worker."""
+    title = (
+        f"From the enqueue's begin to the handler's call, {plan.waits} jobs a round, with NOTIFY"
+    )
+    table = Table(title, {MEDIAN: 1, SLOW: 1}, {MEDIAN: "ours to it"}, contestants.RESIDENT.label)
+    for one in plan.interleaved(contestants.LATENCY):
+        waits, fault = _waits(arena, one, plan.waits + WARM)
+        values = {MEDIAN: statistics.median(waits), SLOW: statistics.quantiles(waits, n=20)[-1]}
+        table.add(one.label, values, fault)
+    return [table]
+
+
+#: What ``--work`` takes.
+KINDS: dict[str, Callable[[Arena, Plan], list[Table]]] = {
+    "drain": drain,
+    "many": many,
+    "two": two,
+    "sqlite": sqlite,
+    "enqueue": enqueue,
+    "bulk": bulk,
+    "idle": idle,
+    "latency": latency,
+}
+
+
+def _drain(
+    arena: Arena, plan: Plan, groups: dict[str, list[Contestant]], jobs: int, workers: str
+) -> list[Table]:
+    columns = {WHOLE: 0, SPAN: 0, CLIENT: 0, SERVER: 0}
+    tables = {
+        state: Table(f"Drain {jobs:,} jobs, {workers}; {STATES[state]}", columns, RATIOS)
+        for state in plan.states
+    }
+    for contestant in plan.interleaved(groups):
+        for state, table in tables.items():
+            _drain_once(arena, contestant, jobs, state, table)
+    return list(tables.values())
+
+
+def _drain_once(arena: Arena, one: Contestant, jobs: int, state: str, table: Table) -> None:
+    url = arena.loaded(one, jobs, state)
+    ended = arena.run(one, "work", url, jobs)
+    span = _last_outcome(arena, one, url, ended) - ended.tally.first
+    arena.server.drop_database(url)
+    values = {
+        WHOLE: jobs / ended.seconds,
+        SPAN: jobs / span,
+        CLIENT: ended.cpu * 1e6 / jobs,
+        SERVER: ended.server_cpu * 1e6 / jobs,
+    }
+    table.add(one.label, values, ended.tally.fault())
+
+
+def _last_outcome(arena: Arena, one: Contestant, url: str, ended: Ended) -> float:
+    if not one.recorded:
+        return ended.printed.get("recorded", ended.ended)
+    with arena.admin(url) as connection:
+        return float(connection.execute(one.recorded.encode()).fetchall()[0][0])
+
+
+def _timed(
+    arena: Arena,
+    plan: Plan,
+    groups: dict[str, list[Contestant]],
+    verb: str,
+    jobs: int,
+    title: str,
+) -> list[Table]:
+    """Measure a verb that prints how long it took, on an empty table each time."""
+    table = Table(title, {RATE: 0, SERVER: 0}, {RATE: "ours to it"})
+    for one in plan.interleaved(groups):
+        url = arena.empty(one)
+        ended = arena.run(one, verb, url, jobs)
+        arena.server.drop_database(url)
+        values = {RATE: jobs / ended.printed["seconds"], SERVER: ended.server_cpu * 1e6 / jobs}
+        table.add(one.label, values)
+    return [table]
+
+
+def _waits(arena: Arena, one: Contestant, jobs: int) -> tuple[list[float], str | None]:
+    """Return how many milliseconds each job waited, and what went wrong."""
+    url, folder = arena.empty(one), Path(tempfile.mkdtemp(dir=arena.folder))
+    listener = arena.start(one, "listen", url, jobs, folder)
+    try:
+        time.sleep(3)
+        enqueued = arena.run(one, "enqueue", url, jobs, pause=0.1).tally.times
+        time.sleep(1)
+    finally:
+        listener.send_signal(signal.SIGTERM)
+        listener.wait()
+    called = tally(folder / "calls", jobs)
+    pairs = list(zip(enqueued, called.times, strict=True))[WARM:]
+    return [(end - begin) / 1e6 for begin, end in pairs], called.fault()
