@@ -18,6 +18,7 @@ from ..errors import SetupError
 from ..models.tables import Base
 from ..types import JSON
 from .clock import sql_now
+from .planner import keep_to_indexes
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
 LEAST_SQLITE = (3, 35, 0)
@@ -165,6 +166,7 @@ class Dialect:
             driver: Any = connection.connection.dbapi_connection
             driver.prepare_threshold = None
             load_odd_values(driver)
+            keep_to_indexes(driver)
         else:
             connection.exec_driver_sql(busy_timeout(busy_seconds))
             connection.commit()
