@@ -56,7 +56,8 @@ class Lines:
                 self._dropped += 1
             else:
                 self._lines.append(line)
-                self._ensure_thread()
+                if len(self._lines) == 1:  # Otherwise the thread knows that there is something.
+                    self._ensure_thread()
 
     def hold(self) -> None:
         """End the thread until `go_on`, because the process is about to fork.
