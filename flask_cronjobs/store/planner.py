@@ -13,11 +13,11 @@ import re
 from typing import Any
 
 _OFF = (
-    # Read a whole table, or all that an index finds, and sort them.
+    # Read a whole table, or all that an index finds, and sort it.
     *("enable_seqscan", "enable_bitmapscan", "enable_sort"),
-    # Look up each row by its id, and not the other way around.
-    *("enable_hashjoin", "enable_mergejoin"),
-    # To compile a statement takes a hundred times as long as to run it.
+    # Compare each row of one side with each of the other. What is left is to hash one of them.
+    *("enable_nestloop", "enable_mergejoin"),
+    # Compile a statement, which takes a hundred times as long as to run it.
     "jit",
 )
 #: Its settings end with the transaction.
