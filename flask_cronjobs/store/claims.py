@@ -118,8 +118,8 @@ class Claims:
         """Record *outcomes* under their tokens, and claim what *request* asks for.
 
         PostgreSQL does both in one statement (and claims in another if the front of the queue holds
-        too few runs to claim, or the first with keys), SQLite in one short transaction. If the id of an outcome is neither
-        in ``recorded`` nor in ``locked``, its lease was lost.
+        too few runs to claim, or the first with keys), SQLite in one short transaction. If the id
+        of an outcome is neither in ``recorded`` nor in ``locked``, its lease was lost.
 
         :param repeat: whether to repeat after a broken connection. If the first try had committed,
             a repeat reports its outcomes as lost and does not know of its claims.

@@ -19,7 +19,7 @@ from ..errors import SetupError
 from ..models.tables import Base
 from ..types import JSON
 from .clock import sql_now
-from .planner import keep_to_indexes
+from .planner import keep_plans
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
 LEAST_SQLITE = (3, 35, 0)
@@ -175,13 +175,9 @@ class Dialect:
     def prepare(self, connection: Connection, busy_seconds: float) -> None:
         """Set up a new bookkeeping connection."""
         if self.name == "postgresql":
-            # A prepared statement gets a generic plan after some executions. The exchange's, which
-            # fits no number of outcomes in particular, was measured to be twice as slow. And a
-            # pooler may not know prepared statements.
             driver: Any = connection.connection.dbapi_connection
-            driver.prepare_threshold = None
             load_odd_values(driver)
-            keep_to_indexes(driver)
+            keep_plans(driver)
         else:
             connection.exec_driver_sql(busy_timeout(busy_seconds))
             connection.commit()
