@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, text, update
+from sqlalchemy import Connection, TextClause, text, update
 from sqlalchemy.orm import Session
 
 from ..models import JobRun
@@ -25,8 +25,10 @@ from ..text import clean
 from ..types import JSON, Claim, ClaimRequest, Exchange, Outcome
 from .clock import database_now
 from .connection import Bookkeeping, Rows
-from .dialect import dialect_of, json_text, json_value
-from .sql.claims import FAR, ClaimStatements, claim_statements
+from .dialect import array_text, dialect_of, json_text, json_value
+from .sql import exchange
+from .sql.claims import ClaimStatements, claim_statements
+from .sql.outcomes import OUTCOME_COLUMNS
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
@@ -87,6 +89,7 @@ class Claims:
         self._books = books
         self._dialect = books.dialect
         self._sql: ClaimStatements = claim_statements(books.dialect)
+        self._keys = False
 
     @property
     def one_writer(self) -> bool:
@@ -115,8 +118,8 @@ class Claims:
         """Record *outcomes* under their tokens, and claim what *request* asks for.
 
         PostgreSQL does both in one statement (and claims in another if the front of the queue holds
-        too few runs to claim), SQLite in one short transaction. If the id of an outcome is neither
-        in ``recorded`` nor in ``locked``, its lease was lost.
+        too few runs to claim, or the first with keys), SQLite in one short transaction. If the id
+        of an outcome is neither in ``recorded`` nor in ``locked``, its lease was lost.
 
         :param repeat: whether to repeat after a broken connection. If the first try had committed,
             a repeat reports its outcomes as lost and does not know of its claims.
@@ -143,18 +146,49 @@ class Claims:
     ) -> Exchange:
         rows: Rows = ()
         if self._dialect.one_statement:
-            nothing = ClaimRequest(limit=0, token="", tasks=())
-            parameters = _outcome_parameters(outcomes) | self._claim_parameters(request or nothing)
-            rows = self._books.rows(self._sql.exchange, parameters, repeat)
-            if rows and rows[-1].stored == FAR:
-                rows = [*rows[:-1], *self._books.rows(self._sql.claim, parameters, repeat)]
+            rows = self._exchange_at_once(outcomes, request, repeat)
         elif outcomes:
             rows = self._books.transaction(
                 lambda c: self._exchange_in_steps(c, outcomes, request), repeat
             )
         elif request:
-            rows = self._books.rows(self._sql.claim, self._claim_parameters(request), repeat)
+            rows = self._books.rows(self._claim_sql, self._claim_parameters(request), repeat)
         return self._received(rows, request.token if request else "")
+
+    def _exchange_at_once(
+        self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
+    ) -> Rows:
+        parameters: dict[str, object] = {}
+        records: exchange.Records = "nothing"
+        if outcomes:
+            records = "successes" if all(map(_is_plain, outcomes)) else "outcomes"
+            parameters |= _outcome_arrays(outcomes)
+        claims: exchange.Claimable = "nothing"
+        if request:
+            claims = "all" if self._keys else "free"
+            parameters |= self._claim_parameters(request)
+        if records == claims == "nothing":
+            return ()
+        statement = exchange.exchange(self._dialect, records, claims)
+        rows = self._books.rows(statement, parameters, repeat)
+        return self._claim_beyond(rows, parameters, repeat)
+
+    def _claim_beyond(self, rows: Rows, parameters: dict[str, object], repeat: bool) -> Rows:
+        """Claim by another statement if the last of *rows* says so; return the rows of both."""
+        mark = rows[-1].stored if rows else None
+        if mark not in exchange.MARKS:
+            return rows
+        more: Rows = ()
+        if mark == exchange.FAR:
+            statement = exchange.claim(self._dialect, self._keys)
+            more = self._books.rows(statement, parameters, repeat)
+        else:
+            self._keys = mark == exchange.KEYED_TOO
+        if mark == exchange.KEYED_TOO:
+            statement = exchange.exchange(self._dialect, "nothing", "all")
+            again = self._books.rows(statement, parameters, repeat)
+            more = self._claim_beyond(again, parameters, repeat)
+        return [*rows[:-1], *more]
 
     def renew(self, held: Collection[Claim], lease: float) -> Renewal:
         """Extend the leases of *held* to *lease* seconds from now."""
@@ -241,8 +275,12 @@ class Claims:
             recorded = json.dumps([row.id for row in rows])
             connection.execute(self._sql.failures, {**parameters, "recorded": recorded})
         if request:
-            rows += connection.execute(self._sql.claim, self._claim_parameters(request)).all()
+            rows += connection.execute(self._claim_sql, self._claim_parameters(request)).all()
         return rows
+
+    @property
+    def _claim_sql(self) -> TextClause:
+        return exchange.claim(self._dialect, keys=True)
 
     def _claim_parameters(self, request: ClaimRequest) -> dict[str, object]:
         return {
@@ -311,6 +349,22 @@ def _recorded(rows: Rows) -> Exchange:
 
 def _outcome_parameters(outcomes: Sequence[Outcome]) -> dict[str, object]:
     return {"outcomes": json.dumps([_outcome_row(outcome) for outcome in outcomes])}
+
+
+def _is_plain(outcome: Outcome) -> bool:
+    return outcome.kind == "succeeded" and outcome.error is None
+
+
+def _outcome_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return *outcomes* as the arrays that PostgreSQL's exchange reads, a column each."""
+    rows = [_outcome_row(outcome) for outcome in outcomes]
+    usual = {"token": rows[0]["token"], "kind": "succeeded"}
+    arrays: dict[str, object] = {"usual_token": usual["token"]}
+    for name in OUTCOME_COLUMNS:
+        column = [row.get(name) for row in rows]
+        unusual = any(value != usual.get(name) for value in column)
+        arrays[f"{name}s"] = array_text(column if unusual else ())
+    return arrays
 
 
 def _outcome_row(outcome: Outcome) -> dict[str, object]:

@@ -34,6 +34,7 @@ _RETRY = {
     "23505",  # unique_violation: two claims took the same share of a concurrency key
 }
 _RECONNECT = {
+    "0A000",  # feature_not_supported: a migration changed what a prepared statement returns
     "25006",  # read_only_sql_transaction: the server became a standby
     "25P03",  # idle_in_transaction_session_timeout
     "25P04",  # transaction_timeout

@@ -1,10 +1,10 @@
-"""Keep PostgreSQL's planner on the indexes, whatever its statistics say.
+"""Keep PostgreSQL to one plan for each statement of bookkeeping, and let it plan only once.
 
-A queue is filled and emptied within minutes, so that statistics about it are wrong most of the
-time. With wrong ones the planner reads and sorts a whole backlog for each claim, or joins outcomes
-and runs in time that grows with the square of the batch. Each statement of bookkeeping reads few
-rows, and there is an index for each. So we forbid what is not needed, with each statement and for
-its transaction alone: behind a pooler, a setting of the session would be passed on to others.
+A queue is filled and emptied within minutes, so statistics about it are wrong most of the time.
+With wrong ones the planner reads and sorts a whole backlog for each claim, or compares each outcome
+with each run. Each statement of bookkeeping reads few rows, and there is an index for them. So we
+forbid what is not needed, for each transaction by itself: behind a pooler, a setting of the session
+would be passed on to others.
 """
 
 from __future__ import annotations
@@ -13,28 +13,39 @@ import re
 from typing import Any
 
 _OFF = (
-    # Read a whole table, or all that an index finds, and sort them.
+    # Read a whole table, or all that an index finds, and sort it.
     *("enable_seqscan", "enable_bitmapscan", "enable_sort"),
-    # Look up each row by its id, and not the other way around.
-    *("enable_hashjoin", "enable_mergejoin"),
-    # To compile a statement takes a hundred times as long as to run it.
+    # Compare each row of one side with each of the other. What is left is to hash one of them.
+    *("enable_nestloop", "enable_mergejoin"),
+    # Compile a statement, which takes a hundred times as long as to run it.
     "jit",
 )
-#: Its settings end with the transaction.
-SETTINGS = "SELECT " + ", ".join(f"set_config('{name}', 'off', true)" for name in _OFF)
+#: Sent before each statement that has a plan; its settings end with the transaction. It returns
+#: the process that serves it.
+SETTINGS = (
+    "SELECT pg_backend_pid(), set_config('plan_cache_mode', 'force_generic_plan', true), "
+    + ", ".join(f"set_config('{name}', 'off', true)" for name in _OFF)
+)
+#: How often psycopg sends a statement before it prepares it. A tick sends most of them once.
+PREPARED_AFTER = 1
 
 _HAS_PLAN = re.compile(r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b", re.IGNORECASE)
 
 
-def keep_to_indexes(driver: Any) -> None:
-    """Send `SETTINGS` along with each statement of a psycopg connection that has a plan.
+def keep_plans(driver: Any) -> None:
+    """Let a psycopg connection send `SETTINGS` along with each statement that has a plan.
 
-    Both are sent at once and make one transaction, as if they were a pipeline of two statements; so
-    it takes no more round trips than the statement alone. Without pipelines, which libpq has had
-    since version 14, the planner is left alone.
+    Both are sent at once and make one transaction, so it takes no more round trips than the
+    statement alone. Without pipelines, which libpq has had since version 14, the planner is free.
+
+    To plan a claim takes several times as long as to run it, so its plan is kept as a prepared
+    statement; but not behind a pooler, which may not know those. There, the process that serves us
+    is not the one that the connection began with.
     """
     from psycopg import Error, Pipeline
 
+    # Without the settings, a prepared statement's plan may be twice as slow.
+    driver.prepare_threshold = None
     if not Pipeline.is_supported():
         return
     base: type[Any] = driver.cursor_factory
@@ -43,11 +54,12 @@ def keep_to_indexes(driver: Any) -> None:
         def execute(self, query: Any, *args: Any, **options: Any) -> Any:
             if not (isinstance(query, str) and _HAS_PLAN.match(query)):
                 return super().execute(query, *args, **options)
+            settings = base(self.connection)
             first: Error | None = None
             try:
                 with self.connection.pipeline():
                     try:
-                        base(self.connection).execute(SETTINGS)
+                        settings.execute(SETTINGS)
                         super().execute(query, *args, **options)
                     except Error as error:  # psycopg would log what comes after it.
                         first = error
@@ -55,6 +67,9 @@ def keep_to_indexes(driver: Any) -> None:
                 first = first or error
             if first is not None:
                 raise first
+            served_by = int(settings.pgresult.get_value(0, 0))
+            direct = served_by == self.connection.info.backend_pid
+            self.connection.prepare_threshold = PREPARED_AFTER if direct else None
             return self
 
     driver.cursor_factory = SteadyCursor

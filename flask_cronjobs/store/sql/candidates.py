@@ -1,7 +1,8 @@
 """CTEs for the runs that a claim may choose from: those without a concurrency key, and with one.
 
 Their cost must not grow with the number of waiting runs, whether one busy key has ten thousand of
-them or there are ten thousand keys.
+them or there are ten thousand keys. On PostgreSQL, most of it is the planner's, for each mention of
+``job_runs``: so a claim mentions it no more often than it must.
 """
 
 from __future__ import annotations
@@ -18,12 +19,57 @@ SPARE = 20
 _ORDER = "priority DESC, run_at, id"
 #: Whether a run may be claimed together with others.
 _IN_COMPANY = "(attempts = 0 AND max_attempts > 1) AS in_company"
+#: How many runs with keys a claim looks at.
+_MOST_KEYED = f":limit + {FRONT}"
+
+
+def candidates(d: Dialect, keys: bool, far: bool) -> str:
+    """Return CTEs that end in ``chosen``: the rows that a claim takes.
+
+    A run on a later or its last attempt is claimed alone: if one is first in order, the claim takes
+    only that, and only if the worker holds nothing else. Otherwise the claim takes first attempts,
+    several at once. So a run that kills the process costs its neighbors one attempt at most, and
+    never their last.
+
+    :param keys: whether to look at runs with concurrency keys. If not, and there are such runs,
+        ``keyless`` is false. Then nothing is chosen, since they may be first in order.
+    :param far: whether to look beyond the front of the queue. If not, and the front has too few
+        runs that may be taken, nothing is chosen, and ``is_near`` is false.
+    """
+    near = ["(SELECT yes FROM free_is_near)"]
+    if keys:
+        found = f"{keyed(d, far)},"
+        either = "(SELECT * FROM free UNION ALL SELECT * FROM keyed) AS either"
+        keyless = "SELECT NOT EXISTS (SELECT 1 FROM keyed_seen) AS yes"
+        near.append("(SELECT yes FROM keyed_is_near)")
+    else:
+        found, either = "", "free"
+        keyless = f"SELECT NOT EXISTS (SELECT 1 FROM job_runs WHERE {KEYED}) AS yes"
+    conditions = [] if keys or far else ["(SELECT yes FROM keyless)"]
+    conditions += [] if far else ["(SELECT yes FROM is_near)"]
+    return f"""
+    {free(d, far)}, {found}
+    keyless AS MATERIALIZED ({keyless}),
+    is_near AS MATERIALIZED (SELECT {" AND ".join(near)} AS yes),
+    candidate AS MATERIALIZED (
+        SELECT id, in_company, share,
+            row_number() OVER (ORDER BY priority DESC, run_at, id) AS place
+        FROM {either}
+        ORDER BY priority DESC, run_at, id LIMIT :limit
+    ),
+    chosen AS MATERIALIZED (
+        SELECT id, share FROM candidate
+        WHERE CASE WHEN (SELECT in_company FROM candidate WHERE place = 1)
+                   THEN in_company ELSE :alone AND place = 1 END
+            {"".join(f" AND {condition}" for condition in conditions)}
+    )
+    """
 
 
 def free(d: Dialect, far: bool) -> str:
     """Return CTEs that end in ``free``: the next runs without a concurrency key.
 
-    :param far: whether to look beyond the front of the queue, if it has too few (see `_found`).
+    :param far: whether to look beyond the front of the queue, if it has too few (see `_seen`).
 
     The CTEs must be materialized: a planner may run a subquery with LIMIT more than once, and then
     update more rows than the limit.
@@ -50,58 +96,76 @@ def free(d: Dialect, far: bool) -> str:
 def keyed(d: Dialect, far: bool) -> str:
     """Return CTEs that end in ``keyed``: the next run of each concurrency key with a free share.
 
-    1. ``front`` is the front of the queue, and ``ahead`` the first run of each key there.
-    2. If the front is full of keys without a free share, ``hop`` goes from key to key until it has
-       found enough keys that have one: each key costs one step, however many runs it has. It begins
-       after the key where the worker's last claim ended, so that each key gets its turn.
-    3. ``shared`` gives each of these runs the lowest free share of its key.
+    1. ``front`` is the front of the queue, and ``ahead`` the first run of each key there, with the
+       lowest free share of its key.
+    2. If the front is full of keys without a free share, `_from_key_to_key` finds others.
+    3. ``keyed`` is those whose share is within the limit of their key.
 
     :param far: as of `free`.
     """
-    most = f"CASE WHEN :limit > 0 THEN :limit + {FRONT} ELSE 0 END"
-    columns = "concurrency_key AS key, priority, run_at"
-    behind, front = "", "SELECT * FROM keyed_near"
-    if far:
-        behind = f"{_behind(d, 'keyed', KEYED_GROUPS, most)},"
-        ids = d.any_of("id", "SELECT id FROM keyed_behind")
-        front += f" UNION ALL SELECT id, {columns} FROM job_runs WHERE {ids}"
-    enough = "SELECT count(*) FROM ahead WHERE share IS NOT NULL"
     return f"""
-    {_seen(d, "keyed", KEYED, most)},
-    keyed_near AS MATERIALIZED ({_near(d, "keyed", KEYED, most, columns)}),
-    {behind}
-    front AS MATERIALIZED ({front}),
+    {_front(d, far)},
     ahead AS MATERIALIZED (
-        SELECT id, {_share("first.key", "first.id")} AS share
-        FROM (SELECT id, key, row_number() OVER (PARTITION BY key ORDER BY {_ORDER}) AS place
+        SELECT id, most, {_share("first.key")} AS share
+        FROM (SELECT id, key, most, row_number() OVER (PARTITION BY key ORDER BY {_ORDER}) AS place
               FROM front) AS first
         WHERE place = 1
     ),
-    hop(key, passed) AS (
-        SELECT (SELECT min(concurrency_key) FROM job_runs
-                WHERE {KEYED} AND concurrency_key > :after), 0
-        WHERE (SELECT count(*) FROM front) = :limit + {FRONT} AND ({enough}) < :limit
-        UNION ALL
-        SELECT (SELECT min(concurrency_key) FROM job_runs
-                WHERE {KEYED} AND concurrency_key > hop.key),
-            hop.passed + CASE WHEN {_share("hop.key", _head(d, "hop.key"))} IS NULL
-                              THEN 0 ELSE 1 END
-        FROM hop WHERE hop.key IS NOT NULL AND hop.passed < :limit
-    ),
-    behind AS MATERIALIZED (
-        SELECT key, {_head(d, "hop.key")} AS id FROM hop WHERE key IS NOT NULL
-    ),
+    {_from_key_to_key(d)},
     shared AS MATERIALIZED (
-        SELECT id, share FROM ahead WHERE share IS NOT NULL
+        SELECT id, share FROM ahead WHERE share <= most
         UNION
-        SELECT id, {_share("behind.key", "behind.id")} FROM behind WHERE id IS NOT NULL
+        SELECT id, {_share("behind.key")} FROM behind WHERE id IS NOT NULL
     ),
     keyed AS MATERIALIZED (
         SELECT r.id, {_IN_COMPANY}, r.priority, r.run_at, shared.share
         FROM shared JOIN job_runs r ON r.id = shared.id
-        WHERE shared.share IS NOT NULL AND {_still_claimable(d, "r")}
+        WHERE {d.any_of("r.id", "SELECT id FROM shared")} AND {_still_claimable(d, "r")}
+            AND (shared.share <= r.concurrency_limit) IS TRUE
         ORDER BY r.priority DESC, r.run_at, r.id LIMIT :limit
         {d.skip_locked_of("r")}
+    )
+    """
+
+
+def _front(d: Dialect, far: bool) -> str:
+    """Return CTEs that end in ``front``: the next runs with keys, with shares or without."""
+    columns = "concurrency_key AS key, concurrency_limit AS most, priority, run_at"
+    behind, front = "", "SELECT * FROM keyed_near"
+    if far:
+        behind = f"{_behind(d, 'keyed', KEYED_GROUPS, _MOST_KEYED)},"
+        ids = d.any_of("id", "SELECT id FROM keyed_behind")
+        front += f" UNION ALL SELECT id, {columns} FROM job_runs WHERE {ids}"
+    return f"""
+    {_seen(d, "keyed", KEYED, _MOST_KEYED)},
+    keyed_near AS MATERIALIZED ({_near(d, "keyed", KEYED, _MOST_KEYED, columns)}),
+    {behind}
+    front AS MATERIALIZED ({front})
+    """
+
+
+def _from_key_to_key(d: Dialect) -> str:
+    """Return CTEs that end in ``behind``: keys, each with its next run or NULL.
+
+    ``hop`` goes from key to key, at one step each, however many runs a key has, until it has found
+    enough keys with a free share. It begins after the key where the worker's last claim ended, so
+    that each key gets its turn.
+    """
+    enough = "SELECT count(*) FROM ahead WHERE share <= most"
+    is_free = f"{_share('hop.key')} <= {_head(d, 'hop.key', 'concurrency_limit')}"
+    return f"""
+    hop(key, passed) AS (
+        SELECT (SELECT min(concurrency_key) FROM job_runs
+                WHERE {KEYED} AND concurrency_key > :after), 0
+        WHERE (SELECT count(*) FROM front) = {_MOST_KEYED} AND ({enough}) < :limit
+        UNION ALL
+        SELECT (SELECT min(concurrency_key) FROM job_runs
+                WHERE {KEYED} AND concurrency_key > hop.key),
+            hop.passed + CASE WHEN {is_free} THEN 1 ELSE 0 END
+        FROM hop WHERE hop.key IS NOT NULL AND hop.passed < :limit
+    ),
+    behind AS MATERIALIZED (
+        SELECT key, {_head(d, "hop.key", "id")} AS id FROM hop WHERE key IS NOT NULL
     )
     """
 
@@ -121,63 +185,11 @@ def _seen(d: Dialect, name: str, rows: str, limit: str) -> str:
     return f"""
     {name}_seen AS MATERIALIZED (
         SELECT CASE WHEN {_claimable(d)} THEN 1 END AS claimable FROM job_runs WHERE {rows}
-        ORDER BY {_ORDER} LIMIT CASE WHEN :limit > 0 THEN {limit} + {FRONT} ELSE 0 END
+        ORDER BY {_ORDER} LIMIT {limit} + {FRONT}
     ),
     {name}_is_near AS MATERIALIZED (
         SELECT count(*) < {limit} + {FRONT} OR count(claimable) >= {limit} + {SPARE} AS yes
         FROM {name}_seen
-    )
-    """
-
-
-def _behind(d: Dialect, name: str, groups: str, limit: str) -> str:
-    """Return CTEs that end in ``…_behind``: the ids of the next *limit* runs, if they are far.
-
-    1. ``…_queue`` and ``…_group`` find each task, queue and priority that has runs, at one step
-       each.
-    2. ``…_behind`` takes the next due runs of each.
-
-    :param groups: `FREE_GROUPS` or `KEYED_GROUPS`.
-    """
-    queue, group = f"{name}_queue", f"{name}_group"
-
-    def first(column: str, conditions: str, order: str) -> str:
-        return f"""
-            (SELECT {column} FROM job_runs
-             WHERE {groups} AND {conditions} ORDER BY {order} LIMIT 1)
-        """
-
-    in_queue = "job_type = {0}.job_type AND queue = {0}.queue"
-    down, up = (
-        "job_type DESC, queue DESC, priority DESC, run_at DESC, id DESC",
-        "job_type, queue, priority, run_at, id",
-    )
-    first_of_group = f"""
-        SELECT id, priority, run_at FROM job_runs
-        WHERE {groups} AND {in_queue.format(group)} AND priority = {group}.priority
-            AND run_at <= {d.now} AND attempts < max_attempts
-        ORDER BY {up} LIMIT {limit} + {SPARE}
-    """
-    return f"""
-    {queue}(job_type, queue) AS (
-        SELECT task, {first("queue", "job_type = task", up)}
-        FROM {d.each("tasks", "task")} WHERE NOT (SELECT yes FROM {name}_is_near)
-        UNION ALL
-        SELECT job_type,
-            {first("queue", f"job_type = {queue}.job_type AND queue > {queue}.queue", up)}
-        FROM {queue} WHERE queue IS NOT NULL
-    ),
-    {group}(job_type, queue, priority) AS (
-        SELECT job_type, queue, {first("priority", in_queue.format(queue), down)}
-        FROM {queue} WHERE queue IS NOT NULL AND {_of_queues(d)}
-        UNION ALL
-        SELECT job_type, queue,
-            {first("priority", f"{in_queue.format(group)} AND priority < {group}.priority", down)}
-        FROM {group} WHERE priority IS NOT NULL
-    ),
-    {name}_behind AS MATERIALIZED (
-        SELECT r.id FROM {group} {d.join_each("r", first_of_group)}
-        ORDER BY r.priority DESC, r.run_at, r.id LIMIT {limit} + {SPARE}
     )
     """
 
@@ -196,14 +208,68 @@ def _near(d: Dialect, name: str, rows: str, limit: str, columns: str) -> str:
     """
 
 
-def _claimable(d: Dialect) -> str:
-    """Return the conditions of every claim beside those of its partial index.
+def _behind(d: Dialect, name: str, groups: str, limit: str) -> str:
+    """Return CTEs that end in ``…_behind``: the ids of the next *limit* runs, if they are far.
 
-    ``IS TRUE`` hides the time from the planner, which could otherwise find all due runs by it, and
-    sort them for each claim.
+    It takes the next due runs of each group (see `_groups`).
+
+    :param groups: `FREE_GROUPS` or `KEYED_GROUPS`.
     """
+    group = f"{name}_group"
+    first_of_group = f"""
+        SELECT id, priority, run_at FROM job_runs
+        WHERE {groups} AND job_type = {group}.job_type AND queue = {group}.queue
+            AND priority = {group}.priority AND run_at <= {d.now} AND attempts < max_attempts
+        ORDER BY {_UP} LIMIT {limit} + {SPARE}
+    """
+    return f"""
+    {_groups(d, name, groups)},
+    {name}_behind AS MATERIALIZED (
+        SELECT r.id FROM {group} {d.join_each("r", first_of_group)}
+        ORDER BY r.priority DESC, r.run_at, r.id LIMIT {limit} + {SPARE}
+    )
+    """
+
+
+_UP = "job_type, queue, priority, run_at, id"
+_DOWN = "job_type DESC, queue DESC, priority DESC, run_at DESC, id DESC"
+
+
+def _groups(d: Dialect, name: str, rows: str) -> str:
+    """Return CTEs that find each task, queue and priority that has runs, at one step each.
+
+    ``…_queue`` goes from queue to queue of each task, ``…_group`` from priority to priority there.
+    """
+    queue, group = f"{name}_queue", f"{name}_group"
+
+    def first(column: str, order: str, conditions: str) -> str:
+        found = f"SELECT {column} FROM job_runs WHERE {rows} AND {conditions}"
+        return f"({found} ORDER BY {order} LIMIT 1)"
+
+    in_queue = "job_type = {0}.job_type AND queue = {0}.queue"
+    next_queue = f"job_type = {queue}.job_type AND queue > {queue}.queue"
+    next_priority = f"{in_queue.format(group)} AND priority < {group}.priority"
+    return f"""
+    {queue}(job_type, queue) AS (
+        SELECT task, {first("queue", _UP, "job_type = task")}
+        FROM {d.each("tasks", "task")} WHERE NOT (SELECT yes FROM {name}_is_near)
+        UNION ALL
+        SELECT job_type, {first("queue", _UP, next_queue)} FROM {queue} WHERE queue IS NOT NULL
+    ),
+    {group}(job_type, queue, priority) AS (
+        SELECT job_type, queue, {first("priority", _DOWN, in_queue.format(queue))}
+        FROM {queue} WHERE queue IS NOT NULL AND {_of_queues(d)}
+        UNION ALL
+        SELECT job_type, queue, {first("priority", _DOWN, next_priority)}
+        FROM {group} WHERE priority IS NOT NULL
+    )
+    """
+
+
+def _claimable(d: Dialect) -> str:
+    """Return the conditions of every claim beside those of its partial index."""
     return (
-        f"(run_at <= {d.now}) IS TRUE AND attempts < max_attempts"
+        f"run_at <= {d.clock} AND attempts < max_attempts"
         f" AND {d.one_of('job_type', 'tasks')} AND {_of_queues(d)}"
     )
 
@@ -217,29 +283,25 @@ def _still_claimable(d: Dialect, run: str) -> str:
 
     ``IS TRUE`` hides them from the planner, which otherwise would not look up the few rows by id.
     """
-    return f"({run}.{RUNNABLE} AND {run}.run_at <= {d.now}) IS TRUE"
+    return f"({run}.{RUNNABLE} AND {run}.run_at <= {d.clock}) IS TRUE"
 
 
-def _head(d: Dialect, key: str) -> str:
-    """Return SQL for the id of the next run of *key*."""
+def _head(d: Dialect, key: str, column: str) -> str:
+    """Return SQL for a *column* of the next run of *key*."""
     return f"""
-    (SELECT id FROM job_runs WHERE {KEYED} AND concurrency_key = {key} AND {_claimable(d)}
+    (SELECT {column} FROM job_runs WHERE {KEYED} AND concurrency_key = {key} AND {_claimable(d)}
      ORDER BY {_ORDER} LIMIT 1)
     """
 
 
-def _share(key: str, run: str) -> str:
-    """Return SQL for the lowest free share of *key* within the limit of *run*, or NULL."""
+def _share(key: str) -> str:
+    """Return SQL for the lowest free share of *key*, whatever its limit.
+
+    With the shares that are taken in order, it is the first place whose share is another number.
+    """
     return f"""
-    (SELECT min(share) FROM (
-        SELECT 1 AS share
-        UNION ALL
-        SELECT concurrency_share + 1 FROM job_runs
-        WHERE concurrency_key = {key} AND concurrency_share IS NOT NULL
-     ) AS possible
-     WHERE share <= (SELECT concurrency_limit FROM job_runs WHERE id = {run})
-        AND NOT EXISTS (
-            SELECT 1 FROM job_runs AS taken
-            WHERE taken.concurrency_key = {key} AND taken.concurrency_share = share
-        ))
+    (SELECT COALESCE(min(CASE WHEN share <> place THEN place END), count(*) + 1) FROM (
+        SELECT concurrency_share AS share, row_number() OVER (ORDER BY concurrency_share) AS place
+        FROM job_runs WHERE concurrency_key = {key} AND concurrency_share IS NOT NULL
+     ) AS taken)
     """

@@ -1,0 +1,96 @@
+"""The statements that claim runs; PostgreSQL's record outcomes at the same time.
+
+PostgreSQL plans them anew each time (see `Dialect.prepare`), and for a small batch that costs more
+than all else. So there is a statement for each need, with no more in it than that need.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal, TypeAlias
+
+from sqlalchemy import TextClause, text
+
+from ..dialect import Dialect
+from .candidates import candidates
+from .outcomes import recorded
+
+#: Which outcomes a statement records: none, only plain successes, or any.
+Records: TypeAlias = Literal["nothing", "successes", "outcomes"]
+#: Which runs a statement claims: none, those without a concurrency key, or all.
+Claimable: TypeAlias = Literal["nothing", "free", "all"]
+
+#: Returned in place of a status, in a last row without an id. FAR and KEYED_TOO: nothing was
+#: claimed, because too few runs in the front of the queue may be claimed, or because there are runs
+#: with keys, too. KEYLESS: there are none.
+FAR, KEYED_TOO, KEYLESS = MARKS = ("far", "keyed too", "keyless")
+
+_CLAIMED = (
+    *("id", "job_type", "payload", "attempts", "max_attempts", "scheduled_for"),
+    *("idempotency_key", "definition_id", "concurrency_key", "priority", "run_at"),
+)
+NO_CLAIM = ", ".join(f"NULL AS {name}" for name in _CLAIMED[1:])
+
+
+@cache
+def exchange(d: Dialect, records: Records, claims: Claimable) -> TextClause:
+    """Return PostgreSQL's statement that records outcomes, and claims from the queue's front.
+
+    At least one of both is to be done. The last row may be one of `MARKS`.
+    """
+    ctes, rows = [], []
+    keys = claims == "all"
+    if claims != "nothing":
+        ctes += [candidates(d, keys, far=False), f"claimed AS ({_take(d, keys)})"]
+        rows += [f"SELECT {', '.join(_CLAIMED)}, NULL AS stored FROM claimed"]
+    if records != "nothing":
+        ctes += [recorded(d, plain=records == "successes")]
+        rows += [f"SELECT id, {NO_CLAIM}, status AS stored FROM recorded"]
+    if claims != "nothing":
+        rows += [f"SELECT NULL AS id, {NO_CLAIM}, mark AS stored FROM ({_mark(claims)}) AS marks"]
+    return text(f"WITH RECURSIVE {', '.join(ctes)} {' UNION ALL '.join(rows)}")
+
+
+@cache
+def claim(d: Dialect, keys: bool) -> TextClause:
+    """Return the statement that claims runs wherever they are in the queue.
+
+    :param keys: whether to claim also those with concurrency keys.
+    """
+    return text(f"WITH RECURSIVE {candidates(d, keys, far=True)} {_take(d, keys)}")
+
+
+def _mark(claims: Claimable) -> str:
+    far = f"WHEN NOT (SELECT yes FROM is_near) THEN '{FAR}'"
+    if claims == "all":
+        marks = f"CASE {far} WHEN yes THEN '{KEYLESS}' END"
+    else:
+        marks = f"CASE WHEN NOT yes THEN '{KEYED_TOO}' {far} END"
+    return f"SELECT mark FROM (SELECT {marks} AS mark FROM keyless) AS m WHERE mark IS NOT NULL"
+
+
+def _take(d: Dialect, keys: bool) -> str:
+    # These two are only for sorting, and one odd value must not make the rows unsortable.
+    simple = {
+        "priority": "CAST(job_runs.priority AS integer)",
+        "run_at": d.sortable("job_runs.run_at"),
+    }
+    if d.name == "postgresql":  # A text and a number are read faster than JSON and a time.
+        simple["payload"] = "CAST(job_runs.payload AS text)"
+        simple["scheduled_for"] = d.sortable("job_runs.scheduled_for")
+    returned = ", ".join(f"{simple.get(name, f'job_runs.{name}')} AS {name}" for name in _CLAIMED)
+    if d.name == "sqlite":
+        share, which = "chosen.share", "FROM chosen WHERE job_runs.id = chosen.id"
+    else:
+        share, which = "NULL", f"WHERE {d.any_of('job_runs.id', 'SELECT id FROM chosen')}"
+        if keys:
+            share, which = "chosen.share", f"FROM chosen {which} AND job_runs.id = chosen.id"
+    return f"""
+    UPDATE job_runs SET
+        status = 'running', attempts = job_runs.attempts + 1,
+        locked_by = :token, locked_until = {d.clock_after(":lease")},
+        concurrency_share = {share}, started_at = {d.clock}, updated_at = {d.clock},
+        progress = NULL, progress_message = NULL
+    {which}
+    RETURNING {returned}, NULL AS stored
+    """
