@@ -156,7 +156,7 @@ class Arena:
                 command = f"{contestant.label}: {verb}"
                 raise SystemExit(f"{command} ended with {process.returncode}:\n{output[-4000:]}")
         return Ended(
-            seconds, ended, cpu, server_cpu, tally(folder / "calls", jobs), _printed(outputs[0])
+            seconds, ended, cpu, server_cpu, tally(folder / "calls", jobs), _printed(outputs)
         )
 
     def start(
@@ -218,6 +218,11 @@ def _wait(process: subprocess.Popen[bytes]) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _printed(output: str) -> dict[str, float]:
-    last = output.rstrip().rpartition("\n")[2]
-    return dict(json.loads(last)) if last.startswith("{") else {}
+def _printed(outputs: list[str]) -> dict[str, float]:
+    """Return what the last line says; of several processes, the largest."""
+    printed: dict[str, float] = {}
+    for output in outputs:
+        last = output.rstrip().rpartition("\n")[2]
+        for name, value in json.loads(last).items() if last.startswith("{") else ():
+            printed[name] = max(value, printed.get(name, value))
+    return printed
