@@ -161,7 +161,11 @@ ENQUEUE = {
 
 #: Enqueueing in bulk.
 BULK = {key: ENQUEUE[key] for key in ("ours", "pgqueuer", "procrastinate", "chancy", "graphile")}
-BULK["raw"] = [raw("1", "raw psycopg, INSERT"), raw("copy", "raw psycopg, COPY")]
+BULK["raw"] = [
+    raw("1", "raw psycopg, INSERT"),
+    raw("copy", "raw psycopg, COPY"),
+    raw("copy at once", "raw psycopg, one COPY of all"),
+]
 
 #: A worker that finds nothing to do, and ends.
 IDLE = {

@@ -20,8 +20,8 @@ begins with another one. A job notes its number and the time in a mapped file, a
 else. A figure counts only if each job ran exactly once.
 
 A cell shows the median of the rounds, and in parentheses the spread: the largest less the smallest,
-relative to the median. A figure whose spread is over {WITHHELD:.0%} is withheld. The columns "to it" show
-the median of the ratios within each round: ours divided by the row's.
+relative to the median. A figure whose spread is over {WITHHELD:.0%} is withheld. The columns "to it"
+show the median of the ratios within each round: ours divided by the row's.
 
 - *Whole process*: from its start to its end, with all imports. Ours is `flask jobs tick` as cron
   starts it, which prints a line for each run; PgQueuer, Procrastinate, Chancy, huey and APScheduler
@@ -61,7 +61,7 @@ class Results:
     def write(self, path: Path) -> None:
         """Write the page, and the plots beside it."""
         folder = path.parent / "plots"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         parts = [f"# Results\n\n{self.machine()}\n\n{METHOD}"]
         for table in self.tables:
             parts.append(f"## {table.title}\n\n{table.markdown()}\n")
@@ -83,8 +83,8 @@ class Results:
         peers = "\n".join(f"- {versions(name)}" for name in [*PYTHON, *NODE])
         return (
             f"{today}, {os.cpu_count()} cores ({_processor()}), {_memory()} GiB, "
-            f"{os.uname().sysname} {os.uname().release}, Python {sys.version.split()[0]}, PostgreSQL {self.server}, "
-            f"{self.rounds} rounds.{busy if self.is_busy else ''}\n\n"
+            f"{os.uname().sysname} {os.uname().release}, Python {sys.version.split()[0]}, "
+            f"PostgreSQL {self.server}, {self.rounds} rounds.{busy if self.is_busy else ''}\n\n"
             f"- Flask-CronJobs from this repository, {ours}\n{peers}"
         )
 
