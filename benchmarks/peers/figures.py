@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,6 +60,7 @@ def ratio(one: Figure, other: Figure) -> Figure:
 class Table:
     """The figures of one kind of work.
 
+    :ivar name: a short name, for files.
     :ivar title: what was measured.
     :ivar columns: the name of each measure, and the digits after its point.
     :ivar compared: the columns that get another one: the base's figure relative to the row's.
@@ -69,6 +69,7 @@ class Table:
     :ivar rows: the figures of each contestant, by its label, one for each column.
     """
 
+    name: str
     title: str
     columns: dict[str, int]
     compared: dict[str, str]
@@ -94,8 +95,8 @@ class Table:
         }
 
     def slug(self, column: str) -> str:
-        """Return a name for a file about *column*."""
-        return re.sub(r"[^a-z0-9]+", "-", f"{self.title} {column}".lower()).strip("-")
+        """Return a name for a file about *column*: the table's, and the column's first word."""
+        return f"{self.name}-{column.split()[0].strip(',').replace('/', '-').lower()}"
 
     def markdown(self) -> str:
         """Return the table as Markdown, without the figures that are withheld."""

@@ -20,8 +20,8 @@ begins with another one. A job notes its number and the time in a mapped file, a
 else. A figure counts only if each job ran exactly once.
 
 A cell shows the median of the rounds, and in parentheses the spread: the largest less the smallest,
-relative to the median. A figure whose spread is over {WITHHELD:.0%} is withheld. The columns "to it"
-show the median of the ratios within each round: ours divided by the row's.
+relative to the median. A figure whose spread is over {WITHHELD:.0%} is withheld. The columns "to
+it" show the median of the ratios within each round: ours divided by the row's.
 
 - *Whole process*: from its start to its end, with all imports. Ours is `flask jobs tick` as cron
   starts it, which prints a line for each run; PgQueuer, Procrastinate, Chancy, huey and APScheduler

@@ -70,23 +70,23 @@ class Plan:
 
 def drain(arena: Arena, plan: Plan) -> list[Table]:
     """Measure how fast one worker drains no-op jobs, for each state of the table."""
-    return _drain(arena, plan, contestants.DRAIN, plan.jobs, "one worker")
+    return _drain(arena, plan, "drain", contestants.DRAIN, plan.jobs, "one worker")
 
 
 def many(arena: Arena, plan: Plan) -> list[Table]:
     """Measure the same with more jobs, for the fast ones."""
-    return _drain(arena, plan, contestants.MANY, plan.many, "one worker")
+    return _drain(arena, plan, "many", contestants.MANY, plan.many, "one worker")
 
 
 def two(arena: Arena, plan: Plan) -> list[Table]:
     """Measure what a second worker brings."""
-    return _drain(arena, plan, contestants.TWO, plan.many, "one worker and two")
+    return _drain(arena, plan, "two", contestants.TWO, plan.many, "one worker and two")
 
 
 def sqlite(arena: Arena, plan: Plan) -> list[Table]:
     """Measure how fast one worker drains SQLite."""
     title = f"Drain {plan.jobs:,} jobs on SQLite, one worker"
-    table = Table(title, {WHOLE: 0, CLIENT: 0}, {WHOLE: RATIOS[WHOLE]})
+    table = Table("sqlite", title, {WHOLE: 0, CLIENT: 0}, {WHOLE: RATIOS[WHOLE]})
     for one in plan.interleaved(contestants.SQLITE):
         ended = arena.run(one, "work", arena.file(one, plan.jobs), plan.jobs)
         values = {WHOLE: plan.jobs / ended.seconds, CLIENT: ended.cpu * 1e6 / plan.jobs}
@@ -109,7 +109,7 @@ def bulk(arena: Arena, plan: Plan) -> list[Table]:
 def idle(arena: Arena, plan: Plan) -> list[Table]:
     """Measure what a worker costs that finds nothing to do and ends."""
     names = {CPU: 3, WALL: 3}
-    table = Table("Nothing to do: one process, to its end", names, {CPU: "tick to it"})
+    table = Table("idle", "Nothing to do: one process, to its end", names, {CPU: "tick to it"})
     table.base, table.less_is_better = "flask jobs tick", True
     urls: dict[str, str] = {}
     for one in plan.interleaved(contestants.IDLE):
@@ -126,6 +126,7 @@ def latency(arena: Arena, plan: Plan) -> list[Table]:
     base = contestants.RESIDENT.label
     tables = {
         pause: Table(
+            f"latency-{pause}",
             f"From enqueue to call, with NOTIFY: {plan.waits} jobs, one every {pause} s",
             {MEDIAN: 1, SLOW: 1},
             {MEDIAN: "ours to it"},
@@ -156,11 +157,18 @@ KINDS: dict[str, Callable[[Arena, Plan], list[Table]]] = {
 
 
 def _drain(
-    arena: Arena, plan: Plan, groups: dict[str, list[Contestant]], jobs: int, workers: str
+    arena: Arena,
+    plan: Plan,
+    name: str,
+    groups: dict[str, list[Contestant]],
+    jobs: int,
+    workers: str,
 ) -> list[Table]:
     columns = {WHOLE: 0, SPAN: 0, CLIENT: 0, SERVER: 0}
     tables = {
-        state: Table(f"Drain {jobs:,} jobs, {workers}; {STATES[state]}", columns, RATIOS)
+        state: Table(
+            f"{name}-{state}", f"Drain {jobs:,} jobs, {workers}; {STATES[state]}", columns, RATIOS
+        )
         for state in plan.states
     }
     for contestant in plan.interleaved(groups):
@@ -199,7 +207,7 @@ def _timed(
     title: str,
 ) -> list[Table]:
     """Measure a verb that prints how long it took, on an empty table each time."""
-    table = Table(title, {RATE: 0, SERVER: 0}, {RATE: "ours to it"})
+    table = Table(verb, title, {RATE: 0, SERVER: 0}, {RATE: "ours to it"})
     for one in plan.interleaved(groups):
         url = arena.empty(one)
         ended = arena.run(one, verb, url, jobs)
