@@ -36,8 +36,10 @@ it" show the median of the ratios within each round: ours divided by the row's.
 What they keep differs. Flask-CronJobs, Procrastinate, Chancy and django-tasks-db keep the job with
 its outcome; PgQueuer deletes it and keeps a row of its log; Graphile Worker, huey and APScheduler
 keep nothing. APScheduler and huey delete a job before it runs, and lose it if the process dies.
-*raw psycopg* and *raw sqlite3* call no handler and handle no error: they show what the database
-allows.
+Graphile Worker runs on Node; *batches* are the settings that its documentation gives for the most
+jobs a second (24 at once, a local queue of 500), and a crash leaves what it fetched locked for
+hours. *raw psycopg* and *raw sqlite3* call no handler and handle no error: they show what the
+database allows.
 """
 
 

@@ -194,7 +194,7 @@ def _drain_once(arena: Arena, one: Contestant, jobs: int, state: str, table: Tab
 def _last_outcome(arena: Arena, one: Contestant, url: str, ended: Ended) -> float:
     if not one.recorded:
         return ended.printed.get("recorded", ended.ended)
-    with arena.admin(url) as connection:
+    with arena.connect(url) as connection:
         return float(connection.execute(one.recorded.encode()).fetchall()[0][0])
 
 
