@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -83,12 +85,21 @@ class Results:
         packages = ("Flask", "Flask-SQLAlchemy", "SQLAlchemy", "psycopg")
         ours = ", ".join(f"{name} {version(name)}" for name in packages)
         peers = "\n".join(f"- {versions(name)}" for name in [*PYTHON, *NODE])
+        node = f", Node {_node()}" if _node() else ""
         return (
             f"{today}, {os.cpu_count()} cores ({_processor()}), {_memory()} GiB, "
             f"{os.uname().sysname} {os.uname().release}, Python {sys.version.split()[0]}, "
             f"PostgreSQL {self.server}, {self.rounds} rounds.{busy if self.is_busy else ''}\n\n"
-            f"- Flask-CronJobs from this repository, {ours}\n{peers}"
+            f"- Flask-CronJobs from this repository, {ours}\n{peers}{node}"
         )
+
+
+def _node() -> str:
+    if shutil.which("node") is None:
+        return ""
+    return subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip(
+        " v\n"
+    )
 
 
 def _processor() -> str:

@@ -14,6 +14,7 @@ from . import contestants
 from .arena import STATES, Arena, Ended
 from .calls import tally
 from .contestants import Contestant
+from .environments import is_available
 from .figures import Table
 
 WHOLE, SPAN = "whole process, jobs/s", "first call to last outcome, jobs/s"
@@ -55,10 +56,9 @@ class Plan:
     states: list[str] = field(default_factory=lambda: ["fresh"])
 
     def chosen(self, groups: dict[str, list[Contestant]]) -> list[Contestant]:
-        """Return the contestants to measure."""
-        return [
-            one for key, ones in groups.items() if not self.only or key in self.only for one in ones
-        ]
+        """Return the contestants to measure, without those whose environment cannot be made."""
+        keys = [key for key in groups if not self.only or key in self.only]
+        return [one for key in keys for one in groups[key] if is_available(one.environment)]
 
     def interleaved(self, groups: dict[str, list[Contestant]]) -> Iterator[Contestant]:
         """Return who works next; each round begins with another one."""

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.peers import contestants
+from benchmarks.peers import contestants, environments
 from benchmarks.peers.calls import Tally, tally
 from benchmarks.peers.environments import NODE, OURS, PYTHON
 from benchmarks.peers.figures import Figure, Table, ratio
@@ -134,6 +134,21 @@ def test_each_round_begins_with_another_contestant() -> None:
     assert len(order) == 9
     assert len({order[0], order[3], order[6]}) == 3
     assert sorted(order[:3]) == sorted(order[3:6]) == sorted(order[6:])
+
+
+def test_a_peer_whose_environment_cannot_be_made_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(name: str, folder: Path) -> None:
+        raise subprocess.CalledProcessError(1, ["pip"])
+
+    monkeypatch.setattr(environments, "_make", fail)
+    monkeypatch.setattr(environments, "FOLDER", Path("/nonexistent"))
+    environments.is_available.cache_clear()
+    labels = {one.label for one in Plan(["ours", "pgqueuer"]).chosen(contestants.DRAIN)}
+    environments.is_available.cache_clear()
+    assert labels == {"Flask-CronJobs"}
+    assert "pgqueuer is left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("group", GROUPS)
