@@ -32,6 +32,8 @@ def main() -> None:
     """Measure what the command line asks for; exit 1 if a job did not run exactly once."""
     options = parse()
     programs = Path(DEBIAN.format(options.server)) if options.server else None
+    if programs and not (programs / "initdb").exists():
+        sys.exit(f"PostgreSQL {options.server} is not in {programs}. Install it with apt-get.")
     plan = plan_of(options)
     with running_arena(programs) as arena:
         results = Results(arena.version(), plan.rounds)
