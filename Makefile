@@ -59,7 +59,7 @@ screenshots: .venv/browser ## Take the screenshots in docs/
 	$(BIN)/python -m example_app.screenshots $(ARGS)
 
 clean: ## Remove all that make has made
-	rm -rf .venv build dist docs/_build htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv benchmarks/.environments build dist docs/_build htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One after the other, so that two of them never install into .venv at the same time (make -j).

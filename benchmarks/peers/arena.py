@@ -28,6 +28,11 @@ ROOT = Path(__file__).parents[2]
 #: same table and the same statistics.
 SETTINGS = "track_commit_timestamp = on\nautovacuum = off\n"
 
+OTHERS = """
+    SELECT FROM pg_stat_activity
+    WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
+
 #: How the table is before a drain.
 STATES = {
     "fresh": "loaded, then VACUUM ANALYZE",
@@ -66,15 +71,15 @@ class Arena:
         self.server = server
         self.folder = folder
         self.templates: dict[tuple[object, ...], str] = {}
+        self.connection = self.connect(server.admin_url)
 
     def version(self) -> str:
         """Return the server's version."""
-        with self.admin() as connection:
-            return str(connection.execute("SHOW server_version").fetchall()[0][0])
+        return str(self.connection.execute("SHOW server_version").fetchall()[0][0])
 
-    def admin(self, url: str = "") -> psycopg.Connection:
-        """Connect, in autocommit mode, to the server or to a database."""
-        return psycopg.connect(plain(url or self.server.admin_url), autocommit=True)
+    def connect(self, url: str) -> psycopg.Connection:
+        """Connect to a database, in autocommit mode."""
+        return psycopg.connect(plain(url), autocommit=True)
 
     def empty(self, contestant: Contestant) -> str:
         """Return a database with the contestant's tables."""
@@ -100,10 +105,9 @@ class Arena:
     def copy(self, template: str) -> str:
         """Copy a database; what that leaves to write does not disturb what comes."""
         url = self.server.url(f"round_{time.time_ns()}")
-        with self.admin() as connection:
-            names = make_url(url).database, make_url(template).database
-            connection.execute("CREATE DATABASE {} TEMPLATE {}".format(*names))
-            connection.execute("CHECKPOINT")
+        names = make_url(url).database, make_url(template).database
+        self.connection.execute("CREATE DATABASE {} TEMPLATE {}".format(*names).encode())
+        self.connection.execute("CHECKPOINT")
         return url
 
     def template(self, contestant: Contestant, jobs: int, state: str) -> str:
@@ -130,7 +134,7 @@ class Arena:
 
     def execute(self, url: str, *statements: str) -> None:
         """Execute statements, each in its own transaction."""
-        with self.admin(url) as connection:
+        with self.connect(url) as connection:
             for statement in statements:
                 connection.execute(statement.encode())
 
@@ -156,7 +160,7 @@ class Arena:
                 command = f"{contestant.label}: {verb}"
                 raise SystemExit(f"{command} ended with {process.returncode}:\n{output[-4000:]}")
         return Ended(
-            seconds, ended, cpu, server_cpu, tally(folder / "calls", jobs), _printed(outputs[0])
+            seconds, ended, cpu, server_cpu, tally(folder / "calls", jobs), _printed(outputs)
         )
 
     def start(
@@ -184,7 +188,11 @@ class Arena:
         return process
 
     def _server_cpu(self) -> float:
-        """Return the CPU seconds of all connections' processes that have ended."""
+        """Return the CPU seconds of all connections' processes that have ended, ours left out."""
+        deadline = time.monotonic() + 1
+        while self.connection.execute(OTHERS).fetchall() and time.monotonic() < deadline:
+            time.sleep(0.005)  # A process ends a moment after its connection.
+        time.sleep(0.02)
         fields = Path(f"/proc/{self.server.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
@@ -196,7 +204,9 @@ def running_arena(programs: Path | None) -> Generator[Arena]:
         local_server(programs, SETTINGS) as server,
         tempfile.TemporaryDirectory() as folder,
     ):
-        yield Arena(server, Path(folder))
+        arena = Arena(server, Path(folder))
+        with arena.connection:
+            yield arena
 
 
 def plain(url: str) -> str:
@@ -218,6 +228,11 @@ def _wait(process: subprocess.Popen[bytes]) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _printed(output: str) -> dict[str, float]:
-    last = output.rstrip().rpartition("\n")[2]
-    return dict(json.loads(last)) if last.startswith("{") else {}
+def _printed(outputs: list[str]) -> dict[str, float]:
+    """Return what the last line says; of several processes, the largest."""
+    printed: dict[str, float] = {}
+    for output in outputs:
+        last = output.rstrip().rpartition("\n")[2]
+        for name, value in json.loads(last).items() if last.startswith("{") else ():
+            printed[name] = max(value, printed.get(name, value))
+    return printed

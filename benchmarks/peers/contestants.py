@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from .environments import OURS
 
@@ -19,7 +19,6 @@ class Contestant:
     :ivar recorded: SQL for the moment at which the last outcome was committed, which must be the
         worker's last write of an outcome. Empty: the end of the program's process.
     :ivar processes: how many workers run at once.
-    :ivar note: what a reader must know to compare it.
     """
 
     label: str
@@ -29,7 +28,6 @@ class Contestant:
     tables: tuple[str, ...] = ()
     recorded: str = ""
     processes: int = 1
-    note: str = field(default="", compare=False)
 
 
 def _commit_of(table: str) -> str:
@@ -58,7 +56,6 @@ def pgqueuer(batch: int, processes: int = 1) -> Contestant:
         ("pgqueuer", "pgqueuer_log"),
         _commit_of("pgqueuer_log WHERE status = 'successful'"),
         processes,
-        "deletes the job, keeps a row of its log",
     )
 
 
@@ -99,7 +96,7 @@ DJANGO = Contestant(
 APSCHEDULER = Contestant("APScheduler", "apscheduler", "apscheduler", "", ("apscheduler_jobs",))
 
 RAW_BATCHES = raw("100", "raw psycopg, 100 at a time")
-GRAPHILE_BATCHES = graphile("batches", "Graphile Worker (Node), local queue of 500, 24 at once")
+GRAPHILE_BATCHES = graphile("batches", "Graphile Worker, batches")
 
 #: Draining PostgreSQL with one worker. The keys, here and below, are what ``--only`` takes.
 DRAIN = {
@@ -109,7 +106,7 @@ DRAIN = {
     "chancy": [chancy(100)],
     "django": [DJANGO],
     "apscheduler": [APSCHEDULER],
-    "graphile": [graphile("default", "Graphile Worker (Node), default"), GRAPHILE_BATCHES],
+    "graphile": [graphile("default", "Graphile Worker, default"), GRAPHILE_BATCHES],
     "raw": [RAW_BATCHES, raw("1", "raw psycopg, one at a time")],
 }
 
@@ -155,13 +152,17 @@ ENQUEUE = {
     "chancy": [replace(chancy(100), label="Chancy")],
     "django": [DJANGO],
     "apscheduler": [APSCHEDULER],
-    "graphile": [graphile("default", "Graphile Worker (Node)")],
+    "graphile": [graphile("default", "Graphile Worker")],
     "raw": [raw("1", "raw psycopg")],
 }
 
 #: Enqueueing in bulk.
 BULK = {key: ENQUEUE[key] for key in ("ours", "pgqueuer", "procrastinate", "chancy", "graphile")}
-BULK["raw"] = [raw("1", "raw psycopg, INSERT"), raw("copy", "raw psycopg, COPY")]
+BULK["raw"] = [
+    raw("1", "raw psycopg, INSERT"),
+    raw("copy", "raw psycopg, COPY"),
+    raw("copy at once", "raw psycopg, one COPY of all"),
+]
 
 #: A worker that finds nothing to do, and ends.
 IDLE = {

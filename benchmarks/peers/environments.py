@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import venv
+from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / ".environments"
@@ -49,6 +50,17 @@ def interpreter(name: str) -> list[str]:
         _make(name, folder)
         made.write_text(wanted)
     return ["node"] if name in NODE else [str(folder / "bin/python")]
+
+
+@cache
+def is_available(name: str) -> bool:
+    """Return whether the environment *name* is there or can be made; say so if not."""
+    try:
+        interpreter(name)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def versions(name: str) -> str:

@@ -60,17 +60,21 @@ def ratio(one: Figure, other: Figure) -> Figure:
 class Table:
     """The figures of one kind of work.
 
+    :ivar name: a short name, for files.
     :ivar title: what was measured.
     :ivar columns: the name of each measure, and the digits after its point.
     :ivar compared: the columns that get another one: the base's figure relative to the row's.
     :ivar base: the label of the base of ratios.
+    :ivar less_is_better: whether a smaller figure is the better one.
     :ivar rows: the figures of each contestant, by its label, one for each column.
     """
 
+    name: str
     title: str
     columns: dict[str, int]
     compared: dict[str, str]
     base: str = "Flask-CronJobs"
+    less_is_better: bool = False
     rows: dict[str, dict[str, Figure]] = field(default_factory=dict)
 
     def add(self, label: str, values: dict[str, float], fault: str | None = None) -> None:
@@ -80,6 +84,19 @@ class Table:
             row[column].values.append(value)
             if fault:
                 row[column].faults.append(fault)
+
+    def faults(self) -> set[str]:
+        """Return what went wrong in any round."""
+        return {
+            f"{label}: {fault}"
+            for label, row in self.rows.items()
+            for figure in row.values()
+            for fault in figure.faults
+        }
+
+    def slug(self, column: str) -> str:
+        """Return a name for a file about *column*: the table's, and the column's first word."""
+        return f"{self.name}-{column.split()[0].strip(',').replace('/', '-').lower()}"
 
     def markdown(self) -> str:
         """Return the table as Markdown, without the figures that are withheld."""

@@ -68,12 +68,12 @@ class Program:
     def singly(self) -> Iterator[int]:
         """The numbers of the jobs, to enqueue one by one.
 
-        With ``PEERS_PAUSE``, wait up to twice as many seconds before each, and note the moment.
+        With ``PEERS_PAUSE``, wait about so many seconds before each, and note the moment.
         """
         pause = float(os.environ.get("PEERS_PAUSE", 0))
         for number in range(self.jobs):
             if pause:
-                time.sleep(random.uniform(0, 2 * pause))
+                time.sleep(pause * random.uniform(0.5, 1.5))
                 self.calls.note(number)
             yield number
 

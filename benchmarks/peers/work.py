@@ -14,6 +14,7 @@ from . import contestants
 from .arena import STATES, Arena, Ended
 from .calls import tally
 from .contestants import Contestant
+from .environments import is_available
 from .figures import Table
 
 WHOLE, SPAN = "whole process, jobs/s", "first call to last outcome, jobs/s"
@@ -23,6 +24,10 @@ RATE = "jobs/s"
 CPU, WALL = "CPU, s", "wall, s"
 MEDIAN, SLOW = "median, ms", "95th of 100, ms"
 
+#: How far apart jobs are enqueued for a resident worker, in seconds, on average.
+PAUSES = (0.5, 0.1)
+#: How long a resident worker gets to start, in seconds.
+LISTENS = 5
 #: The first jobs of a resident worker, which are not counted: it may not listen yet.
 WARM = 5
 
@@ -47,14 +52,13 @@ class Plan:
     many: int = 50_000
     calls: int = 2_000
     bulk: int = 50_000
-    waits: int = 50
+    waits: int = 40
     states: list[str] = field(default_factory=lambda: ["fresh"])
 
     def chosen(self, groups: dict[str, list[Contestant]]) -> list[Contestant]:
-        """Return the contestants to measure."""
-        return [
-            one for key, ones in groups.items() if not self.only or key in self.only for one in ones
-        ]
+        """Return the contestants to measure, without those whose environment cannot be made."""
+        keys = [key for key in groups if not self.only or key in self.only]
+        return [one for key in keys for one in groups[key] if is_available(one.environment)]
 
     def interleaved(self, groups: dict[str, list[Contestant]]) -> Iterator[Contestant]:
         """Return who works next; each round begins with another one."""
@@ -66,23 +70,23 @@ class Plan:
 
 def drain(arena: Arena, plan: Plan) -> list[Table]:
     """Measure how fast one worker drains no-op jobs, for each state of the table."""
-    return _drain(arena, plan, contestants.DRAIN, plan.jobs, "one worker")
+    return _drain(arena, plan, "drain", contestants.DRAIN, plan.jobs, "one worker")
 
 
 def many(arena: Arena, plan: Plan) -> list[Table]:
     """Measure the same with more jobs, for the fast ones."""
-    return _drain(arena, plan, contestants.MANY, plan.many, "one worker")
+    return _drain(arena, plan, "many", contestants.MANY, plan.many, "one worker")
 
 
 def two(arena: Arena, plan: Plan) -> list[Table]:
     """Measure what a second worker brings."""
-    return _drain(arena, plan, contestants.TWO, plan.many, "one worker and two")
+    return _drain(arena, plan, "two", contestants.TWO, plan.many, "one worker and two")
 
 
 def sqlite(arena: Arena, plan: Plan) -> list[Table]:
     """Measure how fast one worker drains SQLite."""
     title = f"Drain {plan.jobs:,} jobs on SQLite, one worker"
-    table = Table(title, {WHOLE: 0, CLIENT: 0}, {WHOLE: RATIOS[WHOLE]})
+    table = Table("sqlite", title, {WHOLE: 0, CLIENT: 0}, {WHOLE: RATIOS[WHOLE]})
     for one in plan.interleaved(contestants.SQLITE):
         ended = arena.run(one, "work", arena.file(one, plan.jobs), plan.jobs)
         values = {WHOLE: plan.jobs / ended.seconds, CLIENT: ended.cpu * 1e6 / plan.jobs}
@@ -105,8 +109,8 @@ def bulk(arena: Arena, plan: Plan) -> list[Table]:
 def idle(arena: Arena, plan: Plan) -> list[Table]:
     """Measure what a worker costs that finds nothing to do and ends."""
     names = {CPU: 3, WALL: 3}
-    table = Table("Nothing to do: one process, to its end", names, {CPU: "tick to it"})
-    table.base = "flask jobs tick"
+    table = Table("idle", "Nothing to do: one process, to its end", names, {CPU: "tick to it"})
+    table.base, table.less_is_better = "flask jobs tick", True
     urls: dict[str, str] = {}
     for one in plan.interleaved(contestants.IDLE):
         if one.label not in urls:
@@ -119,15 +123,24 @@ def idle(arena: Arena, plan: Plan) -> list[Table]:
 
 def latency(arena: Arena, plan: Plan) -> list[Table]:
     """Measure from before the enqueue to the call of the handler, by a resident worker."""
-    title = (
-        f"From the enqueue's begin to the handler's call, {plan.waits} jobs a round, with NOTIFY"
-    )
-    table = Table(title, {MEDIAN: 1, SLOW: 1}, {MEDIAN: "ours to it"}, contestants.RESIDENT.label)
+    base = contestants.RESIDENT.label
+    tables = {
+        pause: Table(
+            f"latency-{pause}",
+            f"From enqueue to call, with NOTIFY: {plan.waits} jobs, one every {pause} s",
+            {MEDIAN: 1, SLOW: 1},
+            {MEDIAN: "ours to it"},
+            base,
+            less_is_better=True,
+        )
+        for pause in PAUSES
+    }
     for one in plan.interleaved(contestants.LATENCY):
-        waits, fault = _waits(arena, one, plan.waits + WARM)
-        values = {MEDIAN: statistics.median(waits), SLOW: statistics.quantiles(waits, n=20)[-1]}
-        table.add(one.label, values, fault)
-    return [table]
+        for pause, table in tables.items():
+            waits, fault = _waits(arena, one, plan.waits + WARM, pause)
+            values = {MEDIAN: statistics.median(waits), SLOW: statistics.quantiles(waits, n=20)[-1]}
+            table.add(one.label, values, fault)
+    return list(tables.values())
 
 
 #: What ``--work`` takes.
@@ -144,11 +157,18 @@ KINDS: dict[str, Callable[[Arena, Plan], list[Table]]] = {
 
 
 def _drain(
-    arena: Arena, plan: Plan, groups: dict[str, list[Contestant]], jobs: int, workers: str
+    arena: Arena,
+    plan: Plan,
+    name: str,
+    groups: dict[str, list[Contestant]],
+    jobs: int,
+    workers: str,
 ) -> list[Table]:
     columns = {WHOLE: 0, SPAN: 0, CLIENT: 0, SERVER: 0}
     tables = {
-        state: Table(f"Drain {jobs:,} jobs, {workers}; {STATES[state]}", columns, RATIOS)
+        state: Table(
+            f"{name}-{state}", f"Drain {jobs:,} jobs, {workers}; {STATES[state]}", columns, RATIOS
+        )
         for state in plan.states
     }
     for contestant in plan.interleaved(groups):
@@ -174,7 +194,7 @@ def _drain_once(arena: Arena, one: Contestant, jobs: int, state: str, table: Tab
 def _last_outcome(arena: Arena, one: Contestant, url: str, ended: Ended) -> float:
     if not one.recorded:
         return ended.printed.get("recorded", ended.ended)
-    with arena.admin(url) as connection:
+    with arena.connect(url) as connection:
         return float(connection.execute(one.recorded.encode()).fetchall()[0][0])
 
 
@@ -187,7 +207,7 @@ def _timed(
     title: str,
 ) -> list[Table]:
     """Measure a verb that prints how long it took, on an empty table each time."""
-    table = Table(title, {RATE: 0, SERVER: 0}, {RATE: "ours to it"})
+    table = Table(verb, title, {RATE: 0, SERVER: 0}, {RATE: "ours to it"})
     for one in plan.interleaved(groups):
         url = arena.empty(one)
         ended = arena.run(one, verb, url, jobs)
@@ -197,13 +217,15 @@ def _timed(
     return [table]
 
 
-def _waits(arena: Arena, one: Contestant, jobs: int) -> tuple[list[float], str | None]:
+def _waits(
+    arena: Arena, one: Contestant, jobs: int, pause: float
+) -> tuple[list[float], str | None]:
     """Return how many milliseconds each job waited, and what went wrong."""
     url, folder = arena.empty(one), Path(tempfile.mkdtemp(dir=arena.folder))
     listener = arena.start(one, "listen", url, jobs, folder)
     try:
-        time.sleep(3)
-        enqueued = arena.run(one, "enqueue", url, jobs, pause=0.1).tally.times
+        time.sleep(LISTENS)
+        enqueued = arena.run(one, "enqueue", url, jobs, pause).tally.times
         time.sleep(1)
     finally:
         listener.send_signal(signal.SIGTERM)

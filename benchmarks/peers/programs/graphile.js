@@ -78,7 +78,7 @@ const verbs = {
     timed(async (utils) => {
       for (let number = 0; number < jobs; number += 1) {
         if (pause) {
-          await sleep(Math.random() * 2000 * pause);
+          await sleep(1000 * pause * (0.5 + Math.random()));
           note(number);
         }
         await utils.addJob("noop", { number });

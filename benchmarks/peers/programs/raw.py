@@ -1,7 +1,7 @@
 """Plain psycopg, as fast as one connection goes: a floor, not a queue that anybody would use.
 
 One statement finalizes the last jobs and claims the next ones, on a table with one partial index.
-The option is how many at a time, or how to load: ``copy``.
+The option is how many at a time, or how to load: ``copy``, or ``copy at once`` for all in one call.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Raw(Program):
 
     def load(self) -> None:
         with self.connect() as connection, self.timed():
-            for chunk in self.chunks():
+            for chunk in [range(self.jobs)] if self.option == "copy at once" else self.chunks():
                 payloads = [json.dumps({"number": number}) for number in chunk]
-                if self.option != "copy":
+                if not self.option.startswith("copy"):
                     connection.execute(INSERT, [payloads])
                     continue
                 with connection.cursor().copy(COPY) as copy:

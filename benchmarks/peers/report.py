@@ -1,0 +1,113 @@
+"""``benchmarks/RESULTS.md``: what was measured, on which machine, and how."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from .environments import NODE, PYTHON, versions
+from .figures import WITHHELD, Table
+from .plots import plot
+
+METHOD = f"""\
+`python -m benchmarks.peers` wrote this page. It makes an environment for each peer, starts a
+PostgreSQL of its own with `fsync` on, and lets all do the same work in turn, in rounds; each round
+begins with another one. A job notes its number and the time in a mapped file, and does nothing
+else. A figure counts only if each job ran exactly once.
+
+A cell shows the median of the rounds, and in parentheses the spread: the largest less the smallest,
+relative to the median. A figure whose spread is over {WITHHELD:.0%} is withheld. The columns "to
+it" show the median of the ratios within each round: ours divided by the row's.
+
+- *Whole process*: from its start to its end, with all imports. Ours is `flask jobs tick` as cron
+  starts it, which prints a line for each run; PgQueuer, Procrastinate, Chancy, huey and APScheduler
+  run by their API, without a command line.
+- *First call to last outcome*: from the first call of a handler to the commit of the last outcome,
+  by PostgreSQL's own commit timestamps; for Graphile Worker to the moment at which its `runOnce`
+  returned, and for APScheduler to the end of its process.
+- *CPU*: of the worker's process, and of the server's processes for its connections.
+- Each round gets a new copy of a database that was loaded once. Autovacuum is off, so that all
+  rounds find the same.
+
+What they keep differs. Flask-CronJobs, Procrastinate, Chancy and django-tasks-db keep the job with
+its outcome; PgQueuer deletes it and keeps a row of its log; Graphile Worker, huey and APScheduler
+keep nothing. APScheduler and huey delete a job before it runs, and lose it if the process dies.
+Graphile Worker runs on Node; *batches* are the settings that its documentation gives for the most
+jobs a second (24 at once, a local queue of 500), and a crash leaves what it fetched locked for
+hours. *raw psycopg* and *raw sqlite3* call no handler and handle no error: they show what the
+database allows.
+"""
+
+
+@dataclass
+class Results:
+    """The tables of a run, and where it ran.
+
+    :ivar server: the version of PostgreSQL.
+    """
+
+    server: str
+    rounds: int
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+    tables: list[Table] = field(default_factory=list)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the machine did other work when the run began."""
+        return self.load > (os.cpu_count() or 1) / 4
+
+    def write(self, path: Path) -> None:
+        """Write the page, and the plots beside it."""
+        folder = path.parent / "plots"
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = [f"# Results\n\n{self.machine()}\n\n{METHOD}"]
+        for table in self.tables:
+            parts.append(f"## {table.title}\n\n{table.markdown()}\n")
+            for column in table.compared:
+                name = f"{path.stem.lower()}-{table.slug(column)}.svg"
+                (folder / name).write_text(plot(table, column))
+                parts.append(f"![{table.title}: {column}](plots/{name})\n")
+        path.write_text("\n".join(parts))
+
+    def machine(self) -> str:
+        """Return when and where, and with which versions."""
+        today = datetime.datetime.now(datetime.timezone.utc).date()
+        busy = (
+            f"\n\n**The machine was busy** (load {self.load:.1f} at the beginning): read the CPU "
+            "columns and the ratios, not the rates."
+        )
+        packages = ("Flask", "Flask-SQLAlchemy", "SQLAlchemy", "psycopg")
+        ours = ", ".join(f"{name} {version(name)}" for name in packages)
+        peers = "\n".join(f"- {versions(name)}" for name in [*PYTHON, *NODE])
+        node = f", Node {_node()}" if _node() else ""
+        return (
+            f"{today}, {os.cpu_count()} cores ({_processor()}), {_memory()} GiB, "
+            f"{os.uname().sysname} {os.uname().release}, Python {sys.version.split()[0]}, "
+            f"PostgreSQL {self.server}, {self.rounds} rounds.{busy if self.is_busy else ''}\n\n"
+            f"- Flask-CronJobs from this repository, {ours}\n{peers}{node}"
+        )
+
+
+def _node() -> str:
+    if shutil.which("node") is None:
+        return ""
+    return subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip(
+        " v\n"
+    )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return os.uname().machine
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**30
