@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timezone, tzinfo
 from typing import NoReturn
-from zoneinfo import ZoneInfo, available_timezones
 
 from ..errors import ScheduleError
 
@@ -75,8 +74,8 @@ _FIELDS = (
 _LONGEST = dict(zip(range(1, 13), (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31), strict=True))
 
 _ALL_DAYS = tuple(range(1, 32))
-_ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}")
-_OFFSET = re.compile(r"(?:GMT|UTC) ?([+-])0?([0-9]{1,2})(?::?00)?", re.IGNORECASE)
+_ZONE_NAME = r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}"
+_OFFSET = r"(?i)(?:GMT|UTC) ?([+-])0?([0-9]{1,2})(?::?00)?"
 
 # What other crons accept and this one refuses, and what to write instead.
 _HINTS = (
@@ -124,8 +123,10 @@ def parse_zone(name: object) -> tzinfo:
         )
     if name == "UTC":
         return timezone.utc
+    from zoneinfo import ZoneInfo  # Here, since many apps have no other zone.
+
     try:
-        if _ZONE_NAME.fullmatch(name):
+        if re.fullmatch(_ZONE_NAME, name):
             return ZoneInfo(name)
     except (LookupError, ValueError, OSError):  # no file; not a zone; a directory
         pass
@@ -133,10 +134,12 @@ def parse_zone(name: object) -> tzinfo:
 
 
 def _zone_hint(name: str) -> str:
+    from zoneinfo import available_timezones
+
     zones = available_timezones()
     if not zones:
         return "This machine has no tz database: install it with pip install tzdata."
-    if offset := _OFFSET.fullmatch(name.strip()):
+    if offset := re.fullmatch(_OFFSET, name.strip()):
         return _offset_hint(offset[1], int(offset[2]), zones)
     wanted = "/" + name.strip().lower().replace(" ", "_")
     for zone in sorted(sorted(zones), key=len):

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, Row, text, update
 from sqlalchemy.orm import Session
 
-from ..models import JobRun
+from .. import models
 from ..text import clean
 from ..types import JSON, Claim, ClaimRequest, Exchange, Outcome
 from .clock import database_now
@@ -338,8 +338,12 @@ def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
     kept = None if result is None else json_text(result)
     as_json = dialect_of(session.get_bind().engine).json("CAST(:result AS text)")
     statement = (
-        update(JobRun)
-        .where(JobRun.id == claim.id, JobRun.locked_by == claim.token, JobRun.status == "running")
+        update(models.JobRun)
+        .where(
+            models.JobRun.id == claim.id,
+            models.JobRun.locked_by == claim.token,
+            models.JobRun.status == "running",
+        )
         .values(
             status="succeeded",
             finished_at=database_now(),
@@ -351,7 +355,7 @@ def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
             locked_until=None,
             concurrency_share=None,
         )
-        .returning(JobRun.id)
+        .returning(models.JobRun.id)
         .execution_options(synchronize_session=False)
     )
     return session.execute(statement).first() is not None

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 
-from ...models.tables import RUNNING, SPENT
+from ...models.conditions import RUNNING, SPENT
 from ..dialect import Dialect
 from .candidates import free, keyed
 
