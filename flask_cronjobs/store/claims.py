@@ -27,6 +27,7 @@ from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import dialect_of, json_text
 from .sql.claims import FAR, ClaimStatements, claim_statements
+from .sql.waiting import FRONT, front_of_queue
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
@@ -207,6 +208,14 @@ class Claims:
             for row in rows
             if row.locked_by is not None
         ]
+
+    def may_find(self) -> bool:
+        """Return whether a claim may find a run, so that it is worth to start workers.
+
+        False is certain. True is not: the runs may be of tasks or keys that cannot be claimed.
+        """
+        fronts = self._books.rows(text(front_of_queue(self._dialect)))
+        return any(front.due or front.waiting >= FRONT for front in fronts)
 
     def give_up_exhausted(self, limit: int) -> list[Outcome]:
         """End at most *limit* waiting runs that have no attempt left; return how each ended.
