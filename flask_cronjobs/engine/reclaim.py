@@ -15,7 +15,8 @@ from ..log import worker_name
 from ..signals import announce, notify
 from ..state import State
 from ..store import Claims, Expired
-from ..types import Exchange, Outcome
+from ..store.rows import Exchange
+from ..types import Outcome
 from .observer import Observer
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import timezone, tzinfo
-from typing import NoReturn
+from types import MappingProxyType
+from typing import NamedTuple, NoReturn
 
 from ..errors import ScheduleError
 
@@ -27,8 +27,7 @@ ALIASES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cron:
+class Cron(NamedTuple):
     """A parsed cron text: the values of each field, ascending, and the rules that it implies."""
 
     minutes: tuple[int, ...]
@@ -49,13 +48,12 @@ class Cron:
         return (len(self.days), len(self.months), len(self.weekdays)) == (31, 12, 7)
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
+class _Field(NamedTuple):
     name: str
     low: int
     high: int
     size: int
-    names: Mapping[str, int] = field(default_factory=dict[str, int])
+    names: Mapping[str, int] = MappingProxyType({})
 
     @property
     def top(self) -> int:
@@ -217,7 +215,7 @@ def _simplified(cron: Cron) -> Cron:
     """
     longest = max(_LONGEST[month] for month in cron.months)
     if cron.either_day and (len(cron.days) == 31 or len(cron.weekdays) == 7):
-        return replace(cron, days=_ALL_DAYS, weekdays=tuple(range(7)), either_day=False)
+        return cron._replace(days=_ALL_DAYS, weekdays=tuple(range(7)), either_day=False)
     comes = cron.days[0] <= longest
     if not comes and not cron.either_day:
         months = ",".join(_MONTHS[month - 1] for month in cron.months)
@@ -225,7 +223,7 @@ def _simplified(cron: Cron) -> Cron:
             f"its date never comes, because there is no day {cron.days[0]} in {months}",
             f"Write a day from 1 to {longest}, or another month.",
         )
-    return cron if comes else replace(cron, days=_ALL_DAYS, either_day=False)
+    return cron if comes else cron._replace(days=_ALL_DAYS, either_day=False)
 
 
 def _values(field: _Field, word: str) -> tuple[int, ...]:

@@ -22,10 +22,11 @@ from sqlalchemy.orm import Session
 
 from .. import models
 from ..text import clean
-from ..types import JSON, Claim, ClaimRequest, Exchange, Outcome
+from ..types import JSON, Claim, Outcome
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import dialect_of, json_text
+from .rows import ClaimRequest, Exchange
 from .sql.claims import FAR, ClaimStatements, claim_statements
 from .sql.waiting import FRONT, front_of_queue
 

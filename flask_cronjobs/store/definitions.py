@@ -11,11 +11,13 @@ from typing import Any, cast
 from sqlalchemy import Connection, Delete, Row, Update, delete, func, select, text, update
 
 from .. import failpoints, models
-from ..types import JSON, DefinitionRow, DefinitionSpec, RecordedSlot, Slot, SlotPlan
+from ..schedule.slots import Slot, SlotPlan
+from ..types import JSON, DefinitionSpec, RecordedSlot
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import insert_into
 from .history import TickHistory
+from .rows import DefinitionRow
 from .sql.definitions import (
     COLUMNS,
     SPEC_COLUMNS,
