@@ -18,6 +18,7 @@ from ..store import Claims, Expired
 from ..store.rows import Exchange
 from ..types import Outcome
 from .observer import Observer
+from .worker.leases import turn
 
 if TYPE_CHECKING:
     from .worker.exchange import Exchanger
@@ -75,8 +76,6 @@ def _abandoned(state: State, claims: Claims) -> list[Expired]:
     expired = claims.expired_leases(BATCH)
     if not (expired and claims.one_writer):
         return expired
-    from .worker.leases import turn
-
     claims.wait_for_writers()
     time.sleep(turn(state.settings.lease))
     before = {(each.id, each.token) for each in expired}
