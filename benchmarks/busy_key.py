@@ -19,7 +19,7 @@ from pathlib import Path
 from sqlalchemy import create_engine, text
 
 from flask_cronjobs.store import Bookkeeping, Claims, create_tables
-from flask_cronjobs.types import ClaimRequest
+from flask_cronjobs.store.rows import ClaimRequest
 from tests import postgres
 
 BUSY = 10_000

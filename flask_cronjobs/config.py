@@ -16,7 +16,7 @@ PREFIX = "CRONJOBS_"
 MINUTE = 60.0
 DAY = 86400.0
 #: A token by RFC 6750; werkzeug does not parse others as tokens.
-_BEARER = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_BEARER = r"[A-Za-z0-9._~+/-]+=*"
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _prefix(key: str, value: Any) -> str | None:
 def _token(key: str, value: Any) -> str | None:
     if value is None:
         return None
-    if not isinstance(value, str) or len(value) < 16 or not _BEARER.fullmatch(value):
+    if not isinstance(value, str) or len(value) < 16 or not re.fullmatch(_BEARER, value):
         # The value itself stays out of the message: it is a secret.
         raise ConfigError(
             f"{key} is too short, or not a text for a bearer header. Give 16 or more of "

@@ -8,13 +8,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from flask import Flask, g, has_app_context
-from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
 
+from .commits import note_enqueued
 from .config import Settings
-from .current_run import in_run, running
 from .errors import KeyConflict, TaskError
 from .log import logger
 from .models import JobRun
@@ -26,15 +23,11 @@ from .store.clock import database_now
 from .store.enqueue import insert_run, insert_runs
 from .store.errors import explain, remedy_for
 from .store.notify import wake_listeners
-from .store.uncommitted import left_in, watch_writes
 
 #: How often one process wakes resident workers at most, in seconds: as often as they look.
 WAKE_EVERY = 0.25
 #: How often it asks whether there are any, in seconds.
 ASK_EVERY = 5.0
-_UNCOMMITTED = "_cronjobs_uncommitted"
-_COMMIT_RUNS = "Call db.session.commit() after enqueue(), or use task.using(commit=True)."
-_COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its task atomic=True."
 
 
 def enqueue_one(
@@ -57,7 +50,7 @@ def enqueue_one(
         if new:
             _wake(state, options)
     if new:
-        _note(f"{task.name} (run {run.id})")
+        note_enqueued(f"{task.name} (run {run.id})")
     else:
         _tell_conflict(state.settings, run, values)
     if options.commit:
@@ -87,7 +80,7 @@ def enqueue_rows(
         ids = insert_runs(state.db.session, shared, rows)
         _wake(state, options)
     if ids:
-        _note(f"{task.name} ({len(ids)} runs)")
+        note_enqueued(f"{task.name} ({len(ids)} runs)")
     if options.commit:
         state.db.session.commit()
     return ids
@@ -134,44 +127,6 @@ def _status(settings: Settings, run: JobRun) -> str:
     )
 
 
-def watch_commits(app: Flask, session_factory: Any) -> None:
-    """Warn when an app context of *app* ends with enqueued runs that were never committed.
-
-    Inside a run, warn of everything that was not committed, and keep the warning for its row.
-    """
-    watch_writes(session_factory, in_run)
-    event.listen(session_factory, "after_commit", _forget_uncommitted)
-    event.listen(session_factory, "after_rollback", _forget_uncommitted)
-
-    @app.teardown_appcontext
-    def warn_of_uncommitted(error: BaseException | None) -> None:
-        enqueued: list[str] = g.pop(_UNCOMMITTED, [])
-        if error is not None:
-            return
-        names = _listed(enqueued)
-        run = running()
-        left = left_in(session_factory) if run is not None else None
-        if run is not None and left:
-            kept = f"Ended with uncommitted work in db.session, so it is lost: {left}."
-            kept += f" Enqueued and never committed, so lost: {names}." if names else ""
-            run.warn(f"{kept} {_COMMIT_WORK}")
-        elif names:
-            warning = f"Enqueued and never committed, so lost: {names}. {_COMMIT_RUNS}"
-            if run is None:
-                logger.warning("%s", warning)
-            else:
-                run.warn(warning)
-
-
-def uncommitted_runs() -> str:
-    """Return the runs that this context has enqueued and not committed, as a text."""
-    return _listed(g.get(_UNCOMMITTED, []))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
-
-
 def _wake(state: State, options: EnqueueOptions) -> None:
     """Wake resident workers, if the runs are due and the workers were not woken just now."""
     if options.run_at is None and not options.delay and state.waking.open():
@@ -188,15 +143,3 @@ def _explaining_missing_tables(state: State) -> Generator[None, None, None]:
         if remedy_for(error) == "create tables":
             raise explain(error, state.engine) from error
         raise
-
-
-def _note(what: str) -> None:
-    g.setdefault(_UNCOMMITTED, []).append(what)
-
-
-def _forget_uncommitted(session: Session) -> None:
-    # Not at the end of a savepoint: the transaction around it may still be rolled back.
-    if session.in_nested_transaction():
-        return
-    if has_app_context():
-        g.pop(_UNCOMMITTED, None)

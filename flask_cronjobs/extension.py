@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
+from .commits import watch_commits
 from .config import read_settings
-from .enqueue import watch_commits
 from .errors import SetupError
-from .models import JobRun
-from .models.copies import copy_tables
+from .models.copies import add_tables
 from .operator_api import OperatorMethods
 from .registry.options import TaskOptions
 from .registry.registry import Declaration, Registry
@@ -24,6 +23,9 @@ from .store.migrations import remember_app
 from .store.savepoints import begin_before_savepoints
 from .task import Task
 from .types import Catchup, InDoubt, Overlap
+
+if TYPE_CHECKING:
+    from .models import JobRun
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,7 +82,7 @@ class CronJobs(OperatorMethods):
         given = given_settings(app.config)
         state = State(app, db, settings, self._registry, authorize, actor, given=given)
         remember_app(state.engine, app)
-        copy_tables(db.metadata, state.engine.dialect.name)
+        add_tables(db.metadata, state.engine.dialect.name)
         app.extensions[EXTENSION] = state
         watch_commits(app, db.session)
         begin_before_savepoints(state.engine)

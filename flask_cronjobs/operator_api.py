@@ -42,8 +42,8 @@ class OperatorMethods:
 
         It works in any thread. Timeouts, and cancelling a running handler, need the main thread.
         """
+        from .commits import uncommitted_runs
         from .engine.tick import TickOptions, tick
-        from .enqueue import uncommitted_runs
 
         state = _writable()
         if waiting := uncommitted_runs():

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from .enqueue import enqueue_one, enqueue_rows
 from .errors import PayloadError
-from .models import JobRun
 from .registry.handler import Handler
 from .registry.options import EnqueueOptions, TaskOptions
 from .registry.registry import Registry, declaration
 from .state import state_of
 from .types import Catchup, Overlap
+
+if TYPE_CHECKING:
+    from .models import JobRun
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,6 +63,9 @@ class Task(Handler, Generic[P, R]):
         :raises TaskError: the task's concurrency key cannot be made from them.
         :raises TablesMissing: the job tables do not exist.
         """
+        # Here, since it maps the tables, which takes long, and many processes enqueue nothing.
+        from .enqueue import enqueue_one
+
         return enqueue_one(state_of(), self, self.payload(*args, **kwargs), self._enqueue_options)
 
     def enqueue_many(self, payloads: Iterable[Mapping[str, object]]) -> list[int]:
@@ -73,6 +77,8 @@ class Task(Handler, Generic[P, R]):
         :raises PayloadError: an argument is not plain JSON.
         :raises TablesMissing: the job tables do not exist.
         """
+        from .enqueue import enqueue_rows
+
         if isinstance(payloads, Mapping):
             raise PayloadError(
                 "enqueue_many was given one mapping. Give a list with one for each run, or call "

@@ -6,6 +6,7 @@ import difflib
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 
 #: `did_you_mean` compares at most so many names, and so many characters of each.
 _COMPARED, _HEAD = 1000, 60
@@ -16,17 +17,23 @@ MAX_STACK = 16_000
 MAX_CHAIN = 8
 MAX_FRAMES = 30
 
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-_HIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+def _pattern(text: str) -> Callable[[], re.Pattern[str]]:
+    """Return a function that compiles *text* at its first call: most processes need no pattern."""
+    return cache(partial(re.compile, text))
+
+
+_LONE_SURROGATE = _pattern("[\ud800-\udfff]")
+_HIDDEN = _pattern("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 # The patterns run in linear time: a failed match never rescans text.
-_URL_CREDENTIALS = re.compile(
+_URL_CREDENTIALS = _pattern(
     r"""(?ix) :// (?: [^\s/@:?#"'<>]+  # a token,
         | [^\s/@:"'<>]* : (?!\d{1,5}[/?#]) (?: (?!://) [^\s"'<>] )*  # or user:password, no port
         | (?<!http://) (?<!https://) (?<!ws://) (?<!wss://)  # or one like a port, at no web server
           [^\s/@:"'<>]* : \d{1,5}/ (?: (?!://) [^\s"'<>?\#@] )*
         ) @"""
 )
-_HEADER = re.compile(
+_HEADER = _pattern(
     r"""(?ix) ((?:authorization|cookie) ["']? \s{0,20} [=:] \s{0,20})
         ("[^"\n]*"? | '[^'\n]*'? | [^\n"']* (?: "[^"\n]*" [^\n"']* )* )"""
 )
@@ -36,50 +43,50 @@ _NAMES = r"""(?:password|passwd|passphrase|pwd|secret|token|credentials?|jwt|ses
     (?:(?P<plural>s)|[ _-]?(?:hash|hashed|digest|salt|value|confirm|confirmation|\d{1,3}))?"""
 #: Words of everyday text too: a secret only as a name in code or in JSON.
 _WORDS = "(?<![a-z])(?:pass|auth|session)"
-_NAMED_SECRET = re.compile(
+_NAMED_SECRET = _pattern(
     rf"""(?ix) (?: {_NAMES} \\{{0,4}} ["']? \]? \s{{0,20}} (?:=>|:=|!=|={{1,3}}|:)
         | {_WORDS} (?: \\{{0,4}} ["'] \]? \s{{0,20}} (?:=>|:=|!=|={{1,3}}|:)
                      | \s{{0,20}} (?:=>|:=|!=|={{1,3}}) ))
         \s{{0,20}} (?:bearer\s{{1,20}}|basic\s{{1,20}})?"""
 )
-_PAIR = re.compile(
+_PAIR = _pattern(
     rf"""(?ix) [\[(] \s{{0,20}} [bruf]{{0,2}} (?P<quote>["']) [\w.\ -]{{0,40}}?
         (?: authorization | cookie | {_NAMES} | {_WORDS} ) (?P=quote) \s{{0,20}} , \s{{0,20}}"""
 )
 #: Values that tell nothing.
-_EMPTY = re.compile(r"""(?i)(?:none|null|true|false)(?=[\s,;&)\]}"']|\Z)""")
-_NUMBER = re.compile(r"""\d[\d_.,]*(?=[\s;&)\]}"']|\Z)""")
-_QUOTED = re.compile(
+_EMPTY = _pattern(r"""(?i)(?:none|null|true|false)(?=[\s,;&)\]}"']|\Z)""")
+_NUMBER = _pattern(r"""\d[\d_.,]*(?=[\s;&)\]}"']|\Z)""")
+_QUOTED = _pattern(
     r"""(?ix) [bruf]{0,2} (?: "(?:[^"\\\n]|\\.)*"? | '(?:[^'\\\n]|\\.)*'? )
         | \\{1,4}["'][^"'\n]*["']?"""
 )
-_UNQUOTED = re.compile(r"""(?:[^\s,;&"']|(?<=\w)'(?=\w))*""")
-_PART_OF_DATA = re.compile(
+_UNQUOTED = _pattern(r"""(?:[^\s,;&"']|(?<=\w)'(?=\w))*""")
+_PART_OF_DATA = _pattern(
     r"""(?x) "(?:[^"\\\n]|\\.)*"? | '(?:[^'\\\n]|\\.)*'? | [\[({] | [\])}] | \n
         | [^\[({\])}"'\n]+"""
 )
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s{1,20}[A-Za-z0-9._~+/=-]{8,}")
+_BEARER = _pattern(r"(?i)\b(bearer|basic)\s{1,20}[A-Za-z0-9._~+/=-]{8,}")
 
 # Where the message of a database error shows values: as SQLAlchemy and PostgreSQL write them.
 _AFTER = r"\n\[SQL:[ ] | \n\(Background[ ]on | \n{1,2}Traceback[ ]\( | \Z"
 _FIELD = r"\n(?:LINE[ ]\d|DETAIL:|HINT:|CONTEXT:)"
-_VALUES = re.compile(rf"(?sx) (\[parameters:[ ] | Failing[ ]row[ ]contains[ ]\() .*? (?= {_AFTER})")
-_KEY = re.compile(rf"(?sx) (\b[Kk]ey[ ]\([^\n]{{1,200}}?\)=\() (.*?) (?= {_FIELD} | {_AFTER})")
-_ABOUT_KEY = re.compile(
+_VALUES = _pattern(rf"(?sx) (\[parameters:[ ] | Failing[ ]row[ ]contains[ ]\() .*? (?= {_AFTER})")
+_KEY = _pattern(rf"(?sx) (\b[Kk]ey[ ]\([^\n]{{1,200}}?\)=\() (.*?) (?= {_FIELD} | {_AFTER})")
+_ABOUT_KEY = _pattern(
     r"\) (?:already exists|is not present in|is still referenced|conflicts with|is duplicated)"
 )
-_INPUT = re.compile(
+_INPUT = _pattern(
     rf"""(?sx) (invalid[ ]input[ ](?:syntax|value)[ ]for[ ][^\n:]{{1,100}}:[ ]
         | (?:date/time|interval)[ ]field[ ]value[ ]out[ ]of[ ]range:[ ]
         | malformed[ ]\w{{1,20}}[ ]literal:[ ])
         "(.*?) (?= {_FIELD} | {_AFTER})"""
 )
 _INPUT_BEGINS = ("invalid input ", "field value out of range", "malformed ")
-_INLINE = re.compile(
+_INLINE = _pattern(
     r"""(?x) (\b(?:value|time[ ]zone)[ ]) "[^\n]{0,300}?"
         (?= [ ](?:is[ ]out[ ]of[ ]range|not[ ]recognized|for[ ]"))"""
 )
-_CONTEXT = re.compile(
+_CONTEXT = _pattern(
     r"""(?x) (\nDETAIL:\s{1,4}(?:Token|Expected)[ ]
         | \nCONTEXT:\s{1,4}(?:JSON[ ]data,[ ]line[ ]\d+:
             | (?:unnamed[ ])?portal[ ][^\n=]{0,80}= | COPY[ ][^\n:]{1,120}:)[ ])
@@ -91,7 +98,7 @@ def clean(text: str | None) -> str | None:
     """Return *text* with NUL characters and lone surrogates, which no database takes, as U+FFFD."""
     if text is None or (text.isascii() and "\0" not in text):
         return text
-    return _LONE_SURROGATE.sub("\ufffd", text.replace("\0", "\ufffd"))
+    return _LONE_SURROGATE().sub("\ufffd", text.replace("\0", "\ufffd"))
 
 
 def cut(text: str, limit: int) -> str:
@@ -114,16 +121,16 @@ def printable(text: str) -> str:
 
     Line breaks and tabs stay.
     """
-    return text if text.isprintable() else _HIDDEN.sub("\ufffd", text)
+    return text if text.isprintable() else _HIDDEN().sub("\ufffd", text)
 
 
 def strip_credentials(text: str) -> str:
     """Replace passwords in URLs, in headers and in ``password=…`` or the like by ``***``."""
-    text = _URL_CREDENTIALS.sub("://***@", text)
-    text = _HEADER.sub(r"\1***", text)
-    text = _hidden(text, _NAMED_SECRET, _named_end)
-    text = _hidden(text, _PAIR, _pair_end)
-    return _BEARER.sub(r"\1 ***", text)
+    text = _URL_CREDENTIALS().sub("://***@", text)
+    text = _HEADER().sub(r"\1***", text)
+    text = _hidden(text, _NAMED_SECRET(), _named_end)
+    text = _hidden(text, _PAIR(), _pair_end)
+    return _BEARER().sub(r"\1 ***", text)
 
 
 def _hidden(
@@ -143,7 +150,7 @@ def _hidden(
 
 def _named_end(text: str, found: re.Match[str]) -> int:
     start = found.end()
-    if _EMPTY.match(text, start) or (found["plural"] and _NUMBER.match(text, start)):
+    if _EMPTY().match(text, start) or (found["plural"] and _NUMBER().match(text, start)):
         return start
     return _value_end(text, start)
 
@@ -161,9 +168,9 @@ def _pair_end(text: str, found: re.Match[str]) -> int:
 
 def _value_end(text: str, start: int) -> int:
     """Return where the value that begins at *start* ends."""
-    if quoted := _QUOTED.match(text, start):
+    if quoted := _QUOTED().match(text, start):
         return quoted.end()
-    plain = _UNQUOTED.match(text, start)
+    plain = _UNQUOTED().match(text, start)
     value = plain[0] if plain else ""
     if sum(map(value.count, "[({")) > sum(map(value.count, "])}")):
         return _data_end(text, start)  # As SecretStr('…') or ['…'].
@@ -177,7 +184,7 @@ def _data_end(text: str, start: int) -> int:
     """
     depth, last = 0, ""
     position = start
-    while part := _PART_OF_DATA.match(text, position):
+    while part := _PART_OF_DATA().match(text, position):
         said = part[0].strip()
         if part[0] == "\n" and last not in ("[", "(", "{", ","):
             ahead = text[position : position + 80].lstrip()[:1]
@@ -196,12 +203,12 @@ def _data_end(text: str, start: int) -> int:
 
 def without_values(text: str) -> str:
     """Leave out the values of a failed statement, since they may be personal data."""
-    text = _VALUES.sub(r"\1***", text)
+    text = _VALUES().sub(r"\1***", text)
     # To look for a text is much faster than for a pattern, and a message may have 50 MB.
     if ")=(" in text:
-        text = _KEY.sub(_without_key, text)
+        text = _KEY().sub(_without_key, text)
     if any(begin in text for begin in _INPUT_BEGINS):
-        text = _INPUT.sub(_without_input, text)
+        text = _INPUT().sub(_without_input, text)
     return text
 
 
@@ -211,7 +218,7 @@ def _without_input(found: re.Match[str]) -> str:
 
 
 def _without_key(found: re.Match[str]) -> str:
-    about = list(_ABOUT_KEY.finditer(found[2]))
+    about = list(_ABOUT_KEY().finditer(found[2]))
     if not about:
         return f"{found[1]}***"
     if "conflicts with" in about[-1][0]:  # The other key's values follow.
@@ -229,7 +236,7 @@ def safe_text(text: str, limit: int) -> str:
     # Cut first, so that a message of 50 MB does not go through the patterns. Cut at four times the
     # limit, so that a credential at the cut is still recognized.
     text = clean(cut(text, limit * 4)) or ""
-    text = _CONTEXT.sub(r"\1***", _INLINE.sub(r"\1***", text))
+    text = _CONTEXT().sub(r"\1***", _INLINE().sub(r"\1***", text))
     return cut(strip_credentials(text), limit)
 
 

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..errors import DatabaseTrouble, WorkerLost
 from ..log import worker_name
 from ..signals import announce, notify
 from ..state import State
 from ..store import Claims, Expired
-from ..types import Exchange, Outcome
+from ..store.rows import Exchange
+from ..types import Outcome
 from .observer import Observer
-from .worker.exchange import Exchanger
 from .worker.leases import turn
-from .worker.options import WorkOptions
-from .worker.outcomes import failure
+
+if TYPE_CHECKING:
+    from .worker.exchange import Exchanger
 
 #: How many expired leases are taken back at a time.
 BATCH = 200
@@ -39,13 +41,8 @@ def _take_back(state: State, claims: Claims, observer: Observer) -> int:
     error = WorkerLost("worker lost: the lease ran out before an outcome was recorded")
     until = time.monotonic() + claims.patience
     total = 0
-    while True:
-        outcomes = [
-            failure(state, expired, error, 0.0)._replace(reclaimed=True)
-            for expired in _abandoned(state, claims)
-        ]
-        if not outcomes:
-            return total
+    while expired := _abandoned(state, claims):
+        outcomes = [_lost(state, each, error) for each in expired]
         try:
             recorded = _record(state, claims, outcomes)
         except DatabaseTrouble as trouble:
@@ -57,7 +54,15 @@ def _take_back(state: State, claims: Claims, observer: Observer) -> int:
             notify(observer.outcome, outcome)
         total += len(recorded)
         if len(outcomes) < BATCH or not recorded:
-            return total
+            break
+    return total
+
+
+def _lost(state: State, expired: Expired, error: WorkerLost) -> Outcome:
+    # Here, as below: most ticks find nothing to take back, and need none of a worker's modules.
+    from .worker.outcomes import failure
+
+    return failure(state, expired, error, 0.0)._replace(reclaimed=True)
 
 
 def _abandoned(state: State, claims: Claims) -> list[Expired]:
@@ -88,6 +93,9 @@ def _give_up_exhausted(state: State, claims: Claims, observer: Observer) -> None
 
 def _record(state: State, claims: Claims, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Record *outcomes*; return those that stand in their rows."""
+    from .worker.exchange import Exchanger
+    from .worker.options import WorkOptions
+
     exchanger = Exchanger(claims, state, WorkOptions(worker_name()))
     if claims.one_writer:
         # Without waiting long: leases that were renewed meanwhile must not run out again.

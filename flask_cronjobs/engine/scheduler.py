@@ -15,14 +15,15 @@ from .. import failpoints, signals
 from ..errors import CronJobsError, DatabaseTrouble
 from ..log import log_run, logger
 from ..schedule import Schedule
-from ..schedule.slots import plan_skipped, plan_slots
+from ..schedule.slots import SlotPlan, plan_skipped, plan_slots
 from ..signals import notify
 from ..state import State
 from ..store import Definitions
 from ..store.definitions import BATCH, NEAR, SOME
 from ..store.errors import is_about_the_rows
 from ..store.history import TickHistory
-from ..types import DefinitionRow, DefinitionSpec, RecordedSlot, SlotPlan
+from ..store.rows import DefinitionRow
+from ..types import DefinitionSpec, RecordedSlot
 from .observer import Observer
 
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .. import signals
 from ..log import logger, worker_name
@@ -16,11 +17,12 @@ from ..store import Bookkeeping, Claims, Definitions, Ticks
 from ..types import TickReport
 from .observer import Observer
 from .ping import ping
-from .processes import run_workers
 from .reclaim import reclaim
 from .scheduler import enqueue_slots, sync_definitions
 from .worker.interrupts import keyboard_held
-from .worker.options import WorkOptions
+
+if TYPE_CHECKING:
+    from .worker.options import WorkOptions
 
 #: A host whose clock is further off than this, in seconds, gets a warning.
 CLOCK_TOLERANCE = 5.0
@@ -69,13 +71,14 @@ def tick(state: State, options: TickOptions) -> TickReport:
     with Bookkeeping(state.engine, guard=keyboard_held) as books:
         ticks, definitions = Ticks(books), Definitions(books)
         opened = begin(ticks)
-        counts = Counter(reclaimed=reclaim(state, Claims(books), options.observer))
+        claims = Claims(books)
+        counts = Counter(reclaimed=reclaim(state, claims, options.observer))
         slots, rows = enqueue_slots(state, definitions, options.observer)
         counts += slots
         sync_definitions(state, definitions, rows)
-        books.close()  # No connection of ours is open while workers fork.
-        number = _number_of_workers(state, options)
-        counts += run_workers(state, number, _work_options(state, options, opened))
+        if claims.may_find():
+            books.close()  # No connection of ours is open while workers fork.
+            counts += _run_workers(state, options, opened)
         counts["pruned"] = prune(state, ticks, opened)
         report = finish(ticks, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
@@ -122,6 +125,15 @@ def finish(ticks: Ticks, opened: OpenTick, counts: Mapping[str, int]) -> TickRep
     return report
 
 
+def _run_workers(state: State, options: TickOptions, opened: OpenTick) -> Counter[str]:
+    # Here, since most ticks find nothing to do, and need none of what a worker imports.
+    from .processes import run_workers
+
+    return run_workers(
+        state, _number_of_workers(state, options), _work_options(state, options, opened)
+    )
+
+
 def _number_of_workers(state: State, options: TickOptions) -> int:
     # Only a process of the tick's own may fork: another one may have threads.
     if not options.own_process:
@@ -130,6 +142,8 @@ def _number_of_workers(state: State, options: TickOptions) -> int:
 
 
 def _work_options(state: State, options: TickOptions, opened: OpenTick) -> WorkOptions:
+    from .worker.options import WorkOptions
+
     budget = state.settings.tick_budget if options.budget is None else options.budget
     return WorkOptions(
         worker=worker_name(),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from datetime import MINYEAR, datetime, timezone
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Integer, TypeDecorator
-from sqlalchemy.dialects import sqlite
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import DateTime, Dialect, TypeDecorator
 from sqlalchemy.types import TypeEngine
 
 #: Read in place of what Python has no time for: SQLite accepts any text in a time's column, and
@@ -16,21 +15,29 @@ from sqlalchemy.types import TypeEngine
 UNREADABLE = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-class _SQLiteTime(sqlite.DATETIME):
-    """A time in SQLite; `UNREADABLE` for a text that is not one, so that a page can still show."""
+@lru_cache(maxsize=1)
+def _sqlite_time() -> Any:
+    """Return the type of a time in SQLite."""
+    # Here, since an app on PostgreSQL has no use for the other dialect, which takes long to import.
+    from sqlalchemy.dialects import sqlite
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-        """Return a function that reads a time from a text."""
-        read: Any = super().result_processor(dialect, coltype)
+    class SQLiteTime(sqlite.DATETIME):
+        """Reads a text that is no time as `UNREADABLE`, so that a page can still show."""
 
-        def process(value: object) -> object:
-            try:
-                found: object = read(value)
-            except (TypeError, ValueError):
-                return UNREADABLE
-            return found
+        def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+            """Return a function that reads a time from a text."""
+            read: Any = super().result_processor(dialect, coltype)
 
-        return process
+            def process(value: object) -> object:
+                try:
+                    found: object = read(value)
+                except (TypeError, ValueError):
+                    return UNREADABLE
+                return found
+
+            return process
+
+    return SQLiteTime
 
 
 class UTCDateTime(TypeDecorator[datetime]):
@@ -46,8 +53,7 @@ class UTCDateTime(TypeDecorator[datetime]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the type that reads and writes on *dialect*."""
         if dialect.name == "sqlite":
-            made: Any = _SQLiteTime  # Its base class's __init__ has no annotations.
-            return dialect.type_descriptor(made())
+            return dialect.type_descriptor(_sqlite_time()())
         return super().load_dialect_impl(dialect)
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
@@ -77,10 +83,3 @@ class UTCDateTime(TypeDecorator[datetime]):
             return value.astimezone(timezone.utc)
         except OverflowError:
             return UNREADABLE
-
-
-#: 64 bits on both: SQLite numbers rows by itself only in a column of the type INTEGER.
-BigId: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")
-JSONType: TypeEngine[Any] = JSON(none_as_null=True).with_variant(
-    JSONB(none_as_null=True), "postgresql"
-)

@@ -3,23 +3,144 @@
 With the copies, ``db.create_all()`` and Flask-Migrate see the tables. Their columns have the plain
 types of the app's own dialect: a custom type, or a variant of a type, would make Alembic write
 migrations that import our internals.
+
+The tables are mapped and copied when somebody first looks for one of them, or at all tables: few
+processes do, and for the others it would be most of what the extension costs at their start.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from threading import RLock
+from typing import TYPE_CHECKING, Any, cast
+
 from sqlalchemy import JSON, DateTime, MetaData, Table
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.util import FacadeDict
 
 from .columns import UTCDateTime
-from .tables import Base
+
+if TYPE_CHECKING:
+    from _collections_abc import dict_items, dict_keys, dict_values
+
+#: The names of the job tables. Whoever looks for one of them in the metadata, copies them all.
+NAMES = frozenset({"job_definitions", "job_effects", "job_failures", "job_runs", "job_ticks"})
+
+
+def add_tables(metadata: MetaData, dialect_name: str) -> None:
+    """Add plain copies of the job tables to the app's *metadata*, once they are looked for.
+
+    :param metadata: ``db.metadata``. Copies that were made for another dialect are replaced.
+    :param dialect_name: the app's dialect, which decides the types of the columns.
+    """
+    tables = metadata.tables
+    if isinstance(tables, _Tables):
+        tables.job_tables.expect(dialect_name)
+    elif type(tables) is FacadeDict:
+        lazy = cast("_Tables", _Tables())  # type: ignore[redundant-cast]
+        lazy.begin(metadata, dialect_name)
+        metadata.tables = lazy
+    else:
+        copy_tables(metadata, dialect_name)
+
+
+class _JobTables:
+    """The copies in one metadata, which are made when they are looked for."""
+
+    def __init__(self, metadata: MetaData, dialect_name: str) -> None:
+        self._metadata = metadata
+        self._lock = RLock()
+        self._copying = False
+        self.expect(dialect_name)
+
+    def expect(self, dialect_name: str) -> None:
+        """Copy for *dialect_name* the next time."""
+        self._expected: str | None = dialect_name
+
+    def copy(self) -> None:
+        """Make the copies, unless that is done."""
+        if self._expected is not None:
+            with self._lock:  # Other threads wait; this one looks at the tables while it copies.
+                self._copy()
+
+    def _copy(self) -> None:
+        if self._expected is None or self._copying:
+            return
+        self._copying = True
+        try:
+            copy_tables(self._metadata, self._expected)
+            self._expected = None
+        finally:
+            self._copying = False
+
+
+class _Tables(FacadeDict[str, Table]):
+    """The tables of a metadata, to which the job tables come when they are looked for."""
+
+    job_tables: _JobTables
+
+    def begin(self, metadata: MetaData, dialect_name: str) -> None:
+        """Take the tables that there are."""
+        # Its base class forbids to set attributes.
+        vars(self)["job_tables"] = _JobTables(metadata, dialect_name)
+        for name, table in metadata.tables.items():
+            self._insert_item(name, table)
+
+    def _complete(self) -> None:
+        self.job_tables.copy()
+
+    def _complete_for(self, name: object) -> None:
+        if name in NAMES:
+            self.job_tables.copy()
+
+    def __contains__(self, name: object) -> bool:
+        self._complete_for(name)
+        return super().__contains__(name)
+
+    def __getitem__(self, name: str) -> Table:
+        self._complete_for(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the table called *name*, or *default*."""
+        self._complete_for(name)
+        return super().get(name, default)
+
+    def __iter__(self) -> Iterator[str]:
+        self._complete()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._complete()
+        return super().__len__()
+
+    def keys(self) -> dict_keys[str, Table]:
+        """Return the names of all tables."""
+        self._complete()
+        return super().keys()
+
+    def values(self) -> dict_values[str, Table]:
+        """Return all tables."""
+        self._complete()
+        return super().values()
+
+    def items(self) -> dict_items[str, Table]:
+        """Return all tables with their names."""
+        self._complete()
+        return super().items()
+
+    def __eq__(self, other: object) -> bool:
+        self._complete()
+        return super().__eq__(other)
+
+    def __repr__(self) -> str:
+        self._complete()
+        return super().__repr__()
 
 
 def copy_tables(metadata: MetaData, dialect_name: str) -> None:
-    """Add plain copies of the job tables to the app's *metadata*, for DDL only.
+    """Add plain copies of the job tables to the app's *metadata* now; see `add_tables`."""
+    from .tables import Base
 
-    :param metadata: ``db.metadata``. A copy that was made for another dialect is replaced.
-    :param dialect_name: the app's dialect, which decides the types of the columns.
-    """
     for table in Base.metadata.sorted_tables:
         present = metadata.tables.get(table.key)
         if present is not None:
@@ -46,4 +167,12 @@ def _make_plain(table: Table, dialect_name: str) -> None:
         if isinstance(column.type, UTCDateTime):
             column.type = DateTime(timezone=True)
         elif isinstance(column.type, JSON):
-            column.type = JSONB() if dialect_name == "postgresql" else JSON()
+            column.type = _plain_json(dialect_name)
+
+
+def _plain_json(dialect_name: str) -> JSON:
+    if dialect_name != "postgresql":
+        return JSON()
+    from sqlalchemy.dialects.postgresql import JSONB
+
+    return JSONB()

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     CheckConstraint,
     Float,
@@ -22,39 +23,41 @@ from sqlalchemy import (
     String,
     text,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import JSON as JSONColumn
+from sqlalchemy.types import TypeEngine
 
 from ..types import JSON, STATUSES, TERMINAL
-from .columns import BigId, JSONType, UTCDateTime
+from .columns import UTCDateTime
+from .conditions import (
+    DEAD,
+    DONE,
+    DONE_EFFECT,
+    FREE,
+    FREE_GROUPS,
+    KEY_HAS_LIMIT,
+    KEYED,
+    KEYED_GROUPS,
+    LIVE,
+    OPEN_EFFECT,
+    RUNNING,
+    SCHEDULED,
+    SET_ASIDE,
+    SPENT,
+)
 
 
 def _sql_list(values: tuple[str, ...]) -> str:
     return "(" + ", ".join(f"'{value}'" for value in values) + ")"
 
 
-# Queries must use these texts: SQLite uses a partial index only if the query repeats the index's
-# condition literally, with its constants.
-RUNNABLE = "status IN ('queued', 'failed')"
-FREE = f"{RUNNABLE} AND concurrency_key IS NULL"
-KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL"
-#: Runnable, but for the attempts: somebody lowered ``max_attempts`` by hand.
-SPENT = f"{RUNNABLE} AND attempts >= max_attempts"
-# The same rows as FREE and KEYED, by the CHECK constraints, in words from which PostgreSQL does not
-# know that: without statistics it would choose the index of the one order for a search by groups.
-FREE_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NULL"
-KEYED_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NOT NULL"
-RUNNING = "status = 'running'"
-LIVE = "status IN ('queued', 'failed', 'running')"
-DEAD = "status = 'dead'"
-DONE = "status IN ('succeeded', 'cancelled', 'skipped')"
-#: Few runs among many that succeeded, so listing them needs an index of its own.
-SET_ASIDE = "status IN ('cancelled', 'skipped')"
-DONE_EFFECT = "state = 'done'"
-OPEN_EFFECT = "state IN ('begun', 'in_doubt')"
-SCHEDULED = "paused_at IS NULL AND next_run_at IS NOT NULL"
-KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
-
 NOW = text("CURRENT_TIMESTAMP")
+#: 64 bits on both: SQLite numbers rows by itself only in a column of the type INTEGER.
+BigId: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")
+JSONType: TypeEngine[Any] = JSONColumn(none_as_null=True).with_variant(
+    JSONB(none_as_null=True), "postgresql"
+)
 
 
 def _partial(name: str, *columns: Any, where: str, unique: bool = False) -> Index:

@@ -17,8 +17,9 @@ from ..schedule.slots import plan_skipped
 from ..state import State
 from ..store import Bookkeeping, Definitions
 from ..store.operations import Operator
+from ..store.rows import DefinitionRow
 from ..text import did_you_mean, one_line
-from ..types import DefinitionRow, DefinitionSpec
+from ..types import DefinitionSpec
 from .audit import DEFAULT_ACTOR, log_action
 
 

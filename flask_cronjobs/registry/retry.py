@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 from ..errors import MAX_DELAY, TaskError
 from ..types import is_whole
@@ -76,8 +76,7 @@ class Retry:
         return random.uniform(seconds / 2, seconds) if self.jitter else seconds
 
 
-@dataclass(frozen=True)
-class CallableRetry:
+class CallableRetry(NamedTuple):
     """A policy from a callable, under the default number of attempts.
 
     :param policy: called with the attempt and its exception; returns seconds, or None to give up.

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, and_, func, or_, select, text
 
-from ..models.tables import FREE, KEYED, RUNNING, SCHEDULED
+from ..models.conditions import FREE, KEYED, RUNNING, SCHEDULED
 from .reader import DEFINITIONS, RUNS, Reader, Source, reading
 
 #: How many rows of each kind are read at most.

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import select, text
 
-from ..models.tables import OPEN_EFFECT
+from ..models.conditions import OPEN_EFFECT
 from ..store.operations import is_in_doubt
 from .counts import Count, capped, count_of
 from .reader import EFFECTS, Source, reading

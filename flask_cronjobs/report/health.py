@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, cast
 from sqlalchemy import ColumnElement, func, literal, select, text, union_all
 
 from ..config import Settings
-from ..models.tables import DEAD, FREE, KEYED, RUNNING
+from ..models.conditions import DEAD, FREE, KEYED, RUNNING
 from .activity import did_its_work
 from .counts import Count, capped, count_of
 from .humanize import ago, duration, plural, seconds_since

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import select, text
 
 from ..models.columns import UNREADABLE
-from ..models.tables import SCHEDULED
+from ..models.conditions import SCHEDULED
 from .counts import Count, capped, count_of
 from .humanize import duration, seconds_since
 from .reader import DEFINITIONS, Reader

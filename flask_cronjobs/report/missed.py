@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import select, text
 
-from ..models.tables import SET_ASIDE
+from ..models.conditions import SET_ASIDE
 from .humanize import plural
 from .reader import RUNS, Reader, readable
 

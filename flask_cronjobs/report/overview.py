@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import func, select, text, union_all
 
-from ..models.tables import DEAD, FREE, KEYED
+from ..models.conditions import DEAD, FREE, KEYED
 from .activity import Bucket, activity
 from .counts import Count
 from .definitions import DefinitionPage, definitions

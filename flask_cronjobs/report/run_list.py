@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, or_, select, text, union_all
 
-from ..models.tables import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
+from ..models.conditions import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
 from ..types import Status
 from .health import waiting
 from .reader import DEFINITIONS, RUNS, Query, Reader, Source, reading

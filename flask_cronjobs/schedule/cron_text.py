@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import timezone, tzinfo
-from typing import NoReturn
-from zoneinfo import ZoneInfo, available_timezones
+from types import MappingProxyType
+from typing import NamedTuple, NoReturn
 
 from ..errors import ScheduleError
 
@@ -28,8 +27,7 @@ ALIASES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cron:
+class Cron(NamedTuple):
     """A parsed cron text: the values of each field, ascending, and the rules that it implies."""
 
     minutes: tuple[int, ...]
@@ -50,13 +48,12 @@ class Cron:
         return (len(self.days), len(self.months), len(self.weekdays)) == (31, 12, 7)
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
+class _Field(NamedTuple):
     name: str
     low: int
     high: int
     size: int
-    names: Mapping[str, int] = field(default_factory=dict[str, int])
+    names: Mapping[str, int] = MappingProxyType({})
 
     @property
     def top(self) -> int:
@@ -75,8 +72,8 @@ _FIELDS = (
 _LONGEST = dict(zip(range(1, 13), (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31), strict=True))
 
 _ALL_DAYS = tuple(range(1, 32))
-_ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}")
-_OFFSET = re.compile(r"(?:GMT|UTC) ?([+-])0?([0-9]{1,2})(?::?00)?", re.IGNORECASE)
+_ZONE_NAME = r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}"
+_OFFSET = r"(?i)(?:GMT|UTC) ?([+-])0?([0-9]{1,2})(?::?00)?"
 
 # What other crons accept and this one refuses, and what to write instead.
 _HINTS = (
@@ -124,8 +121,10 @@ def parse_zone(name: object) -> tzinfo:
         )
     if name == "UTC":
         return timezone.utc
+    from zoneinfo import ZoneInfo  # Here, since many apps have no other zone.
+
     try:
-        if _ZONE_NAME.fullmatch(name):
+        if re.fullmatch(_ZONE_NAME, name):
             return ZoneInfo(name)
     except (LookupError, ValueError, OSError):  # no file; not a zone; a directory
         pass
@@ -133,10 +132,12 @@ def parse_zone(name: object) -> tzinfo:
 
 
 def _zone_hint(name: str) -> str:
+    from zoneinfo import available_timezones
+
     zones = available_timezones()
     if not zones:
         return "This machine has no tz database: install it with pip install tzdata."
-    if offset := _OFFSET.fullmatch(name.strip()):
+    if offset := re.fullmatch(_OFFSET, name.strip()):
         return _offset_hint(offset[1], int(offset[2]), zones)
     wanted = "/" + name.strip().lower().replace(" ", "_")
     for zone in sorted(sorted(zones), key=len):
@@ -214,7 +215,7 @@ def _simplified(cron: Cron) -> Cron:
     """
     longest = max(_LONGEST[month] for month in cron.months)
     if cron.either_day and (len(cron.days) == 31 or len(cron.weekdays) == 7):
-        return replace(cron, days=_ALL_DAYS, weekdays=tuple(range(7)), either_day=False)
+        return cron._replace(days=_ALL_DAYS, weekdays=tuple(range(7)), either_day=False)
     comes = cron.days[0] <= longest
     if not comes and not cron.either_day:
         months = ",".join(_MONTHS[month - 1] for month in cron.months)
@@ -222,7 +223,7 @@ def _simplified(cron: Cron) -> Cron:
             f"its date never comes, because there is no day {cron.days[0]} in {months}",
             f"Write a day from 1 to {longest}, or another month.",
         )
-    return cron if comes else replace(cron, days=_ALL_DAYS, either_day=False)
+    return cron if comes else cron._replace(days=_ALL_DAYS, either_day=False)
 
 
 def _values(field: _Field, word: str) -> tuple[int, ...]:

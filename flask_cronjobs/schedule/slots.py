@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from ..types import Catchup, Slot, SlotPlan
+from ..types import Catchup
 from .schedule import Schedule
 
 #: How many missed slots ``catchup="all"`` runs at most; older ones are recorded as skipped.
@@ -17,6 +17,41 @@ CATCHUP_GRACE = timedelta(minutes=2)
 
 _INSTANT = timedelta(microseconds=1)
 _NO_TICK = "missed: no tick ran in time"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One instant that a definition's schedule names, to be recorded as a row of ``job_runs``.
+
+    :ivar skipped: how many skipped slots the row stands for; 0 means that it runs.
+    :ivar first: the first of the skipped slots; *at* is the last.
+    :ivar reason: why they are skipped.
+    :ivar kind: the same in a word, for ``error_type``: ``Missed``, ``Undeclared`` or ``Paused``.
+    """
+
+    definition_id: int
+    at: datetime
+    skipped: int = 0
+    first: datetime | None = None
+    reason: str | None = None
+    kind: str = "Missed"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """What to record for one due definition, all or nothing.
+
+    :ivar expected: the watermark that the plan starts from; if the row has another by now, another
+        tick was faster and the plan is dropped.
+    :ivar following: the new watermark; None if no slot follows.
+    :ivar considered: up to when slots were considered; None leaves what the row has.
+    """
+
+    definition_id: int
+    expected: datetime
+    following: datetime | None
+    slots: tuple[Slot, ...]
+    considered: datetime | None = None
 
 
 def plan_slots(

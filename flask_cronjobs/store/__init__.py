@@ -5,13 +5,7 @@
 
 from __future__ import annotations
 
-from .claims import Claims, Expired, Renewal
-from .connection import Bookkeeping
-from .create import create_tables, set_wal
-from .definitions import Definitions
-from .effects import Effects, Mark
-from .enqueue import insert_run, insert_runs
-from .ticks import TickRow, Ticks
+from typing import TYPE_CHECKING
 
 __all__ = [
     "Bookkeeping",
@@ -28,3 +22,30 @@ __all__ = [
     "insert_runs",
     "set_wal",
 ]
+
+if TYPE_CHECKING:
+    from .claims import Claims, Expired, Renewal
+    from .connection import Bookkeeping
+    from .create import create_tables, set_wal
+    from .definitions import Definitions
+    from .effects import Effects, Mark
+    from .enqueue import insert_run, insert_runs
+    from .ticks import TickRow, Ticks
+else:
+    # An app imports a module of this package at its start, but needs none of these then.
+    _MODULES = {
+        **dict.fromkeys(("Claims", "Expired", "Renewal"), "claims"),
+        "Bookkeeping": "connection",
+        **dict.fromkeys(("create_tables", "set_wal"), "create"),
+        "Definitions": "definitions",
+        **dict.fromkeys(("Effects", "Mark"), "effects"),
+        **dict.fromkeys(("insert_run", "insert_runs"), "enqueue"),
+        **dict.fromkeys(("TickRow", "Ticks"), "ticks"),
+    }
+
+    def __getattr__(name):
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)

@@ -20,15 +20,17 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, TextClause, text, update
 from sqlalchemy.orm import Session
 
-from ..models import JobRun
+from .. import models
 from ..text import clean
-from ..types import JSON, Claim, ClaimRequest, Exchange, Outcome
+from ..types import JSON, Claim, Outcome
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import array_text, dialect_of, json_text, json_value
+from .rows import ClaimRequest, Exchange
 from .sql import exchange
 from .sql.claims import ClaimStatements, claim_statements
 from .sql.outcomes import OUTCOME_COLUMNS
+from .sql.waiting import FRONT, front_of_queue
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
@@ -248,6 +250,14 @@ class Claims:
             if row.locked_by is not None
         ]
 
+    def may_find(self) -> bool:
+        """Return whether a claim may find a run, so that it is worth to start workers.
+
+        False is certain. True is not: the runs may be of tasks or keys that cannot be claimed.
+        """
+        fronts = self._books.rows(text(front_of_queue(self._dialect)))
+        return any(front.due or front.waiting >= FRONT for front in fronts)
+
     def give_up_exhausted(self, limit: int) -> list[Outcome]:
         """End at most *limit* waiting runs that have no attempt left; return how each ended.
 
@@ -400,8 +410,12 @@ def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
     kept = None if result is None else json_text(result)
     as_json = dialect_of(session.get_bind().engine).json("CAST(:result AS text)")
     statement = (
-        update(JobRun)
-        .where(JobRun.id == claim.id, JobRun.locked_by == claim.token, JobRun.status == "running")
+        update(models.JobRun)
+        .where(
+            models.JobRun.id == claim.id,
+            models.JobRun.locked_by == claim.token,
+            models.JobRun.status == "running",
+        )
         .values(
             status="succeeded",
             finished_at=database_now(),
@@ -413,7 +427,7 @@ def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
             locked_until=None,
             concurrency_share=None,
         )
-        .returning(JobRun.id)
+        .returning(models.JobRun.id)
         .execution_options(synchronize_session=False)
     )
     return session.execute(statement).first() is not None

@@ -10,13 +10,14 @@ from typing import Any, cast
 
 from sqlalchemy import Connection, Delete, Row, Update, delete, func, select, text, update
 
-from .. import failpoints
-from ..models import JobDefinition
-from ..types import JSON, DefinitionRow, DefinitionSpec, RecordedSlot, Slot, SlotPlan
+from .. import failpoints, models
+from ..schedule.slots import Slot, SlotPlan
+from ..types import JSON, DefinitionSpec, RecordedSlot
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import insert_into
 from .history import TickHistory
+from .rows import DefinitionRow
 from .sql.definitions import (
     COLUMNS,
     SPEC_COLUMNS,
@@ -71,7 +72,7 @@ class Definitions:
 
     def move(self, definition: DefinitionRow, next_run_at: datetime) -> bool:
         """Set the watermark; return False if it has moved since the definition was read."""
-        moved = update(JobDefinition).where(*self._as_read(definition))
+        moved = update(models.JobDefinition).where(*self._as_read(definition))
         return self._changes(moved.values(next_run_at=next_run_at, updated_at=database_now()))
 
     def mark_undeclared(self, declared: Sequence[str], app: str) -> None:
@@ -86,8 +87,8 @@ class Definitions:
 
     def mark_declared(self, ids: Sequence[int], app: str) -> None:
         """Record that the code of *app*, which ticks now, declares these definitions."""
-        app_or_own = func.coalesce(JobDefinition.app, app)
-        declared = update(JobDefinition).where(JobDefinition.id.in_(ids))
+        app_or_own = func.coalesce(models.JobDefinition.app, app)
+        declared = update(models.JobDefinition).where(models.JobDefinition.id.in_(ids))
         self._books.rows(declared.values(undeclared_since=None, app=app_or_own))
 
     def record_slots(self, plans: Sequence[SlotPlan]) -> list[RecordedSlot]:
@@ -123,10 +124,10 @@ class Definitions:
         own = {"origin": origin, "app": app, "created_at": now, "updated_at": now}
         own["considered_until"] = now
         statement = (
-            insert_into(JobDefinition, self._dialect.name)
+            insert_into(models.JobDefinition, self._dialect.name)
             .values([{**asdict(spec), "next_run_at": first, **own} for spec, first in specs])
             .on_conflict_do_nothing(index_elements=["name"])
-            .returning(JobDefinition.id)
+            .returning(models.JobDefinition.id)
         )
         return len(self._books.rows(statement))
 
@@ -152,15 +153,17 @@ class Definitions:
             values |= {"next_run_at": first, "considered_until": definition.now}
         # Another transaction may have locked it: then the next tick changes it.
         free = (
-            select(JobDefinition.id)
+            select(models.JobDefinition.id)
             .where(*self._as_read(definition))
             .with_for_update(key_share=True, skip_locked=True)
         )
-        return self._changes(update(JobDefinition).where(JobDefinition.id.in_(free)).values(values))
+        return self._changes(
+            update(models.JobDefinition).where(models.JobDefinition.id.in_(free)).values(values)
+        )
 
     def pause(self, name: str) -> bool:
         """Pause a definition; return False if none has that name."""
-        named = update(JobDefinition).where(JobDefinition.name == name)
+        named = update(models.JobDefinition).where(models.JobDefinition.name == name)
         return self._changes(named.values(paused_at=database_now(), updated_at=database_now()))
 
     def resume(
@@ -180,8 +183,16 @@ class Definitions:
             "considered_until": definition.now,
             "updated_at": database_now(),
         }
-        paused = (JobDefinition.id == definition.id, JobDefinition.paused_at.is_not(None))
-        resumed = update(JobDefinition).where(*paused).values(values).returning(JobDefinition.id)
+        paused = (
+            models.JobDefinition.id == definition.id,
+            models.JobDefinition.paused_at.is_not(None),
+        )
+        resumed = (
+            update(models.JobDefinition)
+            .where(*paused)
+            .values(values)
+            .returning(models.JobDefinition.id)
+        )
         insert = text(insert_slots(self._dialect, "CAST(:id AS bigint)"))
         parameters = {"id": definition.id, "slots": self._slots(slots)}
 
@@ -195,7 +206,7 @@ class Definitions:
 
     def remove(self, name: str) -> bool:
         """Delete a definition, but not its runs; return whether there was one."""
-        return self._changes(delete(JobDefinition).where(JobDefinition.name == name))
+        return self._changes(delete(models.JobDefinition).where(models.JobDefinition.name == name))
 
     def find(self, name: str) -> DefinitionRow | None:
         """Return the definition called *name*, or None."""
@@ -214,10 +225,10 @@ class Definitions:
         """Return the condition that the watermark is where it was read."""
         expected = definition.next_run_at and self._dialect.instant(definition.next_run_at)
         same = text(self._dialect.same_instant("next_run_at", ":expected"))
-        return JobDefinition.id == definition.id, same.bindparams(expected=expected)
+        return models.JobDefinition.id == definition.id, same.bindparams(expected=expected)
 
     def _changes(self, statement: Update | Delete) -> bool:
-        return bool(self._books.rows(statement.returning(JobDefinition.id)))
+        return bool(self._books.rows(statement.returning(models.JobDefinition.id)))
 
     def _record_in_steps(self, connection: Connection, parameters: dict[str, Any]) -> Rows:
         moved = connection.execute(text(move_watermarks(self._dialect)), parameters).all()

@@ -10,16 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import MINYEAR, datetime, timezone
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.dialects import postgresql, sqlite
 
 from ..errors import SetupError
-from ..models.tables import Base
 from ..types import JSON
 from .clock import sql_now
 from .planner import keep_plans
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
+
+    from ..models.tables import Base
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
 LEAST_SQLITE = (3, 35, 0)
@@ -285,8 +288,14 @@ def _or_text(plain: Any) -> type:
 
 def insert_into(model: type[Base], dialect_name: str) -> postgresql.Insert | sqlite.Insert:
     """Return an INSERT that takes ``ON CONFLICT`` and ``RETURNING``."""
-    insert = postgresql.insert if dialect_name == "postgresql" else sqlite.insert
-    return insert(model)
+    # Here, since an app has no use for the other dialect, which takes long to import.
+    if dialect_name == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(model)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(model)
 
 
 def dialect_of(engine: Engine) -> Dialect:

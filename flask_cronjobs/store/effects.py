@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from sqlalchemy import Connection, TextClause, text
 
-from ..models.tables import RUNNING
+from ..models.conditions import RUNNING
 from ..types import JSON
 from .connection import Bookkeeping, Rows, execute
 from .dialect import Dialect, json_text

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from sqlalchemy import func, select, text
 
-from ..models import JobTick
+from .. import models
 from .connection import Bookkeeping
 
 #: The least that `TickHistory.grace` returns. Ticks come every minute and may be spread over it, so
@@ -40,7 +40,8 @@ class TickHistory:
     @cached_property
     def last_finished(self) -> datetime | None:
         """When the last tick that did its work began."""
-        latest = select(func.max(JobTick.started_at)).where(JobTick.finished_at.is_not(None))
+        tick = models.JobTick
+        latest = select(func.max(tick.started_at)).where(tick.finished_at.is_not(None))
         found: datetime | None = self._books.rows(latest)[0][0]
         return found
 

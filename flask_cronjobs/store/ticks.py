@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
 
-from sqlalchemy import Connection, Executable, delete, func, insert, select, text, update
+from sqlalchemy import Connection, Executable, delete, func, select, text
 
-from ..models import JobEffect, JobFailure, JobRun, JobTick
-from ..models.tables import DEAD, DONE, DONE_EFFECT
+from .. import models
+from ..models.conditions import DEAD, DONE, DONE_EFFECT
 from ..types import TickReport
 from .clock import database_now
 from .connection import Bookkeeping
@@ -39,6 +39,7 @@ class Ticks:
 
     def __init__(self, books: Bookkeeping) -> None:
         self._books = books
+        self._dialect = books.dialect
 
     def begin(self, worker: str, host: str, pid: int, listening: bool = False) -> TickRow:
         """Insert the row of a tick that begins.
@@ -46,15 +47,17 @@ class Ticks:
         :param listening: whether it is a resident worker that a NOTIFY wakes.
         """
         values = {"worker": worker, "host": host, "pid": pid, "listening": listening}
-        times = {"started_at": database_now(), "seen_at": database_now()}
-        begun = insert(JobTick).values(**values, **times)
-        (row,) = self._books.rows(begun.returning(JobTick.id, JobTick.started_at))
-        return TickRow(row.id, row.started_at)
+        now = self._dialect.now
+        statement = f"""
+        INSERT INTO job_ticks (worker, host, pid, listening, started_at, seen_at)
+        VALUES (:worker, :host, :pid, :listening, {now}, {now}) RETURNING id, started_at
+        """
+        (row,) = self._books.rows(text(statement), values)
+        return TickRow(row.id, self._dialect.moment(row.started_at))
 
     def seen(self, tick_id: int) -> None:
         """Record that the tick is alive."""
-        tick = update(JobTick).where(JobTick.id == tick_id)
-        self._books.rows(tick.values(seen_at=database_now()))
+        self._set(tick_id, f"seen_at = {self._dialect.now}")
 
     def finish(self, tick_id: int, report: TickReport, clock_offset: float) -> None:
         """Record what the tick did, and that it has ended.
@@ -62,19 +65,19 @@ class Ticks:
         :param clock_offset: how many seconds the host's clock is ahead of the database's.
         """
         counts = {name: getattr(report, name) for name in _COUNTS}
-        times = {"seen_at": database_now(), "finished_at": database_now()}
-        tick = update(JobTick).where(JobTick.id == tick_id)
-        self._books.rows(tick.values(clock_offset=clock_offset, **times, **counts))
+        now = self._dialect.now
+        times = f"seen_at = {now}, finished_at = {now}, clock_offset = :clock_offset"
+        values = ", ".join(f"{name} = :{name}" for name in counts)
+        self._set(tick_id, f"{times}, {values}", clock_offset=clock_offset, **counts)
 
     def add(self, tick_id: int, counts: Mapping[str, int]) -> None:
         """Add *counts* to what the row has."""
-        added = {name: JobTick.__table__.c[name] + number for name, number in counts.items()}
-        self._books.rows(update(JobTick).where(JobTick.id == tick_id).values(added))
+        added = ", ".join(f"{name} = {name} + :{name}" for name in counts)
+        self._set(tick_id, added, **counts)
 
     def listen(self, tick_id: int, listening: bool) -> None:
         """Record whether a NOTIFY wakes the tick's resident worker."""
-        tick = update(JobTick).where(JobTick.id == tick_id)
-        self._books.rows(tick.values(listening=listening))
+        self._set(tick_id, "listening = :listening", listening=listening)
 
     def prune(
         self,
@@ -111,14 +114,26 @@ class Ticks:
         """Return how many runs `prune` would delete now."""
         total = 0
         for condition, seconds in ((DONE, retention), (DEAD, retention_dead)):
-            old = (text(condition), JobRun.finished_at < database_now(-seconds))
-            count = select(func.count()).select_from(JobRun).where(*old)
+            old = (text(condition), models.JobRun.finished_at < database_now(-seconds))
+            count = select(func.count()).select_from(models.JobRun).where(*old)
             total += self._books.rows(count)[0][0]
         return total
 
+    def _set(self, tick_id: int, assignments: str, **values: object) -> None:
+        """Change the row of a tick.
+
+        As text: a tick that finds nothing to do need not map the tables.
+        """
+        statement = text(f"UPDATE job_ticks SET {assignments} WHERE id = :id")
+        self._books.rows(statement, {"id": tick_id, **values})
+
     def _prune_others(self, retention_dead: float, over: Callable[[], bool]) -> None:
-        old_ticks = select(JobTick.id).where(JobTick.started_at < database_now(-TICK_RETENTION))
-        self._books.rows(delete(JobTick).where(JobTick.id.in_(old_ticks.limit(BATCH))))
+        old_ticks = select(models.JobTick.id).where(
+            models.JobTick.started_at < database_now(-TICK_RETENTION)
+        )
+        self._books.rows(
+            delete(models.JobTick).where(models.JobTick.id.in_(old_ticks.limit(BATCH)))
+        )
         while self._books.transaction(partial(_prune_effects, seconds=retention_dead)) == BATCH:
             if over():
                 break
@@ -131,15 +146,19 @@ def old_effects(seconds: float) -> Executable:
     an operator's, must find them. Written as a scalar subquery, which no planner turns into a join
     that reads all runs.
     """
-    status = select(JobRun.status).where(JobRun.id == JobEffect.run_id).scalar_subquery()
+    status = (
+        select(models.JobRun.status)
+        .where(models.JobRun.id == models.JobEffect.run_id)
+        .scalar_subquery()
+    )
     return (
-        select(JobEffect.id)
+        select(models.JobEffect.id)
         .where(
             text(DONE_EFFECT),
-            JobEffect.done_at < database_now(-seconds),
+            models.JobEffect.done_at < database_now(-seconds),
             func.coalesce(status, "succeeded").in_(("succeeded", "skipped")),
         )
-        .order_by(JobEffect.done_at)
+        .order_by(models.JobEffect.done_at)
         .limit(BATCH)
     )
 
@@ -147,21 +166,21 @@ def old_effects(seconds: float) -> Executable:
 def _prune_effects(connection: Connection, seconds: float) -> int:
     ids = list(connection.scalars(old_effects(seconds)))
     if ids:
-        connection.execute(delete(JobEffect).where(JobEffect.id.in_(ids)))
+        connection.execute(delete(models.JobEffect).where(models.JobEffect.id.in_(ids)))
     return len(ids)
 
 
 def _prune_runs(connection: Connection, condition: str, seconds: float) -> int:
     # Lock the rows: a run that an operator retries at this moment keeps both its row and failures.
     oldest = (
-        select(JobRun.id)
-        .where(text(condition), JobRun.finished_at < database_now(-seconds))
-        .order_by(JobRun.finished_at)
+        select(models.JobRun.id)
+        .where(text(condition), models.JobRun.finished_at < database_now(-seconds))
+        .order_by(models.JobRun.finished_at)
         .limit(BATCH)
         .with_for_update(skip_locked=True)
     )
     ids = list(connection.scalars(oldest))
     if ids:
-        connection.execute(delete(JobFailure).where(JobFailure.run_id.in_(ids)))
-        connection.execute(delete(JobRun).where(JobRun.id.in_(ids)))
+        connection.execute(delete(models.JobFailure).where(models.JobFailure.run_id.in_(ids)))
+        connection.execute(delete(models.JobRun).where(models.JobRun.id.in_(ids)))
     return len(ids)

@@ -12,12 +12,10 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 _WRITTEN = "cronjobs_written"
 #: Statements that write. A run's own INSERT is left out: it is named as an enqueued run.
-_WRITES = re.compile(
-    r"""(?isx) \s{0,99} (?: (INSERT|UPDATE|DELETE|REPLACE|MERGE)\b (?! [ ]INTO[ ]job_runs\b)
+_WRITES = r"""(?isx) \s{0,99} (?: (INSERT|UPDATE|DELETE|REPLACE|MERGE)\b (?! [ ]INTO[ ]job_runs\b)
         | WITH\b .*? \b(?<!FOR[ ])(?<!KEY[ ])
           (INSERT(?=\sINTO\s)|UPDATE(?=\s)|DELETE(?=\sFROM\s)|MERGE(?=\sINTO\s)) )"""
-)
-_SAVEPOINT = re.compile(r"(?i)\s{0,99}(SAVEPOINT|ROLLBACK TO(?: SAVEPOINT)?)\s+(\S+)")
+_SAVEPOINT = r"(?i)\s{0,99}(SAVEPOINT|ROLLBACK TO(?: SAVEPOINT)?)\s+(\S+)"
 
 
 def watch_writes(session_factory: Any, in_run: Callable[[], bool]) -> None:
@@ -59,9 +57,9 @@ class _Written:
 
     def note(self, _: object, __: object, statement: str, *___: object) -> None:
         """Count *statement*. What was written since a savepoint goes with its rollback."""
-        if found := _WRITES.match(statement):
+        if found := re.match(_WRITES, statement):
             self.counts[(found[1] or found[2]).upper()] += 1
-        elif found := _SAVEPOINT.match(statement):
+        elif found := re.match(_SAVEPOINT, statement):
             if found[1].upper() == "SAVEPOINT":
                 self._before[found[2]] = self.counts.copy()
             else:

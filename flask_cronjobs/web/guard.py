@@ -34,7 +34,7 @@ _PEER = (
     "The job pages were requested from another machine, %s. In debug mode without authorize= they "
     "are open to this machine only. Give authorize= to CronJobs."
 )
-_HERE = re.compile(r"(?i)(?:(?:[a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?")
+_HERE = r"(?i)(?:(?:[a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?"
 #: Warnings of wrong tick tokens: one in so many seconds, since anybody can cause them.
 _wrong_token = Throttle()
 _BETWEEN_WARNINGS = 60.0
@@ -134,7 +134,7 @@ def _is_open_for_debugging(state: State) -> bool:
     elsewhere = next((peer for peer in _peers() if not _is_loopback(peer)), None)
     if not current_app.debug:
         _warn_once(state, CLOSED)
-    elif not _HERE.fullmatch(request.host):
+    elif not re.fullmatch(_HERE, request.host):
         # Another site can make its own name resolve to this machine.
         _warn_once(state, _ELSEWHERE, request.host[:_LONGEST_SHOWN])
     elif elsewhere is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 NAME = "cronjobs"
 
@@ -12,8 +11,7 @@ NAME = "cronjobs"
 Right: TypeAlias = Literal["open", "token", "read", "act"]
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """One route. Its view is the function *endpoint* of the module *module* in this package."""
 
     rule: str

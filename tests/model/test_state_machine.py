@@ -20,9 +20,11 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import Engine, create_engine, text
 
+from flask_cronjobs.schedule.slots import Slot, SlotPlan
 from flask_cronjobs.store import Bookkeeping, Claims, Definitions, Ticks, create_tables
 from flask_cronjobs.store.operations import Operator
-from flask_cronjobs.types import Claim, ClaimRequest, DefinitionSpec, Outcome, Slot, SlotPlan
+from flask_cronjobs.store.rows import ClaimRequest
+from flask_cronjobs.types import Claim, DefinitionSpec, Outcome
 from tests.model.model import TERMINAL, ModelRun
 
 SLOT = datetime(2026, 1, 5, tzinfo=timezone.utc)

@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("models", "schedule", "signals"),
     ("config", "store"),
     ("current_run", "registry"),
-    ("state",),
+    ("commits", "state"),
     ("engine", "enqueue", "once", "report"),
     ("operations", "task"),
     ("cli", "web"),

@@ -16,10 +16,10 @@ from sqlalchemy import Engine, create_engine, event, text
 from flask_cronjobs.store import Bookkeeping, Claims, create_tables
 from flask_cronjobs.store.definitions import NEAR, SOME
 from flask_cronjobs.store.dialect import dialect_of
+from flask_cronjobs.store.rows import ClaimRequest
 from flask_cronjobs.store.sql.claims import FAR, claim_statements
 from flask_cronjobs.store.sql.definitions import insert_slots, read_definitions, record_at_once
 from flask_cronjobs.store.ticks import old_effects
-from flask_cronjobs.types import ClaimRequest
 from tests.postgres import Server
 
 FINISHED = 200_000

@@ -230,8 +230,8 @@ def test_machine_without_a_tz_database_has_utc_and_says_what_to_install(monkeypa
     def missing(name: str) -> None:
         raise LookupError(name)
 
-    monkeypatch.setattr("flask_cronjobs.schedule.cron_text.ZoneInfo", missing)
-    monkeypatch.setattr("flask_cronjobs.schedule.cron_text.available_timezones", set)
+    monkeypatch.setattr("zoneinfo.ZoneInfo", missing)
+    monkeypatch.setattr("zoneinfo.available_timezones", set)
     assert Schedule("@daily", "UTC").next_after(at("2026-01-01T12:00")) == at("2026-01-02")
     with pytest.raises(ScheduleError, match="pip install tzdata"):
         Schedule("@daily", "Europe/Berlin")

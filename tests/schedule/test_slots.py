@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flask_cronjobs import Schedule
-from flask_cronjobs.schedule.slots import CATCHUP_CAP, plan_slots
-from flask_cronjobs.types import Catchup, Slot, SlotPlan
+from flask_cronjobs.schedule.slots import CATCHUP_CAP, Slot, SlotPlan, plan_slots
+from flask_cronjobs.types import Catchup
 
 EVERY_MINUTE = Schedule("* * * * *")
 NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=timezone.utc)

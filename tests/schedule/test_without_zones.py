@@ -12,7 +12,6 @@ from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import ConfigError, CronJobs
 from flask_cronjobs.config import read_settings
-from flask_cronjobs.schedule import cron_text as cron_module
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +23,7 @@ def no_zones(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr("importlib.resources.open_binary", nothing)
     monkeypatch.setattr("importlib.resources.files", nothing)
-    monkeypatch.setattr(cron_module, "available_timezones", set)
+    monkeypatch.setattr(zoneinfo, "available_timezones", set)
     zoneinfo.reset_tzpath(to=[])
     zoneinfo.ZoneInfo.clear_cache()
     yield

@@ -11,17 +11,10 @@ from sqlalchemy import Engine, Row, create_engine, insert, select, text, update
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
+from flask_cronjobs.schedule.slots import Slot, SlotPlan
 from flask_cronjobs.store import Bookkeeping, Claims, Definitions, Effects, Ticks, create_tables
-from flask_cronjobs.types import (
-    Claim,
-    ClaimRequest,
-    DefinitionRow,
-    DefinitionSpec,
-    Outcome,
-    OutcomeKind,
-    Slot,
-    SlotPlan,
-)
+from flask_cronjobs.store.rows import ClaimRequest, DefinitionRow
+from flask_cronjobs.types import Claim, DefinitionSpec, Outcome, OutcomeKind
 from tests.rows import ago
 
 TASKS = ("task",)

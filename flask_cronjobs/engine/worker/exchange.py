@@ -10,7 +10,8 @@ from dataclasses import replace
 from ...errors import DatabaseTrouble
 from ...state import State
 from ...store import Claims
-from ...types import ClaimRequest, Exchange, Outcome
+from ...store.rows import ClaimRequest, Exchange
+from ...types import Outcome
 from .options import WorkOptions
 
 #: How often to look for claims that were committed late, in seconds.

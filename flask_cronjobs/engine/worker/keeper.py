@@ -21,8 +21,9 @@ from ...errors import DatabaseTrouble
 from ...log import logger
 from ...state import State
 from ...store import Bookkeeping, Claims, Ticks
+from ...store.rows import Exchange
 from ...store.sqlite_lock import is_locked
-from ...types import Exchange, Outcome
+from ...types import Outcome
 from .announcer import Announcer
 from .exchange import Exchanger
 from .held_runs import HeldRuns

@@ -7,7 +7,7 @@ them or there are ten thousand keys. On PostgreSQL, most of it is the planner's,
 
 from __future__ import annotations
 
-from ...models.tables import FREE, FREE_GROUPS, KEYED, KEYED_GROUPS, RUNNABLE
+from ...models.conditions import FREE, FREE_GROUPS, KEYED, KEYED_GROUPS, RUNNABLE
 from ..dialect import Dialect
 
 #: How many runs beyond its limit a claim reads in order, before it goes from key to key, or from

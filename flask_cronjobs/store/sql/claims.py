@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 
-from ...models.tables import RUNNING, SPENT
+from ...models.conditions import RUNNING, SPENT
 from ..dialect import Dialect
 from .exchange import NO_CLAIM
 from .outcomes import failures, held, is_held, record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from ...models.tables import LIVE, SCHEDULED
+from ...models.conditions import LIVE, SCHEDULED
 from ...types import DefinitionSpec
 from ..dialect import Dialect
 

@@ -19,7 +19,8 @@ from flask_cronjobs.errors import DatabaseTrouble
 from flask_cronjobs.state import State
 from flask_cronjobs.store import Bookkeeping, Claims
 from flask_cronjobs.store.deadlines import cut
-from flask_cronjobs.types import Exchange, Outcome
+from flask_cronjobs.store.rows import Exchange
+from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql
 from tests.process.support import wait_until
 from tests.rows import Rows

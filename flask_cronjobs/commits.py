@@ -1,0 +1,69 @@
+"""Warn of runs that were enqueued and never committed, and of a handler's uncommitted work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flask import Flask, g, has_app_context
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+from .current_run import in_run, running
+from .log import logger
+from .store.uncommitted import left_in, watch_writes
+
+_UNCOMMITTED = "_cronjobs_uncommitted"
+_COMMIT_RUNS = "Call db.session.commit() after enqueue(), or use task.using(commit=True)."
+_COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its task atomic=True."
+
+
+def watch_commits(app: Flask, session_factory: Any) -> None:
+    """Warn when an app context of *app* ends with enqueued runs that were never committed.
+
+    Inside a run, warn of everything that was not committed, and keep the warning for its row.
+    """
+    watch_writes(session_factory, in_run)
+    event.listen(session_factory, "after_commit", _forget_uncommitted)
+    event.listen(session_factory, "after_rollback", _forget_uncommitted)
+
+    @app.teardown_appcontext
+    def warn_of_uncommitted(error: BaseException | None) -> None:
+        enqueued: list[str] = g.pop(_UNCOMMITTED, [])
+        if error is not None:
+            return
+        names = _listed(enqueued)
+        run = running()
+        left = left_in(session_factory) if run is not None else None
+        if run is not None and left:
+            kept = f"Ended with uncommitted work in db.session, so it is lost: {left}."
+            kept += f" Enqueued and never committed, so lost: {names}." if names else ""
+            run.warn(f"{kept} {_COMMIT_WORK}")
+        elif names:
+            warning = f"Enqueued and never committed, so lost: {names}. {_COMMIT_RUNS}"
+            if run is None:
+                logger.warning("%s", warning)
+            else:
+                run.warn(warning)
+
+
+def uncommitted_runs() -> str:
+    """Return the runs that this context has enqueued and not committed, as a text."""
+    return _listed(g.get(_UNCOMMITTED, []))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
+
+
+def note_enqueued(what: str) -> None:
+    """Note that *what* was enqueued in this context, and is not committed yet."""
+    g.setdefault(_UNCOMMITTED, []).append(what)
+
+
+def _forget_uncommitted(session: Session) -> None:
+    # Not at the end of a savepoint: the transaction around it may still be rolled back.
+    if session.in_nested_transaction():
+        return
+    if has_app_context():
+        g.pop(_UNCOMMITTED, None)

@@ -1,0 +1,107 @@
+"""What the start of a web worker, and a tick that finds nothing to do, must not import or start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flask_cronjobs
+
+PLAIN = """
+import os, sys, threading
+started = []
+start = threading.Thread.start
+threading.Thread.start = lambda thread: (started.append(thread.name), start(thread))[1]
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+
+app = Flask("tests")
+app.config["SQLALCHEMY_DATABASE_URI"] = os.environ["DATABASE_URL"]
+db = SQLAlchemy(app)
+
+class User(db.Model):
+    id = db.Column(db.Integer, primary_key=True)
+
+@app.get("/")
+def home():
+    return "home"
+
+def told():
+    print(*sys.modules)
+    print(*started)
+"""
+WITHOUT = f"""{PLAIN}
+assert app.test_client().get("/").text == "home"
+told()
+"""
+APP = f"""{PLAIN}
+from flask_cronjobs import CronJobs
+jobs = CronJobs(app)
+
+@jobs.task(schedule="0 7 1 1 *")
+def yearly(): ...
+"""
+WEB = f"""{APP}
+assert app.test_client().get("/").text == "home"
+told()
+"""
+COMMAND = f"""{APP}
+done = app.test_cli_runner().invoke(args=["jobs", *sys.argv[1:]])
+assert done.exit_code == 0, done.output
+told()
+"""
+#: What a process needs only for runs, for pages, for other commands, or to enqueue.
+IDLE = {
+    *("croniter", "alembic", "prometheus_client", "asyncio", "urllib.request", "zoneinfo"),
+    *("flask_cronjobs.models.tables", "flask_cronjobs.enqueue", "flask_cronjobs.once"),
+    *("flask_cronjobs.report", "flask_cronjobs.operations", "flask_cronjobs.store.create"),
+    *("flask_cronjobs.web.views", "flask_cronjobs.web.actions", "flask_cronjobs.cli.overview"),
+    *("flask_cronjobs.engine.processes", "flask_cronjobs.engine.worker.worker"),
+    *("flask_cronjobs.engine.worker.runner", "flask_cronjobs.engine.worker.keeper"),
+}
+WEB_ONLY = {"flask_cronjobs.engine", "flask_cronjobs.store.claims", "flask_cronjobs.cli.tick"}
+#: A dialect that the app does not use.
+OTHER = {"sqlite": "sqlalchemy.dialects.postgresql", "postgresql": "sqlalchemy.dialects.sqlite"}
+
+
+def run(script: str, url: str, *arguments: str) -> tuple[set[str], list[str]]:
+    """The modules that a script of its own process had imported, and the threads it had started."""
+    root = Path(flask_cronjobs.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env={**os.environ, "PYTHONPATH": str(root), "DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    modules, threads = done.stdout.split("\n")[:2]
+    return set(modules.split()), threads.split()
+
+
+@pytest.fixture
+def unwanted(database_url: str) -> set[str]:
+    """The modules that the process must not import, apart from those of a plain app."""
+    other = OTHER["sqlite" if database_url.startswith("sqlite") else "postgresql"]
+    return {*IDLE, other} - run(WITHOUT, database_url)[0]
+
+
+def test_web_worker_imports_little(database_url: str, unwanted: set[str]) -> None:
+    modules, threads = run(WEB, database_url)
+    assert modules & (unwanted | WEB_ONLY) == set()
+    assert threads == []
+
+
+def test_idle_tick_imports_little_and_starts_few_threads(
+    database_url: str, unwanted: set[str]
+) -> None:
+    for arguments in (["admin", "init"], ["tick"]):  # The first tick writes the definition.
+        run(COMMAND, database_url, *arguments)
+    modules, threads = run(COMMAND, database_url, "tick", "--workers", "4")
+    assert modules & unwanted == set()
+    # PostgreSQL's statements have their deadlines watched.
+    watched = [] if database_url.startswith("sqlite") else ["cronjobs-deadlines"]
+    assert threads == watched

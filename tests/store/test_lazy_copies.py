@@ -1,0 +1,134 @@
+"""The copies in the app's metadata come when somebody looks for them, whichever way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import JSON, Column, ForeignKey, Integer, MetaData, Table, inspect
+from sqlalchemy.dialects.postgresql import JSONB
+
+import flask_cronjobs
+from flask_cronjobs import CronJobs, models
+from flask_cronjobs.models import copies
+from flask_cronjobs.models.copies import NAMES, add_tables
+from flask_cronjobs.models.tables import Base
+
+WAYS: dict[str, Callable[[MetaData], object]] = {
+    "in": lambda metadata: "job_runs" in metadata,
+    "in tables": lambda metadata: "job_ticks" in metadata.tables,
+    "[]": lambda metadata: metadata.tables["job_runs"],
+    "get": lambda metadata: metadata.tables.get("job_failures"),
+    "iter": lambda metadata: set(metadata.tables) >= NAMES,
+    "len": lambda metadata: len(metadata.tables) == len(NAMES) + 1,
+    "keys": lambda metadata: metadata.tables.keys() >= NAMES,
+    "values": lambda metadata: {table.name for table in metadata.tables.values()} >= NAMES,
+    "items": lambda metadata: dict(metadata.tables.items()).keys() >= NAMES,
+    "dict": lambda metadata: dict(metadata.tables).keys() >= NAMES,
+    "**": lambda metadata: {**metadata.tables}.keys() >= NAMES,
+    "==": lambda metadata: metadata.tables == {**metadata.tables},
+    "repr": lambda metadata: "job_effects" in repr(metadata.tables),
+    "sorted_tables": lambda metadata: {table.name for table in metadata.sorted_tables} >= NAMES,
+}
+
+
+def with_own_table() -> MetaData:
+    """An app's metadata with a table of the app's own, to which nobody has looked."""
+    metadata = MetaData()
+    add_tables(metadata, "sqlite")
+    Table("users", metadata, Column("id", Integer, primary_key=True))
+    return metadata
+
+
+def copied(metadata: MetaData) -> bool:
+    """Whether the copies are there, without looking for them."""
+    return dict.__contains__(metadata.tables, "job_runs")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_looking_for_a_table_copies_all(way: str) -> None:
+    metadata = with_own_table()
+    assert not copied(metadata)
+    assert WAYS[way](metadata) is not False
+    assert copied(metadata)
+    assert set(metadata.tables) == {*NAMES, "users"}
+
+
+def test_tables_of_the_app_s_own_copy_nothing() -> None:
+    metadata = with_own_table()
+    assert metadata.tables["users"].name == "users"
+    assert metadata.tables.get("orders") is None
+    assert "orders" not in metadata.tables
+    Table("orders", metadata, Column("user_id", ForeignKey("users.id")))
+    assert not copied(metadata)
+
+
+def test_names_are_those_of_the_tables() -> None:
+    assert set(Base.metadata.tables) == NAMES
+
+
+def test_foreign_key_of_the_app_s_own_finds_the_runs(app: Flask, db: SQLAlchemy) -> None:
+    CronJobs(app)
+
+    class Export(db.Model):  # type: ignore[name-defined,misc]
+        id = db.Column(db.Integer, primary_key=True)
+        run_id = db.Column(db.ForeignKey("job_runs.id"))
+
+    with app.app_context():
+        db.create_all()
+        (key,) = inspect(db.engine).get_foreign_keys("export")
+        assert key["referred_table"] == "job_runs"
+        db.drop_all()
+
+
+def test_app_of_another_dialect_gets_types_of_its_own() -> None:
+    metadata = MetaData()
+    add_tables(metadata, "sqlite")
+    assert type(metadata.tables["job_runs"].c.payload.type) is JSON
+    add_tables(metadata, "postgresql")
+    assert type(metadata.tables["job_runs"].c.payload.type) is JSONB
+
+
+def test_threads_that_look_at_once_find_them_all() -> None:
+    metadata = with_own_table()
+    together = threading.Barrier(8)
+    found: list[bool] = []
+
+    def look() -> None:
+        together.wait()
+        found.append({name for name in NAMES if name in metadata.tables} >= NAMES)
+
+    threads = [threading.Thread(target=look) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 8
+
+
+def test_copy_that_failed_is_made_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = with_own_table()
+    with monkeypatch.context() as patch:
+        patch.setattr(copies, "_make_plain", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            len(metadata.tables)
+    assert set(metadata.tables) >= NAMES
+
+
+def test_module_tells_its_names(tmp_path: Path) -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'JobRuns'"):
+        _ = models.JobRuns  # type: ignore[attr-defined]
+    script = "from flask_cronjobs import models; print(*dir(models)); print(models.JobRun)"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=Path(flask_cronjobs.__file__).parents[1], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    names, run = done.stdout.splitlines()
+    assert set(models.__all__) <= set(names.split())
+    assert run == "<class 'flask_cronjobs.models.tables.JobRun'>"
