@@ -12,10 +12,10 @@ from .enqueue import enqueue_one, enqueue_rows
 from .errors import PayloadError
 from .models import JobRun
 from .registry.handler import Handler
-from .registry.options import EnqueueOptions, TaskOptions
+from .registry.options import EnqueueOptions, NewRun, TaskOptions, in_seconds
 from .registry.registry import Registry, declaration
 from .state import state_of
-from .types import Catchup, Overlap
+from .types import Catchup, Overlap, RunIds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,22 +64,30 @@ class Task(Handler, Generic[P, R]):
         """
         return enqueue_one(state_of(), self, self.payload(*args, **kwargs), self._enqueue_options)
 
-    def enqueue_many(self, payloads: Iterable[Mapping[str, object]]) -> list[int]:
+    def enqueue_many(self, payloads: Iterable[Mapping[str, object] | NewRun]) -> RunIds:
         """Enqueue a run for each of *payloads*, in ``db.session``, a thousand to a statement.
 
-        :param payloads: keyword arguments of the handler, one mapping a run.
-        :returns: the ids of the runs, in the order of *payloads*.
+        :param payloads: keyword arguments of the handler, one mapping a run; or a `NewRun`, for a
+            run with an idempotency key, a time or a priority of its own. It may be a generator: it
+            is read in parts, but from the first key on it is read to its end before the next run is
+            inserted.
+        :returns: the ids of the runs, in the order of *payloads*; with an idempotency key that
+            exists, the id of the run that has it. Their ``is_new`` tells which are new.
+        :raises KeyConflict: an idempotency key belongs to a run of another task.
         :raises TypeError: the handler does not take the arguments of one of them.
         :raises PayloadError: an argument is not plain JSON.
+        :raises TaskError: an option of a `NewRun` is invalid, or no concurrency key can be made.
         :raises TablesMissing: the job tables do not exist.
+
+        An error about one of them begins with its place, such as ``payloads[3]``, and then none is
+        enqueued.
         """
         if isinstance(payloads, Mapping):
             raise PayloadError(
                 "enqueue_many was given one mapping. Give a list with one for each run, or call "
                 "enqueue() for one run."
             )
-        rows = [self.payload_from(payload) for payload in payloads]
-        return enqueue_rows(state_of(), self, rows, self._enqueue_options)
+        return enqueue_rows(state_of(), self, payloads, self._enqueue_options)
 
     def using(
         self,
@@ -106,7 +114,7 @@ class Task(Handler, Generic[P, R]):
         """
         given: dict[str, Any] = {
             "run_at": run_at,
-            "delay": delay.total_seconds() if isinstance(delay, timedelta) else delay,
+            "delay": in_seconds(delay),
             "idempotency_key": idempotency_key,
             "queue": queue,
             "priority": priority,

@@ -10,7 +10,8 @@ from .connection import Bookkeeping
 from .create import create_tables, set_wal
 from .definitions import Definitions
 from .effects import Effects, Mark
-from .enqueue import insert_run, insert_runs
+from .enqueue import insert_run
+from .enqueue_many import RunRow, delete_runs, insert_keyed_runs, insert_runs
 from .ticks import TickRow, Ticks
 
 __all__ = [
@@ -21,9 +22,12 @@ __all__ = [
     "Expired",
     "Mark",
     "Renewal",
+    "RunRow",
     "TickRow",
     "Ticks",
     "create_tables",
+    "delete_runs",
+    "insert_keyed_runs",
     "insert_run",
     "insert_runs",
     "set_wal",
