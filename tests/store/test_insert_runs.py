@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.store import enqueue_many, insert_run, insert_runs
 from flask_cronjobs.store.enqueue_many import RunRow
 from flask_cronjobs.types import JSON
-from tests.store.kit import Kit
+from tests.store.kit import Kit, begin_with_the_write_lock, in_threads
 
 SHARED: dict[str, Any] = {
     "job_type": "task", "queue": "default", "priority": 0, "max_attempts": 10,
@@ -35,26 +34,8 @@ def row(payload: dict[str, JSON], key: str | None = None) -> RunRow:
 @pytest.fixture
 def kit(kit: Kit) -> Kit:
     """Writers on SQLite begin with the write lock, as apps that write at once should."""
-    if kit.engine.dialect.name == "sqlite":
-
-        @event.listens_for(kit.engine, "connect")
-        def autocommit(connection: Any, record: Any) -> None:
-            connection.isolation_level = None
-
-        @event.listens_for(kit.engine, "begin")
-        def begin(connection: Any) -> None:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-        kit.engine.dispose()
+    begin_with_the_write_lock(kit)
     return kit
-
-
-def in_threads(*works: Callable[[], None]) -> None:
-    threads = [threading.Thread(target=work) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_run_exists_when_the_transaction_commits(kit: Kit) -> None:
