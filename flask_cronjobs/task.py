@@ -43,7 +43,7 @@ class Task(Handler, Generic[P, R]):
         self.__module__ = func.__module__
         self.__wrapped__ = func
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the handler, here and now, with no run."""
         value: R = self.func(*args, **kwargs)
         return value
@@ -51,7 +51,7 @@ class Task(Handler, Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobRun:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobRun:
         """Enqueue a run with these arguments, in ``db.session``: your commit makes it exist.
 
         :returns: the run; with an idempotency key that exists, the run that has it. Its ``is_new``

@@ -36,7 +36,7 @@ class Handler:
         self._named = frozenset(p.name for p in parameters if p.kind in _NAMED)
         self._required = frozenset(p.name for p in parameters if p.default is p.empty)
 
-    def payload(self, *args: object, **kwargs: object) -> dict[str, object]:
+    def payload(self, /, *args: object, **kwargs: object) -> dict[str, object]:
         """Return the payload of a call with these arguments.
 
         :raises TypeError: the handler does not take them.
@@ -77,7 +77,7 @@ class Handler:
         :raises TypeError: the handler does not take them.
         :raises PayloadError: *payload* is not a mapping whose keys are texts.
         """
-        if type(payload) is dict and self._takes(payload):
+        if isinstance(payload, dict) and self._takes(payload):
             return dict(payload)
         check_keys(payload)
         return self.payload(**payload)

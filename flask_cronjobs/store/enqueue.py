@@ -134,7 +134,7 @@ def _as_loaded(session: Session, dialect: Dialect, values: Mapping[str, Any], ro
         return run
     due, made = dialect.moment(row.run_at), dialect.moment(row.created_at)
     run = mapper.class_manager.new_instance()
-    run.__dict__.update(
+    vars(run).update(
         {name: values[name] for name in GIVEN},
         **_fresh(),
         id=row.id,

@@ -339,7 +339,12 @@ def test_workers_are_woken_only_by_what_is_due(
     greet: Greet, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
     woken: list[object] = []
-    monkeypatch.setattr(enqueue_module, "wake_listeners", lambda session: woken.append(1) or True)
+
+    def wake(session: object) -> bool:
+        woken.append(session)
+        return True
+
+    monkeypatch.setattr(enqueue_module, "wake_listeners", wake)
     monkeypatch.setattr(enqueue_module, "WAKE_EVERY", 0)
 
     def wakes(call: Callable[[], object]) -> bool:
