@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from itertools import islice
+from itertools import compress, islice
 from typing import Any
 
 from flask import Flask, g, has_app_context
@@ -98,7 +98,8 @@ def enqueue_rows(
             delete_runs(session, ids.new)
         raise
     if due:
-        _wake(state, session)
+        with _explaining_missing_tables(state):
+            _wake(state, session)
     if any(ids.is_new):
         _note(f"{task.name} ({ids.is_new.count(True)} runs)")
     if options.commit:
@@ -141,7 +142,7 @@ def _row(settings: Settings, task: Handler, given: Mapping[str, object] | NewRun
 def _insert_all(
     state: State, task: Handler, rows: Iterator[RunRow], options: EnqueueOptions, ids: RunIds
 ) -> bool:
-    """Insert *rows*, and add what became of them to *ids*; return whether one is due at once."""
+    """Insert *rows*, and add what became of them to *ids*; return whether a new one is due."""
     session, shared = state.db.session(), _shared_columns(state, task, options)
     due = False
     for batch, keyed in _batches(rows):
@@ -154,7 +155,8 @@ def _insert_all(
             else:
                 ids += insert_runs(session, shared, batch)
                 ids.is_new += [True] * len(batch)
-        due = due or any(_is_due(options, row) for row in batch)
+        new = ids.is_new[-len(batch) :]
+        due = due or any(_is_due(options, row) for row in compress(batch, new))
     return due
 
 

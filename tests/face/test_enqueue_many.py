@@ -359,6 +359,8 @@ def test_workers_are_woken_only_by_what_is_due(
         assert wakes(lambda: greet.enqueue_many([later, {"user_id": 1}]))
         assert not wakes(lambda: greet.using(delay=9).enqueue_many([{"user_id": 1}]))
         assert wakes(lambda: greet.using(delay=9).enqueue_many([now]))
+        assert wakes(lambda: greet.enqueue_many([keyed(1, "key"), later]))
+        assert not wakes(lambda: greet.enqueue_many([keyed(1, "key"), later]))
     else:
         assert wakes(lambda: greet.enqueue(1, "now"))
         assert not wakes(lambda: greet.using(run_at=WHEN).enqueue(1, "now"))
