@@ -30,7 +30,7 @@ class RunIds(list[int]):
 
     def __init__(self, ids: Iterable[int] = (), is_new: Iterable[bool] = ()) -> None:
         super().__init__(ids)
-        self.is_new = list(is_new)
+        self.is_new: list[bool] = list(is_new)
 
     @property
     def new(self) -> list[int]:
