@@ -28,6 +28,7 @@ from .errors import (
     WorkerLost,
 )
 from .extension import CronJobs
+from .registry.options import NewRun
 from .registry.retry import Retry
 from .schedule import Schedule
 from .signals import (
@@ -41,7 +42,7 @@ from .signals import (
     tick_finished,
 )
 from .task import Task
-from .types import TickReport
+from .types import RunIds, TickReport
 
 __version__ = "0.1.0"
 
@@ -57,10 +58,12 @@ __all__ = [
     "Interruption",
     "KeyConflict",
     "LeaseLost",
+    "NewRun",
     "NotFound",
     "PayloadError",
     "Retry",
     "RetryLater",
+    "RunIds",
     "Schedule",
     "ScheduleError",
     "SetupError",

@@ -3,117 +3,226 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from itertools import compress, islice
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from .commits import note_enqueued
 from .config import Settings
-from .errors import KeyConflict, TaskError
+from .errors import CronJobsError, KeyConflict, TaskError
 from .log import logger
 from .models import JobRun
 from .registry.handler import Handler
-from .registry.options import EnqueueOptions
-from .registry.run_columns import payload_columns, policy_columns
+from .registry.options import EnqueueOptions, NewRun
+from .registry.run_columns import policy_columns, stored_payload
 from .state import State
-from .store.clock import database_now
-from .store.enqueue import insert_run, insert_runs
+from .store.enqueue import insert_run
+from .store.enqueue_many import (
+    BATCH,
+    Holder,
+    Inserted,
+    RunRow,
+    delete_runs,
+    insert_keyed_runs,
+    insert_runs,
+)
 from .store.errors import explain, remedy_for
 from .store.notify import wake_listeners
+from .types import RunIds
 
 #: How often one process wakes resident workers at most, in seconds: as often as they look.
 WAKE_EVERY = 0.25
 #: How often it asks whether there are any, in seconds.
 ASK_EVERY = 5.0
+#: How many warnings of held idempotency keys one call logs at most.
+TOLD = 10
 
 
 def enqueue_one(
     state: State, task: Handler, payload: Mapping[str, object], options: EnqueueOptions
 ) -> JobRun:
     """Insert one run in ``db.session``; see `Task.enqueue`."""
-    when = options.run_at if options.run_at is not None else database_now(options.delay)
+    text, concurrency_key = stored_payload(task, state.settings, payload)
     values = {
-        **policy_columns(task, state.settings, options),
-        **payload_columns(task, state.settings, payload),
+        **_shared_columns(state, task, options),
+        "payload": text,
         "idempotency_key": options.idempotency_key,
-        "scheduled_for": when,
-        "run_at": when,
-        "created_at": database_now(),
-        "updated_at": database_now(),
+        "concurrency_key": concurrency_key,
     }
+    session = state.db.session()
     with _explaining_missing_tables(state):
-        run, new = insert_run(state.db.session, values)
-        run.is_new = new
-        if new:
-            _wake(state, options)
+        run, new = insert_run(session, values)
+        if new and _is_due(options):
+            _wake(state, session)
+    run.is_new = new
     if new:
         note_enqueued(f"{task.name} (run {run.id})")
     else:
-        _tell_conflict(state.settings, run, values)
+        holder = Holder(*(getattr(run, name) for name in Holder._fields))
+        if warning := _conflict(state.settings, holder, task.name, text):
+            logger.warning("%s", warning)
     if options.commit:
-        state.db.session.commit()
+        session.commit()
     return run
 
 
 def enqueue_rows(
     state: State,
     task: Handler,
-    payloads: Sequence[Mapping[str, object]],
+    payloads: Iterable[Mapping[str, object] | NewRun],
     options: EnqueueOptions,
-) -> list[int]:
+) -> RunIds:
     """Insert a run for each of *payloads* in ``db.session``; see `Task.enqueue_many`."""
     if options.idempotency_key is not None:
         raise TaskError(
-            "enqueue_many with an idempotency_key: one key cannot belong to many runs. Call "
-            "using(idempotency_key=…).enqueue(…) for each."
+            "enqueue_many with an idempotency_key: one key cannot belong to many runs. Give each "
+            "run its own: enqueue_many([NewRun(payload, idempotency_key=…), …])."
         )
-    shared = {
-        **policy_columns(task, state.settings, options),
-        "run_at": options.run_at,
-        "delay": options.delay or 0.0,
-    }
-    rows = [payload_columns(task, state.settings, payload) for payload in payloads]
-    with _explaining_missing_tables(state):
-        ids = insert_runs(state.db.session, shared, rows)
-        _wake(state, options)
-    if ids:
-        note_enqueued(f"{task.name} ({len(ids)} runs)")
+    session, ids = state.db.session(), RunIds()
+    try:
+        due = _insert_all(state, task, _rows(state, task, payloads), options, ids)
+    except Exception:
+        # All or none. If the transaction is broken, there is nothing to delete, nor any way to.
+        with suppress(SQLAlchemyError):
+            delete_runs(session, ids.new)
+        raise
+    if due:
+        with _explaining_missing_tables(state):
+            _wake(state, session)
+    if any(ids.is_new):
+        note_enqueued(f"{task.name} ({ids.is_new.count(True)} runs)")
     if options.commit:
-        state.db.session.commit()
+        session.commit()
     return ids
 
 
-def _tell_conflict(settings: Settings, run: JobRun, wanted: Mapping[str, Any]) -> None:
-    """Tell that the key's *run* is not the one that was *wanted*, or will never be executed.
+def _shared_columns(state: State, task: Handler, options: EnqueueOptions) -> dict[str, Any]:
+    return {
+        **policy_columns(task, state.settings, options),
+        "concurrency_limit": task.concurrency_limit,
+        "run_at": options.run_at,
+        "delay": options.delay or 0.0,
+    }
+
+
+def _rows(
+    state: State, task: Handler, payloads: Iterable[Mapping[str, object] | NewRun]
+) -> Iterator[RunRow]:
+    """Yield the row of each run.
+
+    :raises CronJobsError: one of them is not right; the message begins with its place.
+    """
+    for place, given in enumerate(payloads):
+        try:
+            yield _row(state.settings, task, given)
+        except (CronJobsError, TypeError) as error:
+            raise type(error)(f"payloads[{place}]: {error}") from None
+
+
+def _row(settings: Settings, task: Handler, given: Mapping[str, object] | NewRun) -> RunRow:
+    if not isinstance(given, NewRun):
+        text, concurrency_key = stored_payload(task, settings, task.payload_from(given))
+        return RunRow(text, concurrency_key=concurrency_key)
+    own = given.options()
+    text, concurrency_key = stored_payload(task, settings, task.payload_from(given.payload))
+    return RunRow(text, own.priority, own.run_at, own.delay, own.idempotency_key, concurrency_key)
+
+
+def _insert_all(
+    state: State, task: Handler, rows: Iterator[RunRow], options: EnqueueOptions, ids: RunIds
+) -> bool:
+    """Insert *rows*, and add what became of them to *ids*; return whether a new one is due."""
+    session, shared = state.db.session(), _shared_columns(state, task, options)
+    due = False
+    for batch, keyed in _batches(rows):
+        with _explaining_missing_tables(state):
+            if keyed:
+                found = insert_keyed_runs(session, shared, batch)
+                ids += [one.id for one in found]
+                ids.is_new += [one.holder is None for one in found]
+                _tell_conflicts(state.settings, task, batch, found, len(ids) - len(batch))
+            else:
+                ids += insert_runs(session, shared, batch)
+                ids.is_new += [True] * len(batch)
+        new = ids.is_new[-len(batch) :]
+        due = due or any(_is_due(options, row) for row in compress(batch, new))
+    return due
+
+
+def _batches(rows: Iterator[RunRow]) -> Iterator[tuple[list[RunRow], bool]]:
+    """Yield *rows* in lists, each with whether there are idempotency keys.
+
+    Runs with keys are inserted in the order of the keys, so all that follow are in one list.
+    """
+    while batch := list(islice(rows, BATCH)):
+        keyed = any(row.idempotency_key is not None for row in batch)
+        yield [*batch, *rows] if keyed else batch, keyed
+
+
+def _tell_conflicts(
+    settings: Settings,
+    task: Handler,
+    rows: Sequence[RunRow],
+    found: Sequence[Inserted],
+    first: int,
+) -> None:
+    """Warn of keys that are held, as `_conflict`, but `TOLD` times at most.
+
+    :param first: the place of the first row among all that were given.
+    """
+    told = 0
+    for place, (row, one) in enumerate(zip(rows, found, strict=True)):
+        if one.holder is None:
+            continue
+        try:
+            warning = _conflict(settings, one.holder, task.name, row.payload)
+        except KeyConflict as error:
+            raise KeyConflict(f"payloads[{first + place}]: {error}") from None
+        told += warning is not None
+        if warning is not None and told <= TOLD:
+            logger.warning("%s", warning)
+    if told > TOLD:
+        logger.warning(
+            "%d more idempotency keys that were given for the task %s are held in the same way.",
+            *(told - TOLD, task.name),
+        )
+
+
+def _conflict(settings: Settings, run: Holder, task: str, payload: str) -> str | None:
+    """Return a warning if the key's *run* is not what was wanted, or will never be executed.
 
     The payloads themselves are never logged.
 
+    :param task: the task of the run that was wanted.
+    :param payload: its payload, as JSON text.
     :raises KeyConflict: it is a run of another task.
     """
     holder = f"The idempotency key {run.idempotency_key!r} is held by run {run.id}"
-    held = f"which {_status(settings, run)}. Nothing was enqueued."
-    if run.job_type != wanted["job_type"]:
+    if run.job_type != task:
         raise KeyConflict(
-            f"{holder} of the task {run.job_type}, {held} Give {wanted['job_type']} a key of its "
-            "own: begin it with the task's name."
+            f"{holder} of the task {run.job_type}, which {_status(settings, run)}. Nothing was "
+            f"enqueued. Give {task} a key of its own: begin it with the task's name."
         )
-    if run.payload != json.loads(json.dumps(wanted["payload"])):
-        logger.warning(
-            "%s of the task %s, with another payload, %s If this is other work, give it another "
-            "key: put into the key what differs.",
-            *(holder, run.job_type, held),
+    held = f"which {_status(settings, run)}. Nothing was enqueued."
+    if run.payload != json.loads(payload):
+        return (
+            f"{holder} of the task {run.job_type}, with another payload, {held} If this is other "
+            "work, give it another key: put into the key what differs."
         )
-    elif run.status in ("dead", "cancelled"):
-        logger.warning(
-            "%s of the task %s, %s To do its work, run: flask jobs admin retry %d",
-            *(holder, run.job_type, held, run.id),
+    if run.status in ("dead", "cancelled"):
+        return (
+            f"{holder} of the task {run.job_type}, {held} To do its work, run: flask jobs admin "
+            f"retry {run.id}"
         )
+    return None
 
 
-def _status(settings: Settings, run: JobRun) -> str:
+def _status(settings: Settings, run: Holder) -> str:
     if run.finished_at is None:
         return f"is {run.status} and holds the key until its row is pruned, after it has ended"
     kept = settings.retention_dead if run.status == "dead" else settings.retention
@@ -127,10 +236,17 @@ def _status(settings: Settings, run: JobRun) -> str:
     )
 
 
-def _wake(state: State, options: EnqueueOptions) -> None:
-    """Wake resident workers, if the runs are due and the workers were not woken just now."""
-    if options.run_at is None and not options.delay and state.waking.open():
-        listened = wake_listeners(state.db.session)
+def _is_due(options: EnqueueOptions, row: RunRow | None = None) -> bool:
+    """Return whether a run with these options is due at once; those of its *row* come first."""
+    if row is not None and (row.run_at is not None or row.delay is not None):
+        return not row.run_at and not row.delay
+    return options.run_at is None and not options.delay
+
+
+def _wake(state: State, session: Session) -> None:
+    """Wake resident workers, unless they were woken just now."""
+    if state.waking.open():
+        listened = wake_listeners(session)
         state.waking.close(WAKE_EVERY if listened else ASK_EVERY)
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from .errors import PayloadError
 from .registry.handler import Handler
-from .registry.options import EnqueueOptions, TaskOptions
+from .registry.options import EnqueueOptions, NewRun, TaskOptions, in_seconds
 from .registry.registry import Registry, declaration
 from .state import state_of
-from .types import Catchup, Overlap
+from .types import Catchup, Overlap, RunIds
 
 if TYPE_CHECKING:
     from .models import JobRun
@@ -44,7 +44,7 @@ class Task(Handler, Generic[P, R]):
         self.__module__ = func.__module__
         self.__wrapped__ = func
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the handler, here and now, with no run."""
         value: R = self.func(*args, **kwargs)
         return value
@@ -52,7 +52,7 @@ class Task(Handler, Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobRun:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobRun:
         """Enqueue a run with these arguments, in ``db.session``: your commit makes it exist.
 
         :returns: the run; with an idempotency key that exists, the run that has it. Its ``is_new``
@@ -68,14 +68,23 @@ class Task(Handler, Generic[P, R]):
 
         return enqueue_one(state_of(), self, self.payload(*args, **kwargs), self._enqueue_options)
 
-    def enqueue_many(self, payloads: Iterable[Mapping[str, object]]) -> list[int]:
+    def enqueue_many(self, payloads: Iterable[Mapping[str, object] | NewRun]) -> RunIds:
         """Enqueue a run for each of *payloads*, in ``db.session``, a thousand to a statement.
 
-        :param payloads: keyword arguments of the handler, one mapping a run.
-        :returns: the ids of the runs, in the order of *payloads*.
+        :param payloads: keyword arguments of the handler, one mapping a run; or a `NewRun`, for a
+            run with an idempotency key, a time or a priority of its own. It may be a generator: it
+            is read in parts, but from the first key on it is read to its end before the next run is
+            inserted.
+        :returns: the ids of the runs, in the order of *payloads*; with an idempotency key that
+            exists, the id of the run that has it. Their ``is_new`` tells which are new.
+        :raises KeyConflict: an idempotency key belongs to a run of another task.
         :raises TypeError: the handler does not take the arguments of one of them.
         :raises PayloadError: an argument is not plain JSON.
+        :raises TaskError: an option of a `NewRun` is invalid, or no concurrency key can be made.
         :raises TablesMissing: the job tables do not exist.
+
+        An error about one of them begins with its place, such as ``payloads[3]``, and then none is
+        enqueued.
         """
         from .enqueue import enqueue_rows
 
@@ -84,8 +93,7 @@ class Task(Handler, Generic[P, R]):
                 "enqueue_many was given one mapping. Give a list with one for each run, or call "
                 "enqueue() for one run."
             )
-        rows = [self.payload_from(payload) for payload in payloads]
-        return enqueue_rows(state_of(), self, rows, self._enqueue_options)
+        return enqueue_rows(state_of(), self, payloads, self._enqueue_options)
 
     def using(
         self,
@@ -112,7 +120,7 @@ class Task(Handler, Generic[P, R]):
         """
         given: dict[str, Any] = {
             "run_at": run_at,
-            "delay": delay.total_seconds() if isinstance(delay, timedelta) else delay,
+            "delay": in_seconds(delay),
             "idempotency_key": idempotency_key,
             "queue": queue,
             "priority": priority,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias, TypeGuard, get_args
@@ -19,6 +19,23 @@ TERMINAL: tuple[Status, ...] = ("succeeded", "dead", "cancelled", "skipped")
 Catchup: TypeAlias = Literal["latest", "all", "none"]
 Overlap: TypeAlias = Literal["skip", "allow"]
 InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
+
+
+class RunIds(list[int]):
+    """The ids of the runs that `Task.enqueue_many` was asked for, in the order of its argument.
+
+    :ivar is_new: for each of them, whether the call inserted the run; False if an idempotency key
+        made it take a run that there was.
+    """
+
+    def __init__(self, ids: Iterable[int] = (), is_new: Iterable[bool] = ()) -> None:
+        super().__init__(ids)
+        self.is_new: list[bool] = list(is_new)
+
+    @property
+    def new(self) -> list[int]:
+        """The ids of the runs that the call inserted."""
+        return [run for run, is_new in zip(self, self.is_new, strict=True) if is_new]
 
 
 class Claim(NamedTuple):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import datetime, timedelta
 from typing import TypeGuard
 
 from ..errors import MAX_DELAY, TaskError
@@ -64,6 +65,44 @@ class EnqueueOptions:
                 raise TaskError(
                     f"{name} is {text!r}. Give a text of 1 to {most} printable characters."
                 )
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """One run for `Task.enqueue_many`, with options of its own. None means: as for the others.
+
+    :param payload: the handler's keyword arguments.
+    :param run_at: not before this time (aware).
+    :param delay: not before so many seconds from now, by the database's clock.
+    :param idempotency_key: at most one run has it, as long as that run's row is kept.
+    :param priority: higher is claimed first.
+    """
+
+    payload: Mapping[str, object] = field(default_factory=dict[str, object])
+    _: KW_ONLY
+    run_at: datetime | None = None
+    delay: float | timedelta | None = None
+    idempotency_key: str | None = None
+    priority: int | None = None
+
+    def options(self) -> EnqueueOptions:
+        """Return its options, checked.
+
+        :raises TaskError: a value is not valid.
+        """
+        options = EnqueueOptions(
+            run_at=self.run_at,
+            delay=in_seconds(self.delay),
+            idempotency_key=self.idempotency_key,
+            priority=self.priority,
+        )
+        options.check()
+        return options
+
+
+def in_seconds(delay: float | timedelta | None) -> float | None:
+    """Return *delay* as a number of seconds."""
+    return delay.total_seconds() if isinstance(delay, timedelta) else delay
 
 
 def is_key(value: object, most: int) -> TypeGuard[str]:

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 from ..errors import MAX_DELAY, TaskError
@@ -113,16 +114,21 @@ def retry_policy(
     if isinstance(retry, Retry):
         return retry
     if retry is None or retry is True:
-        return Retry(max_attempts=default_attempts)
+        return _attempts(default_attempts)
     if retry is False:
-        return Retry(max_attempts=1)
+        return _attempts(1)
     if isinstance(retry, int):
-        return Retry(max_attempts=retry)
+        return _attempts(retry)
     if callable(retry):
         return CallableRetry(retry, default_attempts)
     raise TaskError(
         f"retry is {retry!r}. Give a Retry, a number of attempts, False, or a callable."
     )
+
+
+@lru_cache
+def _attempts(number: int) -> Retry:
+    return Retry(max_attempts=number)
 
 
 def check_retry(retry: Retry | RetryCallable | int | bool | None) -> None:

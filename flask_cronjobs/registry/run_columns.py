@@ -8,7 +8,7 @@ from typing import Any
 from ..config import Settings
 from .handler import Handler
 from .options import EnqueueOptions
-from .payload import check_payload
+from .payload import check_payload, payload_text
 
 #: The columns that these functions return; a `DefinitionSpec` has fields of the same names.
 RUN_COLUMNS = (
@@ -53,3 +53,15 @@ def payload_columns(
         "concurrency_key": handler.concurrency_key_for(checked),
         "concurrency_limit": handler.concurrency_limit,
     }
+
+
+def stored_payload(
+    handler: Handler, settings: Settings, payload: Mapping[str, object]
+) -> tuple[str, str | None]:
+    """Return the payload as JSON text, and the concurrency key; as `payload_columns`, but faster.
+
+    :raises PayloadError: *payload* is not plain JSON, or too large.
+    :raises TaskError: no concurrency key can be made from *payload*.
+    """
+    text = payload_text(payload, settings.max_payload_bytes)
+    return text, handler.concurrency_key_for(payload)

@@ -15,9 +15,12 @@ __all__ = [
     "Expired",
     "Mark",
     "Renewal",
+    "RunRow",
     "TickRow",
     "Ticks",
     "create_tables",
+    "delete_runs",
+    "insert_keyed_runs",
     "insert_run",
     "insert_runs",
     "set_wal",
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
     from .create import create_tables, set_wal
     from .definitions import Definitions
     from .effects import Effects, Mark
-    from .enqueue import insert_run, insert_runs
+    from .enqueue import insert_run
+    from .enqueue_many import RunRow, delete_runs, insert_keyed_runs, insert_runs
     from .ticks import TickRow, Ticks
 else:
     # An app imports a module of this package at its start, but needs none of these then.
@@ -39,7 +43,10 @@ else:
         **dict.fromkeys(("create_tables", "set_wal"), "create"),
         "Definitions": "definitions",
         **dict.fromkeys(("Effects", "Mark"), "effects"),
-        **dict.fromkeys(("insert_run", "insert_runs"), "enqueue"),
+        "insert_run": "enqueue",
+        **dict.fromkeys(
+            ("RunRow", "delete_runs", "insert_keyed_runs", "insert_runs"), "enqueue_many"
+        ),
         **dict.fromkeys(("TickRow", "Ticks"), "ticks"),
     }
 

@@ -103,11 +103,6 @@ Wrong = Callable[[CronJobs], Any]
             "enqueue_many was given one mapping. Give a list",
         ),
         (
-            lambda jobs: jobs.task(handler).enqueue_many([1]),
-            PayloadError,
-            "Give a dict",
-        ),
-        (
             lambda jobs: jobs.enqueue(jobs.task(handler).name, [1]),
             PayloadError,
             "The payload is a list. Give a dict",

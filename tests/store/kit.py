@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, Row, create_engine, insert, select, text, update
+from sqlalchemy import Engine, Row, create_engine, event, insert, select, text, update
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
@@ -134,6 +135,31 @@ class Kit:
         row = self.definitions.find(name)
         assert row is not None
         return row
+
+
+def begin_with_the_write_lock(kit: Kit) -> None:
+    """Let writers on SQLite begin with the write lock, as apps that write at once should."""
+    if kit.engine.dialect.name != "sqlite":
+        return
+
+    @event.listens_for(kit.engine, "connect")
+    def autocommit(connection: Any, record: Any) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(kit.engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    kit.engine.dispose()
+
+
+def in_threads(*works: Callable[[], None]) -> None:
+    """Do all *works* at once."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def outcome(claim: Claim, kind: OutcomeKind, **values: Any) -> Outcome:

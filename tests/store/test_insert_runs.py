@@ -2,61 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.store import enqueue as enqueue_module
-from flask_cronjobs.store import insert_run, insert_runs
-from flask_cronjobs.store.clock import database_now
+from flask_cronjobs.store import enqueue_many, insert_run, insert_runs
+from flask_cronjobs.store.enqueue_many import RunRow
 from flask_cronjobs.types import JSON
-from tests.store.kit import Kit
+from tests.store.kit import Kit, begin_with_the_write_lock, in_threads
 
 SHARED: dict[str, Any] = {
     "job_type": "task", "queue": "default", "priority": 0, "max_attempts": 10,
-    "run_at": None, "delay": 0.0,
+    "concurrency_limit": None, "run_at": None, "delay": 0.0,
 }  # fmt: skip
 
 
-def values(key: str | None = None, **more: Any) -> dict[str, Any]:
-    times = dict.fromkeys(("scheduled_for", "run_at", "created_at", "updated_at"), database_now())
-    return {"job_type": "task", "payload": {}, "idempotency_key": key, **times, **more}
+def values(key: str | None = None, payload: JSON = None) -> dict[str, Any]:
+    text = json.dumps(payload or {})
+    return {**SHARED, "payload": text, "idempotency_key": key, "concurrency_key": None}
 
 
-def row(
-    payload: dict[str, JSON], key: str | None = None, limit: int | None = None
-) -> dict[str, Any]:
-    return {"payload": payload, "concurrency_key": key, "concurrency_limit": limit}
+def row(payload: dict[str, JSON], key: str | None = None) -> RunRow:
+    return RunRow(json.dumps(payload), concurrency_key=key)
 
 
 @pytest.fixture
 def kit(kit: Kit) -> Kit:
     """Writers on SQLite begin with the write lock, as apps that write at once should."""
-    if kit.engine.dialect.name == "sqlite":
-
-        @event.listens_for(kit.engine, "connect")
-        def autocommit(connection: Any, record: Any) -> None:
-            connection.isolation_level = None
-
-        @event.listens_for(kit.engine, "begin")
-        def begin(connection: Any) -> None:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-        kit.engine.dispose()
+    begin_with_the_write_lock(kit)
     return kit
-
-
-def in_threads(*works: Callable[[], None]) -> None:
-    threads = [threading.Thread(target=work) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_run_exists_when_the_transaction_commits(kit: Kit) -> None:
@@ -157,7 +136,7 @@ class TestMany:
     def test_ids_come_in_the_order_of_the_rows(
         self, kit: Kit, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(enqueue_module, "BATCH", 7)
+        monkeypatch.setattr(enqueue_many, "BATCH", 7)
         with Session(kit.engine) as session:
             rows = [row({"number": number}) for number in range(30)]
             ids = insert_runs(session, SHARED, rows)
@@ -166,6 +145,7 @@ class TestMany:
 
     def test_all_columns_are_those_that_were_given(self, kit: Kit) -> None:
         shared = {**SHARED, "queue": "mail", "priority": 4, "max_attempts": 2}
+        shared["concurrency_limit"] = 3
         payload: dict[str, JSON] = {
             "text": "é\"'\n",
             "number": 1.5,
@@ -174,7 +154,7 @@ class TestMany:
             "list": [{}],
         }
         with Session(kit.engine) as session:
-            (run,) = insert_runs(session, shared, [row(payload, "user:1", 3)])
+            (run,) = insert_runs(session, shared, [row(payload, "user:1")])
             session.commit()
         kept = kit.row(run)
         assert (kept.status, kept.attempts) == ("queued", 0)

@@ -1,0 +1,242 @@
+"""Insert many runs in the user's own transaction, by a JSON parameter for a thousand of them.
+
+This was measured against the alternatives, on tables with all their indexes and checks. Arrays for
+``unnest`` cost the client more and the server as much, COPY saves the server nothing and knows no
+keys, and on SQLite ``executemany`` takes twice as long.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import Connection, delete, select
+
+from ..models import JobRun
+from ..types import JSON
+from .dialect import Dialect, dialect_of
+from .enqueue import (
+    ON_CONFLICT,
+    SHARED,
+    TYPES,
+    Sessions,
+    due_sql,
+    execute,
+    moment_text,
+    own_session,
+    parameter,
+    writing_connection,
+)
+
+#: How many rows one statement carries.
+BATCH = 1000
+_KEYS = ("idempotency_key", "concurrency_key")
+_NOTHING = (None,) * 5
+T = TypeVar("T")
+
+
+class RunRow(NamedTuple):
+    """What a run has of its own. None stands for what all runs of the call share.
+
+    :ivar payload: a JSON text.
+    :ivar delay: seconds, by the database's clock.
+    """
+
+    payload: str
+    priority: int | None = None
+    run_at: datetime | None = None
+    delay: float | None = None
+    idempotency_key: str | None = None
+    concurrency_key: str | None = None
+
+
+class Holder(NamedTuple):
+    """A run that has an idempotency key."""
+
+    id: int
+    idempotency_key: str | None
+    job_type: str
+    payload: JSON
+    status: str
+    finished_at: datetime | None
+
+
+class Inserted(NamedTuple):
+    """What became of a row.
+
+    :ivar id: its run.
+    :ivar holder: the same run, if it was there before and has the row's key.
+    """
+
+    id: int
+    holder: Holder | None = None
+
+
+def insert_runs(session: Sessions, shared: Mapping[str, Any], rows: Sequence[RunRow]) -> list[int]:
+    """Insert runs without idempotency keys in *session*'s transaction, `BATCH` to a statement.
+
+    :param shared: the columns of `SHARED`, with ``run_at`` and ``delay``.
+    :returns: their ids, in the order of *rows*.
+    """
+    connection = writing_connection(own_session(session))
+    ids: list[int] = []
+    for batch in _chunks(rows):
+        ids += sorted(new.id for new in _insert(connection, shared, batch))
+    return ids
+
+
+def insert_keyed_runs(
+    session: Sessions, shared: Mapping[str, Any], rows: Sequence[RunRow]
+) -> list[Inserted]:
+    """Insert runs of which some have idempotency keys; as `insert_runs`.
+
+    1. Of the rows with one key, take the first. 2. On PostgreSQL, reserve ids, so that they rise in
+    the order of *rows*, and sort the rows by key: transactions that insert the same keys wait for
+    each other, but never in a circle. SQLite has one writer at a time. 3. Insert, and look up the
+    keys that exist.
+
+    :returns: what became of each row, in the order of *rows*.
+    """
+    connection = writing_connection(own_session(session))
+    names = [row.idempotency_key or place for place, row in enumerate(rows)]
+    firsts: dict[str | int, int] = {}
+    for place, name in enumerate(names):
+        firsts.setdefault(name, place)
+    places, ids = list(firsts.values()), dict[int, int]()
+    if connection.dialect.name == "postgresql":
+        ids = dict(zip(places, _reserve(connection, len(places)), strict=False))
+        places.sort(key=lambda place: rows[place].idempotency_key or "")
+    found: dict[str | int, Inserted] = {}
+    for batch in _chunks(places):
+        found |= _insert_or_find(connection, shared, {place: rows[place] for place in batch}, ids)
+    return [
+        found[name] if firsts[name] == place else _repeated(found[name], shared, rows[firsts[name]])
+        for place, name in enumerate(names)
+    ]
+
+
+def delete_runs(session: Sessions, ids: Sequence[int]) -> None:
+    """Delete runs that *session*'s transaction has inserted."""
+    own = own_session(session)
+    with own.no_autoflush:
+        connection = writing_connection(own)
+    for batch in _chunks(ids):
+        connection.execute(delete(JobRun).where(JobRun.id.in_(batch), JobRun.status == "queued"))
+
+
+def _repeated(first: Inserted, shared: Mapping[str, Any], row: RunRow) -> Inserted:
+    """Return what becomes of a row whose key an earlier *row* of the same call has."""
+    payload = json.loads(row.payload)
+    new = Holder(first.id, row.idempotency_key, shared["job_type"], payload, "queued", None)
+    return Inserted(first.id, first.holder or new)
+
+
+def _insert_or_find(
+    connection: Connection,
+    shared: Mapping[str, Any],
+    rows: Mapping[int, RunRow],
+    ids: Mapping[int, int],
+) -> dict[str | int, Inserted]:
+    """Insert *rows*, or find the runs that have their keys; return each by its key or place."""
+    found: dict[str | int, Inserted] = {}
+    wanted: dict[str | int, int] = {
+        row.idempotency_key or place: place for place, row in rows.items()
+    }
+    while wanted:
+        places = list(wanted.values())
+        reserved = [ids[place] for place in places] if ids else None
+        new = _insert(connection, shared, [rows[place] for place in places], reserved)
+        found |= {key: Inserted(run) for run, key in new if key is not None}
+        keyless = [name for name in wanted if isinstance(name, int)]
+        made = sorted(run for run, key in new if key is None)
+        found |= {name: Inserted(run) for name, run in zip(keyless, made, strict=True)}
+        held = [name for name in wanted if isinstance(name, str) and name not in found]
+        found |= {key: Inserted(run.id, run) for key, run in _holders(connection, held).items()}
+        # The run that had a key may have been deleted between the statements: insert again.
+        wanted = {name: place for name, place in wanted.items() if name not in found}
+    return found
+
+
+def _insert(
+    connection: Connection,
+    shared: Mapping[str, Any],
+    rows: Sequence[RunRow],
+    ids: Sequence[int] | None = None,
+) -> Sequence[Any]:
+    """Insert *rows* by one statement; return the id and idempotency key of each new run."""
+    dialect = dialect_of(connection.engine)
+    used = [name for name in RunRow._fields if any(getattr(row, name) is not None for row in rows)]
+    columns = tuple(used if ids is None else ["id", *used])
+    members = (
+        _member(dialect, place, row, None if ids is None else ids[place])
+        for place, row in enumerate(rows)
+    )
+    parameters = {
+        **shared,
+        "run_at": moment_text(dialect, shared["run_at"]),
+        "rows": f"[{','.join(members)}]",
+    }
+    return execute(connection, _insert_many(dialect, columns), parameters).all()
+
+
+def _member(dialect: Dialect, place: int, row: RunRow, run_id: int | None) -> str:
+    """Return *row* as a JSON text of the table of rows."""
+    text = f'{{"place":{place},"payload":{row.payload}'
+    if run_id is None and row[1:] == _NOTHING:
+        return f"{text}}}"
+    given = {"id": run_id, **row._asdict(), "run_at": moment_text(dialect, row.run_at)}
+    del given["payload"]
+    rest = json.dumps({name: value for name, value in given.items() if value is not None})
+    return f"{text},{rest[1:]}"
+
+
+@lru_cache
+def _insert_many(d: Dialect, columns: tuple[str, ...]) -> str:
+    own = {name: TYPES.get(name, "bigint") for name in columns}
+    now, due = d.now, due_sql(d)
+    if "delay" in own:
+        due = f"CASE WHEN delay IS NULL THEN {due} ELSE {d.later('delay')} END"
+    if "run_at" in own:
+        due = f"COALESCE(run_at, {due})"
+    values = {name: parameter(d, name) for name in SHARED}
+    if "priority" in own:
+        values["priority"] = f"COALESCE(priority, {values['priority']})"
+    values |= {name: name for name in ("id", *_KEYS) if name in own}
+    values |= {"payload": "payload", "scheduled_for": due, "run_at": due}
+    values |= {"created_at": now, "updated_at": now}
+    return f"""
+        INSERT INTO job_runs ({", ".join(values)})
+        SELECT {", ".join(values.values())}
+        FROM {d.table("rows", place="integer", **own)} AS r WHERE true ORDER BY place
+        {ON_CONFLICT if "idempotency_key" in own else ""}
+        RETURNING id, idempotency_key
+    """
+
+
+def _reserve(connection: Connection, number: int) -> Sequence[int]:
+    """Return so many new ids of runs, rising; none if no sequence belongs to the column."""
+    sql = """
+        SELECT nextval(sequence) FROM pg_get_serial_sequence('job_runs', 'id') AS sequence,
+            generate_series(1, :number)
+        WHERE sequence IS NOT NULL
+    """
+    return sorted(execute(connection, sql, {"number": number}).scalars())
+
+
+def _holders(connection: Connection, keys: Sequence[str]) -> dict[str, Holder]:
+    """Return the runs that have *keys*."""
+    columns = (
+        *(JobRun.id, JobRun.idempotency_key, JobRun.job_type),
+        *(JobRun.payload, JobRun.status, JobRun.finished_at),
+    )
+    query = select(*columns).where(JobRun.idempotency_key.in_(keys))
+    holders = [Holder(*row) for row in connection.execute(query)] if keys else []
+    return {holder.idempotency_key or "": holder for holder in holders}
+
+
+def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(values), BATCH):
+        yield values[start : start + BATCH]

@@ -1,0 +1,366 @@
+"""`enqueue_many` with a key, a time and a priority for each run, from any iterable."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import event, func, select, update
+
+from flask_cronjobs import CronJobs, KeyConflict, NewRun, PayloadError, RunIds, Task, TaskError
+from flask_cronjobs import enqueue as enqueue_module
+from flask_cronjobs.models import JobRun
+
+pytestmark = pytest.mark.usefixtures("context")
+Greet = Task[[int, str], None]
+WHEN = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def greet(jobs: CronJobs) -> Any:
+    """A task of two arguments."""
+
+    @jobs.task(priority=2)
+    def greet(user_id: int, week: str = "now") -> None: ...
+
+    return greet
+
+
+def runs(db: SQLAlchemy) -> dict[int, JobRun]:
+    """The runs that are committed, by id."""
+    db.session.rollback()
+    return {run.id: run for run in db.session.scalars(select(JobRun).order_by(JobRun.id))}
+
+
+def number(db: SQLAlchemy) -> int:
+    """How many runs the session sees."""
+    return db.session.scalar(select(func.count()).select_from(JobRun)) or 0
+
+
+def keyed(user_id: int, key: str | None, **options: Any) -> NewRun:
+    return NewRun({"user_id": user_id}, idempotency_key=key, **options)
+
+
+class TestOptions:
+    def test_each_run_has_its_own(self, db: SQLAlchemy, greet: Greet) -> None:
+        ids = greet.enqueue_many(
+            [
+                {"user_id": 0},
+                keyed(1, "one"),
+                NewRun({"user_id": 2}, run_at=WHEN),
+                NewRun({"user_id": 3}, delay=timedelta(minutes=5), priority=0),
+                NewRun({"user_id": 4}, delay=0, priority=-7),
+            ]
+        )
+        db.session.commit()
+        found = [runs(db)[run] for run in ids]
+        assert [run.payload for run in found] == [{"user_id": n} for n in range(5)]
+        assert [run.priority for run in found] == [2, 2, 2, 0, -7]
+        assert [run.idempotency_key for run in found] == [None, "one", None, None, None]
+        due = [(run.run_at - run.created_at).total_seconds() for run in found]
+        assert found[2].run_at == found[2].scheduled_for == WHEN
+        assert [due[0], due[1], due[3], due[4]] == pytest.approx([0, 0, 300, 0], abs=0.1)
+        assert ids.is_new == [True] * 5
+
+    def test_they_come_before_those_of_using(self, db: SQLAlchemy, greet: Greet) -> None:
+        entries = [{"user_id": 0}, NewRun({"user_id": 1}, delay=60), keyed(2, "k", run_at=WHEN)]
+        later = WHEN + timedelta(days=1)
+        for options in ({"delay": 3600}, {"run_at": later}):
+            ids = greet.using(priority=9, **options).enqueue_many(entries)  # type: ignore[arg-type]
+            db.session.commit()
+            first, second, third = (runs(db)[run] for run in ids)
+            assert third.run_at == WHEN
+            assert (second.run_at - second.created_at).total_seconds() == pytest.approx(60, abs=0.1)
+            if "run_at" in options:
+                assert first.run_at == later
+            else:
+                hour = (first.run_at - first.created_at).total_seconds()
+                assert hour == pytest.approx(3600, abs=0.1)
+            assert first.priority == 9
+
+    @pytest.mark.parametrize(
+        ("wrong", "error", "message"),
+        [
+            ({"user": 1}, TypeError, r"^payloads\[2\]: greet\(\) missing .*'user_id'"),
+            (1, PayloadError, r"^payloads\[2\]: The payload is a int. Give a dict"),
+            ({"user_id": b"x"}, PayloadError, r"^payloads\[2\]: payload\['user_id'\] is of"),
+            ({"user_id": float("nan")}, PayloadError, r"^payloads\[2\]: payload\['user_id'\] is n"),
+            (keyed(1, ""), TaskError, r"^payloads\[2\]: idempotency_key is ''"),
+            (keyed(1, "a\nb"), TaskError, r"^payloads\[2\]: idempotency_key is"),
+            (NewRun({"user_id": 1}, delay=-1), TaskError, r"^payloads\[2\]: delay is -1"),
+            (NewRun({"user_id": 1}, delay=1, run_at=WHEN), TaskError, r"\[2\]: run_at and delay"),
+            (NewRun({"user_id": 1}, priority=99999), TaskError, r"\[2\]: priority is 99999"),
+            (
+                NewRun({"user_id": 1}, run_at=datetime(2030, 1, 1)),
+                TaskError,
+                r"\[2\]: run_at is .*not a time with a time zone",
+            ),
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("batch", [1, 1000])
+    def test_what_is_wrong_is_named_by_its_place_and_nothing_is_enqueued(
+        self,
+        db: SQLAlchemy,
+        greet: Greet,
+        monkeypatch: pytest.MonkeyPatch,
+        wrong: Any,
+        error: type[Exception],
+        message: str,
+        batch: int,
+    ) -> None:
+        monkeypatch.setattr(enqueue_module, "BATCH", batch)
+        greet.enqueue(7, "before")
+        with pytest.raises(error, match=message):
+            greet.enqueue_many([{"user_id": 1}, {"user_id": 2}, wrong, {"user_id": 3}])
+        db.session.commit()
+        assert [run.payload["user_id"] for run in runs(db).values()] == [7]
+
+
+class TestKeys:
+    def test_a_key_that_exists_is_not_new(self, db: SQLAlchemy, greet: Greet) -> None:
+        first = greet.using(idempotency_key="b").enqueue(2, "now").id
+        ids = greet.enqueue_many(
+            [
+                keyed(3, "c"),
+                NewRun({"user_id": 2, "week": "now"}, idempotency_key="b"),
+                keyed(1, "a"),
+            ]
+        )
+        assert ids.is_new == [True, False, True]
+        assert ids[1] == first
+        assert ids.new == [ids[0], ids[2]]
+        db.session.commit()
+        assert len(runs(db)) == 3
+        assert greet.enqueue_many([keyed(3, "c"), keyed(1, "a")]) == [ids[0], ids[2]]
+
+    def test_keys_that_are_the_same_in_one_call_are_one_run(
+        self, db: SQLAlchemy, greet: Greet, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ids = greet.enqueue_many([keyed(1, "b"), keyed(2, "a"), keyed(1, "b"), keyed(2, "a")])
+        assert ids == [ids[0], ids[1], ids[0], ids[1]]
+        assert ids.is_new == [True, True, False, False]
+        assert caplog.records == []
+        greet.enqueue_many([keyed(5, "c"), keyed(6, "c")])
+        (record,) = caplog.records
+        assert "'c'" in record.getMessage()
+        assert "with another payload, which is queued" in record.getMessage()
+
+    def test_new_ids_rise_in_the_order_given_whatever_the_keys(
+        self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So runs of one concurrency key begin in that order, as without idempotency keys."""
+        monkeypatch.setattr("flask_cronjobs.store.enqueue_many.BATCH", 7)
+        chosen = random.Random(4)
+        keys = [None if chosen.random() < 0.3 else str(n) for n in range(50)]
+        chosen.shuffle(keys)
+        ids = greet.enqueue_many([keyed(n, key) for n, key in enumerate(keys)])
+        db.session.commit()
+        assert ids == sorted(ids)
+        assert len(set(ids)) == 50
+        found = runs(db)
+        assert [(found[run].payload["user_id"], found[run].idempotency_key) for run in ids] == list(
+            enumerate(keys)
+        )
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_it_does_what_single_enqueues_would(
+        self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch, seed: int
+    ) -> None:
+        monkeypatch.setattr("flask_cronjobs.store.enqueue_many.BATCH", 4)
+        monkeypatch.setattr(enqueue_module, "BATCH", 3)
+        chosen = random.Random(seed)
+        model: dict[str, int] = {}
+        for _ in range(4):
+            keys = [chosen.choice([None, *"abcdefgh"]) for _ in range(chosen.randrange(14))]
+            given = (keyed(n, key) if key else {"user_id": n} for n, key in enumerate(keys))
+            ids = greet.enqueue_many(given)
+            for key, run, is_new in zip(keys, ids, ids.is_new, strict=True):
+                assert is_new == (key is None or key not in model)
+                assert key is None or model.setdefault(key, run) == run
+            if chosen.random() < 0.3:
+                db.session.rollback()
+                model = {run.idempotency_key: run.id for run in runs(db).values()
+                         if run.idempotency_key}  # fmt: skip
+            else:
+                db.session.commit()
+            kept = [run.idempotency_key for run in runs(db).values() if run.idempotency_key]
+            assert sorted(kept) == sorted(model)
+
+    def test_a_key_of_another_task_is_refused_and_nothing_is_enqueued(
+        self, db: SQLAlchemy, jobs: CronJobs, greet: Greet
+    ) -> None:
+        @jobs.task
+        def charge(user_id: int) -> None: ...
+
+        held = charge.using(idempotency_key="m", commit=True).enqueue(1).id
+        expected = rf"^payloads\[2\]: .*'m' is held by run {held} of the task charge"
+        with pytest.raises(KeyConflict, match=expected):
+            greet.enqueue_many([{"user_id": 0}, keyed(1, "z"), keyed(2, "m"), keyed(3, "a")])
+        greet.enqueue(9, "after")  # The transaction is as good as before.
+        db.session.commit()
+        assert [run.job_type for run in runs(db).values()] == ["charge", "greet"]
+
+    def test_warnings_are_bounded(
+        self, db: SQLAlchemy, greet: Greet, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        greet.enqueue_many([keyed(n, f"k{n}") for n in range(30)])
+        end = {"status": "dead", "finished_at": WHEN}
+        db.session.execute(update(JobRun).where(JobRun.idempotency_key < "k2").values(end))
+        db.session.commit()
+        caplog.clear()
+        ids = greet.enqueue_many([keyed(n if n < 20 else -1, f"k{n}") for n in range(30)])
+        assert not any(ids.is_new)
+        messages = [record.getMessage() for record in caplog.records]
+        assert len(messages) == enqueue_module.TOLD + 1
+        assert "is dead since 2030" in messages[0]
+        assert messages[0].endswith(f"retry {ids[0]}")
+        # k0, k1 and k10 to k19 are dead, k20 to k29 have another payload.
+        assert messages[-1].startswith("12 more idempotency keys")
+
+    def test_a_run_that_is_deleted_meanwhile_is_inserted(
+        self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from flask_cronjobs.store import enqueue_many as store
+
+        greet.using(idempotency_key="b", commit=True).enqueue(1, "now")
+        find = store._holders
+
+        def deleted_first(connection: Any, keys: Any) -> Any:
+            monkeypatch.setattr(store, "_holders", find)
+            connection.exec_driver_sql("DELETE FROM job_runs WHERE idempotency_key = 'b'")
+            return find(connection, keys)
+
+        monkeypatch.setattr(store, "_holders", deleted_first)
+        ids = greet.enqueue_many([keyed(1, "a"), {"user_id": 0}, keyed(2, "b")])
+        db.session.commit()
+        assert ids.is_new == [True, True, True]
+        assert [runs(db)[run].payload["user_id"] for run in ids] == [1, 0, 2]
+
+
+class TestTransaction:
+    def test_rollback_drops_them(self, db: SQLAlchemy, greet: Greet) -> None:
+        greet.enqueue_many([keyed(1, "a"), {"user_id": 2}])
+        db.session.rollback()
+        assert runs(db) == {}
+        assert greet.enqueue_many([keyed(1, "a")]).is_new == [True]
+
+    def test_savepoint_that_is_rolled_back_drops_its_runs_only(
+        self, db: SQLAlchemy, greet: Greet
+    ) -> None:
+        kept = greet.enqueue_many([keyed(1, "a")])
+        savepoint = db.session.begin_nested()
+        assert greet.enqueue_many([keyed(1, "a"), keyed(2, "b")]).is_new == [False, True]
+        savepoint.rollback()
+        again = greet.enqueue_many([keyed(2, "b")])
+        db.session.commit()
+        assert list(runs(db)) == [*kept, *again]
+
+    def test_warning_counts_the_new_ones(
+        self, app: Flask, greet: Greet, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with app.app_context():
+            greet.enqueue_many([keyed(1, "a"), keyed(1, "a"), keyed(2, "b")])
+        assert "so lost: greet (2 runs)" in caplog.messages[-1]
+
+
+class TestGenerators:
+    def counted(self, total: int, statements: list[str], seen: list[int]) -> Iterator[Any]:
+        for n in range(total):
+            seen.append(len(statements))
+            yield {"user_id": n}
+
+    def test_are_read_in_parts(
+        self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(enqueue_module, "BATCH", 10)
+        statements: list[str] = []
+
+        def note(_: Any, __: Any, statement: str, *___: Any) -> None:
+            if "INSERT INTO job_runs" in statement:
+                statements.append(statement)
+
+        event.listen(db.engine, "before_cursor_execute", note)
+        seen: list[int] = []
+        ids = greet.enqueue_many(self.counted(35, statements, seen))
+        assert len(ids) == len(statements) * 10 - 5 == 35
+        assert seen == [n // 10 for n in range(35)]
+
+    def test_that_raise_leave_nothing(
+        self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(enqueue_module, "BATCH", 2)
+
+        def broken() -> Iterator[Mapping[str, object]]:
+            yield from ({"user_id": n} for n in range(5))
+            raise ZeroDivisionError
+
+        greet.enqueue(7, "before")
+        with pytest.raises(ZeroDivisionError):
+            greet.enqueue_many(broken())
+        db.session.commit()
+        assert [run.payload["user_id"] for run in runs(db).values()] == [7]
+
+    def test_error_of_their_own_statement_is_not_about_the_job_tables(
+        self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from sqlalchemy import text
+        from sqlalchemy.exc import DBAPIError
+
+        monkeypatch.setattr(enqueue_module, "BATCH", 2)
+
+        def broken() -> Iterator[NewRun]:
+            yield from (keyed(n, str(n)) for n in range(3))
+            db.session.execute(text("SELECT 1 FROM no_such_table"))
+
+        with pytest.raises(DBAPIError, match="no_such_table"):
+            greet.enqueue_many(broken())
+        db.session.rollback()
+        assert number(db) == 0
+
+
+class TestRunIds:
+    def test_are_a_list(self, greet: Greet) -> None:
+        ids = greet.enqueue_many([keyed(1, "a"), keyed(1, "a")])
+        assert isinstance(ids, RunIds)
+        assert ids == list(ids)
+        assert json.dumps(ids) == f"[{ids[0]}, {ids[0]}]"
+        assert greet.enqueue_many([]) == []
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_workers_are_woken_only_by_what_is_due(
+    greet: Greet, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    woken: list[object] = []
+
+    def wake(session: object) -> bool:
+        woken.append(session)
+        return True
+
+    monkeypatch.setattr(enqueue_module, "wake_listeners", wake)
+    monkeypatch.setattr(enqueue_module, "WAKE_EVERY", 0)
+
+    def wakes(call: Callable[[], object]) -> bool:
+        woken.clear()
+        call()
+        return bool(woken)
+
+    if many:
+        later, now = NewRun({"user_id": 1}, delay=60), NewRun({"user_id": 1}, delay=0)
+        assert wakes(lambda: greet.enqueue_many([{"user_id": 1}]))
+        assert not wakes(lambda: greet.enqueue_many([later]))
+        assert wakes(lambda: greet.enqueue_many([later, {"user_id": 1}]))
+        assert not wakes(lambda: greet.using(delay=9).enqueue_many([{"user_id": 1}]))
+        assert wakes(lambda: greet.using(delay=9).enqueue_many([now]))
+        assert wakes(lambda: greet.enqueue_many([keyed(1, "key"), later]))
+        assert not wakes(lambda: greet.enqueue_many([keyed(1, "key"), later]))
+    else:
+        assert wakes(lambda: greet.enqueue(1, "now"))
+        assert not wakes(lambda: greet.using(run_at=WHEN).enqueue(1, "now"))

@@ -1,0 +1,227 @@
+"""The `JobRun` that `enqueue` returns is one of the session's, as if its row had been loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import event, inspect, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.exc import ObjectDeletedError
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.models import JobDefinition, JobRun
+
+pytestmark = pytest.mark.usefixtures("context")
+
+
+@pytest.fixture
+def greet(jobs: CronJobs) -> Any:
+    """A task with a limit, so that a run has all columns."""
+
+    @jobs.task(queue="mail", priority=2, concurrency=3, concurrency_key="user:{user_id}")
+    def greet(user_id: int, week: object = "now") -> None: ...
+
+    return greet
+
+
+@contextmanager
+def statements(db: SQLAlchemy) -> Generator[list[str]]:
+    """The statements that are sent meanwhile."""
+    sent: list[str] = []
+
+    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
+        sent.append(" ".join(statement.split()))
+
+    event.listen(db.engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        event.remove(db.engine, "before_cursor_execute", note)
+
+
+def columns(run: JobRun) -> dict[str, object]:
+    return {column.key: getattr(run, column.key) for column in inspect(JobRun).columns}
+
+
+WHEN = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"delay": 12.3456789}, {"run_at": WHEN}, {"idempotency_key": "key", "max_attempts": 3}],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "week", ["x", "é\"'\n\t\\", "😀", 2**64, 1.5, None, True, [1, (2, {"a": []})]], ids=ascii
+)
+def test_attributes_are_those_of_the_row_without_a_query(
+    db: SQLAlchemy, greet: Any, options: dict[str, Any], week: object
+) -> None:
+    with statements(db) as sent:
+        run = greet.using(**options).enqueue(7, week)
+        given = columns(run)
+    assert sum("INSERT INTO job_runs" in statement for statement in sent) == 1
+    assert not any(statement.startswith("SELECT job_runs") for statement in sent)
+    assert inspect(run).persistent
+    assert run not in db.session.dirty
+    db.session.commit()
+    with Session(db.engine) as other:
+        loaded = other.get_one(JobRun, run.id)
+        assert columns(loaded) == given
+        assert type(loaded.run_at) is type(given["run_at"])
+    assert columns(run) == given  # After the commit: read again.
+
+
+def test_it_is_the_one_that_a_query_finds(db: SQLAlchemy, greet: Any) -> None:
+    run: JobRun = greet.enqueue(1)
+    assert db.session.get(JobRun, run.id) is run
+    assert db.session.scalars(select(JobRun)).all() == [run]
+    run.priority = 9
+    assert run in db.session.dirty
+    db.session.commit()
+    assert db.session.scalars(select(JobRun.priority)).all() == [9]
+    db.session.delete(run)
+    db.session.commit()
+    assert db.session.scalars(select(JobRun)).all() == []
+
+
+def test_after_a_rollback_its_row_is_gone(db: SQLAlchemy, greet: Any) -> None:
+    run = greet.enqueue(1)
+    db.session.rollback()
+    with pytest.raises(ObjectDeletedError):
+        _ = run.status
+
+
+def test_a_run_with_the_id_of_one_that_was_rolled_back_has_its_own_values(
+    db: SQLAlchemy, greet: Any
+) -> None:
+    """SQLite gives the id again, and the session still has the object of the first one."""
+    first = greet.enqueue(1)
+    db.session.rollback()
+    second = greet.enqueue(2)
+    assert second.payload == {"user_id": 2}
+    assert second.is_new
+    db.session.commit()
+    if first is second:
+        assert db.engine.dialect.name == "sqlite"
+    assert [run.payload for run in db.session.scalars(select(JobRun))] == [{"user_id": 2}]
+
+
+def test_after_a_savepoint_that_was_rolled_back_the_session_goes_on(
+    db: SQLAlchemy, greet: Any
+) -> None:
+    kept = greet.enqueue(1)
+    savepoint = db.session.begin_nested()
+    dropped = greet.enqueue(2).id
+    savepoint.rollback()
+    assert greet.enqueue(3).payload == {"user_id": 3}
+    db.session.commit()
+    found = {run.payload["user_id"]: run.id for run in db.session.scalars(select(JobRun))}
+    assert set(found) == {1, 3}
+    assert found[1] == kept.id
+    assert db.engine.dialect.name == "sqlite" or dropped not in found.values()
+
+
+def definition(name: str | None) -> JobDefinition:
+    return JobDefinition(name=name, job_type="greet", schedule="@daily")
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_pending_objects_are_flushed_first(db: SQLAlchemy, greet: Any, many: bool) -> None:
+    """As before each statement of a session; a handler may rely on the order of locks."""
+    db.session.add(definition("first"))
+    enqueue(greet, many)
+    assert not db.session.new
+    db.session.commit()
+    db.session.add(definition(None))
+    with pytest.raises(IntegrityError, match="autoflush"):
+        enqueue(greet, many)
+    db.session.rollback()
+    with db.session.no_autoflush:
+        db.session.add(definition("second"))
+        enqueue(greet, many)
+        assert len(db.session.new) == 1
+
+
+def enqueue(greet: Any, many: bool) -> None:
+    if many:
+        greet.enqueue_many([{"user_id": 1}])
+    else:
+        greet.enqueue(1)
+
+
+@pytest.mark.parametrize("moment", ["before_flush", "after_flush", "after_flush_postexec"])
+def test_hook_of_a_flush_may_enqueue(db: SQLAlchemy, greet: Any, moment: str) -> None:
+    def hook(session: Session, *_: object) -> None:
+        if any(isinstance(each, JobDefinition) for each in [*session.new, *made]):
+            made.clear()
+            made_runs.append(greet.enqueue(1))
+
+    made, made_runs = [definition("it")], list[JobRun]()
+    db.session.add(made[0])
+    with listening(db.session, moment, hook):
+        db.session.flush()
+    db.session.commit()
+    assert [run.id for run in db.session.scalars(select(JobRun))] == [run.id for run in made_runs]
+    assert made_runs[0].payload == {"user_id": 1}
+
+
+def test_hook_of_a_mapper_may_enqueue(db: SQLAlchemy, greet: Any) -> None:
+    """Such as one that runs after the INSERT of an order, in the midst of the flush."""
+    made: list[JobRun] = []
+
+    def hook(*_: object) -> None:
+        made.append(greet.enqueue(1))
+        greet.enqueue_many([{"user_id": 2}])
+
+    with listening(JobDefinition, "after_insert", hook):
+        db.session.add(definition("it"))
+        db.session.commit()
+    runs = db.session.scalars(select(JobRun).order_by(JobRun.id)).all()
+    assert [run.payload["user_id"] for run in runs] == [1, 2]
+    assert runs[0] is made[0]
+
+
+@contextmanager
+def listening(target: Any, name: str, hook: Callable[..., None]) -> Generator[None]:
+    event.listen(target, name, hook)
+    try:
+        yield
+    finally:
+        event.remove(target, name, hook)
+
+
+def test_statement_is_seen_by_those_who_watch_the_session_s_connection(
+    app: Flask, db: SQLAlchemy, greet: Any
+) -> None:
+    """Tracing, SQLALCHEMY_ECHO and the like."""
+    with statements(db) as sent:
+        greet.enqueue(1)
+        greet.enqueue_many([{"user_id": 2}])
+    assert sum(statement.startswith("INSERT INTO job_runs") for statement in sent) == 2
+
+
+def test_session_with_several_engines_is_told_that_runs_are_written(
+    db: SQLAlchemy, greet: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it does not choose a replica for reading."""
+    session, asked = db.session(), list[tuple[object, object]]()
+    get_bind = session.get_bind
+
+    def watched(mapper: Any = None, *, clause: Any = None, **more: Any) -> Any:
+        asked.append((mapper and mapper.class_, getattr(clause, "is_dml", False)))
+        return get_bind(mapper=mapper, clause=clause, **more)
+
+    monkeypatch.setattr(session, "get_bind", watched)
+    greet.enqueue(1)
+    assert asked[0] == (JobRun, True)
+    asked.clear()
+    greet.enqueue_many([{"user_id": 1}])
+    assert asked[0] == (JobRun, True)
