@@ -26,6 +26,7 @@ from ..types import JSON, Claim, ClaimRequest, Exchange, Outcome
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import dialect_of, json_text
+from .failures import forget_failures
 from .sql.claims import FAR, ClaimStatements, claim_statements
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
@@ -122,6 +123,7 @@ class Claims:
             a repeat reports its outcomes as lost and does not know of its claims.
         :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.
         """
+        forget_failures(self._books, outcomes)
         exchange = self._exchange(outcomes, request, repeat)
         for pause in MOMENTS:
             locked = self._passed_over(outcomes, exchange.recorded)

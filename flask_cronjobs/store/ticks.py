@@ -5,10 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
-from sqlalchemy import Connection, Executable, delete, func, insert, select, text, update
+from sqlalchemy import (
+    Connection,
+    Executable,
+    Select,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.orm import aliased
 
 from ..models import JobEffect, JobFailure, JobRun, JobTick
 from ..models.tables import DEAD, DONE, DONE_EFFECT
@@ -18,8 +29,10 @@ from .connection import Bookkeeping
 
 #: How many rows one pruning transaction deletes at most.
 BATCH = 1000
-#: For how many seconds the rows of ticks are kept.
-TICK_RETENTION = 86400.0
+#: For how long the rows of ticks are kept.
+TICK_RETENTION = timedelta(days=1)
+#: For how much longer, so that not every tick deletes the few rows of one minute.
+TICK_SLACK = timedelta(hours=1)
 _COUNTS = [field.name for field in fields(TickReport) if field.name not in ("worker", "seconds")]
 
 
@@ -41,14 +54,21 @@ class Ticks:
         self._books = books
 
     def begin(self, worker: str, host: str, pid: int, listening: bool = False) -> TickRow:
-        """Insert the row of a tick that begins.
+        """Insert the row of a tick that begins, and delete those past `TICK_RETENTION`.
+
+        It is here that they go, since each tick comes this far, even one that is killed later. So
+        there are no more of them than began within a day, however ticks end.
 
         :param listening: whether it is a resident worker that a NOTIFY wakes.
         """
         values = {"worker": worker, "host": host, "pid": pid, "listening": listening}
         times = {"started_at": database_now(), "seen_at": database_now()}
         begun = insert(JobTick).values(**values, **times)
-        (row,) = self._books.rows(begun.returning(JobTick.id, JobTick.started_at))
+        older = aliased(JobTick)
+        oldest = select(func.min(older.started_at)).scalar_subquery().label("oldest")
+        (row,) = self._books.rows(begun.returning(JobTick.id, JobTick.started_at, oldest))
+        if row.oldest is not None and row.oldest < row.started_at - TICK_RETENTION - TICK_SLACK:
+            self._books.rows(delete(JobTick).where(JobTick.id.in_(old_ticks())))
         return TickRow(row.id, row.started_at)
 
     def seen(self, tick_id: int) -> None:
@@ -104,7 +124,9 @@ class Ticks:
                 pruned += deleted
                 if deleted < BATCH or over():
                     break
-        self._prune_others(retention_dead, over)
+        while self._books.transaction(partial(_prune_effects, seconds=retention_dead)) == BATCH:
+            if over():
+                break
         return pruned
 
     def prunable(self, retention: float, retention_dead: float) -> int:
@@ -116,12 +138,25 @@ class Ticks:
             total += self._books.rows(count)[0][0]
         return total
 
-    def _prune_others(self, retention_dead: float, over: Callable[[], bool]) -> None:
-        old_ticks = select(JobTick.id).where(JobTick.started_at < database_now(-TICK_RETENTION))
-        self._books.rows(delete(JobTick).where(JobTick.id.in_(old_ticks.limit(BATCH))))
-        while self._books.transaction(partial(_prune_effects, seconds=retention_dead)) == BATCH:
-            if over():
-                break
+
+def old_ticks() -> Select[int]:
+    """Return the SELECT of the ids of a batch of ticks past their retention.
+
+    The last one that finished stays: it says since when ticks have failed or stayed away.
+    """
+    done = aliased(JobTick)
+    finished = select(done.id).where(done.finished_at.is_not(None))
+    last = finished.order_by(done.started_at.desc()).limit(1).scalar_subquery()
+    return (
+        select(JobTick.id)
+        .where(
+            JobTick.started_at < database_now(-TICK_RETENTION.total_seconds()),
+            JobTick.id != func.coalesce(last, 0),
+        )
+        .order_by(JobTick.started_at)
+        .limit(BATCH)
+        .with_for_update(skip_locked=True)
+    )
 
 
 def old_effects(seconds: float) -> Executable:
