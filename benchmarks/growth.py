@@ -115,6 +115,11 @@ class Database:
         """Enqueue runs by one statement."""
         self.books.rows(text(ENQUEUE), {"runs": runs})
 
+    def clear(self) -> None:
+        """Delete all runs that have not succeeded."""
+        for status in ("queued", "failed", "running", "dead"):
+            self.sql(f"DELETE FROM job_runs WHERE status = '{status}'")
+
     def prune(self) -> int:
         """Delete the oldest thousand finished runs."""
         one_batch = partial(store_ticks._prune_runs, condition=DONE, seconds=0.0)
@@ -249,11 +254,12 @@ def pages_to_the_front(connection: Connection) -> int:
 
 
 def growth(server: postgres.Server, sizes: list[int], rounds: int, plot: Path | None) -> bool:
-    """Print the cost of each operation by the number of finished runs; return whether it is flat."""
+    """Print the cost of each operation by the finished runs; return whether all stay flat."""
     milliseconds: dict[str, list[float]] = {}
     blocks: dict[str, list[float]] = {}
     with _database(server) as found, found.app.app_context():
         for size in sizes:
+            found.clear()
             fill(found, size - found.sql("SELECT count(*) FROM job_runs"))
             print(f"{size:,} finished runs:", end="", flush=True)
             for name, operation in operations(found).items():

@@ -9,10 +9,13 @@ medians of:
 
 * runs a second, from the first run's begin to the last one's end, by the database's clock;
 * statements a run, of all workers together, with those that a tick sends before and after;
+* microseconds of CPU time a run, of all workers and of the server: other work on the machine does
+  not change these much;
 * for how many of 1,000 looks at an active server process it waited for a lock, and for which.
 
 Namespaces, bridge and addresses (198.18.77.0/24, set aside for benchmarks) go when it ends. Exits 1
 if two workers drain less than `TWO` times as many no-ops as one, or 16 lose much against 4.
+``--plot FILE`` draws the runs a second, compared to one worker, as an SVG.
 """
 
 from __future__ import annotations
@@ -24,7 +27,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -36,6 +38,7 @@ from pathlib import Path
 import psycopg
 from sqlalchemy import create_engine, make_url, text
 
+from benchmarks._chart import line_chart
 from flask_cronjobs.store import create_tables
 from tests import postgres
 
@@ -102,21 +105,28 @@ class Reading:
 
     rates: list[float] = field(default_factory=list["float"])
     statements: list[float] = field(default_factory=list["float"])
-    cpu: list[float] = field(default_factory=list["float"])
+    client_cpu: list[float] = field(default_factory=list["float"])
+    server_cpu: list[float] = field(default_factory=list["float"])
     waits: Counter[str] = field(default_factory=Counter["str"])
     looks: int = 0
 
+    @property
+    def rate(self) -> float:
+        """The median of runs a second."""
+        return statistics.median(self.rates)
+
     def __str__(self) -> str:
-        spread = (max(self.rates) - min(self.rates)) / statistics.median(self.rates)
+        spread = (max(self.rates) - min(self.rates)) / self.rate
         waits = ", ".join(
             f"{name} {1000 * number / max(self.looks, 1):.0f}"
             for name, number in self.waits.most_common(4)
         )
         return (
-            f"{statistics.median(self.rates):8,.0f} runs/s (spread {spread:4.0%})"
-            f"{statistics.median(self.statements):8.4f} statements a run"
-            f"{statistics.median(self.cpu) * 1e6:7.0f} µs of client CPU a run"
-            f"   waits of 1,000: {waits or 'none'}"
+            f"{self.rate:8,.0f} runs/s (spread {spread:4.0%})"
+            f"{statistics.median(self.statements):8.4f} statements"
+            f"{statistics.median(self.client_cpu) * 1e6:6.0f}"
+            f" +{statistics.median(self.server_cpu) * 1e6:4.0f} µs of CPU a run"
+            f"   waits: {waits or 'none'}"
         )
 
 
@@ -128,8 +138,10 @@ def main() -> None:
         hosts = stack.enter_context(_hosts(server, max(numbers)))
         print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, {hosts.kind}")
         noops = measure(server, hosts, "no-op", numbers, options.runs, options.rounds)
-        naps = min(options.runs, 400 if options.short else 4_000)
-        measure(server, hosts, "20 ms", numbers, naps, 1 if options.short else 2)
+        some, rounds = min(options.runs, 400 if options.short else 2_000), min(options.rounds, 2)
+        naps = measure(server, hosts, "20 ms", numbers, some, rounds)
+    if options.plot is not None:
+        options.plot.write_text(_chart(noops, naps))
     if not options.short and not _is_good(noops):
         sys.exit(1)
 
@@ -139,6 +151,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", default=None, help="numbers, separated by commas")
     parser.add_argument("--runs", type=int, default=None)
     parser.add_argument("--rounds", type=int, default=None)
+    parser.add_argument("--plot", type=Path)
     parser.add_argument("--short", action="store_true", help="a form for CI, without the bounds")
     options = parser.parse_args()
     options.workers = options.workers or ("1,2" if options.short else "1,2,4,8,16")
@@ -148,7 +161,7 @@ def _options() -> argparse.Namespace:
 
 
 def _is_good(noops: dict[int, Reading]) -> bool:
-    rates = {number: statistics.median(reading.rates) for number, reading in noops.items()}
+    rates = {number: reading.rate for number, reading in noops.items()}
     pairs = ((1, 2, TWO), (4, 16, SIXTEEN))
     ratios = [
         (few, many, rates[many] / rates[few], bound)
@@ -158,6 +171,17 @@ def _is_good(noops: dict[int, Reading]) -> bool:
     for few, many, ratio, bound in ratios:
         print(f"{many} workers drain {ratio:.2f} times as many as {few} (bound {bound})")
     return all(ratio >= bound for *_, ratio, bound in ratios)
+
+
+def _chart(noops: dict[int, Reading], naps: dict[int, Reading]) -> str:
+    """Draw the runs a second, compared to those of the least workers."""
+    few = min(noops)
+    lines = {
+        name: [reading.rate / readings[few].rate for reading in readings.values()]
+        for name, readings in (("no-ops", noops), ("runs of 20 ms", naps))
+    }
+    title = f"Runs a second, compared to {few} worker, on {os.cpu_count()} cores"
+    return line_chart(title, [str(number) for number in noops], "workers", lines)
 
 
 def measure(
@@ -173,7 +197,10 @@ def measure(
     for _ in range(rounds):
         for number, reading in readings.items():
             url = server.create_database()
-            _drain(url, hosts, kind, number, runs, reading)
+            _fill(url, TASKS[kind], runs)
+            before = _cpu_of(server)
+            _drain(url, hosts, number, runs, reading)
+            reading.server_cpu.append((_cpu_of(server) - before) / runs)
             server.drop_database(url)
     print(f"{runs} runs of {kind}, {rounds} rounds:")
     for number, reading in readings.items():
@@ -181,14 +208,18 @@ def measure(
     return readings
 
 
-def _drain(url: str, hosts: Hosts, kind: str, number: int, runs: int, reading: Reading) -> None:
+def _fill(url: str, task: str, runs: int) -> None:
     engine = create_engine(url)
     create_tables(engine)
     with engine.begin() as connection:
-        connection.execute(text(ENQUEUE), {"task": TASKS[kind], "runs": runs})
+        connection.execute(text(ENQUEUE), {"task": task, "runs": runs})
     with engine.connect() as connection:
         raw = connection.execution_options(isolation_level="AUTOCOMMIT")
         raw.execute(text("VACUUM ANALYZE job_runs"))
+    engine.dispose()
+
+
+def _drain(url: str, hosts: Hosts, number: int, runs: int, reading: Reading) -> None:
     with psycopg.connect(_plain(url), autocommit=True) as barrier:
         barrier.execute("SELECT pg_advisory_lock(%s)", [BARRIER])
         workers = [hosts.start(place, url) for place in range(number)]
@@ -196,13 +227,22 @@ def _drain(url: str, hosts: Hosts, kind: str, number: int, runs: int, reading: R
         with _looking(url, reading):
             barrier.execute("SELECT pg_advisory_unlock(%s)", [BARRIER])
             results = [json.loads(worker.communicate()[0]) for worker in workers]
-    with engine.connect() as connection:
-        done, seconds = connection.execute(text(SPAN)).one()
-    engine.dispose()
+        ((done, seconds),) = barrier.execute(SPAN).fetchall()
     assert done == sum(result[0] for result in results) == runs, (done, results)
     reading.rates.append(runs / float(seconds))
     reading.statements.append(sum(result[1] for result in results) / runs)
-    reading.cpu.append(sum(result[2] for result in results) / runs)
+    reading.client_cpu.append(sum(result[2] for result in results) / runs)
+
+
+def _cpu_of(server: postgres.Server) -> float:
+    """Return the seconds of CPU time of the server's processes that have ended; 0 if unknown."""
+    if not isinstance(server, postgres.LocalServer):
+        return 0.0
+    try:
+        fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # Not Linux.
+        return 0.0
+    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
 def _wait_for(barrier: psycopg.Connection, number: int) -> None:
@@ -321,8 +361,7 @@ def _listen_on_bridge(server: postgres.LocalServer) -> None:
 def _may_make_namespaces() -> bool:
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "hostname"))):
         return False
-    with tempfile.TemporaryDirectory():
-        made = _ip("netns", "add", _name(255), check=False)
+    made = _ip("netns", "add", _name(255), check=False)
     _ip("netns", "del", _name(255), check=False)
     return made.returncode == 0
 

@@ -70,7 +70,8 @@ def prune(dry_run: bool, as_json: bool) -> None:
 def init(force: bool, as_json: bool) -> None:
     """Create missing job tables, and set up old ones.
 
-    It sets SQLite to WAL mode, and tells PostgreSQL when to vacuum job_runs. With Flask-Migrate, let your migrations create the tables instead.
+    It sets SQLite to WAL mode, and tells PostgreSQL when to vacuum job_runs. With Flask-Migrate,
+    let your migrations create the tables instead.
     """
     engine = state_of().engine
     if not force and are_tables_missing(engine) and uses_migrations(engine):

@@ -66,14 +66,15 @@ def missing_storage(connection: Connection) -> dict[str, dict[str, object]]:
     For PostgreSQL only.
     """
     rows = connection.execute(text(_STORAGE), {"names": list(Base.metadata.tables)})
-    found = {row.relname: row.reloptions or [] for row in rows}
+    found: dict[str, list[str]] = {row.relname: row.reloptions or list[str]() for row in rows}
     missing: dict[str, dict[str, object]] = {}
-    for table in Base.metadata.sorted_tables:
-        wanted = table.dialect_options["postgresql"]["with"] or {}
-        present = {option.partition("=")[0] for option in found.get(table.name, wanted)}
-        lacking = {name: value for name, value in wanted.items() if name not in present}
+    for name, options in found.items():
+        wanted: dict[str, object] | None
+        wanted = Base.metadata.tables[name].dialect_options["postgresql"]["with"]
+        present = {option.partition("=")[0] for option in options}
+        lacking = {key: value for key, value in (wanted or {}).items() if key not in present}
         if lacking:
-            missing[table.name] = lacking
+            missing[name] = lacking
     return missing
 
 

@@ -68,7 +68,7 @@ class Ticks:
         oldest = select(func.min(older.started_at)).scalar_subquery().label("oldest")
         (row,) = self._books.rows(begun.returning(JobTick.id, JobTick.started_at, oldest))
         if row.oldest is not None and row.oldest < row.started_at - TICK_RETENTION - TICK_SLACK:
-            self._books.rows(delete(JobTick).where(JobTick.id.in_(old_ticks())))
+            self._books.transaction(_prune_ticks)
         return TickRow(row.id, row.started_at)
 
     def seen(self, tick_id: int) -> None:
@@ -177,6 +177,12 @@ def old_effects(seconds: float) -> Executable:
         .order_by(JobEffect.done_at)
         .limit(BATCH)
     )
+
+
+def _prune_ticks(connection: Connection) -> None:
+    # Not in one statement: a planner may read all ticks to join them with the few.
+    if ids := list(connection.scalars(old_ticks())):
+        connection.execute(delete(JobTick).where(JobTick.id.in_(ids)))
 
 
 def _prune_effects(connection: Connection, seconds: float) -> int:
