@@ -181,13 +181,13 @@ def _database(server: postgres.Server) -> Iterator[Database]:
 
 def cost_of_a_run(server: postgres.Server, runs: int) -> None:
     """Print the bytes of WAL of each step, and the bytes on disk of a finished run."""
-    for batch in (100, 1):
+    for batch, number in ((100, runs), (1, runs // 10)):
         with _database(server) as found:
             fill(found, 10 * runs)
-            life(found, runs, batch)  # So that few pages are logged in full by the next.
+            life(found, number, batch)  # So that few pages are logged in full by the next.
             found.sql("VACUUM job_runs")
-            wal = life(found, runs, batch)
-        steps = ", ".join(f"{name} {number:.0f}" for name, number in wal.items())
+            wal = life(found, number, batch)
+        steps = ", ".join(f"{name} {used:.0f}" for name, used in wal.items())
         print(f"WAL a run, {batch:3} at once: {steps}; together {sum(wal.values()):.0f} bytes")
     with _database(server) as found:
         fill(found, 10 * runs)
