@@ -9,7 +9,7 @@ from ..report.doctor import Finding, examine
 from ..report.humanize import plural
 from ..state import state_of
 from ..store import create_tables, set_wal
-from ..store.create import are_tables_missing
+from ..store.create import are_tables_missing, set_storage
 from ..store.migrations import how_to_create_tables, uses_migrations
 from ..text import one_line
 from .group import JobsGroup
@@ -68,9 +68,10 @@ def prune(dry_run: bool, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Create them even if the app uses migrations.")
 @json_option
 def init(force: bool, as_json: bool) -> None:
-    """Create missing job tables, and set SQLite to WAL.
+    """Create missing job tables, and set up old ones.
 
-    With Flask-Migrate, let your migrations create the tables instead.
+    It sets SQLite to WAL mode, and tells PostgreSQL when to vacuum job_runs. With Flask-Migrate,
+    let your migrations create the tables instead.
     """
     engine = state_of().engine
     if not force and are_tables_missing(engine) and uses_migrations(engine):
@@ -79,6 +80,7 @@ def init(force: bool, as_json: bool) -> None:
             f"would find nothing to do. {how_to_create_tables(engine)}. (--force creates them.)"
         )
     wal = set_wal(engine)
+    old = [] if are_tables_missing(engine) else set_storage(engine)
     created = create_tables(engine)
     if as_json:
         print_json({"created": created})
@@ -88,6 +90,8 @@ def init(force: bool, as_json: bool) -> None:
         click.echo("All tables exist.")
     if wal and not as_json:
         click.echo("Set SQLite's journal mode to WAL.")
+    if old and not as_json:
+        click.echo(f"Set when to vacuum {', '.join(old)}.")
 
 
 @group.command("doctor")

@@ -9,13 +9,12 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
+from ..store.failures import FAILURES_KEPT
 from ..types import JSON
 from .reader import FAILURES, RUNS, Reader, Source, readable, reading
 from .redact import redacted
 from .run_list import RunRow, run_row, with_definition
 
-#: How many attempts of a run are shown.
-ATTEMPTS = 50
 _COPIED = (
     "last_error", "idempotency_key", "concurrency_key", "concurrency_limit", "progress_message",
     "cancel_requested_at", "created_at", "updated_at",
@@ -83,7 +82,7 @@ def run(source: Source, run_id: int) -> RunView | None:
             select(FAILURES)
             .where(FAILURES.c.run_id == run_id)
             .order_by(FAILURES.c.attempt.desc())
-            .limit(ATTEMPTS)
+            .limit(FAILURES_KEPT)
         )
         return _view(reader, rows[0], failures)
 

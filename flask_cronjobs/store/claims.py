@@ -26,6 +26,7 @@ from ..types import JSON, Claim, Outcome
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import array_text, dialect_of, json_text, json_value
+from .failures import forget_failures
 from .rows import ClaimRequest, Exchange
 from .sql import exchange
 from .sql.claims import ClaimStatements, claim_statements
@@ -127,6 +128,7 @@ class Claims:
             a repeat reports its outcomes as lost and does not know of its claims.
         :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.
         """
+        forget_failures(self._books, outcomes)
         exchange = self._exchange(outcomes, request, repeat)
         for pause in MOMENTS:
             locked = self._passed_over(outcomes, exchange.recorded)

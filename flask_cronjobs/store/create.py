@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..models.tables import Base
@@ -10,9 +10,17 @@ from .connection import Bookkeeping, leave_transaction, refuse_shared_memory
 from .dialect import dialect_of
 from .errors import explain
 
+_STORAGE = """
+SELECT relname, reloptions FROM pg_class
+WHERE relname = ANY(:names) AND relkind = 'r' AND pg_table_is_visible(oid)
+    AND pg_has_role(relowner, 'USAGE')
+"""
+
 
 def create_tables(engine: Engine) -> list[str]:
-    """Create the job tables that do not exist yet, and set a SQLite file to WAL mode.
+    """Create the job tables that do not exist yet, and set up what an older version did not.
+
+    That is WAL mode on SQLite, and storage parameters on PostgreSQL.
 
     :returns: the names of the tables created.
     :raises SetupError: Flask-CronJobs does not work with this database.
@@ -24,9 +32,50 @@ def create_tables(engine: Engine) -> list[str]:
         before = set(inspect(engine).get_table_names())
         Base.metadata.create_all(engine)
         set_wal(engine)
+        set_storage(engine)
     except SQLAlchemyError as error:
         raise explain(error, engine) from error
     return [table.name for table in Base.metadata.sorted_tables if table.name not in before]
+
+
+def set_storage(engine: Engine) -> list[str]:
+    """Set the storage parameters that the job tables lack on PostgreSQL; keep those that are set.
+
+    A new table has them. One that an earlier version or its migration created has not. Reads and
+    writes go on meanwhile.
+
+    :returns: the names of the tables changed.
+    :raises DatabaseTrouble: they could not be set.
+    """
+    if engine.dialect.name != "postgresql":
+        return []
+    try:
+        with engine.begin() as connection:
+            missing = missing_storage(connection)
+            for table, parameters in missing.items():
+                values = ", ".join(f"{name} = {value}" for name, value in parameters.items())
+                connection.exec_driver_sql(f"ALTER TABLE {table} SET ({values})")
+    except SQLAlchemyError as error:
+        raise explain(error, engine) from error
+    return list(missing)
+
+
+def missing_storage(connection: Connection) -> dict[str, dict[str, object]]:
+    """Return the storage parameters that the job tables lack, of those tables that we may change.
+
+    For PostgreSQL only.
+    """
+    rows = connection.execute(text(_STORAGE), {"names": list(Base.metadata.tables)})
+    found: dict[str, list[str]] = {row.relname: row.reloptions or list[str]() for row in rows}
+    missing: dict[str, dict[str, object]] = {}
+    for name, options in found.items():
+        wanted: dict[str, object] | None
+        wanted = Base.metadata.tables[name].dialect_options["postgresql"]["with"]
+        present = {option.partition("=")[0] for option in options}
+        lacking = {key: value for key, value in (wanted or {}).items() if key not in present}
+        if lacking:
+            missing[name] = lacking
+    return missing
 
 
 def are_tables_missing(engine: Engine) -> bool:

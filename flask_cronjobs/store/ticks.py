@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
-from sqlalchemy import Connection, Executable, delete, func, select, text
+from sqlalchemy import Connection, Executable, Select, delete, func, select, text
+from sqlalchemy.orm import aliased
 
 from .. import models
 from ..models.conditions import DEAD, DONE, DONE_EFFECT
@@ -18,8 +19,10 @@ from .connection import Bookkeeping
 
 #: How many rows one pruning transaction deletes at most.
 BATCH = 1000
-#: For how many seconds the rows of ticks are kept.
-TICK_RETENTION = 86400.0
+#: For how long the rows of ticks are kept.
+TICK_RETENTION = timedelta(days=1)
+#: For how much longer, so that not every tick deletes the few rows of one minute.
+TICK_SLACK = timedelta(hours=1)
 _COUNTS = [field.name for field in fields(TickReport) if field.name not in ("worker", "seconds")]
 
 
@@ -42,17 +45,24 @@ class Ticks:
         self._dialect = books.dialect
 
     def begin(self, worker: str, host: str, pid: int, listening: bool = False) -> TickRow:
-        """Insert the row of a tick that begins.
+        """Insert the row of a tick that begins, and delete those past `TICK_RETENTION`.
+
+        It is here that they go, since each tick comes this far, even one that is killed later. So
+        there are no more of them than began within a day, however ticks end.
 
         :param listening: whether it is a resident worker that a NOTIFY wakes.
         """
         values = {"worker": worker, "host": host, "pid": pid, "listening": listening}
-        now = self._dialect.now
+        now, limit = self._dialect.now, self._dialect.later(":age")
         statement = f"""
         INSERT INTO job_ticks (worker, host, pid, listening, started_at, seen_at)
-        VALUES (:worker, :host, :pid, :listening, {now}, {now}) RETURNING id, started_at
+        VALUES (:worker, :host, :pid, :listening, {now}, {now})
+        RETURNING id, started_at, (SELECT min(started_at) FROM job_ticks) < {limit} AS has_old
         """
-        (row,) = self._books.rows(text(statement), values)
+        age = -(TICK_RETENTION + TICK_SLACK).total_seconds()
+        (row,) = self._books.rows(text(statement), {**values, "age": age})
+        if row.has_old:
+            self._books.transaction(_prune_ticks)
         return TickRow(row.id, self._dialect.moment(row.started_at))
 
     def seen(self, tick_id: int) -> None:
@@ -107,7 +117,9 @@ class Ticks:
                 pruned += deleted
                 if deleted < BATCH or over():
                     break
-        self._prune_others(retention_dead, over)
+        while self._books.transaction(partial(_prune_effects, seconds=retention_dead)) == BATCH:
+            if over():
+                break
         return pruned
 
     def prunable(self, retention: float, retention_dead: float) -> int:
@@ -127,16 +139,25 @@ class Ticks:
         statement = text(f"UPDATE job_ticks SET {assignments} WHERE id = :id")
         self._books.rows(statement, {"id": tick_id, **values})
 
-    def _prune_others(self, retention_dead: float, over: Callable[[], bool]) -> None:
-        old_ticks = select(models.JobTick.id).where(
-            models.JobTick.started_at < database_now(-TICK_RETENTION)
+
+def old_ticks() -> Select[int]:
+    """Return the SELECT of the ids of a batch of ticks past their retention.
+
+    The last one that finished stays: it says since when ticks have failed or stayed away.
+    """
+    done = aliased(models.JobTick)
+    finished = select(done.id).where(done.finished_at.is_not(None))
+    last = finished.order_by(done.started_at.desc()).limit(1).scalar_subquery()
+    return (
+        select(models.JobTick.id)
+        .where(
+            models.JobTick.started_at < database_now(-TICK_RETENTION.total_seconds()),
+            models.JobTick.id != func.coalesce(last, 0),
         )
-        self._books.rows(
-            delete(models.JobTick).where(models.JobTick.id.in_(old_ticks.limit(BATCH)))
-        )
-        while self._books.transaction(partial(_prune_effects, seconds=retention_dead)) == BATCH:
-            if over():
-                break
+        .order_by(models.JobTick.started_at)
+        .limit(BATCH)
+        .with_for_update(skip_locked=True)
+    )
 
 
 def old_effects(seconds: float) -> Executable:
@@ -161,6 +182,12 @@ def old_effects(seconds: float) -> Executable:
         .order_by(models.JobEffect.done_at)
         .limit(BATCH)
     )
+
+
+def _prune_ticks(connection: Connection) -> None:
+    # Not in one statement: a planner may read all ticks to join them with the few.
+    if ids := list(connection.scalars(old_ticks())):
+        connection.execute(delete(models.JobTick).where(models.JobTick.id.in_(ids)))
 
 
 def _prune_effects(connection: Connection, seconds: float) -> int:

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 
 from flask_cronjobs.models.tables import Base
+from flask_cronjobs.store.create import set_storage
 
 APP = """
 import os
@@ -106,8 +107,10 @@ def works(project: Path, url: str) -> None:
     }
     indexes = {index["name"] for index in inspect(engine).get_indexes("job_runs")}
     primary_key = inspect(engine).get_pk_constraint("job_runs")["name"]
+    unset = set_storage(engine)
     engine.dispose()
     assert tuple(row) == ("succeeded", 1)
+    assert unset == [], "the migration sets when to vacuum"
     assert {"uq_job_runs_slot", "ix_job_runs_runnable", "ix_job_runs_lease"} <= indexes
     if url.startswith("postgresql"):
         assert types["id"] == types["definition_id"] == "BIGINT"

@@ -137,13 +137,6 @@ class TestPrune:
         assert len(ids(kit)) == 3
         assert kit.ticks.prune(FORTNIGHT, QUARTER) == 2
 
-    def test_rows_of_ticks_are_kept_for_a_day(self, kit: Kit) -> None:
-        for _ in range(2):
-            kit.ticks.begin("host:7", "host", 7)
-        kit.sql("UPDATE job_ticks SET started_at = '2000-01-01' WHERE id = 1")
-        kit.ticks.prune(FORTNIGHT, QUARTER)
-        assert [tick.id for tick in ticks(kit)] == [2]
-
     def test_effects_go_when_done_long_ago_and_never_while_open(self, kit: Kit) -> None:
         for key in ("old", "new", "open"):
             kit.effects.begin(key, "owner", None, 60)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...models.tables import RUNNING
+from ...models.conditions import RUNNING
 from ..dialect import Dialect
 
 #: The columns of an outcome, and their types in PostgreSQL.
