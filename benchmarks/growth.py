@@ -35,10 +35,12 @@ from sqlalchemy import Connection, text
 
 from benchmarks._chart import line_chart
 from flask_cronjobs import CronJobs
-from flask_cronjobs.models.conditions import DONE, VACUUM_OFTEN
+from flask_cronjobs.models.conditions import DONE
+from flask_cronjobs.models.tables import VACUUM_OFTEN
 from flask_cronjobs.store import Bookkeeping, Claims, create_tables
 from flask_cronjobs.store import ticks as store_ticks
-from flask_cronjobs.store.rows import ClaimRequest, Outcome
+from flask_cronjobs.store.rows import ClaimRequest
+from flask_cronjobs.types import Outcome
 from tests import postgres
 
 SIZES = "10000,100000,1000000,10000000"
