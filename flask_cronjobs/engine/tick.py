@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .. import signals
 from ..log import logger, worker_name
@@ -48,8 +48,7 @@ class TickOptions:
     observer: Observer = field(default_factory=Observer)
 
 
-@dataclass(frozen=True)
-class OpenTick:
+class OpenTick(NamedTuple):
     """A tick that has begun.
 
     :ivar id: the id of its row.

@@ -19,6 +19,7 @@ from flask_cronjobs.store.dialect import dialect_of
 from flask_cronjobs.store.rows import ClaimRequest
 from flask_cronjobs.store.sql.claims import FAR, claim_statements
 from flask_cronjobs.store.sql.definitions import insert_slots, read_definitions, record_at_once
+from flask_cronjobs.store.sql.waiting import front_of_queue
 from flask_cronjobs.store.ticks import old_effects
 from tests.postgres import Server
 
@@ -331,3 +332,10 @@ def pages_read_by_a_claim(engine: Engine) -> int:
             connection.rollback()
         pages += top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"]
     return pages
+
+
+def test_look_at_the_front_of_the_queue_reads_its_indexes(engine: Engine) -> None:
+    shown = plan(engine, front_of_queue(dialect_of(engine)), {})
+    for index in ("ix_job_runs_runnable", "ix_job_runs_runnable_front"):
+        assert re.search(rf"\b{index}\b", shown), shown
+    assert not walks_all(shown, "job_runs"), shown
