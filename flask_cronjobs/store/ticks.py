@@ -117,11 +117,17 @@ class Ticks:
         return total
 
     def _prune_others(self, retention_dead: float, over: Callable[[], bool]) -> None:
-        old_ticks = select(JobTick.id).where(JobTick.started_at < database_now(-TICK_RETENTION))
-        self._books.rows(delete(JobTick).where(JobTick.id.in_(old_ticks.limit(BATCH))))
+        self._books.transaction(_prune_ticks)
         while self._books.transaction(partial(_prune_effects, seconds=retention_dead)) == BATCH:
             if over():
                 break
+
+
+def _prune_ticks(connection: Connection) -> None:
+    old = select(JobTick.id).where(JobTick.started_at < database_now(-TICK_RETENTION))
+    ids = list(connection.scalars(old.order_by(JobTick.started_at).limit(BATCH)))
+    if ids:
+        connection.execute(delete(JobTick).where(JobTick.id.in_(ids)))
 
 
 def old_effects(seconds: float) -> Executable:
