@@ -40,9 +40,7 @@ def sent_by(engine: Engine) -> Generator[Sent]:
     event.remove(engine, "before_cursor_execute", see)
 
 
-def explain(
-    engine: Engine, statement: str, parameters: Mapping[str, Any], *options: str
-) -> Node:
+def explain(engine: Engine, statement: str, parameters: Mapping[str, Any], *options: str) -> Node:
     """The plan of a prepared statement; with the option ``ANALYZE`` it is run, and undone.
 
     :param statement: as psycopg gets it.
@@ -77,20 +75,16 @@ def nodes(plan: Node) -> Iterator[Node]:
         yield from nodes(child)
 
 
-def shape(plan: Node) -> object:
-    """What a plan does, without its costs and names."""
-    facts = (plan["Node Type"], plan.get("Index Name"), plan.get("Index Cond"))
-    return facts, [shape(child) for child in plan.get("Plans", ())]
+def paths(plan: Node) -> list[str]:
+    """By which indexes a plan reads the tables, and what it looks for in them."""
+    scans = [node for node in nodes(plan) if "Index Name" in node]
+    found = sorted(f"{scan['Index Name']}: {scan.get('Index Cond')}" for scan in scans)
+    return [re.sub(r"InitPlan \d+|\$\d+|_\d+", "…", path) for path in found]
 
 
 def pages(plan: Node) -> int:
     """How many pages an analyzed plan read."""
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
-
-
-def indexes(plan: Node) -> set[str]:
-    """The indexes that a plan reads."""
-    return {node["Index Name"] for node in nodes(plan) if "Index Name" in node}
 
 
 def faults(plan: Node) -> list[str]:

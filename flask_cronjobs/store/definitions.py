@@ -156,8 +156,8 @@ class Definitions:
             .where(*self._as_read(definition))
             .with_for_update(key_share=True, skip_locked=True)
         )
-        it = update(JobDefinition).where(JobDefinition.id == definition.id)
-        return self._changes(it.where(JobDefinition.id.in_(free)).values(values))
+        it = update(JobDefinition).where(JobDefinition.id == free.scalar_subquery())
+        return self._changes(it.values(values))
 
     def pause(self, name: str) -> bool:
         """Pause a definition; return False if none has that name."""

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.types import Claim, DefinitionRow
-from tests.plans import Sent, explain, faults, pages, sent_by, shape
+from tests.plans import Sent, explain, faults, pages, paths, sent_by
 from tests.postgres import Server
 from tests.store.kit import Kit, outcome, plan, spec
 
@@ -216,20 +216,22 @@ def keep_up(kit: Kit) -> None:
     operator.retry(ids)
     ended = "status = 'succeeded', finished_at = '2026-01-01'"
     kit.sql(f"UPDATE job_runs SET {ended} WHERE status <> 'running'")
-    kit.sql("INSERT INTO job_ticks (worker, host, pid, started_at) VALUES ('', '', 1, '2026-01-01')")
+    kit.sql(
+        "INSERT INTO job_ticks (worker, host, pid, started_at) VALUES ('', '', 1, '2026-01-01')"
+    )
     kit.sql("INSERT INTO job_effects (key, state, done_at) VALUES ('', 'done', '2026-01-01')")
     kit.ticks.prune(DAY, DAY)
 
 
 @pytest.fixture(scope="module")
-def shapes(kit: Kit) -> dict[str, object]:
-    """The first plan of each statement, by the statement."""
+def known(kit: Kit) -> dict[str, list[str]]:
+    """The paths of each statement that were seen first."""
     return {}
 
 
 @pytest.mark.parametrize("statistics", STATISTICS)
 def test_each_statement_keeps_to_its_indexes(
-    sent: Sent, empty: Kit, shapes: dict[str, object], statistics: Callable[[Engine], None]
+    sent: Sent, empty: Kit, known: dict[str, list[str]], statistics: Callable[[Engine], None]
 ) -> None:
     statistics(empty.engine)
     assert len(sent.statements) > 20
@@ -237,8 +239,42 @@ def test_each_statement_keeps_to_its_indexes(
     for statement, parameters in sent.statements:
         planned = explain(empty.engine, statement, parameters)
         found = faults(planned)
-        if shape(planned) != shapes.setdefault(statement, shape(planned)):
-            found += ["another plan than at first"]
+        first = known.setdefault(statement, paths(planned))
+        if paths(planned) != first:
+            found += ["other paths", *(set(first) ^ set(paths(planned)))]
         if found:
             wrong[statement] = found
     assert wrong == {}
+
+
+@pytest.mark.parametrize("analyze", [False, True], ids=["without statistics", "with statistics"])
+def test_work_for_each_run_is_the_same_however_many_wait(
+    sent: Sent, empty: Kit, analyze: bool
+) -> None:
+    """In pages of the server, for the exchange of 100 outcomes for 100 claims."""
+    few = pages_of_an_exchange(empty, 1_000, analyze)
+    many = pages_of_an_exchange(empty, 50_000, analyze)
+    print(few, many)
+    assert many < 1.3 * few
+
+
+def pages_of_an_exchange(kit: Kit, waiting: int, analyze: bool) -> int:
+    """So many pages it reads, when this many runs wait."""
+    run(kit.engine, "TRUNCATE job_runs CASCADE")
+    load(kit.engine, waiting)
+    if analyze:
+        run(kit.engine, "VACUUM ANALYZE")
+    kit.claim(1)
+    done = [outcome(claim, "succeeded") for claim in kit.claim(100)]
+    with sent_by(kit.engine) as sent:
+        kit.claims.exchange(done, kit.request(100))
+    assert len(sent.statements) == 1
+    # What it did is undone first, so that its explanation does the same.
+    ids = ", ".join(str(each.id) for each in done)
+    running = f"status = 'running', locked_by = '{done[0].token}', locked_until = now()"
+    kit.sql(
+        "UPDATE job_runs SET status = 'queued', attempts = 0, locked_by = NULL,"
+        " locked_until = NULL WHERE status = 'running'"
+    )
+    kit.sql(f"UPDATE job_runs SET {running}, finished_at = NULL WHERE id IN ({ids})")
+    return pages(explain(kit.engine, *sent.statements[0], "ANALYZE", "BUFFERS"))
