@@ -60,7 +60,7 @@ def explain(engine: Engine, statement: str, parameters: Mapping[str, Any], *opti
         connection.execute(f"PREPARE it AS {numbered}".encode())
         values = sql.SQL(", ").join(sql.Literal(parameters[name]) for name in names)
         given = sql.SQL("({})").format(values) if names else sql.SQL("")
-        query = sql.SQL("EXPLAIN ({}) EXECUTE it{}").format(sql.SQL(how), given)  # type: ignore[arg-type]
+        query = sql.SQL("EXPLAIN ({}) EXECUTE it{}").format(sql.SQL(how), given)
         row = connection.execute(query).fetchone()
         connection.rollback()
     assert row is not None
@@ -109,7 +109,7 @@ def _searches(scan: Node) -> bool:
 
 def _is_lateral(join: Node) -> bool:
     """Whether the inner side is a limit of rows that belong to the outer row, by an index."""
-    inner = [child for child in join["Plans"] if child["Parent Relationship"] == "Inner"][0]
+    inner = next(child for child in join["Plans"] if child["Parent Relationship"] == "Inner")
     return inner["Node Type"] == "Limit" and any(map(_searches, nodes(inner)))
 
 

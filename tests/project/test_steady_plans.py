@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, insert, text
 
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.store.operations import Operator
@@ -180,7 +180,7 @@ def claim_far(kit: Kit) -> None:
         limit = 1 if key else None
         with kit.engine.begin() as connection:
             many = [{"job_type": "other", "priority": 9, "concurrency_key": key}] * 300
-            connection.execute(JobRun.__table__.insert().values(concurrency_limit=limit), many)
+            connection.execute(insert(JobRun).values(concurrency_limit=limit), many)
         finish(kit, kit.claim(limit=2))
     kit.sql("DELETE FROM job_runs WHERE job_type = 'other'")
 
