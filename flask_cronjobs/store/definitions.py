@@ -183,7 +183,7 @@ class Definitions:
         }
         paused = (JobDefinition.id == definition.id, JobDefinition.paused_at.is_not(None))
         resumed = update(JobDefinition).where(*paused).values(values).returning(JobDefinition.id)
-        insert = text(insert_slots(self._dialect, "CAST(:id AS bigint)"))
+        insert = text(insert_slots(self._dialect, "SELECT CAST(:id AS bigint)"))
         parameters = {"id": definition.id, "slots": self._slots(slots)}
 
         def resume(connection: Connection) -> Rows | None:

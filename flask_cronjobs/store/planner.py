@@ -49,19 +49,19 @@ def keep_plans(driver: Any) -> None:
     driver.prepare_threshold = None
     if not Pipeline.is_supported():
         return
-    base: type[Any] = driver.cursor_factory
+    base: Any = driver.cursor_factory
 
     class SteadyCursor(base):  # type: ignore[misc]
         def execute(self, query: Any, *args: Any, **options: Any) -> Any:
             if not (isinstance(query, str) and _HAS_PLAN.match(query)):
-                return super().execute(query, *args, **options)
+                return base.execute(self, query, *args, **options)
             settings = base(self.connection)
             first: Error | None = None
             try:
                 with self.connection.pipeline():
                     try:
                         settings.execute(SETTINGS)
-                        super().execute(query, *args, **options)
+                        base.execute(self, query, *args, **options)
                     except Error as error:  # psycopg would log what comes after it.
                         first = error
             except Error as error:

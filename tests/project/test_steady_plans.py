@@ -10,7 +10,7 @@ from sqlalchemy import Engine, insert, text
 
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.store.operations import Operator
-from flask_cronjobs.types import Claim, DefinitionRow
+from flask_cronjobs.types import Claim, DefinitionRow, Slot
 from tests.plans import Sent, explain, faults, pages, paths, sent_by
 from tests.postgres import Server
 from tests.store.kit import Kit, outcome, plan, spec
@@ -199,6 +199,9 @@ def plan_definitions(kit: Kit) -> None:
     (found,) = [kit.found("definition")]
     kit.definitions.change(found, spec(timezone="Europe/Rome"), datetime.now(timezone.utc), "app")
     kit.definitions.mark_declared([found.id], "app")
+    kit.definitions.pause("definition")
+    now = datetime.now(timezone.utc)
+    assert kit.definitions.resume(kit.found("definition"), now, [Slot(found.id, now)]) is not None
 
 
 def read(kit: Kit) -> list[DefinitionRow]:
