@@ -157,9 +157,8 @@ class Definitions:
             .where(*self._as_read(definition))
             .with_for_update(key_share=True, skip_locked=True)
         )
-        return self._changes(
-            update(models.JobDefinition).where(models.JobDefinition.id.in_(free)).values(values)
-        )
+        it = update(models.JobDefinition).where(models.JobDefinition.id == free.scalar_subquery())
+        return self._changes(it.values(values))
 
     def pause(self, name: str) -> bool:
         """Pause a definition; return False if none has that name."""
@@ -193,7 +192,7 @@ class Definitions:
             .values(values)
             .returning(models.JobDefinition.id)
         )
-        insert = text(insert_slots(self._dialect, "CAST(:id AS bigint)"))
+        insert = text(insert_slots(self._dialect, "SELECT CAST(:id AS bigint)"))
         parameters = {"id": definition.id, "slots": self._slots(slots)}
 
         def resume(connection: Connection) -> Rows | None:

@@ -138,7 +138,8 @@ class Operator:
         left: Sequence[int] = ids
         while True:
             free = _free(left, statuses).with_for_update(key_share=True, skip_locked=True)
-            changed = update(JobRun).where(JobRun.id.in_(free)).values(values)
+            # By the list, too: so PostgreSQL looks the rows up, also to compare them with `free`.
+            changed = update(JobRun).where(JobRun.id.in_(left), JobRun.id.in_(free)).values(values)
             changes += self._changes(changed)
             if len(changes) == len(ids):
                 return changes

@@ -40,27 +40,28 @@ def keep_plans(driver: Any) -> None:
 
     To plan a claim takes several times as long as to run it, so its plan is kept as a prepared
     statement; but not behind a pooler, which may not know those. There, the process that serves us
-    is not the one that the connection began with.
+    is not the one that the connection began with. Nor if the app has turned them off.
     """
     from psycopg import Error, Pipeline
 
-    # Without the settings, a prepared statement's plan may be twice as slow.
+    may_prepare = driver.prepare_threshold is not None
+    # Until we know who serves us; and without the settings, a plan for any batch may be slow.
     driver.prepare_threshold = None
     if not Pipeline.is_supported():
         return
-    base: type[Any] = driver.cursor_factory
+    base: Any = driver.cursor_factory
 
     class SteadyCursor(base):  # type: ignore[misc]
         def execute(self, query: Any, *args: Any, **options: Any) -> Any:
             if not (isinstance(query, str) and _HAS_PLAN.match(query)):
-                return super().execute(query, *args, **options)
+                return base.execute(self, query, *args, **options)
             settings = base(self.connection)
             first: Error | None = None
             try:
                 with self.connection.pipeline():
                     try:
                         settings.execute(SETTINGS)
-                        super().execute(query, *args, **options)
+                        base.execute(self, query, *args, **options)
                     except Error as error:  # psycopg would log what comes after it.
                         first = error
             except Error as error:
@@ -68,7 +69,7 @@ def keep_plans(driver: Any) -> None:
             if first is not None:
                 raise first
             served_by = int(settings.pgresult.get_value(0, 0))
-            direct = served_by == self.connection.info.backend_pid
+            direct = may_prepare and served_by == self.connection.info.backend_pid
             self.connection.prepare_threshold = PREPARED_AFTER if direct else None
             return self
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from flask import Flask
@@ -18,7 +17,6 @@ from sqlalchemy import event, select, text
 from flask_cronjobs import CronJobs, Retry, TickReport, current_run
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.store import Bookkeeping
 from tests.marks import on_postgresql
 
 Tick = Callable[[], TickReport]
@@ -70,12 +68,3 @@ def test_no_statement_of_a_tick_needs_a_session(
         assert set(db.session.scalars(select(JobRun.status))) <= {"succeeded", "skipped"}
     assert len(sent) > 10
     assert [statement for statement in sent if NEEDS_A_SESSION.search(statement)] == []
-
-
-def test_bookkeeping_prepares_no_statement(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> None:
-    """psycopg prepares what is sent a sixth time, on the connection that it takes for its own."""
-    with app.app_context(), Bookkeeping(db.engine) as books:
-        for _ in range(12):
-            books.rows(text("SELECT count(*) FROM job_runs WHERE status = 'queued'"))
-        prepared: Any = books.rows(text("SELECT count(*) AS number FROM pg_prepared_statements"))
-    assert prepared[0].number == 0

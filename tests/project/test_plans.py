@@ -16,11 +16,15 @@ from sqlalchemy import Engine, create_engine, event, text
 from flask_cronjobs.store import Bookkeeping, Claims, create_tables
 from flask_cronjobs.store.definitions import NEAR, SOME
 from flask_cronjobs.store.dialect import dialect_of
+from flask_cronjobs.store.planner import SETTINGS
 from flask_cronjobs.store.rows import ClaimRequest
-from flask_cronjobs.store.sql.claims import FAR, claim_statements
+from flask_cronjobs.store.sql import exchange
+from flask_cronjobs.store.sql.claims import claim_statements
 from flask_cronjobs.store.sql.definitions import insert_slots, read_definitions, record_at_once
+from flask_cronjobs.store.sql.outcomes import OUTCOME_COLUMNS
 from flask_cronjobs.store.sql.waiting import front_of_queue
 from flask_cronjobs.store.ticks import old_effects
+from tests.plans import explain, pages
 from tests.postgres import Server
 
 FINISHED = 200_000
@@ -138,9 +142,11 @@ def engine(request: pytest.FixtureRequest, filled: Engine) -> Engine:
 
 def plan(engine: Engine, sql: str, parameters: dict[str, Any]) -> str:
     """The plan of a statement, as text."""
-    explain = "EXPLAIN" if engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
+    how = "EXPLAIN" if engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
     with engine.connect() as connection:
-        rows = connection.execute(text(f"{explain} {sql}"), parameters).all()
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql(SETTINGS)
+        rows = connection.execute(text(f"{how} {sql}"), parameters).all()
     return "\n".join(str(row[-1]) for row in rows)
 
 
@@ -165,13 +171,22 @@ def claim_parameters(engine: Engine) -> dict[str, Any]:
         "alone": True,
         "after": "",
         "outcomes": '[{"id": 1, "token": "host:1:y", "kind": "succeeded"}]',
+        "usual_token": "host:1:y",
+        **{f"{name}s": "{}" for name in OUTCOME_COLUMNS},
+        "ids": "{1}",
     }
 
 
+def claim_statement(engine: Engine) -> str:
+    """The statement that claims in every way; PostgreSQL's records outcomes, too."""
+    dialect = dialect_of(engine)
+    if dialect.one_statement:
+        return exchange.exchange(dialect, "outcomes", "all").text
+    return exchange.claim(dialect, keys=True).text
+
+
 def test_claim_uses_the_partial_indexes_of_runnable_rows(engine: Engine) -> None:
-    statements = claim_statements(dialect_of(engine))
-    statement = statements.exchange if dialect_of(engine).one_statement else statements.claim
-    shown = plan(engine, statement.text, claim_parameters(engine))
+    shown = plan(engine, claim_statement(engine), claim_parameters(engine))
     for index in CLAIM_INDEXES:
         assert index in shown, shown
     assert not walks_all(shown, "job_runs"), shown
@@ -180,9 +195,7 @@ def test_claim_uses_the_partial_indexes_of_runnable_rows(engine: Engine) -> None
 @pytest.mark.parametrize("part", ["free", "keyed", "candidate", "chosen"])
 def test_limit_of_a_claim_is_taken_once(engine: Engine, part: str) -> None:
     """A planner may run a LIMIT subquery again, and so claim more rows than the limit."""
-    statements = claim_statements(dialect_of(engine))
-    statement = statements.exchange if dialect_of(engine).one_statement else statements.claim
-    shown = plan(engine, statement.text, claim_parameters(engine))
+    shown = plan(engine, claim_statement(engine), claim_parameters(engine))
     once = "CTE" if engine.dialect.name == "postgresql" else "MATERIALIZE"
     assert f"{once} {part}" in [line.strip() for line in shown.splitlines()], shown
 
@@ -190,7 +203,7 @@ def test_limit_of_a_claim_is_taken_once(engine: Engine, part: str) -> None:
 def test_recording_finds_its_rows_by_id(engine: Engine) -> None:
     statements = claim_statements(dialect_of(engine))
     if dialect_of(engine).one_statement:
-        shown = plan(engine, statements.exchange.text, claim_parameters(engine))
+        shown = plan(engine, claim_statement(engine), claim_parameters(engine))
         assert "pk_job_runs" in shown, shown
     else:
         shown = plan(engine, statements.record.text, claim_parameters(engine))
@@ -230,9 +243,9 @@ def test_pruning_effects_reads_only_old_ones_by_their_index(engine: Engine) -> N
     with engine.connect() as connection:
         assert len(connection.execute(old_effects(DAY)).all()) == 4
     event.remove(engine, "before_cursor_execute", see)
-    explain = "EXPLAIN" if engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
+    how = "EXPLAIN" if engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
     with engine.connect() as connection:
-        rows = connection.exec_driver_sql(f"{explain} {seen[0][0]}", seen[0][1]).all()
+        rows = connection.exec_driver_sql(f"{how} {seen[0][0]}", seen[0][1]).all()
     shown = "\n".join(str(row[-1]) for row in rows)
     assert "ix_job_effects_done" in shown, shown
     assert not walks_all(shown, "job_effects"), shown
@@ -297,7 +310,7 @@ def cost_of_a_claim(engine: Engine) -> int:
     """In pages; on SQLite, which does not count them, in hundreds of its machine's steps."""
     if engine.dialect.name == "postgresql":
         return pages_read_by_a_claim(engine)
-    statement = claim_statements(dialect_of(engine)).claim
+    statement = text(claim_statement(engine))
     steps = 0
 
     def count() -> int:
@@ -316,22 +329,19 @@ def cost_of_a_claim(engine: Engine) -> int:
 
 
 def pages_read_by_a_claim(engine: Engine) -> int:
-    """Those of the exchange, and of the claim that follows if the front holds too few."""
-    statements = claim_statements(dialect_of(engine))
+    """Those of the claim, and of the one that follows if the front holds too few."""
+    dialect, parameters = dialect_of(engine), claim_parameters(engine)
+    used = [exchange.exchange(dialect, "nothing", "all")]
     with engine.connect() as connection:
-        rows = connection.execute(statements.exchange, claim_parameters(engine)).all()
+        rows = connection.execute(used[0], parameters).all()
         connection.rollback()
-    used = [statements.exchange]
-    if rows and rows[-1].stored == FAR:
-        used.append(statements.claim)
-    pages = 0
+    if rows and rows[-1].stored == exchange.FAR:
+        used.append(exchange.claim(dialect, keys=True))
+    read = 0
     for statement in used:
-        with engine.connect() as connection:
-            explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.text}"
-            (top,) = connection.execute(text(explain), claim_parameters(engine)).scalar_one()
-            connection.rollback()
-        pages += top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"]
-    return pages
+        compiled = str(statement.compile(dialect=engine.dialect))
+        read += pages(explain(engine, compiled, parameters, "ANALYZE", "BUFFERS"))
+    return read
 
 
 def test_look_at_the_front_of_the_queue_reads_its_indexes(engine: Engine) -> None:

@@ -44,7 +44,8 @@ def candidates(d: Dialect, keys: bool, far: bool) -> str:
         near.append("(SELECT yes FROM keyed_is_near)")
     else:
         found, either = "", "free"
-        keyless = f"SELECT NOT EXISTS (SELECT 1 FROM job_runs WHERE {KEYED}) AS yes"
+        first = f"SELECT id FROM job_runs WHERE {KEYED} ORDER BY {_ORDER} LIMIT 1"
+        keyless = f"SELECT ({first}) IS NULL AS yes"
     conditions = [] if keys or far else ["(SELECT yes FROM keyless)"]
     conditions += [] if far else ["(SELECT yes FROM is_near)"]
     return f"""
@@ -155,12 +156,10 @@ def _from_key_to_key(d: Dialect) -> str:
     is_free = f"{_share('hop.key')} <= {_head(d, 'hop.key', 'concurrency_limit')}"
     return f"""
     hop(key, passed) AS (
-        SELECT (SELECT min(concurrency_key) FROM job_runs
-                WHERE {KEYED} AND concurrency_key > :after), 0
+        SELECT {_key_after(":after")}, 0
         WHERE (SELECT count(*) FROM front) = {_MOST_KEYED} AND ({enough}) < :limit
         UNION ALL
-        SELECT (SELECT min(concurrency_key) FROM job_runs
-                WHERE {KEYED} AND concurrency_key > hop.key),
+        SELECT {_key_after("hop.key")},
             hop.passed + CASE WHEN {is_free} THEN 1 ELSE 0 END
         FROM hop WHERE hop.key IS NOT NULL AND hop.passed < :limit
     ),
@@ -286,11 +285,22 @@ def _still_claimable(d: Dialect, run: str) -> str:
     return f"({run}.{RUNNABLE} AND {run}.run_at <= {d.clock}) IS TRUE"
 
 
+def _key_after(key: str) -> str:
+    """Return SQL for the next key that has runs."""
+    later = f"SELECT concurrency_key FROM job_runs WHERE {KEYED} AND concurrency_key > {key}"
+    return f"({later} ORDER BY concurrency_key LIMIT 1)"
+
+
 def _head(d: Dialect, key: str, column: str) -> str:
-    """Return SQL for a *column* of the next run of *key*."""
+    """Return SQL for a *column* of the next run of *key*.
+
+    It does not say ``=``: then the order by key would mean nothing, and PostgreSQL might walk along
+    the runs of all keys, in the other columns' order.
+    """
     return f"""
-    (SELECT {column} FROM job_runs WHERE {KEYED} AND concurrency_key = {key} AND {_claimable(d)}
-     ORDER BY {_ORDER} LIMIT 1)
+    (SELECT {column} FROM job_runs
+     WHERE {KEYED} AND concurrency_key >= {key} AND concurrency_key <= {key} AND {_claimable(d)}
+     ORDER BY concurrency_key, {_ORDER} LIMIT 1)
     """
 
 

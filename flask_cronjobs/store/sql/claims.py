@@ -67,7 +67,7 @@ def _already_recorded(d: Dialect) -> str:
 
 
 def _progress(d: Dialect) -> str:
-    held = f"id = :id AND locked_by = :token AND {RUNNING}"
+    held = f"id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE"
     return f"""
     UPDATE job_runs SET progress = :fraction, progress_message = :message
     WHERE id = (SELECT id FROM job_runs WHERE {held} {d.skip_locked}) AND {held} RETURNING id

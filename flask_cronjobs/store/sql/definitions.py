@@ -72,8 +72,8 @@ def move_watermarks(d: Dialect) -> str:
     free = ""
     if d.skip_locked:
         planned = f"SELECT definition_id FROM {d.table('plans', definition_id='bigint')} AS p"
-        free = f"""AND job_definitions.id IN (
-            SELECT id FROM job_definitions WHERE id IN ({planned}) {d.skip_locked})"""
+        found = f"SELECT id FROM job_definitions WHERE {d.any_of('id', planned)} {d.skip_locked}"
+        free = f"AND {d.any_of('job_definitions.id', found)}"
     plans = d.table(
         "plans", definition_id="bigint", expected="text", following="text", considered="text"
     )
@@ -110,7 +110,7 @@ def insert_slots(d: Dialect, moved: str) -> str:
         CASE WHEN s.skipped > 0 THEN {d.json("s.note")}
              WHEN {overlapping} THEN {d.json(_ONE_SKIPPED)} END
     FROM {d.table("slots", **_SLOT_COLUMNS)} AS s JOIN job_definitions d ON d.id = s.definition_id
-    WHERE d.id IN ({moved})
+    WHERE {d.any_of("d.id", moved)}
     ORDER BY s.at
     ON CONFLICT DO NOTHING
     RETURNING id, definition_id, job_type, scheduled_for, status, result, last_error
@@ -125,13 +125,14 @@ def mark_undeclared(d: Dialect) -> str:
         if d.name == "postgresql"
         else "SELECT value FROM json_each(:declared)"
     )
-    return f"""
-    UPDATE job_definitions SET undeclared_since = {d.now} WHERE id IN (
+    undeclared = f"""
         SELECT id FROM job_definitions
         WHERE origin = 'code' AND undeclared_since IS NULL AND (app IS NULL OR app = :app)
             AND name NOT IN ({declared})
         LIMIT :batch {d.skip_locked}
-    )
+    """
+    return f"""
+    UPDATE job_definitions SET undeclared_since = {d.now} WHERE {d.any_of("id", undeclared)}
     """
 
 

@@ -23,7 +23,8 @@ Claimable: TypeAlias = Literal["nothing", "free", "all"]
 #: Returned in place of a status, in a last row without an id. FAR and KEYED_TOO: nothing was
 #: claimed, because too few runs in the front of the queue may be claimed, or because there are runs
 #: with keys, too. KEYLESS: there are none.
-FAR, KEYED_TOO, KEYLESS = MARKS = ("far", "keyed too", "keyless")
+FAR, KEYED_TOO, KEYLESS = "far", "keyed too", "keyless"
+MARKS = (FAR, KEYED_TOO, KEYLESS)
 
 _CLAIMED = (
     *("id", "job_type", "payload", "attempts", "max_attempts", "scheduled_for"),
@@ -38,7 +39,8 @@ def exchange(d: Dialect, records: Records, claims: Claimable) -> TextClause:
 
     At least one of both is to be done. The last row may be one of `MARKS`.
     """
-    ctes, rows = [], []
+    ctes: list[str] = []
+    rows: list[str] = []
     keys = claims == "all"
     if claims != "nothing":
         ctes += [candidates(d, keys, far=False), f"claimed AS ({_take(d, keys)})"]

@@ -1,0 +1,88 @@
+"""PostgreSQL's settings and prepared statements: for bookkeeping alone, and not behind a pooler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from flask_cronjobs.errors import DatabaseTrouble
+from flask_cronjobs.store import Bookkeeping, create_tables
+
+
+def prepared_by(books: Bookkeeping) -> int:
+    """How many statements are prepared in the server after one was sent time and again."""
+    for _ in range(12):
+        books.rows(text("SELECT count(*) FROM job_runs WHERE status = 'queued'"))
+    counted: Any = books.rows(text("SELECT count(*) AS number FROM pg_prepared_statements"))
+    return int(counted[0].number)
+
+
+def test_bookkeeping_prepares_no_statement_behind_a_pooler(pgbouncer_url: str) -> None:
+    engine = create_engine(pgbouncer_url)
+    create_tables(engine)
+    with Bookkeeping(engine) as books:
+        assert prepared_by(books) == 0
+    engine.dispose()
+
+
+def test_bookkeeping_prepares_no_statement_for_an_app_that_prepares_none(
+    postgresql_url: str,
+) -> None:
+    engine = create_engine(postgresql_url, connect_args={"prepare_threshold": None})
+    create_tables(engine)
+    with Bookkeeping(engine) as books:
+        assert prepared_by(books) == 0
+    engine.dispose()
+
+
+def test_bookkeeping_keeps_its_plans_without_a_pooler(postgresql_url: str) -> None:
+    engine = create_engine(postgresql_url)
+    create_tables(engine)
+    with Bookkeeping(engine) as books:
+        assert prepared_by(books) > 0
+    engine.dispose()
+
+
+def test_settings_of_bookkeeping_end_with_each_transaction(pgbouncer_url: str) -> None:
+    """PgBouncer has one connection to the server here, which others use next."""
+    engine = create_engine(pgbouncer_url)
+    sent = text("SELECT current_setting('enable_seqscan') AS seqscan")
+    with Bookkeeping(engine) as books, engine.connect() as others:
+        for _ in range(3):
+            assert books.rows(sent)[0].seqscan == "off"
+            in_transaction = books.transaction(lambda connection: connection.execute(sent).scalar())
+            assert in_transaction == "off"
+            assert others.execute(sent).scalar() == "on"
+            others.rollback()
+    engine.dispose()
+
+
+def test_error_of_a_statement_is_its_own_and_nothing_is_logged(
+    postgresql_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """psycopg would log what follows an error in a pipeline."""
+    engine = create_engine(postgresql_url)
+    with Bookkeeping(engine, patience=0) as books:
+        for _ in range(3):
+            with pytest.raises(DatabaseTrouble, match="division by zero"):
+                books.rows(text("SELECT 1 / 0"))
+        books.rows(text("SELECT 1"))
+        with pytest.raises(DatabaseTrouble):
+            books.rows(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        assert books.rows(text("SELECT 1 AS one"))[0].one == 1
+    engine.dispose()
+    assert caplog.records == []
+
+
+def test_migration_that_changes_the_type_of_a_column_costs_no_outcome(postgresql_url: str) -> None:
+    """A prepared statement cannot be used any more when the types of its results change."""
+    engine = create_engine(postgresql_url)
+    create_tables(engine)
+    with Bookkeeping(engine) as books:
+        look = text("SELECT payload FROM job_runs")
+        assert [list(books.rows(look)) for _ in range(4)] == [[]] * 4
+        books.rows(text("ALTER TABLE job_runs ALTER payload DROP DEFAULT, ALTER payload TYPE text"))
+        assert list(books.rows(look)) == []
+    engine.dispose()
