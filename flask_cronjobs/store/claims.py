@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from operator import attrgetter
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, TextClause, text, update
@@ -165,8 +166,9 @@ class Claims:
         parameters: dict[str, object] = {}
         records: exchange.Records = "nothing"
         if outcomes:
-            records = "successes" if all(map(_is_plain, outcomes)) else "outcomes"
-            parameters |= _outcome_arrays(outcomes)
+            plain = all(map(_is_plain, outcomes))
+            records = "successes" if plain else "outcomes"
+            parameters |= _success_arrays(outcomes) if plain else _outcome_arrays(outcomes)
         claims: exchange.Claimable = "nothing"
         if request:
             claims = "all" if self._keys else "free"
@@ -308,8 +310,9 @@ class Claims:
 
     def _received(self, rows: Rows, token: str) -> Exchange:
         claimed = [row for row in rows if row.job_type is not None]
-        claimed.sort(key=lambda row: (-row.priority, row.run_at, row.id))
-        recorded = _recorded([row for row in rows if row.job_type is None])
+        claimed.sort(key=attrgetter("rank", "run_at", "id"))
+        others = [row for row in rows if row.job_type is None]
+        recorded = _recorded_at_once(others) if self._dialect.one_statement else _recorded(others)
         return replace(recorded, claims=tuple([self._claim(row, token) for row in claimed]))
 
     def _claim(self, row: Sequence[Any], token: str) -> Claim:
@@ -359,12 +362,37 @@ def _recorded(rows: Rows) -> Exchange:
     )
 
 
+def _recorded_at_once(rows: Rows) -> Exchange:
+    ids = {row.stored: frozenset(map(int, row.ids.split(","))) for row in rows}
+    return Exchange(
+        recorded=frozenset[int]().union(*ids.values()),
+        cancelled=ids.get("cancelled", frozenset()),
+    )
+
+
 def _outcome_parameters(outcomes: Sequence[Outcome]) -> dict[str, object]:
     return {"outcomes": json.dumps([_outcome_row(outcome) for outcome in outcomes])}
 
 
 def _is_plain(outcome: Outcome) -> bool:
     return outcome.kind == "succeeded" and outcome.error is None
+
+
+def _success_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return what `_outcome_arrays` does, for plain successes, of which there may be a thousand."""
+    usual = outcomes[0].token
+    tokens = [outcome.token for outcome in outcomes]
+    results = [outcome.result for outcome in outcomes]
+    return {
+        "usual_token": usual,
+        "ids": f"{{{','.join([str(outcome.id) for outcome in outcomes])}}}",
+        "tokens": array_text(tokens if tokens.count(usual) < len(tokens) else ()),
+        "results": array_text(
+            [None if each is None else json_text(each) for each in results]
+            if results.count(None) < len(results)
+            else ()
+        ),
+    }
 
 
 def _outcome_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:

@@ -28,9 +28,11 @@ MARKS = (FAR, KEYED_TOO, KEYLESS)
 
 _CLAIMED = (
     *("id", "job_type", "payload", "attempts", "max_attempts", "scheduled_for"),
-    *("idempotency_key", "definition_id", "concurrency_key", "priority", "run_at"),
+    *("idempotency_key", "definition_id", "concurrency_key", "rank", "run_at"),
 )
 NO_CLAIM = ", ".join(f"NULL AS {name}" for name in _CLAIMED[1:])
+#: The runs of a status in one row: to read a row for each takes a tenth of a worker's time.
+_IDS = "status AS stored, string_agg(CAST(id AS text), ',') AS ids"
 
 
 @cache
@@ -44,12 +46,13 @@ def exchange(d: Dialect, records: Records, claims: Claimable) -> TextClause:
     keys = claims == "all"
     if claims != "nothing":
         ctes += [candidates(d, keys, far=False), f"claimed AS ({_take(d, keys)})"]
-        rows += [f"SELECT {', '.join(_CLAIMED)}, NULL AS stored FROM claimed"]
+        rows += [f"SELECT {', '.join(_CLAIMED)}, NULL AS stored, NULL AS ids FROM claimed"]
     if records != "nothing":
         ctes += [recorded(d, plain=records == "successes")]
-        rows += [f"SELECT id, {NO_CLAIM}, status AS stored FROM recorded"]
+        rows += [f"SELECT NULL AS id, {NO_CLAIM}, {_IDS} FROM recorded GROUP BY status"]
     if claims != "nothing":
-        rows += [f"SELECT NULL AS id, {NO_CLAIM}, mark AS stored FROM ({_mark(claims)}) AS marks"]
+        mark = "mark AS stored, NULL AS ids"
+        rows += [f"SELECT NULL AS id, {NO_CLAIM}, {mark} FROM ({_mark(claims)}) AS marks"]
     return text(f"WITH RECURSIVE {', '.join(ctes)} {' UNION ALL '.join(rows)}")
 
 
@@ -74,7 +77,7 @@ def _mark(claims: Claimable) -> str:
 def _take(d: Dialect, keys: bool) -> str:
     # These two are only for sorting, and one odd value must not make the rows unsortable.
     simple = {
-        "priority": "CAST(job_runs.priority AS integer)",
+        "rank": "-CAST(job_runs.priority AS bigint)",
         "run_at": d.sortable("job_runs.run_at"),
     }
     if d.name == "postgresql":  # A text and a number are read faster than JSON and a time.
