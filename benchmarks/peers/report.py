@@ -80,7 +80,7 @@ class Results:
         today = datetime.datetime.now(datetime.timezone.utc).date()
         busy = (
             f"\n\n**The machine was busy** (load {self.load:.1f} at the beginning): read the CPU "
-            "columns and the ratios, not the rates."
+            "columns, not the rates."
         )
         packages = ("Flask", "Flask-SQLAlchemy", "SQLAlchemy", "psycopg")
         ours = ", ".join(f"{name} {version(name)}" for name in packages)
