@@ -16,7 +16,7 @@ from .figures import WITHHELD, Table
 from .plots import plot
 
 METHOD = f"""\
-`python -m benchmarks.peers` wrote this page. It makes an environment for each peer, starts a
+`python -m benchmarks.peers` makes an environment for each peer, starts a
 PostgreSQL of its own with `fsync` on, and lets all do the same work in turn, in rounds; each round
 begins with another one. A job notes its number and the time in a mapped file, and does nothing
 else. A figure counts only if each job ran exactly once.
@@ -80,13 +80,14 @@ class Results:
         today = datetime.datetime.now(datetime.timezone.utc).date()
         busy = (
             f"\n\n**The machine was busy** (load {self.load:.1f} at the beginning): read the CPU "
-            "columns and the ratios, not the rates."
+            "columns, not the rates."
         )
         packages = ("Flask", "Flask-SQLAlchemy", "SQLAlchemy", "psycopg")
         ours = ", ".join(f"{name} {version(name)}" for name in packages)
         peers = "\n".join(f"- {versions(name)}" for name in [*PYTHON, *NODE])
         node = f", Node {_node()}" if _node() else ""
         return (
+            f"`{' '.join(['python -m benchmarks.peers', *sys.argv[1:]])}`, "
             f"{today}, {os.cpu_count()} cores ({_processor()}), {_memory()} GiB, "
             f"{os.uname().sysname} {os.uname().release}, Python {sys.version.split()[0]}, "
             f"PostgreSQL {self.server}, {self.rounds} rounds.{busy if self.is_busy else ''}\n\n"

@@ -97,13 +97,13 @@ def sqlite(arena: Arena, plan: Plan) -> list[Table]:
 def enqueue(arena: Arena, plan: Plan) -> list[Table]:
     """Measure how fast one process enqueues jobs, each with its own commit."""
     title = f"Enqueue one job with its commit, {plan.calls:,} times"
-    return _timed(arena, plan, contestants.ENQUEUE, "enqueue", plan.calls, title)
+    return _timed(arena, plan, "enqueue", contestants.ENQUEUE, "enqueue", plan.calls, title)
 
 
 def bulk(arena: Arena, plan: Plan) -> list[Table]:
     """Measure how fast one process enqueues jobs in bulk."""
     title = f"Enqueue {plan.bulk:,} jobs, 1,000 with each call and commit"
-    return _timed(arena, plan, contestants.BULK, "load", plan.bulk, title)
+    return _timed(arena, plan, "bulk", contestants.BULK, "load", plan.bulk, title)
 
 
 def idle(arena: Arena, plan: Plan) -> list[Table]:
@@ -201,13 +201,14 @@ def _last_outcome(arena: Arena, one: Contestant, url: str, ended: Ended) -> floa
 def _timed(
     arena: Arena,
     plan: Plan,
+    name: str,
     groups: dict[str, list[Contestant]],
     verb: str,
     jobs: int,
     title: str,
 ) -> list[Table]:
     """Measure a verb that prints how long it took, on an empty table each time."""
-    table = Table(verb, title, {RATE: 0, SERVER: 0}, {RATE: "ours to it"})
+    table = Table(name, title, {RATE: 0, SERVER: 0}, {RATE: "ours to it"})
     for one in plan.interleaved(groups):
         url = arena.empty(one)
         ended = arena.run(one, verb, url, jobs)
