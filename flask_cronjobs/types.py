@@ -34,6 +34,8 @@ class Claim:
     :ivar scheduled_for: the slot, or the time that enqueue asked for; aware, UTC.
     :ivar definition_id: the definition whose slot this is; None for an enqueued run.
     :ivar broken: why the row could not be read; the attempt then fails without a call.
+    :ivar alone: whether nothing else may be at work in its process: it is the last attempt, or the
+        one before was lost with its worker.
     """
 
     id: int
@@ -47,6 +49,7 @@ class Claim:
     definition_id: int | None = None
     concurrency_key: str | None = None
     broken: str | None = None
+    alone: bool = False
 
     def __str__(self) -> str:
         """Return the run's task and id, without the payload, which is never logged."""
@@ -107,6 +110,9 @@ class ClaimRequest:
     :ivar lease: seconds that the claim holds without a heartbeat.
     :ivar alone: whether the worker holds nothing else, so that a retry may be claimed.
     :ivar after: the concurrency key after which a search from key to key begins.
+    :ivar side_by_side: whether the runs are to run at the same time, as async handlers do. Then
+        retries are claimed together with others, but for a last attempt, and for one after a lost
+        worker; and unless *alone*, those are passed over.
     """
 
     limit: int
@@ -116,6 +122,7 @@ class ClaimRequest:
     lease: float = 120.0
     alone: bool = True
     after: str = ""
+    side_by_side: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,11 @@ class Handler:
         self.options = options
         self._signature = inspect.signature(func)
 
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is an ``async def``."""
+        return inspect.iscoroutinefunction(self.func)
+
     def payload(self, *args: object, **kwargs: object) -> dict[str, object]:
         """Return the payload of a call with these arguments.
 

@@ -26,6 +26,7 @@ from ..types import JSON, Claim, ClaimRequest, Exchange, Outcome
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import dialect_of, json_text
+from .sql.candidates import LOST
 from .sql.claims import FAR, ClaimStatements, claim_statements
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
@@ -156,6 +157,17 @@ class Claims:
             rows = self._books.rows(self._sql.claim, self._claim_parameters(request), repeat)
         return self._received(rows, request.token if request else "")
 
+    def first(
+        self, tasks: tuple[str, ...], queues: tuple[str, ...] = ()
+    ) -> tuple[str, bool] | None:
+        """Return the task of the run that an idle worker would claim next; None if there is none.
+
+        With it, whether that run must run alone. Nothing is claimed.
+        """
+        request = ClaimRequest(limit=1, token="", tasks=tasks, queues=queues)
+        rows = self._books.rows(self._sql.first, self._claim_parameters(request))
+        return (rows[0].job_type, _is_alone(rows[0])) if rows else None
+
     def renew(self, held: Collection[Claim], lease: float) -> Renewal:
         """Extend the leases of *held* to *lease* seconds from now."""
         parameters = {"held": _held(held), "lease": lease}
@@ -248,6 +260,7 @@ class Claims:
             "lease": request.lease,
             "alone": request.alone,
             "after": request.after,
+            "side_by_side": request.side_by_side,
         }
 
     def _received(self, rows: Rows, token: str) -> Exchange:
@@ -278,7 +291,12 @@ class Claims:
             definition_id=row.definition_id,
             concurrency_key=row.concurrency_key,
             broken=broken,
+            alone=_is_alone(row),
         )
+
+
+def _is_alone(row: Row[Any]) -> bool:
+    return bool(row.attempts >= _most(row) or row.error_type == LOST)
 
 
 def _most(row: Row[Any]) -> int:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from ...errors import Interruption, LeaseLost, TimedOut
 from ...store.deadlines import cancel_query
@@ -32,6 +32,16 @@ REPEAT_EVERY = 0.25
 #: How soon an interruption is raised that would have hit a finalizer, in seconds.
 RAISE_AGAIN_AFTER = 0.005
 _POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
+
+
+class Alarm(Protocol):
+    """What hears the signals while handlers are at work side by side."""
+
+    def ring(self, frame: FrameType | None) -> None:
+        """Raise what is due inside the handler at work in *frame*, if it blocks the others."""
+
+    def ignored(self, error: BaseException) -> None:
+        """Raise *error* again at a later signal: a finalizer has swallowed it."""
 
 
 class HandlerInterrupter:
@@ -48,6 +58,7 @@ class HandlerInterrupter:
         self.enabled: bool = in_main and hasattr(signal, "setitimer")
         self._leases = leases
         self._armed: Claim | None = None
+        self._alarm: Alarm | None = None
         self._held = 0
         self._pending = False
         self._later: KeyboardInterrupt | None = None
@@ -92,6 +103,20 @@ class HandlerInterrupter:
             self._set_timer(claim, now)
             if self._requested:
                 self._raise_requested(claim)
+
+    @contextmanager
+    def ringing(self, alarm: Alarm) -> Generator[None]:
+        """Let *alarm* ring every quarter of a second in this block."""
+        if not self.enabled:
+            yield
+            return
+        self._alarm = alarm
+        signal.setitimer(signal.ITIMER_REAL, REPEAT_EVERY, REPEAT_EVERY)
+        try:
+            yield
+        finally:
+            self._alarm = None
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def disarm(self) -> None:
         """Raise nothing from now on."""
@@ -147,6 +172,9 @@ class HandlerInterrupter:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A signal heard on entering disarm() came too late: the handler has ended.
         disarming = frame is not None and frame.f_code is HandlerInterrupter.disarm.__code__
+        if self._alarm is not None:
+            self._ring(self._alarm, frame)
+            return
         if self._armed is None or disarming:
             return
         if self._held:
@@ -161,10 +189,22 @@ class HandlerInterrupter:
             cancel_query(frame)
             raise
 
+    def _ring(self, alarm: Alarm, frame: FrameType | None) -> None:
+        if self._held or _is_cleaning_up(frame):
+            return  # It will ring again.
+        try:
+            alarm.ring(frame)
+        except Interruption:
+            cancel_query(frame)
+            raise
+
     def _on_unraisable(self, unraisable: Any) -> None:
         """Raise an interruption again that hit a finalizer, where Python ignores exceptions."""
         armed, error = self._armed, unraisable.exc_value
-        if armed is not None and isinstance(error, (Interruption, KeyboardInterrupt)):
+        interrupts = isinstance(error, (Interruption, KeyboardInterrupt))
+        if self._alarm is not None and interrupts:
+            self._alarm.ignored(error)
+        elif armed is not None and isinstance(error, (Interruption, KeyboardInterrupt)):
             self._requested[armed.id] = (armed, error)
             # Not at once, or it would be raised in here, and be ignored again.
             signal.setitimer(signal.ITIMER_REAL, RAISE_AGAIN_AFTER, REPEAT_EVERY)

@@ -15,17 +15,20 @@ WEIGHT = 0.3
 
 
 class Prefetch:
-    """The recent mean duration of a run, and how many runs to claim by it."""
+    """How many runs to claim, by the recent mean duration of a run.
+
+    :ivar mean: in seconds; None until a run has ended.
+    """
 
     def __init__(self) -> None:
-        self._mean: float | None = None
+        self.mean: float | None = None
 
     def note(self, seconds: Sequence[float]) -> None:
         """Take the durations of a batch of attempts into the mean."""
         if not seconds:
             return
         batch = sum(seconds) / len(seconds)
-        self._mean = batch if self._mean is None else self._mean + WEIGHT * (batch - self._mean)
+        self.mean = batch if self.mean is None else self.mean + WEIGHT * (batch - self.mean)
 
     def wanted(self, waiting: int, idle: bool) -> int:
         """Return how many runs to claim when *waiting* runs are claimed and not begun.
@@ -35,7 +38,7 @@ class Prefetch:
 
         :param idle: whether the worker has nothing to do.
         """
-        if self._mean is None or self._mean > LONG:
+        if self.mean is None or self.mean > LONG:
             return 1 if idle else 0
-        target = max(1, min(MOST, int(AHEAD / max(self._mean, 1e-6))))
+        target = max(1, min(MOST, int(AHEAD / max(self.mean, 1e-6))))
         return target - waiting if waiting <= target // 2 else 0

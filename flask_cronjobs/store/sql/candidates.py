@@ -16,8 +16,14 @@ FRONT = 100
 SPARE = 20
 
 _ORDER = "priority DESC, run_at, id"
+#: What `error_type` says of a run whose worker died, or lost it.
+LOST = "WorkerLost"
 #: Whether a run may be claimed together with others.
-_IN_COMPANY = "(attempts = 0 AND max_attempts > 1) AS in_company"
+_IN_COMPANY = f"""
+    (max_attempts - attempts > 1
+        AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> '{LOST}'))
+    ) AS in_company
+"""
 
 
 def free(d: Dialect, far: bool) -> str:

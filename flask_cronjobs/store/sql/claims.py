@@ -28,6 +28,7 @@ class ClaimStatements:
     record: TextClause
     failures: TextClause
     claim: TextClause
+    first: TextClause
     renew: TextClause
     watch: TextClause
     progress: TextClause
@@ -122,7 +123,7 @@ def _candidates(d: Dialect, far: bool) -> str:
     A run on a later or its last attempt is claimed alone: if one is first in order, the claim takes
     only that, and only if the worker holds nothing else. Otherwise the claim takes first attempts,
     several at once. So a run that kills the process costs its neighbors one attempt at most, and
-    never their last.
+    never their last. Runs that are at work side by side are another matter: see `ClaimRequest`.
 
     :param far: whether to look beyond the front of the queue. If not, and the front has too few
         runs that may be taken, nothing is chosen, and ``is_near`` is false.
@@ -140,7 +141,8 @@ def _candidates(d: Dialect, far: bool) -> str:
     ),
     chosen AS MATERIALIZED (
         SELECT id, share FROM candidate
-        WHERE CASE WHEN (SELECT in_company FROM candidate WHERE place = 1)
+        WHERE CASE WHEN (:side_by_side AND NOT :alone)
+                       OR (SELECT in_company FROM candidate WHERE place = 1)
                    THEN in_company ELSE :alone AND place = 1 END
             {"" if far else "AND (SELECT yes FROM is_near)"}
     )
@@ -149,7 +151,7 @@ def _candidates(d: Dialect, far: bool) -> str:
 
 _CLAIMED = (
     *("id", "job_type", "payload", "attempts", "max_attempts", "scheduled_for"),
-    *("idempotency_key", "definition_id", "concurrency_key", "priority", "run_at"),
+    *("idempotency_key", "definition_id", "concurrency_key", "priority", "run_at", "error_type"),
 )
 _NO_CLAIM = ", ".join(f"NULL AS {name}" for name in _CLAIMED[1:])
 
@@ -169,6 +171,15 @@ def _claim(d: Dialect) -> str:
         progress = NULL, progress_message = NULL
     FROM chosen WHERE job_runs.id = chosen.id
     RETURNING {returned}, NULL AS stored
+    """
+
+
+def _first(d: Dialect) -> str:
+    """Return the query for the run that an idle worker would claim first; it claims nothing."""
+    return f"""
+    WITH RECURSIVE {_candidates(d, far=True)}
+    SELECT job_type, attempts + 1 AS attempts, max_attempts, error_type FROM job_runs
+    WHERE id IN (SELECT id FROM chosen)
     """
 
 
@@ -270,6 +281,7 @@ def claim_statements(d: Dialect) -> ClaimStatements:
         ),
         failures=text(_failures(d)),
         claim=text(f"WITH RECURSIVE {_candidates(d, far=True)} {_claim(d)}"),
+        first=text(_first(d)),
         renew=text(_renew(d)),
         watch=text(_watch(d)),
         progress=text(_progress(d)),
