@@ -52,6 +52,7 @@ class AsyncRun:
     :ivar error: by what it was interrupted last.
     :ivar told_at: when it was interrupted first.
     :ivar armed: whether the handler may be interrupted.
+    :ivar outcome: what it has come to.
     :ivar tasks: the tasks that the handler has begun.
     :ivar threads: its calls in threads of the default executor.
     """
@@ -64,6 +65,7 @@ class AsyncRun:
         self.error: BaseException | None = None
         self.told_at: float | None = None
         self.armed: bool = False
+        self.outcome: Outcome | None = None
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -311,7 +313,7 @@ class AsyncRunner:
         )
         run.task = self._base.copy().run(loop.create_task, self._perform(run, task.func))
 
-    def _end(self, run: AsyncRun, outcome: Outcome) -> None:
+    def _end(self, run: AsyncRun) -> None:
         if run.timer is not None:
             run.timer.cancel()
         key = _key(run.claim)
@@ -319,7 +321,7 @@ class AsyncRunner:
         self._requested.pop(key, None)
         self._is_alone = False
         self._watchdog.extend()
-        self._mailbox.put(outcome)
+        self._mailbox.put(run.outcome)
         if self._runner.interrupted is not None:
             self.interrupt_all(self._runner.interrupted)
         self._call_soon(self._admit)
@@ -377,14 +379,19 @@ class AsyncRunner:
 
     async def _perform(self, run: AsyncRun, handler: Callable[..., Any]) -> None:
         try:
-            self._end(run, await self._outcome(run, handler))
+            await self._attempt(run, handler)
+        except BaseException as error:
+            # A GeneratorExit closes the coroutine in which it would be caught, and comes on here.
+            run.outcome = run.outcome or self._failure(run, error)
+        try:
+            self._end(run)
         except BaseException as error:
             self._broken = error
             self._runs.clear()
             if self._loop is not None:
                 self._loop.stop()
 
-    async def _outcome(self, run: AsyncRun, handler: Callable[..., Any]) -> Outcome:
+    async def _attempt(self, run: AsyncRun, handler: Callable[..., Any]) -> None:
         claim = run.claim
         try:
             log_start(claim)
@@ -392,10 +399,14 @@ class AsyncRunner:
                 raise PayloadError(claim.broken)
             result, warning = await self._enter(run, handler)
         except BaseException as error:
-            cancelled = isinstance(error, asyncio.CancelledError) and run.error is not None
-            reason = run.error if cancelled and run.error is not None else error
-            return self._runner.outcome(claim, reason, time.monotonic() - run.since)
-        return success(claim, result, warning, run.since)
+            run.outcome = self._failure(run, error)
+        else:
+            run.outcome = success(claim, result, warning, run.since)
+
+    def _failure(self, run: AsyncRun, error: BaseException) -> Outcome:
+        if isinstance(error, asyncio.CancelledError):
+            error = run.error or error
+        return self._runner.outcome(run.claim, error, time.monotonic() - run.since)
 
     async def _enter(self, run: AsyncRun, handler: Callable[..., Any]) -> tuple[JSON, str | None]:
         leave = enter_run(run.run)

@@ -57,10 +57,10 @@ def test_fuse_cut_for_a_run_is_whole_again_when_the_run_has_ended(
 
 def test_fuse_cut_just_when_its_run_ends_is_whole_again(clock: Clock, lit: list[float]) -> None:
     """The runner looked before the watchdog was shortened; so the keeper looks again after it."""
-    at_work = SimpleNamespace(since=clock.now, timeout=1.0)
+    working = SimpleNamespace(since=clock.now, timeout=1.0)
 
     class Ending:
-        seen: Any = iter([(at_work,), (), ()])
+        seen: Any = iter([(working,), (), ()])
 
         @property
         def at_work(self) -> Any:
