@@ -17,7 +17,7 @@ from flask import Flask
 from ...state import State
 from ...types import Claim, Outcome
 from .held_runs import HeldRuns
-from .prefetch import AHEAD, LONG, Prefetch
+from .prefetch import AHEAD, LONG, MOST, Prefetch
 
 #: How long a worker keeps to one kind of task, in seconds. Then it looks which kind is first.
 TURN = 1.0
@@ -138,7 +138,7 @@ class Admission:
     def _anything(self) -> Wanted:
         """Return the claim of an idle worker, which decides about the kind."""
         if not self._others:
-            return Wanted(min(self._room(self._async, Counter())), None, True)
+            return Wanted(min(self._limits.values()), None, True)
         return Wanted(1)
 
     def _one_by_one(self, waiting: int, idle: bool) -> Wanted:
@@ -150,7 +150,8 @@ class Admission:
         if any(claim.alone for claim in unfinished):
             return NOTHING
         counts = Counter(claim.job_type for claim in unfinished)
-        tasks = tuple(name for name in self._async if counts[name] < self._limits[name])
+        full = {name for name in self._limited if counts[name] >= self._limits[name]}
+        tasks = tuple(name for name in self._async if name not in full)
         if not tasks:
             return NOTHING
         ahead = 0 if self._limited else self._ahead()
@@ -160,14 +161,14 @@ class Admission:
     def _room(self, tasks: Sequence[str], counts: Counter[str]) -> list[int]:
         """Return how many more runs of each limited task may begin. A claim takes any of them."""
         limited = [name for name in tasks if name in self._limited]
-        return [self._most, *(self._limits[name] - counts[name] for name in limited)]
+        return [self._limits[name] - counts[name] for name in limited]
 
     def _ahead(self) -> int:
         """Return how many runs to claim that begin when others end."""
         mean = self._async_prefetch.mean
         if mean is None or mean > LONG:
             return 0
-        return min(self._most, int(AHEAD * self._most / max(mean, 1e-6)))
+        return min(MOST, int(AHEAD * self._most / max(mean, 1e-6)))
 
     def _drains(self) -> bool:
         """Return whether to let the runs at work come to their end; stop that if it takes long."""
