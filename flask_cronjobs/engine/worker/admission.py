@@ -156,7 +156,7 @@ class Admission:
             return NOTHING
         ahead = 0 if self._limited else self._ahead()
         room = self._most + ahead - len(unfinished)
-        return Wanted(max(0, min(room, *self._room(tasks, counts))), tasks, True)
+        return Wanted(max(0, min([room, *self._room(tasks, counts)])), tasks, True)
 
     def _room(self, tasks: Sequence[str], counts: Counter[str]) -> list[int]:
         """Return how many more runs of each limited task may begin. A claim takes any of them."""
