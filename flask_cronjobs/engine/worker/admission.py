@@ -6,7 +6,6 @@ kind at a time: nothing waits behind handlers of the other kind, and what is cla
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -55,11 +54,18 @@ def side_by_side_tasks(state: State) -> dict[str, int]:
         for task in tasks
         if task.is_async and not task.options.atomic
     }
+    return {} if found and _in_loop() else found
+
+
+def _in_loop() -> bool:
+    """Return whether this thread has an event loop at work, as a notebook has."""
+    from asyncio import get_running_loop
+
     try:
-        asyncio.get_running_loop()
+        get_running_loop()
     except RuntimeError:
-        return found
-    return {}
+        return False
+    return True
 
 
 class Admission:

@@ -7,7 +7,6 @@ Nothing that a handler does gets past `Runner.perform`: it returns an `Outcome` 
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import time
@@ -384,6 +383,8 @@ def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
         return app.ensure_sync(func)
 
     def run(**arguments: object) -> object:
+        import asyncio
+
         return asyncio.run(func(**arguments))
 
     return run
