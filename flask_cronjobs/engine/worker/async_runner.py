@@ -155,13 +155,15 @@ class AsyncRunner:
         return self._begun_at if self._runs else None
 
     def wake(self) -> None:
-        """Let runs begin that are in the inbox."""
-        self._call_soon(self._admit)
+        """Let runs begin that are in the inbox, if the loop is at work."""
+        if self._runs:
+            self._call_soon(self._admit)
 
     def interrupt(self, claim: Claim, error: BaseException) -> None:
         """Interrupt *claim*'s handler with *error*, now or when it begins."""
-        self._requested[claim.id, claim.token] = error
-        self._call_soon(self._deliver)
+        self._requested[_key(claim)] = error
+        if self._runs:
+            self._call_soon(self._deliver)
 
     def blocking(self, now: float) -> Blocking | None:
         """Return which run blocks the loop, as far as that is seen from another thread."""
@@ -197,6 +199,7 @@ class AsyncRunner:
                 except (KeyboardInterrupt, SystemExit) as error:
                     self._on_exit(error)
         self._cancel_look()
+        self._requested.clear()
         if self._broken is not None:
             raise self._broken
         return self._following
@@ -306,6 +309,7 @@ class AsyncRunner:
         # After `_runs` is written: the keeper sets one and looks at the other.
         if self._runner.abandoned:
             run.note(ShuttingDown("the worker's keeper has ended"))
+        self._deliver()
         self._begun_at = run.since
         self._is_alone = claim.alone
         run.timer = loop.call_later(
@@ -336,6 +340,7 @@ class AsyncRunner:
     def _look(self) -> None:
         """Note that the loop goes on, and interrupt the handlers whose leases have ended."""
         now = self._turned_at = time.monotonic()
+        self._interrupter.postpone(2 * LOOK_EVERY)
         self._steps.forget()
         for run in self.at_work:
             if now >= self._leases.end(run.claim) and not isinstance(run.error, LeaseLost):

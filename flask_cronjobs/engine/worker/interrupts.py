@@ -106,7 +106,7 @@ class HandlerInterrupter:
 
     @contextmanager
     def ringing(self, alarm: Alarm) -> Generator[None]:
-        """Let *alarm* ring every quarter of a second in this block."""
+        """Let *alarm* ring every quarter of a second in this block, unless it is postponed."""
         if not self.enabled:
             yield
             return
@@ -117,6 +117,11 @@ class HandlerInterrupter:
         finally:
             self._alarm = None
             signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def postpone(self, seconds: float) -> None:
+        """Let the alarm not ring for so many *seconds*."""
+        if self._alarm is not None:
+            signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_EVERY)
 
     def disarm(self) -> None:
         """Raise nothing from now on."""

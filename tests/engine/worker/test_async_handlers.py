@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -365,7 +367,10 @@ def test_whatever_one_raises_or_its_task_the_others_go_on(
 
 
 @on_sqlite
-def test_interrupt_from_the_keyboard_gives_all_back(jobs: CronJobs, db: SQLAlchemy) -> None:
+@pytest.mark.parametrize("pressed", [False, True], ids=["raised", "pressed"])
+def test_interrupt_from_the_keyboard_gives_all_back(
+    jobs: CronJobs, db: SQLAlchemy, pressed: bool
+) -> None:
     begun: list[int] = []
 
     @jobs.task
@@ -376,7 +381,10 @@ def test_interrupt_from_the_keyboard_gives_all_back(jobs: CronJobs, db: SQLAlche
     @jobs.task
     async def interrupted() -> None:
         await until(lambda: len(begun) == 3)
-        raise KeyboardInterrupt
+        if not pressed:
+            raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
 
     waits.using(commit=True).enqueue_many([{}] * 3)
     interrupted.using(commit=True).enqueue()
