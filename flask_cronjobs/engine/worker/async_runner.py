@@ -31,13 +31,17 @@ from ...types import JSON, Claim, Outcome
 from .blocking import LOOK_EVERY, StepWatch, frame_of_thread, in_asyncio
 from .interrupts import HandlerInterrupter
 from .leases import Leases
-from .outcomes import released
-from .runner import Blocking, ProgressRequest, Runner, free_frames, log_start, success
+from .outcomes import free_frames, released, success
+from .runner import Blocking, ProgressRequest, Runner, log_start
 from .watchdog import Watchdog
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
 UNWIND = 1.0
 _LEASE_ENDED = "the lease ran out, since it could not be renewed in time"
+
+#: Handlers that did not end when their worker was ended by force. A garbage collection would end
+#: them in the context of whatever is at work then, and tear that down.
+_dropped: set[asyncio.Task[Any]] = set()
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -211,7 +215,7 @@ class AsyncRunner:
         self._call_soon(self._deliver)
 
     def close(self) -> None:
-        """Close the loop. Runs that are left, after a second Ctrl-C, are cancelled."""
+        """Close the loop. Runs that are left, after a second Ctrl-C, are cancelled, or dropped."""
         loop, self._loop = self._loop, None
         if loop is None:
             return
@@ -221,6 +225,8 @@ class AsyncRunner:
         tasks = asyncio.all_tasks(loop)
         if tasks:
             loop.run_until_complete(asyncio.wait(tasks, timeout=UNWIND))
+            loop.set_exception_handler(lambda loop, context: None)
+            _dropped.update(asyncio.all_tasks(loop))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
@@ -386,6 +392,8 @@ class AsyncRunner:
         try:
             await self._attempt(run, handler)
         except BaseException as error:
+            if self._loop is None:
+                raise  # It was dropped.
             # A GeneratorExit closes the coroutine in which it would be caught, and comes on here.
             run.outcome = run.outcome or self._failure(run, error)
         try:
@@ -404,6 +412,8 @@ class AsyncRunner:
                 raise PayloadError(claim.broken)
             result, warning = await self._enter(run, handler)
         except BaseException as error:
+            if self._loop is None:
+                raise
             run.outcome = self._failure(run, error)
         else:
             run.outcome = success(claim, result, warning, run.since)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
-from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 
 from flask import Flask
@@ -30,7 +29,7 @@ from ...types import JSON, Claim, Outcome
 from . import atomic
 from .interrupts import HandlerInterrupter
 from .leases import Leases
-from .outcomes import failure, released
+from .outcomes import failure, free_frames, released, success
 from .watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -63,8 +62,6 @@ class ProgressRequest:
     answered: SimpleQueue[None]
 
 
-#: The error type of a run that succeeded, but left work in its session.
-UNCOMMITTED = "UncommittedWork"
 #: How long a signal may wait to be handled while there is nothing to do, in seconds.
 WAKE_EVERY = 1.0
 #: How long a handler waits for its progress to be written, in seconds. Then it goes on.
@@ -317,24 +314,6 @@ class Blocking:
     seconds: float
 
 
-def success(
-    claim: Claim, result: JSON, warning: str | None, started: float, finalized: bool = False
-) -> Outcome:
-    """Return the outcome of an attempt that began at *started* and has succeeded now."""
-    return Outcome(
-        claim.id,
-        claim.token,
-        "succeeded",
-        claim.attempt,
-        claim.job_type,
-        error=warning,
-        error_type=None if warning is None else UNCOMMITTED,
-        result=result,
-        seconds=time.monotonic() - started,
-        finalized=finalized,
-    )
-
-
 def log_start(claim: Claim) -> None:
     """Log that *claim*'s run begins."""
     log_run(
@@ -345,22 +324,6 @@ def log_start(claim: Claim) -> None:
         attempt=claim.attempt,
         worker=claim.token,
     )
-
-
-def free_frames(error: BaseException) -> None:
-    """Free what the frames that *error* passed through hold, such as cursors.
-
-    On SQLite an open cursor keeps the write lock, even of a closed connection. And an interruption
-    outlives its run: without this, all that its handler held would live as long.
-    """
-    seen: set[int] = set()
-    chain: list[BaseException | None] = [error]
-    while chain:
-        link = chain.pop()
-        if link is not None and id(link) not in seen:
-            seen.add(id(link))
-            clear_frames(link.__traceback__)
-            chain += [link.__cause__, link.__context__]
 
 
 @dataclass(frozen=True, slots=True)

@@ -394,6 +394,36 @@ def test_interrupt_from_the_keyboard_gives_all_back(
     assert [tuple(row) for row in rows] == [("queued", 0, None)] * 4
 
 
+@on_sqlite
+def test_second_press_leaves_a_handler_that_swallows_the_first(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    swallowed: list[int] = []
+
+    def press() -> None:
+        raise KeyboardInterrupt
+
+    @jobs.task
+    async def stubborn() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        for number in range(4):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                swallowed.append(number)
+                if number == 0:
+                    asyncio.get_running_loop().call_soon(press)
+
+    run = stubborn.using(commit=True).enqueue()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        jobs.tick()
+    assert time.monotonic() - began < 50
+    assert swallowed
+    db.session.refresh(run)
+    assert (run.status, run.attempts, run.locked_by) == ("queued", 0, None)
+
+
 def test_once_in_handlers_side_by_side(jobs: CronJobs, db: SQLAlchemy) -> None:
     done: list[int] = []
 
