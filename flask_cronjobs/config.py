@@ -48,6 +48,10 @@ class Settings:
     workers: int = 1
     """``CRONJOBS_WORKERS``: how many worker processes a tick runs."""
 
+    async_at_once: int = 10
+    """``CRONJOBS_ASYNC_AT_ONCE``: how many ``async def`` handlers one worker process runs at once.
+    Each may hold a connection while it waits, and SQLAlchemy's pool has 15 by default."""
+
     retention: float = 14 * DAY
     """``CRONJOBS_RETENTION``: how long succeeded, cancelled and skipped runs are kept."""
 
@@ -188,6 +192,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "shutdown_grace": _seconds(0, 3600),
     "tick_budget": _seconds(0.1, 86400),
     "workers": _whole(1, 64),
+    "async_at_once": _whole(1, 1000),
     "retention": _seconds(0, 3650 * DAY),
     "retention_dead": _seconds(0, 3650 * DAY),
     "max_payload_bytes": _whole(64, 64 * 1024 * 1024),

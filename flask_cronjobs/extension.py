@@ -110,6 +110,7 @@ class CronJobs(OperatorMethods):
         concurrency: int | None = None,
         concurrency_key: str | None = None,
         atomic: bool = False,
+        async_at_once: int | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -130,6 +131,7 @@ class CronJobs(OperatorMethods):
         concurrency: int | None = None,
         concurrency_key: str | None = None,
         atomic: bool = False,
+        async_at_once: int | None = None,
     ) -> Any:
         """Make a task of a function; bare, or with keywords.
 
@@ -150,6 +152,8 @@ class CronJobs(OperatorMethods):
         :param concurrency_key: a format, filled in from the payload, such as ``"user:{user_id}"``;
             default: one key for the whole task.
         :param atomic: commit the handler's ``db.session`` work and the run's success together.
+        :param async_at_once: how many runs of an ``async def`` handler one process works on at
+            once, at most; default ``CRONJOBS_ASYNC_AT_ONCE``, which is the limit of all together.
         :returns: the `Task`.
         :raises TaskError: an option is invalid, or the name is taken.
         :raises ScheduleError: the schedule or zone cannot be read.
@@ -157,7 +161,9 @@ class CronJobs(OperatorMethods):
         :raises PayloadError: *payload* is not plain JSON.
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        options = TaskOptions(queue, priority, retry, seconds, concurrency, concurrency_key, atomic)
+        options = TaskOptions(
+            queue, priority, retry, seconds, concurrency, concurrency_key, atomic, async_at_once
+        )
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
             made = self._make(function, name, options)

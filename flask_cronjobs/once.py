@@ -7,6 +7,7 @@ is *in doubt* then, and its caller says what to do.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import secrets
@@ -201,7 +202,7 @@ def _begin(
 
 def _call(state: State, books: Bookkeeping, key: str, owner: str, call: Callable[[], T]) -> T:
     try:
-        return call()
+        return _awaited_by_nobody(key, call())
     except (Interruption, KeyboardInterrupt):
         # Nobody knows how far it came. The next caller finds it in doubt, even if this write fails.
         with suppress(CronJobsError), _refusing_own_lock(state, books):
@@ -213,6 +214,16 @@ def _call(state: State, books: Bookkeeping, key: str, owner: str, call: Callable
         except CronJobsError as trouble:  # The caller must see what *call* raised.
             logger.error("once(%r) failed, and its mark stays, in doubt: %s", key, trouble)
         raise
+
+
+def _awaited_by_nobody(key: str, value: T) -> T:
+    if inspect.iscoroutine(value):
+        value.close()
+        raise SetupError(
+            f"once({key!r}) was given an async function, which it cannot await. Give a plain one, "
+            "and call once by asyncio.to_thread(jobs.once, …) if it takes long."
+        )
+    return value
 
 
 def _record(state: State, books: Bookkeeping, key: str, owner: str, result: JSON) -> bool:

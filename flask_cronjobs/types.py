@@ -52,6 +52,8 @@ class Claim(NamedTuple):
     :ivar scheduled_for: the slot, or the time that enqueue asked for; aware, UTC.
     :ivar definition_id: the definition whose slot this is; None for an enqueued run.
     :ivar broken: why the row could not be read; the attempt then fails without a call.
+    :ivar alone: whether nothing else may be at work in its process: it is the last attempt, or the
+        one before was lost with its worker.
     """
 
     id: int
@@ -65,6 +67,7 @@ class Claim(NamedTuple):
     definition_id: int | None = None
     concurrency_key: str | None = None
     broken: str | None = None
+    alone: bool = False
 
     def __str__(self) -> str:
         """Return the run's task and id, without the payload, which is never logged."""

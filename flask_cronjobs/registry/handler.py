@@ -36,6 +36,11 @@ class Handler:
         self._named = frozenset(p.name for p in parameters if p.kind in _NAMED)
         self._required = frozenset(p.name for p in parameters if p.default is p.empty)
 
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is an ``async def``."""
+        return inspect.iscoroutinefunction(self.func)
+
     def payload(self, /, *args: object, **kwargs: object) -> dict[str, object]:
         """Return the payload of a call with these arguments.
 

@@ -23,6 +23,7 @@ class TaskOptions:
     concurrency: int | None = None
     concurrency_key: str | None = None
     atomic: bool = False
+    async_at_once: int | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ..errors import TaskError
 from ..text import did_you_mean
-from ..types import is_number
+from ..types import is_number, is_whole
 from .options import EnqueueOptions, TaskOptions, is_key
 from .retry import check_attempts, check_retry
 
@@ -42,8 +42,25 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
         raise TaskError(f"{name}: timeout is {options.timeout!r}. Give seconds, at most 30 days.")
     if options.concurrency is not None:
         check_attempts(options.concurrency, f"{name}: concurrency")
+    _check_async_at_once(func, name, options)
     EnqueueOptions(queue=options.queue, priority=options.priority).check()
     _check_concurrency_key(name, options.concurrency_key, {p.name for p in parameters}, parameters)
+
+
+def _check_async_at_once(func: Callable[..., object], name: str, options: TaskOptions) -> None:
+    if options.async_at_once is None:
+        return
+    if not is_whole(options.async_at_once, 1, 1000):
+        raise TaskError(
+            f"{name}: async_at_once is {options.async_at_once!r}. Give a whole number from 1 to "
+            "1000."
+        )
+    if options.atomic or not inspect.iscoroutinefunction(func):
+        why = "with atomic=True" if options.atomic else "that is no async def"
+        raise TaskError(
+            f"{name}: async_at_once has no effect on a handler {why}: its runs are one at a time "
+            "in each process. Remove it; concurrency= limits runs over all processes."
+        )
 
 
 def _refuse_method(func: Callable[..., object]) -> None:

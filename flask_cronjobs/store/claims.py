@@ -30,6 +30,7 @@ from .dialect import array_text, dialect_of, json_text, json_value
 from .failures import forget_failures
 from .rows import ClaimRequest, Exchange
 from .sql import exchange
+from .sql.candidates import LOST
 from .sql.claims import ClaimStatements, claim_statements
 from .sql.outcomes import OUTCOME_COLUMNS
 from .sql.waiting import FRONT, front_of_queue
@@ -196,6 +197,17 @@ class Claims:
             more = self._claim_beyond(again, parameters, repeat)
         return [*rows[:-1], *more]
 
+    def first(
+        self, tasks: tuple[str, ...], queues: tuple[str, ...] = ()
+    ) -> tuple[str, bool] | None:
+        """Return the task of the run that an idle worker would claim next; None if there is none.
+
+        With it, whether that run must run alone. Nothing is claimed.
+        """
+        request = ClaimRequest(limit=1, token="", tasks=tasks, queues=queues)
+        rows = self._books.rows(exchange.first(self._dialect), self._claim_parameters(request))
+        return (rows[0].job_type, _is_alone(*tuple(rows[0])[1:])) if rows else None
+
     def renew(self, held: Collection[Claim], lease: float) -> Renewal:
         """Extend the leases of *held* to *lease* seconds from now."""
         parameters = {"held": _held(held), "lease": lease}
@@ -306,6 +318,7 @@ class Claims:
             "lease": request.lease,
             "alone": request.alone,
             "after": request.after,
+            "side_by_side": request.side_by_side,
         }
 
     def _received(self, rows: Rows, token: str) -> Exchange:
@@ -317,7 +330,7 @@ class Claims:
 
     def _claim(self, row: Sequence[Any], token: str) -> Claim:
         # A thousand rows come at once, so the way is short for what most of them have.
-        id_, job_type, payload_text, attempts, most, slot, key, definition_id, group, *_ = row
+        id_, job_type, payload_text, attempts, most, slot, key, definition_id, group, *more = row
         payload: dict[str, JSON] = {}
         scheduled_for, broken = _UNKNOWN, None
         try:
@@ -328,19 +341,25 @@ class Claims:
                 raise ValueError("its payload is not a JSON object")
         except (AttributeError, TypeError, ValueError) as error:  # SQLite accepts any text.
             broken = f"the run's row cannot be read: {error!r}. Correct it in job_runs."
+        most = _most(most, attempts)
         return Claim(
             id=id_,
             token=token,
             job_type=job_type,
             payload=payload,
             attempt=attempts,
-            max_attempts=_most(most, attempts),
+            max_attempts=most,
             scheduled_for=scheduled_for,
             idempotency_key=key,
             definition_id=definition_id,
             concurrency_key=group,
             broken=broken,
+            alone=_is_alone(attempts, most, more[0]),
         )
+
+
+def _is_alone(attempts: int, most: int, error_type: str | None) -> bool:
+    return attempts >= most or error_type == LOST
 
 
 def _most(most: object, attempts: object) -> int:

@@ -19,6 +19,9 @@ class ClaimRequest:
     :ivar lease: seconds that the claim holds without a heartbeat.
     :ivar alone: whether the worker holds nothing else, so that a retry may be claimed.
     :ivar after: the concurrency key after which a search from key to key begins.
+    :ivar side_by_side: whether the runs are to run at the same time, as async handlers do. Then
+        retries are claimed together with others, but for a last attempt, and for one after a lost
+        worker; and unless *alone*, those are passed over.
     """
 
     limit: int
@@ -28,6 +31,7 @@ class ClaimRequest:
     lease: float = 120.0
     alone: bool = True
     after: str = ""
+    side_by_side: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ def test_other_keys_of_the_app_are_not_read() -> None:
         ("SHUTDOWN_GRACE", 0, 0.0),
         ("TICK_BUDGET", timedelta(seconds=30), 30.0),
         ("WORKERS", 4, 4),
+        ("ASYNC_AT_ONCE", 50, 50),
         ("RETENTION", timedelta(days=1), 86400.0),
         ("RETENTION_DEAD", timedelta(days=2), 172800.0),
         ("MAX_PAYLOAD_BYTES", 1000, 1000),

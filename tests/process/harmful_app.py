@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import hashlib
 import os
@@ -276,3 +277,60 @@ def print_much(lines: int = 10_000) -> None:
     for number in range(lines):
         print("much, much output", number)
     print("and no end of it", end="")
+
+
+@jobs.task(retry=AGAIN)
+async def async_wait(path: str, seconds: float = 60.0) -> None:
+    """Say ``begun``, wait until the file *path* exists, say ``ended``."""
+    say("begun")
+    until = time.monotonic() + seconds
+    while not Path(path).exists() and time.monotonic() < until:
+        await asyncio.sleep(0.02)
+    say("ended")
+
+
+@jobs.task(retry=AGAIN, timeout=1)
+async def async_stubborn(seconds: float = 60.0) -> None:
+    """Say ``begun``, and swallow what would end it, at the first attempt."""
+    say("begun")
+    until = time.monotonic() + (seconds if current_run.attempt == 1 else 0)
+    while time.monotonic() < until:
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            say("swallowed")
+
+
+@jobs.task(retry=AGAIN, timeout=1)
+async def async_in_c() -> None:
+    """At the first attempt, compute in C for longer than the timeout; nothing can be raised."""
+    say("begun")
+    await asyncio.sleep(0.3)
+    if current_run.attempt == 1:
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+
+
+@jobs.task(retry=AGAIN)
+async def async_hold_the_interpreter() -> None:
+    """At the first attempt, loop in C: no signal is handled, and the interpreter's lock is kept."""
+    say("begun")
+    if current_run.attempt == 1:
+        deque(repeat(None, 10**15), maxlen=0)
+    say("ended")
+
+
+@jobs.task(retry=AGAIN)
+async def async_kill() -> None:
+    """At each attempt, kill the process."""
+    say("begun")
+    await asyncio.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@jobs.task(retry=AGAIN)
+async def async_effect(key: str) -> None:
+    """Do an effect, between two waits."""
+    await asyncio.sleep(0.05)
+    jobs.once(key, lambda: say("effect", key=key))
+    await asyncio.sleep(0.05)
+    say("ended")

@@ -59,7 +59,7 @@ def test_lease_by_default_outlasts_three_missed_heartbeats_and_a_minute() -> Non
 
 def test_heart_beats_four_times_in_a_lease_while_something_is_held(clock: Clock) -> None:
     state = cast(Any, SimpleNamespace(settings=Settings(lease=60.0)))
-    runner = cast(Any, SimpleNamespace(working=None))
+    runner = cast(Any, SimpleNamespace(at_work=()))
     renewed: list[float] = []
 
     def renew(held: object, lease: float) -> Renewal:

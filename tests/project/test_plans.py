@@ -169,6 +169,7 @@ def claim_parameters(engine: Engine) -> dict[str, Any]:
         "any_queue": True,
         "lease": 120.0,
         "alone": True,
+        "side_by_side": False,
         "after": "",
         "outcomes": '[{"id": 1, "token": "host:1:y", "kind": "succeeded"}]',
         "usual_token": "host:1:y",

@@ -5,6 +5,7 @@ Times in the trace are the machine's monotonic clock, one for all processes and 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -112,6 +113,24 @@ def slow(steps: int) -> Nonce:
             time.sleep(0.1)
             say("step")
             current_run.progress((step + 1) / steps)
+        return nonce
+
+
+@jobs.task(retry=AGAIN)
+async def waiting(steps: int, key: str) -> Nonce:
+    """Wait for a while, side by side with others, and do the effect *key* in the middle."""
+
+    def do() -> int:
+        say("effect", key=key)
+        return 1
+
+    with performing() as nonce:
+        for step in range(steps):
+            await asyncio.sleep(0.1)
+            say("step")
+            current_run.progress((step + 1) / steps)
+            if step == steps // 2:
+                jobs.once(key, do)
         return nonce
 
 

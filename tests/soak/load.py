@@ -22,6 +22,7 @@ BACKLOG = 150
 DEFINITIONS = 40
 #: What is enqueued, how often.
 KINDS = 3 * ["plain", "slow", "effect", "effect", "atomic", "atomic", "one_at_a_time"] + [
+    *6 * ["waiting"],
     *("plain", "two_at_a_time", "two_at_a_time", "failing", "failing", "killing", "overlong"),
     "own_row",
 ]
@@ -78,6 +79,7 @@ class Load(threading.Thread):
         kind = choose.choice(KINDS)
         payloads: dict[str, dict[str, object]] = {
             "slow": {"steps": choose.randint(1, 20)},
+            "waiting": {"steps": choose.randint(1, 20), "key": f"waiting-{self._number}"},
             "effect": {"key": f"own-{self._number}"},
             "atomic": {"steps": choose.randint(0, 10)},
             "one_at_a_time": {"key": str(choose.randint(1, 3))},

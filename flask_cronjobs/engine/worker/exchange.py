@@ -46,16 +46,27 @@ class Exchanger:
         """Whether runs may have been claimed without our hearing of it."""
         return self._unconfirmed is not None
 
-    def exchange(self, outcomes: Sequence[Outcome], wanted: int, alone: bool) -> Exchange:
+    def exchange(
+        self,
+        outcomes: Sequence[Outcome],
+        wanted: int,
+        alone: bool,
+        tasks: tuple[str, ...] | None = None,
+        side_by_side: bool = False,
+    ) -> Exchange:
         """Record *outcomes* and claim *wanted* runs.
 
         :param alone: whether the worker holds nothing else, so that a retry may be claimed.
+        :param tasks: the tasks to claim runs of; None for all.
+        :param side_by_side: as of `ClaimRequest`.
         :raises DatabaseTrouble: it is not known what was recorded and claimed. Call it again.
         """
         try:
             confirmed = self._confirm(outcomes) if self._in_trouble else Exchange()
             left = [outcome for outcome in outcomes if outcome.id not in confirmed.recorded]
-            exchange = self._exchange(left, wanted, alone)
+            exchange = self._exchange(
+                left, self._request(wanted, alone, tasks, side_by_side) if wanted > 0 else None
+            )
             late = self._recorded_late(left, exchange)
         except DatabaseTrouble:
             self._in_trouble = True
@@ -67,6 +78,10 @@ class Exchanger:
             recorded=exchange.recorded | confirmed.recorded | late.recorded,
             cancelled=exchange.cancelled | confirmed.cancelled | late.cancelled,
         )
+
+    def first(self) -> tuple[str, bool] | None:
+        """Return what `Claims.first` does, for the tasks and queues of this worker."""
+        return self._claims.first(self._tasks, self._options.queues)
 
     def release_late(self, now: bool = False) -> None:
         """Release what was claimed after all by an exchange whose connection broke.
@@ -98,8 +113,7 @@ class Exchanger:
         self._doubtful -= {(outcome.id, outcome.token) for outcome in settled}
         return late
 
-    def _exchange(self, outcomes: Sequence[Outcome], wanted: int, alone: bool) -> Exchange:
-        request = self._request(wanted, alone) if wanted > 0 else None
+    def _exchange(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Exchange:
         if request is not None:
             self._unconfirmed = request.token
         written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
@@ -123,13 +137,16 @@ class Exchanger:
             self._unconfirmed = None
         return self._claims.already_recorded(outcomes) if outcomes else Exchange()
 
-    def _request(self, wanted: int, alone: bool) -> ClaimRequest:
+    def _request(
+        self, wanted: int, alone: bool, tasks: tuple[str, ...] | None, side_by_side: bool
+    ) -> ClaimRequest:
         return ClaimRequest(
             limit=wanted,
             token=f"{self._options.worker}:{secrets.token_hex(6)}",
-            tasks=self._tasks,
+            tasks=self._tasks if tasks is None else tasks,
             queues=self._options.queues,
             lease=self._lease,
             alone=alone,
             after=self._after,
+            side_by_side=side_by_side,
         )

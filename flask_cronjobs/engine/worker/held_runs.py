@@ -105,6 +105,9 @@ class HeldRuns:
         """Hold *claims*, made by a statement sent at *sent*, and pass them to the runner."""
         self._leases.extend(claims, sent)
         for claim in claims:
+            before = self.held.get(claim.id)
+            if before is not None:  # Its handler is at work still, although the lease was lost.
+                self._leases.forget(before)
             self.held[claim.id] = claim
             self._inbox.put(claim)
 
@@ -145,11 +148,12 @@ class HeldRuns:
     def remove(self, outcome: Outcome) -> None:
         """Stop holding a run: its outcome is recorded, or its lease is lost."""
         self.outcomes.remove(outcome)
-        claim = self.held.pop(outcome.id, None)
-        if claim is not None:
-            self._leases.forget(claim)
-        self.progress.pop(outcome.id, None)
         self._postponed.pop(outcome.id, None)
+        claim = self.held.get(outcome.id)
+        if claim is not None and claim.token == outcome.token:
+            del self.held[outcome.id]
+            self._leases.forget(claim)
+            self.progress.pop(outcome.id, None)
 
     def wake(self) -> None:
         """Let `collect` return. May be called from any thread, and from a signal handler."""

@@ -20,7 +20,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from ...errors import Interruption, LeaseLost, TimedOut
 from ...store.deadlines import cancel_query
@@ -38,6 +38,16 @@ RELIED_ON = 1.0
 _POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
 
 
+class Alarm(Protocol):
+    """What hears the signals while handlers are at work side by side."""
+
+    def ring(self, frame: FrameType | None) -> None:
+        """Raise what is due inside the handler at work in *frame*, if it blocks the others."""
+
+    def ignored(self, error: BaseException) -> None:
+        """Raise *error* again at a later signal: a finalizer has swallowed it."""
+
+
 class HandlerInterrupter:
     """Raises an `Interruption` inside the armed handler, and nowhere else.
 
@@ -52,6 +62,7 @@ class HandlerInterrupter:
         self.enabled: bool = in_main and hasattr(signal, "setitimer")
         self._leases = leases
         self._armed: Claim | None = None
+        self._alarm: Alarm | None = None
         self._held = 0
         self._pending = False
         self._later: KeyboardInterrupt | None = None
@@ -103,6 +114,25 @@ class HandlerInterrupter:
                 self._set_timer(due, now)
             if self._requested:
                 self._raise_requested(claim)
+
+    @contextmanager
+    def ringing(self, alarm: Alarm) -> Generator[None]:
+        """Let *alarm* ring every quarter of a second in this block, unless it is postponed."""
+        if not self.enabled:
+            yield
+            return
+        self._alarm = alarm
+        signal.setitimer(signal.ITIMER_REAL, REPEAT_EVERY, REPEAT_EVERY)
+        try:
+            yield
+        finally:
+            self._alarm = None
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def postpone(self, seconds: float) -> None:
+        """Let the alarm not ring for so many *seconds*."""
+        if self._alarm is not None:
+            signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_EVERY)
 
     def disarm(self) -> None:
         """Raise nothing from now on."""
@@ -159,6 +189,9 @@ class HandlerInterrupter:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A signal heard on entering disarm() came too late: the handler has ended.
         disarming = frame is not None and frame.f_code is HandlerInterrupter.disarm.__code__
+        if self._alarm is not None:
+            self._ring(self._alarm, frame)
+            return
         if self._armed is None or disarming:
             self._stop_timer()
             return
@@ -174,10 +207,22 @@ class HandlerInterrupter:
             cancel_query(frame)
             raise
 
+    def _ring(self, alarm: Alarm, frame: FrameType | None) -> None:
+        if self._held or _is_cleaning_up(frame):
+            return  # It will ring again.
+        try:
+            alarm.ring(frame)
+        except Interruption:
+            cancel_query(frame)
+            raise
+
     def _on_unraisable(self, unraisable: Any) -> None:
         """Raise an interruption again that hit a finalizer, where Python ignores exceptions."""
         armed, error = self._armed, unraisable.exc_value
-        if armed is not None and isinstance(error, (Interruption, KeyboardInterrupt)):
+        interrupts = isinstance(error, (Interruption, KeyboardInterrupt))
+        if self._alarm is not None and interrupts:
+            self._alarm.ignored(error)
+        elif armed is not None and isinstance(error, (Interruption, KeyboardInterrupt)):
             self._requested[armed.id] = (armed, error)
             self._raise_again()
         else:

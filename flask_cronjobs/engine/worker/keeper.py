@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ... import failpoints
 from ...errors import DatabaseTrouble
@@ -24,13 +25,14 @@ from ...store import Bookkeeping, Claims, Ticks
 from ...store.rows import Exchange
 from ...store.sqlite_lock import is_locked
 from ...types import Outcome
+from .admission import NOTHING, Admission, Wanted
 from .announcer import Announcer
 from .exchange import Exchanger
 from .held_runs import HeldRuns
 from .listener import Listener
 from .monitor import RunMonitor
 from .options import WorkOptions
-from .prefetch import LONG, Prefetch
+from .prefetch import LONG
 from .runner import Runner
 
 #: How often a worker that waits for work looks for it, in seconds.
@@ -59,6 +61,7 @@ class Keeper(threading.Thread):
         held_runs: HeldRuns,
         monitor: RunMonitor,
         listener: Listener,
+        admission: Admission,
     ) -> None:
         super().__init__(name="cronjobs-keeper", daemon=True)
         self.counts: Counter[str] = Counter()
@@ -74,7 +77,7 @@ class Keeper(threading.Thread):
         self._books = Bookkeeping(state.engine, patience=PATIENCE, limit=limit)
         self._claims = Claims(self._books)
         self._exchanger = Exchanger(self._claims, state, options)
-        self._prefetch = Prefetch()
+        self._admission = admission
         self._claimed = 0
         self._exhausted_at: float | None = None
         self._trouble_since: float | None = None
@@ -141,7 +144,7 @@ class Keeper(threading.Thread):
         """Return how long to wait for a message, in seconds."""
         if self._trouble_since is not None:
             return 0.2
-        if self._wanted() > 0:
+        if self._wanted().limit > 0:
             return 0.0
         if self._held_runs.held or self._announcer.behind:
             return min(self._monitor.pause(), POLL)
@@ -152,22 +155,24 @@ class Keeper(threading.Thread):
         """How often to look for work while there is none."""
         return POLL_LISTENING if self._listener.listening else POLL
 
-    def _wanted(self) -> int:
-        """Return how many runs to claim now."""
-        if self._closed() or self._runner_is_long() or self._resting() or self._announcer.behind:
-            return 0
-        held = self._held_runs
-        wanted = self._prefetch.wanted(held.waiting, held.idle, bool(held.outcomes))
+    def _wanted(self) -> Wanted:
+        """Return what to claim now."""
+        if self._closed() or self._resting() or self._announcer.behind:
+            return NOTHING
+        wanted = self._admission.wanted(self._held_runs, busy=self._runner_is_long())
         most = self._options.max_runs
-        return wanted if most is None else min(wanted, most - self._claimed)
+        if most is not None and wanted.limit > most - self._claimed:
+            return replace(wanted, limit=most - self._claimed)
+        return wanted
 
     def _resting(self) -> bool:
         """Whether the last claim found nothing, and nothing has changed since."""
         return self._exhausted_at is not None and time.monotonic() < self._exhausted_at + self._poll
 
     def _runner_is_long(self) -> bool:
-        working = self._runner.working
-        return working is not None and time.monotonic() - working.since > LONG
+        """Whether nothing that waits could begin for long."""
+        since = self._runner.busy_since
+        return since is not None and time.monotonic() - since > LONG
 
     def _exchange(self) -> None:
         """Record what came, and claim what is wanted."""
@@ -175,24 +180,42 @@ class Keeper(threading.Thread):
         try:
             self._write_progress()  # First: nothing is written of a run after its outcome.
             self._give_up_locked()
+            self._look_at_queue()
             outcomes = self._held_runs.recordable
-            if not outcomes and not self._exchanger.unconfirmed and wanted <= 0:
+            if not outcomes and not self._exchanger.unconfirmed and wanted.limit <= 0:
                 return
             if outcomes:
                 failpoints.reach("before-finalize")
             sent = time.monotonic()
-            exchange = self._exchanger.exchange(outcomes, wanted, alone=self._held_runs.idle)
+            exchange = self._exchanger.exchange(
+                outcomes,
+                wanted.limit,
+                alone=self._held_runs.idle,
+                tasks=wanted.tasks,
+                side_by_side=wanted.side_by_side,
+            )
         except DatabaseTrouble as trouble:
             self._endure(trouble)
             return
         self._trouble_since = None
+        if wanted.limit > 0:
+            self._admission.received(wanted, exchange.claims)
         self._receive(outcomes, exchange, sent)
+        # A claim of some tasks that finds nothing does not say that there is nothing.
+        if wanted.tasks is not None and self._held_runs.idle:
+            self._exhausted_at = None
+
+    def _look_at_queue(self) -> None:
+        """Find out whether the first run in the queue waits for async handlers to end."""
+        if not self._closed() and self._admission.look_due(self._held_runs.idle):
+            self._admission.looked(self._exchanger.first())
 
     def _write_progress(self) -> None:
         """Write the last progress that handlers reported."""
-        working = self._runner.working
-        if working is not None and self._runner_is_long():
-            self._held_runs.note_progress(working.run)
+        now = time.monotonic()
+        for working in self._runner.at_work:
+            if now - working.since > LONG:
+                self._held_runs.note_progress(working.run)
         for request in self._held_runs.requests:
             self._held_runs.note_progress(request.run)
             if request.heartbeat:
@@ -206,7 +229,7 @@ class Keeper(threading.Thread):
     def _receive(self, outcomes: Sequence[Outcome], exchange: Exchange, sent: float) -> None:
         if outcomes:
             failpoints.reach("after-finalize")
-            self._prefetch.note([each.seconds for each in outcomes if each.kind != "released"])
+            self._admission.note(outcomes)
         for outcome in outcomes:
             if outcome.id in exchange.locked:
                 self._held_runs.postpone(outcome)
@@ -218,6 +241,8 @@ class Keeper(threading.Thread):
             failpoints.reach("after-claim")
             self._monitor.arm_watchdog()
         self._held_runs.add(exchange.claims, sent)
+        if exchange.claims:
+            self._runner.wake()
         self._claimed += len(exchange.claims)
         self._exhausted_at = time.monotonic() if self._exchanger.exhausted else None
 
@@ -243,7 +268,7 @@ class Keeper(threading.Thread):
         now = time.monotonic()
         self._trouble_since = self._trouble_since or now
         too_long = now - self._trouble_since > self._state.settings.lease
-        alone = self._books.dialect.name == "sqlite" and self._runner.working is not None
+        alone = self._books.dialect.name == "sqlite" and bool(self._runner.at_work)
         if not trouble.transient or (too_long and not alone):
             raise trouble
         if alone and is_locked(trouble):
@@ -302,8 +327,12 @@ class Keeper(threading.Thread):
 
     def _end_process(self, stuck: Outcome) -> None:
         """Record what can be recorded, release the rest, and end this process with its handler."""
-        self._held_runs.outcomes.append(stuck)
         self._release_waiting()
+        self._monitor.end_others(stuck)
+        self._held_runs.collect(0.0)
+        if stuck.id not in {outcome.id for outcome in self._held_runs.outcomes}:
+            self._held_runs.outcomes.append(stuck)
+        self._held_runs.release_all()
         try:
             outcomes = list(self._held_runs.outcomes)
             self._receive(outcomes, self._exchanger.exchange(outcomes, 0, alone=False), 0.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
 from ...log import logger
@@ -19,8 +19,11 @@ from ...store import Claims, Renewal
 from ...types import Claim, Outcome
 from .interrupts import HandlerInterrupter
 from .outcomes import failure
-from .runner import Runner, Working
+from .runner import Blocking, Runner, Working
 from .watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from .async_runner import AsyncRun
 
 #: How many heartbeats there are in a lease, and in the age at which a tick is unhealthy.
 BEATS = 4
@@ -30,6 +33,8 @@ WATCH_EVERY = 1.0
 SHUTDOWN_INTERRUPT_GRACE = 5.0
 #: How long an interrupted handler may take at least to unwind, in seconds.
 UNWIND = 1.0
+#: For how long a handler blocks the event loop before the log says so, in seconds.
+BLOCKED = 1.0
 #: How much later the watchdog ends a process than a run should have ended, in seconds.
 MARGIN = 2.0
 #: The exit status of a process that was ended because its handler did not end.
@@ -59,8 +64,9 @@ class RunMonitor:
         self._watchdog = watchdog
         self._may_kill = may_kill
         self._beat_at = self._look_at = time.monotonic()
-        self._interrupted: tuple[Claim, Interruption, float] | None = None
+        self._interrupted: dict[str, tuple[Interruption, float]] = {}
         self._warned: Claim | None = None
+        self._said_to_block: Claim | None = None
 
     def pause(self) -> float:
         """Return how long the keeper may sleep before the next duty, in seconds."""
@@ -114,13 +120,14 @@ class RunMonitor:
         Call this before a handler may begin: one that takes the interpreter's lock at once leaves
         no moment to do it afterwards.
         """
-        working = self._runner.working
-        if working is None:
+        at_work = self._runner.at_work
+        if not at_work:
             self._watchdog.arm()
             return
-        left = working.since + working.timeout - time.monotonic()
+        first = min(at_work, key=lambda working: working.since + working.timeout)
+        left = first.since + first.timeout - time.monotonic()
         self._watchdog.arm(max(0.0, left + self._state.settings.shutdown_grace) + MARGIN)
-        if self._runner.working is not working:
+        if all(first is not working for working in self._runner.at_work):
             self._watchdog.extend()  # The run ended before the watchdog was shortened for it.
 
     def stuck(self, holding: bool) -> Outcome | None:
@@ -130,33 +137,50 @@ class RunMonitor:
 
         :param holding: whether the worker holds runs, begun or not.
         """
-        working = self._runner.working
+        at_work = self._runner.at_work
         if holding:
             self.arm_watchdog()
-        elif working is None:
+        elif not at_work:
             self._watchdog.disarm()
-        if working is None:
+        if self._interrupted:
+            keys = {_key(working.claim) for working in at_work}
+            self._interrupted = {
+                key: self._interrupted[key] for key in keys & self._interrupted.keys()
+            }
+        if not at_work:
             return None
         now = time.monotonic()
         grace = self._state.settings.shutdown_grace
         if self.stop_at is not None and now >= self.stop_at + grace:
-            self._interrupt(working.claim, ShuttingDown("the worker was told to stop"))
+            for working in at_work:
+                self._interrupt(working.claim, ShuttingDown("the worker was told to stop"))
         self._interrupter.repeat()
-        reason = self._reason(working, now, grace)
-        if reason is None:
-            return None
-        if not (self._may_kill and self._interrupter.enabled):
-            self._warn(working.claim)
-            return None
-        return failure(self._state, working.claim, reason, now - working.since)
+        blocking = self._blocking(now)
+        for working in at_work:
+            reason = self._reason(working, now, grace, blocking)
+            if reason is not None and self._may_kill and self._interrupter.enabled:
+                return failure(self._state, working.claim, reason, now - working.since)
+            if reason is not None:
+                self._warn(working.claim)
+        return None
+
+    def end_others(self, stuck: Outcome) -> None:
+        """Interrupt the handlers at work beside a *stuck* one, and let them unwind for a moment."""
+        for working in self._runner.at_work:
+            if working.claim.token != stuck.token or working.claim.id != stuck.id:
+                self._interrupt(working.claim, ShuttingDown("the process is to be ended"))
+        until = time.monotonic() + UNWIND
+        while len(self._runner.at_work) > 1 and time.monotonic() < until:
+            time.sleep(0.02)
 
     def give_up(self, error: BaseException) -> None:
         """Without bookkeeping: interrupt the handler; if it does not end, end the process.
 
         The held runs come back by lease, and nobody may work on them by then.
         """
-        while (working := self._runner.working) is not None:
-            self.lose(working.claim)
+        while at_work := self._runner.at_work:
+            for working in at_work:
+                self.lose(working.claim)
             if self.stuck(holding=True) is not None:
                 logger.error("%s The handler at work did not end; its process was ended.", error)
                 os._exit(ENDED)
@@ -170,16 +194,43 @@ class RunMonitor:
         )  # fmt: skip
         os._exit(ENDED)
 
-    def _reason(self, working: Working, now: float, grace: float) -> BaseException | None:
-        """Return why the run at work should have ended by now; None if it should not."""
-        if self._interrupted is not None and self._interrupted[0] is working.claim:
-            _, error, since = self._interrupted
-            if isinstance(error, ShuttingDown):
-                grace = min(grace, SHUTDOWN_INTERRUPT_GRACE)
-            if now >= since + max(grace, UNWIND):
-                return error
+    def _blocking(self, now: float) -> Blocking | None:
+        """Return what has blocked the event loop for long, if something does, and say so once."""
+        blocking = self._runner.blocking(now)
+        if blocking is None or blocking.seconds < BLOCKED:
+            return None
+        run = blocking.at_work
+        if run is not None and self._said_to_block is not run.claim:
+            self._said_to_block = run.claim
+            logger.warning(
+                "%s: its handler blocks the event loop for more than %g s, and all async handlers "
+                "of this worker with it. Let it await, or call what blocks by asyncio.to_thread().",
+                run.claim,
+                BLOCKED,
+            )
+        return blocking
+
+    def _reason(
+        self, working: Working | AsyncRun, now: float, grace: float, blocking: Blocking | None
+    ) -> BaseException | None:
+        """Return why a run at work should have ended by now; None if it should not.
+
+        An async handler can end when it has been told to, and nothing blocks its loop but itself.
+        """
+        error, since = self._interrupted.get(_key(working.claim), (None, now))
+        due = working.since + working.timeout
+        if not isinstance(working, Working):
+            by = None if blocking is None else blocking.at_work or working
+            if by is not working:
+                if by is not None or working.told_at is None:
+                    return None
+                since, due = max(since, working.told_at), max(due, working.told_at)
+        if isinstance(error, ShuttingDown):
+            grace = min(grace, SHUTDOWN_INTERRUPT_GRACE)
+        if error is not None and now >= since + max(grace, UNWIND):
+            return error
         grace = max(grace, UNWIND)
-        if now >= working.since + working.timeout + grace:
+        if now >= due + grace:
             return TimedOut(
                 f"the handler ran longer than its timeout of {working.timeout:g} s and did not end "
                 f"within the grace of {grace:g} s, so its process was ended"
@@ -187,12 +238,12 @@ class RunMonitor:
         return None
 
     def _interrupt(self, claim: Claim, error: Interruption) -> None:
-        working = self._runner.working
-        if working is None or working.claim is not claim:
-            self._interrupter.interrupt(claim, error)
-        elif self._interrupted is None or self._interrupted[0] is not claim:
-            self._interrupted = (claim, error, time.monotonic())
-            self._interrupter.interrupt(claim, error)
+        at_work = any(working.claim is claim for working in self._runner.at_work)
+        if at_work and _key(claim) in self._interrupted:
+            return
+        if at_work:
+            self._interrupted[_key(claim)] = (error, time.monotonic())
+        self._runner.interrupt(claim, error)
 
     def _warn(self, claim: Claim) -> None:
         if self._warned is not claim:
@@ -205,5 +256,10 @@ class RunMonitor:
             )
 
     def _working_for(self) -> float:
-        working = self._runner.working
-        return 0.0 if working is None else time.monotonic() - working.since
+        since = [working.since for working in self._runner.at_work]
+        return time.monotonic() - min(since) if since else 0.0
+
+
+def _key(claim: Claim) -> str:
+    """Return what names *claim* among all that the worker ever holds."""
+    return f"{claim.id} {claim.token}"

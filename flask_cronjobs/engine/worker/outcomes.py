@@ -1,8 +1,10 @@
-"""Turn the exception that ended an attempt into its `Outcome`."""
+"""Turn what an attempt came to into its `Outcome`."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from traceback import clear_frames
 from typing import Protocol
 
 from ...errors import (
@@ -18,7 +20,10 @@ from ...log import logger
 from ...registry.retry import Retry
 from ...state import State
 from ...text import error_text, stack_text, type_name
-from ...types import Outcome
+from ...types import JSON, Claim, Outcome
+
+#: The error type of a run that succeeded, but left work in its session.
+UNCOMMITTED = "UncommittedWork"
 
 
 class Attempt(Protocol):
@@ -48,6 +53,24 @@ class Attempt(Protocol):
     def max_attempts(self) -> int:
         """How many attempts the run has in all."""
         ...
+
+
+def success(
+    claim: Claim, result: JSON, warning: str | None, started: float, finalized: bool = False
+) -> Outcome:
+    """Return the outcome of an attempt that began at *started* and has succeeded now."""
+    return Outcome(
+        claim.id,
+        claim.token,
+        "succeeded",
+        claim.attempt,
+        claim.job_type,
+        error=warning,
+        error_type=None if warning is None else UNCOMMITTED,
+        result=result,
+        seconds=time.monotonic() - started,
+        finalized=finalized,
+    )
 
 
 def failure(state: State, attempt: Attempt, error: BaseException, seconds: float) -> Outcome:
@@ -80,6 +103,22 @@ def failure(state: State, attempt: Attempt, error: BaseException, seconds: float
 def released(attempt: Attempt) -> Outcome:
     """Return the outcome that gives a run back with its attempt not counted."""
     return Outcome(attempt.id, attempt.token, "released", attempt.attempt, attempt.job_type)
+
+
+def free_frames(error: BaseException) -> None:
+    """Free what the frames that *error* passed through hold, such as cursors.
+
+    On SQLite an open cursor keeps the write lock, even of a closed connection. And an interruption
+    outlives its run: without this, all that its handler held would live as long.
+    """
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        link = chain.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            clear_frames(link.__traceback__)
+            chain += [link.__cause__, link.__context__]
 
 
 def _delay(state: State, attempt: Attempt, error: BaseException) -> float | None:

@@ -15,18 +15,21 @@ RECENT = 3
 
 
 class Prefetch:
-    """The recent mean duration of a run, and how many runs to claim by it."""
+    """How many runs to claim, by the recent mean duration of a run.
+
+    :ivar mean: in seconds; None until a run has ended.
+    """
 
     def __init__(self) -> None:
-        self._mean: float | None = None
+        self.mean: float | None = None
 
     def note(self, seconds: Sequence[float]) -> None:
         """Take the durations of a batch of attempts into the mean."""
         if not seconds:
             return
         batch = sum(seconds) / len(seconds)
-        weight = 1.0 if self._mean is None else len(seconds) / (len(seconds) + RECENT)
-        self._mean = batch * weight + (self._mean or 0.0) * (1 - weight)
+        weight = 1.0 if self.mean is None else len(seconds) / (len(seconds) + RECENT)
+        self.mean = batch * weight + (self.mean or 0.0) * (1 - weight)
 
     def wanted(self, waiting: int, idle: bool, recording: bool = False) -> int:
         """Return how many runs to claim when *waiting* runs are claimed and not begun.
@@ -38,7 +41,7 @@ class Prefetch:
         :param idle: whether the worker has nothing to do.
         :param recording: whether there are outcomes to record in the same statement.
         """
-        if self._mean is None or self._mean > LONG:
+        if self.mean is None or self.mean > LONG:
             return 1 if idle else 0
-        target = max(1, min(MOST, int(AHEAD / max(self._mean, 1e-6))))
+        target = max(1, min(MOST, int(AHEAD / max(self.mean, 1e-6))))
         return target - waiting if recording or waiting <= target // 2 else 0

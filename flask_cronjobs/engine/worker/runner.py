@@ -1,26 +1,26 @@
 """The runner performs claimed runs, one after the other, and sends each outcome to the keeper.
 
+Runs of async handlers are at work side by side, see `async_runner`.
+
 Nothing that a handler does gets past `Runner.perform`: it returns an `Outcome` whatever happens.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from traceback import clear_frames
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flask import Flask
 
 from ... import failpoints, signals
 from ...current_run import CurrentRun, enter_run
-from ...errors import PayloadError, ShuttingDown
+from ...errors import Interruption, PayloadError, ShuttingDown
 from ...log import log_run, logger
 from ...registry.payload import kept_result
 from ...state import State
@@ -29,8 +29,11 @@ from ...types import JSON, Claim, Outcome
 from . import atomic
 from .interrupts import HandlerInterrupter
 from .leases import Leases
-from .outcomes import failure, released
+from .outcomes import failure, free_frames, released, success
 from .watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from .async_runner import AsyncRun, AsyncRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,6 @@ class ProgressRequest:
     answered: SimpleQueue[None]
 
 
-#: The error type of a run that succeeded, but left work in its session.
-UNCOMMITTED = "UncommittedWork"
 #: How long a signal may wait to be handled while there is nothing to do, in seconds.
 WAKE_EVERY = 1.0
 #: How long a handler waits for its progress to be written, in seconds. Then it goes on.
@@ -70,11 +71,12 @@ ANSWER_WITHIN = 0.5
 class Runner:
     """Performs claims from *inbox* until None comes, and puts outcomes into *mailbox*.
 
-    Its thread alone writes its attributes, but for `abandoned`; the keeper reads `working` and
-    `left`.
+    Its thread alone writes its attributes, but for `abandoned`; the keeper reads `working`,
+    `at_work` and `left`.
 
     :param keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
-    :ivar working: the run at work.
+    :param side_by_side: the tasks whose handlers are at work side by side.
+    :ivar working: the run at work that is not side by side with others.
     :ivar interrupted: the exception by which the user interrupted it.
     :ivar abandoned: whether the keeper has died. Written by the keeper: nothing more may begin.
     :ivar left: whether it performs nothing more. All its outcomes are in the mailbox by then.
@@ -89,12 +91,13 @@ class Runner:
         inbox: SimpleQueue[Claim | None],
         mailbox: SimpleQueue[Any],
         keyboard: bool,
+        side_by_side: Mapping[str, int] | None = None,
     ) -> None:
         self.working: Working | None = None
         self.interrupted: BaseException | None = None
         self.left: bool = False
         self.abandoned: bool = False
-        self._keyboard = keyboard
+        self.keyboard: bool = keyboard
         self._state = state
         self._app = state.app
         self._interrupter = interrupter
@@ -105,18 +108,77 @@ class Runner:
         # Connects only if a handler calls once().
         self._books = Bookkeeping(state.engine, guard=interrupter.hold)
         self._handlers: dict[str, Prepared] = {}
+        self._side_by_side = side_by_side or {}
+        self._async: AsyncRunner | None = None
+        if self._side_by_side:
+            from .async_runner import AsyncRunner
+
+            self._async = AsyncRunner(
+                self,
+                state,
+                interrupter,
+                watchdog,
+                leases,
+                inbox,
+                mailbox,
+                self._books,
+                self._side_by_side,
+            )
 
     def run(self) -> None:
         """Perform claims until None comes or the user interrupts."""
         try:
             with self._books:
-                while (claim := self._next()) is not None:
-                    self._mailbox.put(self.perform(claim))
+                claim = self._next()
+                while claim is not None:
+                    following = None
+                    if self._async is not None and claim.job_type in self._side_by_side:
+                        following = self._async.run(claim)
+                    else:
+                        self._mailbox.put(self.perform(claim))
                     if self.interrupted is not None:
                         break
+                    claim = following or self._next()
         finally:
             self.working = None
+            if self._async is not None:
+                self._async.close()
             self.left = True
+
+    @property
+    def at_work(self) -> Sequence[Working | AsyncRun]:
+        """The runs at work."""
+        if self.working is not None:
+            return (self.working,)
+        return () if self._async is None else self._async.at_work
+
+    @property
+    def busy_since(self) -> float | None:
+        """Since when nothing could begin that waits, by `time.monotonic`; None if it can."""
+        if self.working is not None:
+            return self.working.since
+        return None if self._async is None else self._async.busy_since
+
+    def blocking(self, now: float) -> Blocking | None:
+        """Return what blocks the event loop, if something does."""
+        return None if self._async is None else self._async.blocking(now)
+
+    def wake(self) -> None:
+        """Let async runs begin that are in the inbox. For the keeper's thread."""
+        if self._async is not None:
+            self._async.wake()
+
+    def interrupt(self, claim: Claim, error: Interruption) -> None:
+        """Interrupt *claim*'s handler with *error*, now or when it begins. For the keeper."""
+        if self._async is not None and claim.job_type in self._side_by_side:
+            self._async.interrupt(claim, error)
+        else:
+            self._interrupter.interrupt(claim, error)
+
+    def interrupt_all(self, error: BaseException) -> None:
+        """Interrupt all async handlers. May be called from a signal handler."""
+        if self._async is not None:
+            self._async.interrupt_all(error)
 
     def _next(self) -> Claim | None:
         """Return the next claim; None if no more will come.
@@ -134,25 +196,14 @@ class Runner:
         started = time.monotonic()
         try:
             if logger.isEnabledFor(logging.INFO):
-                log_run(logging.INFO, "started", **_about(claim))
+                log_start(claim)
             if claim.broken is not None:
                 raise PayloadError(claim.broken)
             handler = self._handler(claim.job_type)
             result, warning = self._enter(handler, claim, started)
         except BaseException as error:
-            return self._outcome(claim, error, time.monotonic() - started)
-        return Outcome(
-            claim.id,
-            claim.token,
-            "succeeded",
-            claim.attempt,
-            claim.job_type,
-            error=warning,
-            error_type=None if warning is None else UNCOMMITTED,
-            result=result,
-            seconds=time.monotonic() - started,
-            finalized=handler.atomic,
-        )
+            return self.outcome(claim, error, time.monotonic() - started)
+        return success(claim, result, warning, started, finalized=handler.atomic)
 
     def _enter(self, handler: Prepared, claim: Claim, started: float) -> tuple[JSON, str | None]:
         run = CurrentRun(claim, self._request_write, self._books)
@@ -188,7 +239,7 @@ class Runner:
             if not self._is_interrupted(error):
                 logger.exception("task %s, run %d: a teardown raised", claim.job_type, claim.id)
         finally:
-            self._forget_session(context)
+            self.forget_session(context)
         return value
 
     def _armed(self, handler: Prepared, claim: Claim) -> JSON:
@@ -210,7 +261,7 @@ class Runner:
             self._interrupter.disarm()
         return kept_result(value, self._state.settings.max_payload_bytes, claim)
 
-    def _forget_session(self, context: object) -> None:
+    def forget_session(self, context: object) -> None:
         """Close the session of *context* if a teardown that raised has left it open.
 
         It is registered under the context's id, which the next context may have again.
@@ -220,14 +271,15 @@ class Runner:
         if session is not None:
             session.close()
 
-    def _outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
+    def outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
+        """Return the outcome of an attempt that *error* ended after *seconds*."""
         outcome = failure(self._state, claim, error, seconds)
         return outcome._replace(kind="released") if self._is_interrupted(error) else outcome
 
     def _is_interrupted(self, error: BaseException) -> bool:
         """Return whether *error* comes from the keyboard. Then nothing more is begun."""
         # Where the worker handles SIGINT itself, the handler raised this one.
-        if not (isinstance(error, KeyboardInterrupt) and self._keyboard):
+        if not (isinstance(error, KeyboardInterrupt) and self.keyboard):
             return False
         self.interrupted = error
         return True
@@ -251,20 +303,28 @@ class Runner:
             logger.debug("run %d: the keeper is busy; progress will be written later", run.id)
 
 
-def free_frames(error: BaseException) -> None:
-    """Free what the frames that *error* passed through hold, such as cursors.
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """What blocks the event loop: it does not await.
 
-    On SQLite an open cursor keeps the write lock, even of a closed connection. And an interruption
-    outlives its run: without this, all that its handler held would live as long.
+    :ivar at_work: the run; None if it is not known.
+    :ivar seconds: for how long it has been seen to.
     """
-    seen: set[int] = set()
-    chain: list[BaseException | None] = [error]
-    while chain:
-        link = chain.pop()
-        if link is not None and id(link) not in seen:
-            seen.add(id(link))
-            clear_frames(link.__traceback__)
-            chain += [link.__cause__, link.__context__]
+
+    at_work: AsyncRun | None
+    seconds: float
+
+
+def log_start(claim: Claim) -> None:
+    """Log that *claim*'s run begins."""
+    log_run(
+        logging.INFO,
+        "started",
+        task=claim.job_type,
+        run_id=claim.id,
+        attempt=claim.attempt,
+        worker=claim.token,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,15 +347,8 @@ def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
         return app.ensure_sync(func)
 
     def run(**arguments: object) -> object:
+        import asyncio
+
         return asyncio.run(func(**arguments))
 
     return run
-
-
-def _about(claim: Claim) -> dict[str, Any]:
-    return {
-        "task": claim.job_type,
-        "run_id": claim.id,
-        "attempt": claim.attempt,
-        "worker": claim.token,
-    }

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...state import State
 from ...types import Claim
+from .admission import Admission, side_by_side_tasks
 from .held_runs import HeldRuns
 from .interrupts import HandlerInterrupter
 from .keeper import Keeper
@@ -40,15 +41,19 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     mailbox: SimpleQueue[Any] = SimpleQueue()
     leases = Leases(state.settings.lease)
     held_runs = HeldRuns(inbox, mailbox, leases)
+    side_by_side = side_by_side_tasks(state)
     with (
         HandlerInterrupter(leases) as interrupter,
         Watchdog(state.settings.lease, options.may_kill) as watchdog,
         Listener(state.engine, held_runs.wake, enabled=options.resident) as listener,
     ):
         keyboard = not handle_signals
-        runner = Runner(state, interrupter, watchdog, leases, inbox, mailbox, keyboard)
+        runner = Runner(
+            state, interrupter, watchdog, leases, inbox, mailbox, keyboard, side_by_side
+        )
         monitor = RunMonitor(state, runner, interrupter, watchdog, options.may_kill)
-        keeper = Keeper(state, runner, options, held_runs, monitor, listener)
+        admission = Admission(state, side_by_side)
+        keeper = Keeper(state, runner, options, held_runs, monitor, listener, admission)
         with (
             _handling_signals(runner, keeper, interrupter, handle_signals),
             _minute_work(options, held_runs, listener, keeper),
@@ -121,6 +126,7 @@ def _deferring_keyboard(
         signal.signal(signal.SIGINT, signal.default_int_handler)
         runner.interrupted = KeyboardInterrupt()
         keeper.stop()
+        runner.interrupt_all(runner.interrupted)
         if interrupter.interruptible:
             raise runner.interrupted
         interrupter.raise_later(runner.interrupted)

@@ -17,8 +17,14 @@ FRONT = 100
 SPARE = 20
 
 _ORDER = "priority DESC, run_at, id"
+#: What `error_type` says of a run whose worker died, or lost it.
+LOST = "WorkerLost"
 #: Whether a run may be claimed together with others.
-_IN_COMPANY = "(attempts = 0 AND max_attempts > 1) AS in_company"
+_IN_COMPANY = f"""
+    (max_attempts - attempts > 1
+        AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> '{LOST}'))
+    ) AS in_company
+"""
 #: How many runs with keys a claim looks at.
 _MOST_KEYED = f":limit + {FRONT}"
 
@@ -60,7 +66,8 @@ def candidates(d: Dialect, keys: bool, far: bool) -> str:
     ),
     chosen AS MATERIALIZED (
         SELECT id, share FROM candidate
-        WHERE CASE WHEN (SELECT in_company FROM candidate WHERE place = 1)
+        WHERE CASE WHEN (:side_by_side AND NOT :alone)
+                       OR (SELECT in_company FROM candidate WHERE place = 1)
                    THEN in_company ELSE :alone AND place = 1 END
             {"".join(f" AND {condition}" for condition in conditions)}
     )

@@ -28,7 +28,7 @@ MARKS = (FAR, KEYED_TOO, KEYLESS)
 
 _CLAIMED = (
     *("id", "job_type", "payload", "attempts", "max_attempts", "scheduled_for"),
-    *("idempotency_key", "definition_id", "concurrency_key", "rank", "run_at"),
+    *("idempotency_key", "definition_id", "concurrency_key", "error_type", "rank", "run_at"),
 )
 NO_CLAIM = ", ".join(f"NULL AS {name}" for name in _CLAIMED[1:])
 #: The runs of a status in one row: to read a row for each takes a tenth of a worker's time.
@@ -63,6 +63,16 @@ def claim(d: Dialect, keys: bool) -> TextClause:
     :param keys: whether to claim also those with concurrency keys.
     """
     return text(f"WITH RECURSIVE {candidates(d, keys, far=True)} {_take(d, keys)}")
+
+
+@cache
+def first(d: Dialect) -> TextClause:
+    """Return the query for the run that an idle worker would claim first; it claims nothing."""
+    return text(f"""
+    WITH RECURSIVE {candidates(d, keys=True, far=True)}
+    SELECT job_type, attempts + 1 AS attempts, max_attempts, error_type FROM job_runs
+    WHERE {d.any_of("id", "SELECT id FROM chosen")}
+    """)
 
 
 def _mark(claims: Claimable) -> str:

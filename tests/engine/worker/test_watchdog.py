@@ -57,13 +57,13 @@ def test_fuse_cut_for_a_run_is_whole_again_when_the_run_has_ended(
 
 def test_fuse_cut_just_when_its_run_ends_is_whole_again(clock: Clock, lit: list[float]) -> None:
     """The runner looked before the watchdog was shortened; so the keeper looks again after it."""
-    at_work = SimpleNamespace(since=clock.now, timeout=1.0)
+    working = SimpleNamespace(since=clock.now, timeout=1.0)
 
     class Ending:
-        seen = iter([at_work, None, None])
+        seen: Any = iter([(working,), (), ()])
 
         @property
-        def working(self) -> Any:
+        def at_work(self) -> Any:
             return next(self.seen)
 
     state = cast(Any, SimpleNamespace(settings=Settings(lease=LEASE, shutdown_grace=0.0)))
@@ -76,7 +76,7 @@ def test_fuse_of_a_run_burns_until_some_time_after_its_timeout_and_grace(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, lit: list[float]
 ) -> None:
     monkeypatch.setattr("flask_cronjobs.engine.worker.monitor.time", clock)
-    runner = SimpleNamespace(working=SimpleNamespace(since=clock.now - 3, timeout=10.0))
+    runner = SimpleNamespace(at_work=[SimpleNamespace(since=clock.now - 3, timeout=10.0)])
     state = cast(Any, SimpleNamespace(settings=Settings(lease=LEASE, shutdown_grace=4.0)))
     watchdog = Watchdog(LEASE, enabled=True)
     RunMonitor(state, cast(Any, runner), cast(Any, None), watchdog, may_kill=True).arm_watchdog()

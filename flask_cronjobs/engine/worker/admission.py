@@ -1,0 +1,198 @@
+"""Which runs a worker claims next, where some of its tasks have async handlers.
+
+Async handlers are at work side by side, all others one after the other. So a worker does only one
+kind at a time: nothing waits behind handlers of the other kind, and what is claimed can begin.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flask import Flask
+
+from ...state import State
+from ...types import Claim, Outcome
+from .held_runs import HeldRuns
+from .prefetch import AHEAD, LONG, MOST, Prefetch
+
+#: How long a worker keeps to one kind of task, in seconds. Then it looks which kind is first.
+TURN = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to claim now.
+
+    :ivar limit: how many runs; 0 for none.
+    :ivar tasks: the tasks; None for all.
+    :ivar side_by_side: whether the runs are to run at the same time.
+    """
+
+    limit: int = 0
+    tasks: tuple[str, ...] | None = None
+    side_by_side: bool = False
+
+
+NOTHING = Wanted()
+
+
+def side_by_side_tasks(state: State) -> dict[str, int]:
+    """Return the tasks whose handlers run side by side, each with how many of its runs at once.
+
+    ``atomic=True`` is left out: the end of one handler must be the end of all its work. So are all
+    tasks if the app has its own way to call async handlers, or this thread an event loop at work.
+    """
+    app, most = state.app, state.settings.async_at_once
+    if most == 1 or getattr(app.async_to_sync, "__func__", None) is not Flask.async_to_sync:
+        return {}
+    tasks = state.registry.tasks.values()
+    found = {
+        task.name: min(most, task.options.async_at_once or most)
+        for task in tasks
+        if task.is_async and not task.options.atomic
+    }
+    return {} if found and _in_loop() else found
+
+
+def _in_loop() -> bool:
+    """Return whether this thread has an event loop at work, as a notebook has."""
+    from asyncio import get_running_loop
+
+    try:
+        get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class Admission:
+    """What one worker may claim. Its methods belong to the keeper's thread.
+
+    :param side_by_side: the tasks with async handlers, each with how many runs at once.
+    """
+
+    def __init__(self, state: State, side_by_side: dict[str, int]) -> None:
+        self._limits = side_by_side
+        self._most = state.settings.async_at_once
+        self._async = tuple(side_by_side)
+        self._others = tuple(name for name in state.registry.tasks if name not in side_by_side)
+        self._limited = {name for name, most in side_by_side.items() if most < self._most}
+        self._prefetch = Prefetch()
+        self._async_prefetch = Prefetch()
+        # Whether the kind at work is async; None if the next claim decides.
+        self._is_async: bool | None = None
+        self._turn = TURN
+        self._turn_ends = 0.0
+        self._drain_ends: float | None = None
+
+    def wanted(self, held_runs: HeldRuns, busy: bool) -> Wanted:
+        """Return what to claim now.
+
+        :param busy: whether a handler has been at work for so long that nothing may wait behind it.
+        """
+        idle = held_runs.idle
+        if not self._limits:
+            return NOTHING if busy else self._in_turn(held_runs, idle)
+        if idle:
+            self._end_drain(in_time=True)
+        over = time.monotonic() >= self._turn_ends
+        if idle and (self._is_async is None or over):
+            return self._anything()
+        if not self._is_async:
+            wait = busy or over  # Until the worker is idle, and may claim anything.
+            return NOTHING if wait else self._in_turn(held_runs, idle, self._others)
+        return NOTHING if self._drains() else self._side_by_side(held_runs)
+
+    def look_due(self, idle: bool) -> bool:
+        """Return whether to look which run is first, and call `looked`."""
+        due = time.monotonic() >= self._turn_ends
+        return bool(self._is_async) and not idle and due and self._drain_ends is None
+
+    def looked(self, first: tuple[str, bool] | None) -> None:
+        """Take note of the first run in the queue, as of `Claims.first`.
+
+        If only an idle worker can run it, let the runs at work come to their end, and claim nothing
+        meanwhile. If they take too long, go on, and try for longer next time.
+        """
+        now = time.monotonic()
+        if first is not None and (first[1] or first[0] not in self._limits):
+            self._drain_ends = now + self._turn
+        else:
+            self._turn_ends = now + TURN
+
+    def received(self, wanted: Wanted, claims: Sequence[Claim]) -> None:
+        """Take note of what a claim of *wanted* returned."""
+        if claims and self._limits and wanted.tasks is None:
+            self._is_async = claims[0].job_type in self._limits
+            self._turn_ends = time.monotonic() + TURN
+        elif not claims and wanted.tasks is not None:
+            self._is_async = self._is_async or None
+            self._turn_ends = min(self._turn_ends, time.monotonic())
+
+    def note(self, outcomes: Sequence[Outcome]) -> None:
+        """Take the durations of attempts into the means."""
+        ended = [each for each in outcomes if each.kind != "released"]
+        if not self._limits:
+            self._prefetch.note([each.seconds for each in ended])
+            return
+        for prefetch, is_async in ((self._prefetch, False), (self._async_prefetch, True)):
+            prefetch.note([e.seconds for e in ended if (e.job_type in self._limits) is is_async])
+
+    def _anything(self) -> Wanted:
+        """Return the claim of an idle worker, which decides about the kind."""
+        if not self._others:
+            return Wanted(min(self._limits.values()), None, True)
+        return Wanted(1)
+
+    def _in_turn(
+        self, held_runs: HeldRuns, idle: bool, tasks: tuple[str, ...] | None = None
+    ) -> Wanted:
+        recording = bool(held_runs.outcomes)
+        return Wanted(self._prefetch.wanted(held_runs.waiting, idle, recording), tasks)
+
+    def _side_by_side(self, held_runs: HeldRuns) -> Wanted:
+        """Return a claim of as many async runs as can begin soon."""
+        unfinished = held_runs.unfinished
+        if any(claim.alone for claim in unfinished):
+            return NOTHING
+        counts = Counter(claim.job_type for claim in unfinished)
+        full = {name for name in self._limited if counts[name] >= self._limits[name]}
+        tasks = tuple(name for name in self._async if name not in full)
+        if not tasks:
+            return NOTHING
+        ahead = 0 if self._limited else self._ahead()
+        room = self._most + ahead - len(unfinished)
+        return Wanted(max(0, min([room, *self._room(tasks, counts)])), tasks, True)
+
+    def _room(self, tasks: Sequence[str], counts: Counter[str]) -> list[int]:
+        """Return how many more runs of each limited task may begin. A claim takes any of them."""
+        limited = [name for name in tasks if name in self._limited]
+        return [self._limits[name] - counts[name] for name in limited]
+
+    def _ahead(self) -> int:
+        """Return how many runs to claim that begin when others end."""
+        mean = self._async_prefetch.mean
+        if mean is None or mean > LONG:
+            return 0
+        return min(MOST, int(AHEAD * self._most / max(mean, 1e-6)))
+
+    def _drains(self) -> bool:
+        """Return whether to let the runs at work come to their end; stop that if it takes long."""
+        if self._drain_ends is None:
+            return False
+        if time.monotonic() < self._drain_ends:
+            return True
+        self._end_drain(in_time=False)
+        return False
+
+    def _end_drain(self, in_time: bool) -> None:
+        """End a drain. One that was too short is longer next time, and so is the turn before it."""
+        if self._drain_ends is not None and not in_time:
+            self._turn *= 2
+            self._turn_ends = time.monotonic() + self._turn
+        elif self._drain_ends is not None:
+            self._turn = TURN
+        self._drain_ends = None

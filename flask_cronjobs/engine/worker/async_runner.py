@@ -1,0 +1,493 @@
+"""Async handlers at work side by side, on one event loop in the runner's thread.
+
+The loop runs as long as a handler is at work, and begins what the keeper has claimed meanwhile. A
+handler is interrupted by cancelling its task: it sees `asyncio.CancelledError`. One that blocks the
+loop, by calling what does not await, hears nothing; so a signal interrupts it, as it does others.
+
+A run has ended when its handler has, the tasks that the handler left, and the default executor's
+threads in which it works (`asyncio.to_thread`). So nothing of it goes on beside its own retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
+
+from ... import failpoints, signals
+from ...current_run import CurrentRun, enter_run, running
+from ...errors import LeaseLost, PayloadError, ShuttingDown, TimedOut
+from ...registry.payload import kept_result
+from ...state import State
+from ...store import Bookkeeping
+from ...types import JSON, Claim, Outcome
+from .blocking import LOOK_EVERY, StepWatch, frame_of_thread, in_asyncio
+from .interrupts import HandlerInterrupter
+from .leases import Leases
+from .outcomes import free_frames, released, success
+from .runner import Blocking, ProgressRequest, Runner, log_start
+from .watchdog import Watchdog
+
+#: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
+UNWIND = 1.0
+_LEASE_ENDED = "the lease ran out, since it could not be renewed in time"
+
+#: Handlers that did not end when their worker was ended by force. A garbage collection would end
+#: them in the context of whatever is at work then, and tear that down.
+_dropped: set[asyncio.Task[Any]] = set()
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Key = tuple[int, str]
+
+
+class AsyncRun:
+    """A run whose async handler is at work. The runner's thread writes it, the keeper reads it.
+
+    :ivar since: when it began, by `time.monotonic`.
+    :ivar timeout: how long it may take, in seconds.
+    :ivar error: by what it was interrupted last.
+    :ivar told_at: when it was interrupted first.
+    :ivar armed: whether the handler may be interrupted.
+    :ivar outcome: what it has come to.
+    :ivar tasks: the tasks that the handler has begun.
+    :ivar threads: its calls in threads of the default executor.
+    """
+
+    def __init__(self, claim: Claim, run: CurrentRun, timeout: float) -> None:
+        self.claim = claim
+        self.run = run
+        self.since: float = time.monotonic()
+        self.timeout = timeout
+        self.error: BaseException | None = None
+        self.told_at: float | None = None
+        self.armed: bool = False
+        self.outcome: Outcome | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.threads: set[Future[Any]] = set()
+
+    @property
+    def timed_out(self) -> TimedOut:
+        """The exception of its timeout."""
+        return TimedOut(f"the handler ran longer than its timeout of {self.timeout:g} s")
+
+    def interrupt(self, error: BaseException) -> None:
+        """Cancel the handler. In the loop's thread, while no handler is in a step."""
+        self.note(error)
+        if self.armed and self.task is not None:
+            self.task.cancel()
+
+    def note(self, error: BaseException) -> None:
+        """Note that *error* interrupts it now."""
+        self.error = error
+        self.told_at = self.told_at or time.monotonic()
+
+    def arm(self) -> None:
+        """Let the handler be interrupted from now on.
+
+        :raises BaseException: what has interrupted it already.
+        """
+        self.armed = True
+        if self.error is not None:
+            raise self.error
+
+
+class AsyncRunner:
+    """Performs async runs, for *runner* and in its thread.
+
+    `interrupt`, `wake`, `at_work`, `busy_since` and `blocking` are for the keeper's thread.
+
+    :ivar at_work: the runs at work.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        state: State,
+        interrupter: HandlerInterrupter,
+        watchdog: Watchdog,
+        leases: Leases,
+        inbox: SimpleQueue[Claim | None],
+        mailbox: SimpleQueue[Any],
+        books: Bookkeeping,
+        side_by_side: Collection[str],
+    ) -> None:
+        self._runner = runner
+        self._state = state
+        self._interrupter = interrupter
+        self._watchdog = watchdog
+        self._leases = leases
+        self._inbox = inbox
+        self._mailbox = mailbox
+        self._books = books
+        self._most = state.settings.async_at_once
+        self._runs: dict[Key, AsyncRun] = {}
+        self._of: dict[CurrentRun, AsyncRun] = {}
+        self._requested: dict[Key, BaseException] = {}
+        self._tasks = side_by_side
+        self._following: Claim | None = None
+        self._closed = False
+        self._broken: BaseException | None = None
+        self._is_alone = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._base = contextvars.copy_context()
+        self._begun_at = 0.0
+        self._turned_at = 0.0
+        self._thread = threading.get_ident()
+        self._looking: asyncio.TimerHandle | None = None
+        self._steps, self._steps_seen_by_keeper = StepWatch(), StepWatch()
+
+    # For the keeper.
+
+    @property
+    def at_work(self) -> list[AsyncRun]:
+        """The runs at work."""
+        return list(self._runs.values())
+
+    @property
+    def busy_since(self) -> float | None:
+        """When the last run began, by `time.monotonic`; None if none is at work."""
+        return self._begun_at if self._runs else None
+
+    def wake(self) -> None:
+        """Let runs begin that are in the inbox, if the loop is at work."""
+        if self._runs:
+            self._call_soon(self._admit)
+
+    def interrupt(self, claim: Claim, error: BaseException) -> None:
+        """Interrupt *claim*'s handler with *error*, now or when it begins."""
+        self._requested[_key(claim)] = error
+        if self._runs:
+            self._call_soon(self._deliver)
+
+    def blocking(self, now: float) -> Blocking | None:
+        """Return which run blocks the loop, as far as that is seen from another thread."""
+        loop = self._loop
+        if loop is None or not self._runs or not self._is_late(now):
+            self._steps_seen_by_keeper.forget()
+            return None
+        seconds = self._steps_seen_by_keeper.seconds(frame_of_thread(self._thread), now)
+        task = asyncio.current_task(loop)
+        for run in self.at_work:
+            if task is not None and (task is run.task or task in list(run.tasks)):
+                return Blocking(run, seconds)
+        return Blocking(None, seconds)
+
+    # For the runner.
+
+    def run(self, claim: Claim) -> Claim | None:
+        """Perform *claim*, and the async claims that come while handlers are at work.
+
+        :returns: the claim of another kind that came last, if one did.
+        """
+        loop = self._loop = self._loop or self._open()
+        self._base = contextvars.copy_context()
+        self._following, self._closed = None, False
+        self._thread = threading.get_ident()
+        self._begin(claim)
+        self._look()
+        self._call_soon(self._admit)
+        with self._interrupter.ringing(self):
+            while self._runs:
+                try:
+                    loop.run_forever()
+                except (KeyboardInterrupt, SystemExit) as error:
+                    self._on_exit(error)
+        self._cancel_look()
+        self._requested.clear()
+        if self._broken is not None:
+            raise self._broken
+        return self._following
+
+    def interrupt_all(self, error: BaseException) -> None:
+        """Interrupt all handlers with *error*. May be called from a signal handler."""
+        for key in list(self._runs):
+            self._requested[key] = error
+        self._call_soon(self._deliver)
+
+    def close(self) -> None:
+        """Close the loop. Runs that are left, after a second Ctrl-C, are cancelled, or dropped."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        stopped = self._runner.interrupted or ShuttingDown("the worker was ended")
+        for run in self.at_work:
+            run.interrupt(stopped)
+        tasks = asyncio.all_tasks(loop)
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=UNWIND))
+            loop.set_exception_handler(lambda loop, context: None)
+            _dropped.update(asyncio.all_tasks(loop))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+    # For signals, in the loop's thread, at any point.
+
+    def ring(self, frame: FrameType | None) -> None:
+        """Raise what is due inside the handler at work in *frame*, if it blocks the loop."""
+        now = time.monotonic()
+        if not self._is_late(now):
+            return
+        seconds = self._steps.seconds(frame, now)
+        current = running()
+        run = None if current is None else self._of.get(current)
+        if run is None or not run.armed or seconds < LOOK_EVERY or in_asyncio(frame):
+            return
+        error = self._due(run, now)
+        if error is not None:
+            run.note(error)
+            raise error
+
+    def ignored(self, error: BaseException) -> None:
+        """Raise *error* again at a later signal: a finalizer has swallowed it."""
+        current = running()
+        run = None if current is None else self._of.get(current)
+        if run is not None:
+            self._requested[_key(run.claim)] = error
+
+    def _due(self, run: AsyncRun, now: float) -> BaseException | None:
+        requested = self._requested.pop(_key(run.claim), None)
+        if requested is not None or run.told_at is not None:
+            return requested
+        if now >= run.since + run.timeout:
+            return run.timed_out
+        return LeaseLost(_LEASE_ENDED) if now >= self._leases.end(run.claim) else None
+
+    def _is_late(self, now: float) -> bool:
+        return now - self._turned_at >= 2 * LOOK_EVERY
+
+    # In the loop.
+
+    def _open(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        loop.set_task_factory(self._make_task)
+        loop.set_default_executor(_Threads(self._most, self._of))
+        return loop
+
+    def _call_soon(self, callback: Callable[[], None]) -> None:
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # It was closed meanwhile.
+                loop.call_soon_threadsafe(callback, context=self._base)
+
+    def _admit(self) -> None:
+        """Begin what is in the inbox, as far as there is room."""
+        while self._has_room() and (claim := self._next()) is not None:
+            self._begin(claim)
+        if not self._runs and self._loop is not None:
+            self._loop.stop()
+
+    def _has_room(self) -> bool:
+        if self._following or self._closed or self._runner.interrupted is not None:
+            return False
+        return len(self._runs) < self._most and not self._is_alone
+
+    def _next(self) -> Claim | None:
+        with suppress(Empty):
+            claim = self._inbox.get_nowait()
+            if claim is None:
+                self._closed = True
+                self._inbox.put(None)  # For the runner.
+            elif claim.job_type in self._tasks:
+                return claim
+            else:
+                self._following = claim
+        return None
+
+    def _begin(self, claim: Claim) -> None:
+        loop = self._loop
+        if loop is None or not self._leases.holds(claim):
+            self._mailbox.put(released(claim))  # As in `Runner.perform`.
+            return
+        task = self._state.registry.get(claim.job_type)
+        timeout = task.options.timeout or self._state.settings.timeout
+        run = AsyncRun(claim, CurrentRun(claim, self._request_write, self._books), timeout)
+        self._runs[_key(claim)] = self._of[run.run] = run
+        # After `_runs` is written: the keeper sets one and looks at the other.
+        if self._runner.abandoned:
+            run.note(ShuttingDown("the worker's keeper has ended"))
+        self._deliver()
+        self._begun_at = run.since
+        self._is_alone = claim.alone
+        run.timer = loop.call_later(
+            timeout, lambda: run.interrupt(run.timed_out), context=self._base
+        )
+        run.task = self._base.copy().run(loop.create_task, self._perform(run, task.func))
+
+    def _end(self, run: AsyncRun) -> None:
+        if run.timer is not None:
+            run.timer.cancel()
+        key = _key(run.claim)
+        del self._runs[key], self._of[run.run]
+        self._requested.pop(key, None)
+        self._is_alone = False
+        self._watchdog.extend()
+        self._mailbox.put(run.outcome)
+        if self._runner.interrupted is not None:
+            self.interrupt_all(self._runner.interrupted)
+        self._call_soon(self._admit)
+
+    def _deliver(self) -> None:
+        """Interrupt the handlers for which it was requested."""
+        for key in list(self._requested):
+            run = self._runs.get(key)
+            if run is not None:
+                run.interrupt(self._requested.pop(key))
+
+    def _look(self) -> None:
+        """Note that the loop goes on, and interrupt the handlers whose leases have ended."""
+        now = self._turned_at = time.monotonic()
+        self._interrupter.postpone(2 * LOOK_EVERY)
+        self._steps.forget()
+        for run in self.at_work:
+            if now >= self._leases.end(run.claim) and not isinstance(run.error, LeaseLost):
+                run.interrupt(LeaseLost(_LEASE_ENDED))
+        if self._loop is not None:
+            self._looking = self._loop.call_later(LOOK_EVERY, self._look, context=self._base)
+
+    def _cancel_look(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    def _on_exit(self, error: BaseException) -> None:
+        """Go on after an exception that ends a loop. Whoever awaits the task that raised it has it.
+
+        :raises BaseException: it comes from the keyboard, for the second time.
+        """
+        if isinstance(error, KeyboardInterrupt) and self._runner.keyboard:
+            if self._runner.interrupted is not None:
+                raise error
+            self._runner.interrupted = error
+            self.interrupt_all(error)
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any
+    ) -> asyncio.Task[Any]:
+        """Make a task, and note whose it is."""
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
+        current = running()
+        run = None if current is None else self._of.get(current)
+        if run is not None:
+            run.tasks.add(task)
+            task.add_done_callback(run.tasks.discard)
+        return task
+
+    def _request_write(self, run: CurrentRun, heartbeat: bool) -> None:
+        """Ask the keeper to write progress. The loop does not wait for it."""
+        self._mailbox.put(ProgressRequest(run, heartbeat, SimpleQueue()))
+
+    # In the task of a run.
+
+    async def _perform(self, run: AsyncRun, handler: Callable[..., Any]) -> None:
+        try:
+            await self._attempt(run, handler)
+        except BaseException as error:
+            if self._loop is None:
+                raise  # It was dropped.
+            # A GeneratorExit closes the coroutine in which it would be caught, and comes on here.
+            run.outcome = run.outcome or self._failure(run, error)
+        try:
+            self._end(run)
+        except BaseException as error:
+            self._broken = error
+            self._runs.clear()
+            if self._loop is not None:
+                self._loop.stop()
+
+    async def _attempt(self, run: AsyncRun, handler: Callable[..., Any]) -> None:
+        claim = run.claim
+        try:
+            log_start(claim)
+            if claim.broken is not None:
+                raise PayloadError(claim.broken)
+            result, warning = await self._enter(run, handler)
+        except BaseException as error:
+            if self._loop is None:
+                raise
+            run.outcome = self._failure(run, error)
+        else:
+            run.outcome = success(claim, result, warning, run.since)
+
+    def _failure(self, run: AsyncRun, error: BaseException) -> Outcome:
+        if isinstance(error, asyncio.CancelledError):
+            error = run.error or error
+        return self._runner.outcome(run.claim, error, time.monotonic() - run.since)
+
+    async def _enter(self, run: AsyncRun, handler: Callable[..., Any]) -> tuple[JSON, str | None]:
+        leave = enter_run(run.run)
+        try:
+            return await self._call(run, handler), run.run.warning
+        finally:
+            if run.run.has_progress:
+                self._request_write(run.run, False)
+            leave()
+
+    async def _call(self, run: AsyncRun, handler: Callable[..., Any]) -> JSON:
+        context = self._state.app.app_context()
+        try:
+            with context:
+                try:
+                    value = await self._armed(run, handler)
+                finally:
+                    await _end_rest(run)
+                limit = self._state.settings.max_payload_bytes
+                result = kept_result(value, limit, str(run.claim))
+        finally:
+            self._runner.forget_session(context)
+        return result
+
+    async def _armed(self, run: AsyncRun, handler: Callable[..., Any]) -> object:
+        try:
+            run.arm()
+            signals.send(signals.run_started, self._state.app, claim=run.claim)
+            failpoints.reach("before-handler")
+            value: object = await handler(**run.claim.payload)
+            failpoints.reach("after-handler")
+            return value
+        except BaseException as error:
+            run.armed = False
+            free_frames(error)
+            raise
+        finally:
+            run.armed = False
+
+
+async def _end_rest(run: AsyncRun) -> None:
+    """Cancel the tasks that the handler has left, and wait for them and for its threads."""
+    for task in run.tasks:
+        task.cancel()
+    while rest := [*run.tasks, *map(asyncio.wrap_future, run.threads.copy())]:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait(rest)
+
+
+def _key(claim: Claim) -> Key:
+    return claim.id, claim.token
+
+
+class _Threads(ThreadPoolExecutor):
+    """The loop's default executor, which notes whose its calls are."""
+
+    def __init__(self, most: int, runs: Mapping[CurrentRun, AsyncRun]) -> None:
+        super().__init__(most, thread_name_prefix="cronjobs-async")
+        self._runs = runs
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call *fn* in a thread."""
+        future = super().submit(fn, *args, **kwargs)
+        current = running()
+        run = None if current is None else self._runs.get(current)
+        if run is not None:
+            run.threads.add(future)
+            future.add_done_callback(run.threads.discard)
+        return future

@@ -1,0 +1,164 @@
+"""Which kind of runs a worker claims next, and how many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from flask_cronjobs.config import Settings
+from flask_cronjobs.engine.worker.admission import NOTHING, TURN, Admission, Wanted
+from flask_cronjobs.engine.worker.held_runs import HeldRuns
+from flask_cronjobs.types import Claim, Outcome
+from tests.clock import Clock
+
+MOST = 10
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("flask_cronjobs.engine.worker.admission.time", clock)
+    return clock
+
+
+def an_admission(plain: Iterable[str] = (), **side_by_side: int) -> Admission:
+    registry = SimpleNamespace(tasks=dict.fromkeys([*plain, *side_by_side]))
+    state = SimpleNamespace(settings=Settings(async_at_once=MOST), registry=registry)
+    return Admission(cast(Any, state), side_by_side)
+
+
+def a_claim(task: str, number: int = 1, alone: bool = False) -> Claim:
+    return Claim(number, "host:1:t", task, {}, 1, 9, datetime.now(timezone.utc), alone=alone)
+
+
+def holding(*claims: Claim, waiting: int = 0) -> HeldRuns:
+    held = SimpleNamespace(idle=not claims, unfinished=list(claims), waiting=waiting)
+    return cast(HeldRuns, held)
+
+
+IDLE = holding()
+
+
+def in_a_turn(admission: Admission, task: str) -> None:
+    wanted = admission.wanted(IDLE, busy=False)
+    assert wanted.tasks is None
+    admission.received(wanted, [a_claim(task)])
+
+
+@pytest.mark.usefixtures("clock")
+def test_app_without_async_handlers_claims_all_tasks_as_the_mean_says() -> None:
+    admission = an_admission(["plain"])
+    assert admission.wanted(IDLE, busy=False) == Wanted(1)
+    admission.note([Outcome(1, "t", "succeeded", 1, "plain", seconds=0.001)])
+    assert admission.wanted(IDLE, busy=False).limit == 50
+    assert admission.wanted(IDLE, busy=True) == NOTHING
+
+
+@pytest.mark.usefixtures("clock")
+def test_app_with_async_handlers_alone_fills_its_room() -> None:
+    admission = an_admission(waits=MOST)
+    assert admission.wanted(IDLE, busy=False) == Wanted(MOST, None, True)
+    in_a_turn(admission, "waits")
+    at_work = [a_claim("waits", number) for number in range(4)]
+    assert admission.wanted(holding(*at_work), busy=True) == Wanted(MOST - 4, ("waits",), True)
+
+
+@pytest.mark.usefixtures("clock")
+def test_runs_that_begin_soon_are_claimed_ahead_if_the_others_are_short() -> None:
+    admission = an_admission(waits=MOST)
+    in_a_turn(admission, "waits")
+    full = holding(*(a_claim("waits", number) for number in range(MOST)))
+    assert admission.wanted(full, busy=False).limit == 0
+    admission.note([Outcome(1, "t", "succeeded", 1, "waits", seconds=0.1)])
+    assert admission.wanted(full, busy=False).limit == 5
+    for _ in range(20):
+        admission.note([Outcome(1, "t", "succeeded", 1, "waits", seconds=9.0)])
+    assert admission.wanted(full, busy=False).limit == 0
+
+
+@pytest.mark.usefixtures("clock")
+def test_no_more_of_a_task_is_claimed_than_may_be_at_work() -> None:
+    admission = an_admission(waits=MOST, few=2)
+    in_a_turn(admission, "few")
+    wanted = admission.wanted(holding(a_claim("few")), busy=False)
+    assert (wanted.limit, set(wanted.tasks or ())) == (1, {"waits", "few"})
+    wanted = admission.wanted(holding(a_claim("few", 1), a_claim("few", 2)), busy=False)
+    assert wanted == Wanted(MOST - 2, ("waits",), True)
+
+
+@pytest.mark.usefixtures("clock")
+def test_nothing_is_claimed_beside_a_run_that_is_alone() -> None:
+    admission = an_admission(waits=MOST)
+    in_a_turn(admission, "waits")
+    assert admission.wanted(holding(a_claim("waits", alone=True)), busy=False).limit == 0
+
+
+def test_idle_worker_with_both_kinds_lets_the_first_run_decide(clock: Clock) -> None:
+    admission = an_admission(["plain"], waits=MOST)
+    assert admission.wanted(IDLE, busy=False) == Wanted(1)
+    in_a_turn(admission, "plain")
+    assert admission.wanted(IDLE, busy=False) == Wanted(1, ("plain",))
+    admission.note([Outcome(1, "t", "succeeded", 1, "plain", seconds=0.001)])
+    assert admission.wanted(holding(a_claim("plain")), busy=False) == Wanted(50, ("plain",))
+    clock.now += TURN
+    assert admission.wanted(holding(a_claim("plain")), busy=False) == NOTHING
+    in_a_turn(admission, "waits")
+    assert admission.wanted(holding(a_claim("waits")), busy=False) == Wanted(9, ("waits",), True)
+
+
+@pytest.mark.usefixtures("clock")
+def test_idle_worker_that_finds_none_of_a_kind_claims_any() -> None:
+    admission = an_admission(["plain"], waits=MOST)
+    for task in ("plain", "waits"):
+        in_a_turn(admission, task)
+        wanted = admission.wanted(IDLE, busy=False)
+        assert wanted.tasks == ((task,) if task == "plain" else wanted.tasks)
+        assert wanted.tasks is not None
+        admission.received(wanted, [])
+        assert admission.wanted(IDLE, busy=False).tasks is None
+
+
+def test_async_runs_go_on_unless_the_first_in_the_queue_needs_an_idle_worker(clock: Clock) -> None:
+    admission = an_admission(["plain"], waits=MOST)
+    in_a_turn(admission, "waits")
+    at_work = holding(a_claim("waits"))
+    assert not admission.look_due(idle=False)
+    clock.now += TURN
+    assert admission.look_due(idle=False)
+    for first in (None, ("waits", False)):
+        admission.looked(first)
+        assert not admission.look_due(idle=False)
+        assert admission.wanted(at_work, busy=False).limit > 0
+        clock.now += TURN
+    admission.looked(("plain", False))
+    assert admission.wanted(at_work, busy=False) == NOTHING
+    assert admission.wanted(IDLE, busy=False) == Wanted(1)
+
+
+def test_drain_that_takes_too_long_is_given_up_and_is_longer_next_time(clock: Clock) -> None:
+    admission = an_admission(waits=MOST)
+    in_a_turn(admission, "waits")
+    at_work = holding(a_claim("waits"))
+    length = TURN
+    clock.now += TURN
+    for _ in range(4):
+        assert admission.look_due(idle=False)
+        admission.looked(("waits", True))
+        clock.now += length - 0.01
+        assert admission.wanted(at_work, busy=False) == NOTHING
+        clock.now += 0.01
+        assert admission.wanted(at_work, busy=False).limit > 0
+        length *= 2
+        assert not admission.look_due(idle=False)
+        clock.now += length
+    admission.looked(("waits", True))
+    assert admission.wanted(IDLE, busy=False).limit > 0
+    in_a_turn(admission, "waits")
+    clock.now += TURN
+    admission.looked(("waits", True))
+    clock.now += TURN
+    assert admission.wanted(at_work, busy=False).limit > 0

@@ -1,0 +1,587 @@
+"""Async handlers are at work side by side, each as if it were by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Flask, g
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, text
+
+from flask_cronjobs import CronJobs, Retry, TaskError, current_run, signals
+from flask_cronjobs.models import JobEffect, JobRun
+from flask_cronjobs.state import state_of
+from flask_cronjobs.text import type_name
+from tests.marks import on_sqlite
+
+pytestmark = pytest.mark.usefixtures("context")
+
+AGAIN = Retry(max_attempts=3, base=0, jitter=False)
+
+
+class Crowd:
+    """Counts the handlers that are at work at once."""
+
+    def __init__(self) -> None:
+        self.now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    async def visit(self, name: str, seconds: float = 0.03) -> None:
+        """Be at work for a while."""
+        for key in (name, "all"):
+            self.now[key] += 1
+            self.most[key] = max(self.most[key], self.now[key])
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.now.subtract((name, "all"))
+
+
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until *condition* holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+def ends(db: SQLAlchemy, task: str | None = None) -> list[tuple[str, str | None]]:
+    """The status and the type of the last error of each run, by id."""
+    db.session.rollback()
+    found = select(JobRun.status, JobRun.error_type).order_by(JobRun.id)
+    rows = db.session.execute(found if task is None else found.where(JobRun.job_type == task))
+    return [(status, error) for status, error in rows]
+
+
+def limit(app: Flask, most: int) -> None:
+    """Set ``CRONJOBS_ASYNC_AT_ONCE``."""
+    object.__setattr__(state_of(app).settings, "async_at_once", most)
+
+
+def test_each_has_its_own_run_context_and_session(jobs: CronJobs, db: SQLAlchemy) -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    def look() -> tuple[int, int, int]:
+        return current_run.id, id(g._get_current_object()), id(db.session())
+
+    @jobs.task
+    async def meets(number: int) -> None:
+        g.number = number
+        mine = look()
+        seen.append(mine)
+        await until(lambda: len(seen) == 5)
+        assert (g.number, look()) == (number, mine)
+
+    meets.using(commit=True).enqueue_many([{"number": number} for number in range(5)])
+    assert jobs.tick().succeeded == 5
+    for part in range(3):
+        assert len({each[part] for each in seen}) == 5
+
+
+def test_end_of_one_leaves_the_session_of_another_as_it_is(jobs: CronJobs, db: SQLAlchemy) -> None:
+    with db.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE notes (label text)"))
+    begun, ended = list[str](), list[str]()
+
+    @jobs.task
+    async def reads_on() -> None:
+        session = db.session()
+        assert db.session.scalars(text("SELECT count(*) FROM notes")).one() == 0
+        transaction = session.get_transaction()
+        begun.append("reads_on")
+        await until(lambda: ended)
+        assert db.session() is session
+        assert session.get_transaction() is transaction
+        db.session.execute(text("INSERT INTO notes VALUES ('mine')"))
+        db.session.commit()
+
+    @jobs.task
+    async def ends_meanwhile() -> None:
+        db.session.execute(text("SELECT 1"))
+        await until(lambda: begun)
+
+    def note(sender: Flask, outcome: Any) -> None:
+        if outcome.job_type == "ends_meanwhile":
+            ended.append(outcome.kind)
+
+    reads_on.using(commit=True).enqueue()
+    ends_meanwhile.using(commit=True).enqueue()
+    with signals.run_succeeded.connected_to(note):
+        assert jobs.tick().succeeded == 2
+    assert db.session.scalars(text("SELECT label FROM notes")).all() == ["mine"]
+
+
+def test_no_more_than_the_limits_say_are_at_work(app: Flask, jobs: CronJobs) -> None:
+    limit(app, 4)
+    crowd = Crowd()
+
+    @jobs.task(async_at_once=2)
+    async def few() -> None:
+        await crowd.visit("few")
+
+    @jobs.task
+    async def many() -> None:
+        await crowd.visit("many")
+
+    few.using(commit=True).enqueue_many([{}] * 10)
+    many.using(commit=True).enqueue_many([{}] * 10)
+    assert jobs.tick().succeeded == 20
+    assert crowd.most["few"] == 2
+    assert 2 < crowd.most["all"] <= 4
+
+
+@on_sqlite
+def test_one_at_once_is_one_after_the_other(app: Flask, jobs: CronJobs) -> None:
+    limit(app, 1)
+    crowd = Crowd()
+
+    @jobs.task
+    async def works() -> None:
+        await crowd.visit("works", 0.01)
+
+    works.using(commit=True).enqueue_many([{}] * 5)
+    assert jobs.tick().succeeded == 5
+    assert crowd.most["all"] == 1
+
+
+def test_limit_of_a_concurrency_key_holds(jobs: CronJobs) -> None:
+    crowd = Crowd()
+
+    @jobs.task(concurrency=2)
+    async def works() -> None:
+        await crowd.visit("works", 0.3)
+
+    works.using(commit=True).enqueue_many([{}] * 8)
+    assert jobs.tick().succeeded == 8
+    assert crowd.most["all"] == 2
+
+
+def test_timeout_cancels_one_and_no_other(jobs: CronJobs, db: SQLAlchemy) -> None:
+    seen: list[str] = []
+
+    @jobs.task(timeout=0.3, retry=Retry(max_attempts=2, base=600))
+    async def too_long() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    @jobs.task
+    async def other() -> None:
+        await until(lambda: seen)
+        await asyncio.sleep(0.05)
+
+    too_long.using(commit=True).enqueue()
+    other.using(commit=True).enqueue()
+    report = jobs.tick()
+    assert (report.succeeded, report.failed) == (1, 1)
+    assert ends(db) == [("failed", "TimedOut"), ("succeeded", None)]
+    error = db.session.scalars(select(JobRun.last_error).order_by(JobRun.id)).first()
+    assert error == "the handler ran longer than its timeout of 0.3 s"
+    assert seen == ["cancelled"]
+
+
+def test_operator_s_cancel_and_a_lost_lease_end_those_that_they_mean(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    begun: dict[str, int] = {}
+    lose = text("UPDATE job_runs SET locked_by = 'another:1:worker' WHERE id = :id")
+
+    @jobs.task
+    async def waits(name: str) -> None:
+        begun[name] = current_run.id
+        await asyncio.sleep(60)
+
+    @jobs.task
+    async def acts() -> str:
+        await until(lambda: len(begun) == 2)
+        db.session.execute(lose, {"id": begun["lost"]})
+        db.session.commit()
+        jobs.cancel(begun["cancelled"])
+        return "acted"
+
+    waits.using(commit=True).enqueue_many([{"name": "cancelled"}, {"name": "lost"}])
+    acts.using(commit=True).enqueue()
+    began = time.monotonic()
+    report = jobs.tick()
+    assert time.monotonic() - began < 50
+    assert (report.succeeded, report.cancelled, report.lost) == (1, 1, 1)
+    assert [status for status, _ in ends(db)] == ["cancelled", "running", "succeeded"]
+
+
+def test_retries_are_side_by_side_but_a_last_attempt_is_alone(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    crowds = {attempt: Crowd() for attempt in (1, 2, 3)}
+
+    @jobs.task(retry=AGAIN)
+    async def fails() -> None:
+        await crowds[current_run.attempt].visit("it", 0.1)
+        raise ValueError(current_run.attempt)
+
+    fails.using(commit=True).enqueue_many([{}] * 4)
+    for _ in range(3):
+        jobs.tick()
+    assert ends(db) == [("dead", "ValueError")] * 4
+    assert crowds[1].most["it"] > 1
+    assert crowds[2].most["it"] > 1
+    assert crowds[3].most["it"] == 1
+
+
+def test_attempt_after_a_lost_worker_is_alone(jobs: CronJobs, db: SQLAlchemy) -> None:
+    crowd = Crowd()
+
+    @jobs.task(retry=Retry(max_attempts=10))
+    async def works() -> None:
+        await crowd.visit("it", 0.05)
+
+    works.using(commit=True).enqueue_many([{}] * 3)
+    db.session.execute(text("UPDATE job_runs SET attempts = 1, error_type = 'WorkerLost'"))
+    db.session.commit()
+    assert jobs.tick().succeeded == 3
+    assert crowd.most["it"] == 1
+
+
+@pytest.mark.parametrize("in_a_task", [False, True])
+def test_handler_that_blocks_is_named_and_ended_at_its_timeout(
+    jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture, in_a_task: bool
+) -> None:
+    begun: list[bool] = []
+
+    async def block() -> None:
+        await until(lambda: begun)
+        time.sleep(60)
+
+    @jobs.task(timeout=2, retry=Retry(max_attempts=2, base=600))
+    async def blocks() -> None:
+        await (asyncio.create_task(block()) if in_a_task else block())
+
+    @jobs.task
+    async def other() -> str:
+        begun.append(True)
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+        return "went on"
+
+    blocks.using(commit=True).enqueue()
+    other.using(commit=True).enqueue()
+    began = time.monotonic()
+    report = jobs.tick()
+    assert time.monotonic() - began < 50
+    assert (report.succeeded, report.failed) == (1, 1)
+    assert ends(db) == [("failed", "TimedOut"), ("succeeded", None)]
+    assert "task blocks, run 1: its handler blocks the event loop" in caplog.text
+
+
+@on_sqlite
+def test_timeout_does_not_ring_in_the_teardown(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> None:
+    @app.teardown_appcontext
+    def slow(error: BaseException | None) -> None:
+        if "slow" in g:
+            time.sleep(2)
+
+    @jobs.task(timeout=0.3, retry=False)
+    async def quick() -> None:
+        g.slow = True
+
+    quick.using(commit=True).enqueue()
+    assert jobs.tick().succeeded == 1
+    assert ends(db) == [("succeeded", None)]
+
+
+@pytest.mark.parametrize("how", ["task", "thread"])
+def test_run_has_not_ended_before_its_tasks_and_threads(
+    jobs: CronJobs, db: SQLAlchemy, how: str
+) -> None:
+    at_work: list[int] = []
+    seen: list[list[int]] = []
+
+    async def in_task(attempt: int) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.3)
+            at_work.remove(attempt)
+
+    def in_thread(attempt: int) -> None:
+        time.sleep(0.8)
+        at_work.remove(attempt)
+
+    @jobs.task(timeout=0.3, retry=AGAIN)
+    async def leaves() -> None:
+        attempt = current_run.attempt
+        seen.append(list(at_work))
+        if attempt > 1:
+            return
+        at_work.append(attempt)
+        if how == "task":
+            left.append(asyncio.create_task(in_task(attempt)))
+            await asyncio.sleep(60)
+        await asyncio.to_thread(in_thread, attempt)
+
+    left: list[asyncio.Task[None]] = []
+    leaves.using(commit=True).enqueue()
+    report = jobs.tick()
+    assert (report.failed, report.succeeded) == (1, 1)
+    assert seen == [[], []]
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_whatever_one_raises_or_its_task_the_others_go_on(
+    jobs: CronJobs, db: SQLAlchemy, error: type[BaseException]
+) -> None:
+    ended: list[str] = []
+
+    async def raises() -> None:
+        raise error
+
+    @jobs.task(retry=Retry(max_attempts=2, base=600))
+    async def direct() -> None:
+        ended.append("direct")
+        raise error
+
+    @jobs.task(retry=Retry(max_attempts=2, base=600))
+    async def in_task() -> None:
+        ended.append("in_task")
+        await asyncio.create_task(raises())
+
+    @jobs.task
+    async def other() -> None:
+        await until(lambda: len(ended) == 2)
+        await asyncio.sleep(0.05)
+
+    for task in (direct, in_task, other):
+        task.using(commit=True).enqueue()
+    report = jobs.tick()
+    assert (report.succeeded, report.failed) == (1, 2)
+    assert ends(db) == [("failed", type_name(error()))] * 2 + [("succeeded", None)]
+
+
+@on_sqlite
+@pytest.mark.parametrize("pressed", [False, True], ids=["raised", "pressed"])
+def test_interrupt_from_the_keyboard_gives_all_back(
+    jobs: CronJobs, db: SQLAlchemy, pressed: bool
+) -> None:
+    begun: list[int] = []
+
+    @jobs.task
+    async def waits() -> None:
+        begun.append(current_run.id)
+        await asyncio.sleep(60)
+
+    @jobs.task
+    async def interrupted() -> None:
+        await until(lambda: len(begun) == 3)
+        if not pressed:
+            raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+
+    waits.using(commit=True).enqueue_many([{}] * 3)
+    interrupted.using(commit=True).enqueue()
+    with pytest.raises(KeyboardInterrupt):
+        jobs.tick()
+    rows = db.session.execute(select(JobRun.status, JobRun.attempts, JobRun.locked_by)).all()
+    assert [tuple(row) for row in rows] == [("queued", 0, None)] * 4
+
+
+@on_sqlite
+def test_second_press_leaves_a_handler_that_swallows_the_first(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    swallowed: list[int] = []
+
+    def press() -> None:
+        raise KeyboardInterrupt
+
+    @jobs.task
+    async def stubborn() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        for number in range(4):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                swallowed.append(number)
+                if number == 0:
+                    asyncio.get_running_loop().call_soon(press)
+
+    run = stubborn.using(commit=True).enqueue()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        jobs.tick()
+    assert time.monotonic() - began < 50
+    assert swallowed
+    db.session.refresh(run)
+    assert (run.status, run.attempts, run.locked_by) == ("queued", 0, None)
+
+
+def test_once_in_handlers_side_by_side(jobs: CronJobs, db: SQLAlchemy) -> None:
+    done: list[int] = []
+
+    def do(number: int) -> int:
+        done.append(number)
+        return number
+
+    @jobs.task
+    async def mails(number: int) -> list[Any]:
+        await asyncio.sleep(0)
+        shared = jobs.once("shared", do, -1)
+        own = await asyncio.to_thread(jobs.once, f"own-{number}", do, number)
+        return [shared, own]
+
+    mails.using(commit=True).enqueue_many([{"number": number} for number in range(6)])
+    assert jobs.tick().succeeded == 6
+    assert sorted(done) == [-1, *range(6)]
+    results = db.session.scalars(select(JobRun.result).order_by(JobRun.id)).all()
+    assert results == [[-1, number] for number in range(6)]
+    assert set(db.session.scalars(select(JobEffect.state))) == {"done"}
+
+
+def test_once_refuses_an_effect_that_would_have_to_be_awaited(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    async def effect() -> None: ...
+
+    @jobs.task(retry=False)
+    async def mails() -> None:
+        await jobs.once("mail", effect)  # type: ignore[misc]
+
+    mails.using(commit=True).enqueue()
+    assert jobs.tick().dead == 1
+    assert ends(db) == [("dead", "SetupError")]
+    assert db.session.scalars(select(JobEffect.state)).all() == []
+
+
+def test_progress_is_written_while_handlers_are_at_work(jobs: CronJobs, db: SQLAlchemy) -> None:
+    seen: list[float] = []
+    look = text("SELECT progress FROM job_runs WHERE job_type = 'tells'")
+
+    @jobs.task
+    async def tells() -> None:
+        current_run.progress(0.5, "half")
+        await until(lambda: seen)
+        current_run.progress(0.9)
+
+    @jobs.task
+    async def looks() -> None:
+        while not seen:
+            await asyncio.sleep(0.05)
+            found = db.session.execute(look).scalar_one()
+            db.session.rollback()
+            if found is not None:
+                seen.append(found)
+
+    tells.using(commit=True).enqueue()
+    looks.using(commit=True).enqueue()
+    assert jobs.tick().succeeded == 2
+    assert seen == [0.5]
+    assert db.session.execute(look).scalar_one() == 0.9
+
+
+@on_sqlite
+def test_others_get_their_turn_in_the_order_of_the_queue(app: Flask, jobs: CronJobs) -> None:
+    """An async backlog takes longer than a turn; the plain run is first in the queue by then."""
+    limit(app, 4)
+    order: list[str] = []
+
+    @jobs.task
+    async def waits() -> None:
+        order.append("waits")
+        await asyncio.sleep(0.1)
+
+    @jobs.task
+    def plain() -> None:
+        order.append("plain")
+
+    waits.using(commit=True).enqueue_many([{}] * 30)
+    plain.using(commit=True, priority=-1).enqueue()
+    waits.using(commit=True, priority=-2).enqueue_many([{}] * 60)
+    assert jobs.tick().succeeded == 91
+    assert order.index("plain") < 75
+
+
+@on_sqlite
+def test_kinds_that_alternate_are_never_at_work_at_once(jobs: CronJobs, db: SQLAlchemy) -> None:
+    crowd = Crowd()
+    beside: list[int] = []
+
+    @jobs.task
+    async def waits() -> None:
+        await crowd.visit("it", 0.01)
+
+    @jobs.task
+    def plain() -> None:
+        beside.append(crowd.now["it"])
+
+    for _ in range(20):
+        waits.using(commit=True).enqueue_many([{}] * 3)
+        plain.using(commit=True).enqueue()
+    assert jobs.tick().succeeded == 80
+    assert beside == [0] * 20
+    assert crowd.most["it"] > 1
+    assert {status for status, _ in ends(db)} == {"succeeded"}
+
+
+def test_atomic_handlers_are_one_at_a_time(jobs: CronJobs, db: SQLAlchemy) -> None:
+    crowd = Crowd()
+
+    @jobs.task(atomic=True)
+    async def books() -> None:
+        await crowd.visit("it", 0.01)
+        db.session.execute(text("SELECT 1"))
+
+    books.using(commit=True).enqueue_many([{}] * 5)
+    assert jobs.tick().succeeded == 5
+    assert crowd.most["it"] == 1
+
+
+@on_sqlite
+def test_tick_in_a_thread_runs_and_cancels_them_too(app: Flask, jobs: CronJobs) -> None:
+    reports: list[Any] = []
+    crowd = Crowd()
+
+    @jobs.task(timeout=0.5, retry=Retry(max_attempts=2, base=600))
+    async def works(seconds: float) -> None:
+        await crowd.visit("it", seconds)
+
+    works.using(commit=True).enqueue_many([{"seconds": 0.2}, {"seconds": 60}, {"seconds": 0.2}])
+
+    def tick() -> None:
+        with app.app_context():
+            reports.append(jobs.tick())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    thread.join()
+    assert (reports[0].succeeded, reports[0].failed) == (2, 1)
+    assert crowd.most["it"] > 1
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("options", "is_async", "said"),
+    [
+        ({"async_at_once": 0}, True, "from 1 to 1000"),
+        ({"async_at_once": True}, True, "from 1 to 1000"),
+        ({"async_at_once": 2}, False, "no async def"),
+        ({"async_at_once": 2, "atomic": True}, True, "atomic=True"),
+    ],
+)
+def test_option_that_has_no_effect_is_refused(
+    jobs: CronJobs, options: dict[str, Any], is_async: bool, said: str
+) -> None:
+    async def waits() -> None: ...
+
+    def plain() -> None: ...
+
+    with pytest.raises(TaskError, match=said):
+        jobs.task(**options)(waits if is_async else plain)
