@@ -32,11 +32,9 @@ from .store.enqueue_many import (
     insert_runs,
 )
 from .store.errors import explain, remedy_for
-from .store.notify import wake_listeners
+from .store.notify import WAKE_EVERY, wake_listeners
 from .types import RunIds
 
-#: How often one process wakes resident workers at most, in seconds: as often as they look.
-WAKE_EVERY = 0.25
 #: How often it asks whether there are any, in seconds.
 ASK_EVERY = 5.0
 #: How many warnings of held idempotency keys one call logs at most.

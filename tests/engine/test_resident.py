@@ -128,6 +128,27 @@ class TestOnPostgreSQL:
         db.session.commit()
         until(lambda: statuses(db) == ["succeeded"])
 
+    def test_a_notification_stands_for_the_runs_that_are_enqueued_just_after_it(
+        self,
+        jobs: CronJobs,
+        db: SQLAlchemy,
+        resident: Callable[[], None],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(keeper_module, "POLL_LISTENING", 3600.0)
+        monkeypatch.setattr(keeper_module, "WAKE_EVERY", 1.0)
+        monkeypatch.setattr(enqueue, "WAKE_EVERY", 3600.0)  # So the second run is not notified of.
+
+        @jobs.task
+        def note() -> None: ...
+
+        resident()
+        until(lambda: begun(db))
+        note.using(commit=True).enqueue()
+        until(lambda: statuses(db) == ["succeeded"])
+        note.using(commit=True).enqueue()
+        until(lambda: statuses(db) == ["succeeded"] * 2)
+
     def test_one_whose_connection_was_cut_listens_again(
         self,
         jobs: CronJobs,

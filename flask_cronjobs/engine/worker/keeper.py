@@ -22,6 +22,7 @@ from ...errors import DatabaseTrouble
 from ...log import logger
 from ...state import State
 from ...store import Bookkeeping, Claims, Ticks
+from ...store.notify import WAKE_EVERY
 from ...store.rows import Exchange
 from ...store.sqlite_lock import is_locked
 from ...types import Outcome
@@ -82,6 +83,7 @@ class Keeper(threading.Thread):
         self._exhausted_at: float | None = None
         self._trouble_since: float | None = None
         self._turn_at = 0.0
+        self._woken_at = float("-inf")
         self._stopping = False
 
     def stop(self) -> None:
@@ -137,6 +139,8 @@ class Keeper(threading.Thread):
         self._held_runs.collect(self._pause())
         if left:
             self._held_runs.release_all()
+        if self._held_runs.woken:
+            self._woken_at = time.monotonic()
         if self._held_runs.woken or self._held_runs.outcomes:
             self._exhausted_at = None  # An idle worker may claim what another may not.
 
@@ -153,7 +157,11 @@ class Keeper(threading.Thread):
     @property
     def _poll(self) -> float:
         """How often to look for work while there is none."""
-        return POLL_LISTENING if self._listener.listening else POLL
+        if not self._listener.listening:
+            return POLL
+        # Twice at least after a NOTIFY: runs that came with it may be committed later.
+        woken = time.monotonic() - self._woken_at < 3 * WAKE_EVERY
+        return WAKE_EVERY if woken else POLL_LISTENING
 
     def _wanted(self) -> Wanted:
         """Return what to claim now."""
