@@ -11,8 +11,8 @@ from .clock import sql_now
 from .connection import Bookkeeping
 
 CHANNEL = "flask_cronjobs"
-#: One process sends a NOTIFY at most so often, in seconds. For each that comes, a worker looks again
-#: after as long: it may stand for several runs.
+#: How often one process sends a NOTIFY at most, in seconds. A worker looks again as long after it:
+#: it may stand for several runs.
 WAKE_EVERY = 0.05
 
 # At commit, a NOTIFY takes a lock that all notifying transactions of the server share, even if
