@@ -14,6 +14,9 @@ from .log import logger
 from .store.uncommitted import left_in, watch_writes
 
 _UNCOMMITTED = "_cronjobs_uncommitted"
+#: The app contexts with a note in ``g``. Every run ends one, and hardly any has one; to look into
+#: ``g`` takes longer than to look whether this is empty.
+_noted: set[int] = set()
 _COMMIT_RUNS = "Call db.session.commit() after enqueue(), or use task.using(commit=True)."
 _COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its task atomic=True."
 
@@ -29,10 +32,9 @@ def watch_commits(app: Flask, session_factory: Any) -> None:
 
     @app.teardown_appcontext
     def warn_of_uncommitted(error: BaseException | None) -> None:
-        enqueued: list[str] = g.pop(_UNCOMMITTED, [])
+        names = _listed(_take_notes()) if _noted else ""
         if error is not None:
             return
-        names = _listed(enqueued)
         run = running()
         left = left_in(session_factory) if run is not None else None
         if run is not None and left:
@@ -58,7 +60,18 @@ def _listed(names: Sequence[str]) -> str:
 
 def note_enqueued(what: str) -> None:
     """Note that *what* was enqueued in this context, and is not committed yet."""
+    _noted.add(_context())
     g.setdefault(_UNCOMMITTED, []).append(what)
+
+
+def _take_notes() -> list[str]:
+    _noted.discard(_context())
+    notes: list[str] = g.pop(_UNCOMMITTED, [])
+    return notes
+
+
+def _context() -> int:
+    return id(g._get_current_object())  # type: ignore[attr-defined]
 
 
 def _forget_uncommitted(session: Session) -> None:
@@ -66,4 +79,4 @@ def _forget_uncommitted(session: Session) -> None:
     if session.in_nested_transaction():
         return
     if has_app_context():
-        g.pop(_UNCOMMITTED, None)
+        _take_notes()

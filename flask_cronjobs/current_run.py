@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -50,9 +51,9 @@ class CurrentRun:
         self.warning: str | None = None
         self.thread: int = threading.get_ident()
         self._request_write = request_write
-        self._requested_at = float("-inf")
+        self._requested_at = -math.inf
         # Only the last one. The handler puts it here and the keeper takes it, each in one step.
-        self._progress: deque[Progress] = deque(maxlen=1)
+        self._progress: deque[Progress] | None = None
 
     @property
     def id(self) -> int:
@@ -92,6 +93,8 @@ class CurrentRun:
         if not 0 <= fraction <= 1:
             raise ValueError(f"progress: the fraction is {fraction!r}. Give a number from 0 to 1.")
         kept = None if message is None else str(message)[:LONGEST_MESSAGE]
+        if self._progress is None:
+            self._progress = deque(maxlen=1)
         self._progress.append((float(fraction), kept))
         now = time.monotonic()
         if now - self._requested_at >= PROGRESS_INTERVAL or fraction >= 1:
@@ -114,6 +117,8 @@ class CurrentRun:
 
     def take_progress(self) -> Progress | None:
         """Take the last progress, if any. For the keeper's thread."""
+        if self._progress is None:
+            return None
         try:
             fraction, message = self._progress.pop()
         except IndexError:

@@ -95,18 +95,20 @@ def announce(app: Flask, outcome: Outcome, recorded: bool) -> None:
 
     :param recorded: False if it was dropped because the lease was lost.
     """
-    log_run(
-        _LEVELS[outcome.kind] if recorded else logging.WARNING,
-        outcome.kind if recorded else LOST,
-        task=outcome.job_type,
-        run_id=outcome.id,
-        attempt=outcome.attempt,
-        worker=outcome.token,
-        seconds=outcome.seconds,
-        why=outcome.error_type if recorded else f"{outcome.kind} is dropped",
-    )
+    level = _LEVELS[outcome.kind] if recorded else logging.WARNING
+    if logger.isEnabledFor(level):
+        log_run(
+            level,
+            outcome.kind if recorded else LOST,
+            task=outcome.job_type,
+            run_id=outcome.id,
+            attempt=outcome.attempt,
+            worker=outcome.token,
+            seconds=outcome.seconds,
+            why=outcome.error_type if recorded else f"{outcome.kind} is dropped",
+        )
     signal = _SIGNALS.get(outcome.kind) if recorded else lease_lost
-    if signal is not None:
+    if signal is not None and signal.receivers:
         send(signal, app, outcome=outcome)
 
 

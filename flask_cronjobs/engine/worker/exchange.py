@@ -103,6 +103,8 @@ class Exchanger:
 
         The server may have gone on with it, and have committed it after `_confirm` looked.
         """
+        if not self._doubtful:
+            return Exchange()
         settled = [outcome for outcome in outcomes if outcome.id not in exchange.locked]
         missing = [
             outcome

@@ -21,6 +21,9 @@ def turn(lease: float) -> float:
     return min(TURN, lease / 2)
 
 
+_NEVER = float("-inf")
+
+
 class Leases:
     """The end of each held claim's lease, by `time.monotonic`.
 
@@ -61,7 +64,7 @@ class Leases:
 
     def end(self, claim: Claim) -> float:
         """Return when *claim*'s lease ends; minus infinity if it is not held."""
-        return self._ends.get((claim.id, claim.token), float("-inf"))
+        return self._ends.get((claim.id, claim.token), _NEVER)
 
     def holds(self, claim: Claim) -> bool:
         """Return whether *claim*'s lease has not ended."""

@@ -11,10 +11,9 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask import Flask
 
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     from .async_runner import AsyncRun, AsyncRunner
 
 
-@dataclass(frozen=True, slots=True)
-class Working:
+class Working(NamedTuple):
     """The run at work, for the keeper to watch.
 
     :ivar since: when it began, by `time.monotonic`.
@@ -186,8 +184,10 @@ class Runner:
         Wake up every second, so that a pending signal is handled.
         """
         while True:
-            with suppress(Empty):
+            try:
                 return self._inbox.get(timeout=WAKE_EVERY)
+            except Empty:
+                pass
 
     def perform(self, claim: Claim) -> Outcome:
         """Perform one claimed run and return its outcome."""
@@ -233,13 +233,12 @@ class Runner:
                 value = self._armed(handler, claim)
                 ended = True
         except BaseException as error:
+            self.forget_session(context)
             # What an atomic handler did is committed already, whatever the teardown raises.
             if not (ended and handler.atomic):
                 raise
             if not self._is_interrupted(error):
                 logger.exception("task %s, run %d: a teardown raised", claim.job_type, claim.id)
-        finally:
-            self.forget_session(context)
         return value
 
     def _armed(self, handler: Prepared, claim: Claim) -> JSON:

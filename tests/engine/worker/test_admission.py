@@ -36,7 +36,7 @@ def a_claim(task: str, number: int = 1, alone: bool = False) -> Claim:
 
 
 def holding(*claims: Claim, waiting: int = 0) -> HeldRuns:
-    held = SimpleNamespace(idle=not claims, unfinished=list(claims), waiting=waiting)
+    held = SimpleNamespace(outcomes=[], idle=not claims, unfinished=list(claims), waiting=waiting)
     return cast(HeldRuns, held)
 
 
