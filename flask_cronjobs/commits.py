@@ -71,7 +71,7 @@ def _take_notes() -> list[str]:
 
 
 def _context() -> int:
-    return id(g._get_current_object())  # type: ignore[attr-defined]
+    return id(g._get_current_object())
 
 
 def _forget_uncommitted(session: Session) -> None:
