@@ -14,9 +14,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
-from operator import attrgetter
-from typing import Any, Protocol
+from typing import Protocol
 
 from sqlalchemy import Connection, TextClause, text, update
 from sqlalchemy.orm import Session
@@ -24,22 +22,20 @@ from sqlalchemy.orm import Session
 from .. import models
 from ..text import clean
 from ..types import JSON, Claim, Outcome
+from .claimed import is_alone, most_attempts, received, recorded
 from .clock import database_now
 from .connection import Bookkeeping, Rows
-from .dialect import array_text, dialect_of, json_text, json_value
+from .dialect import dialect_of, json_text
 from .failures import forget_failures
+from .outcome_values import is_plain, outcome_arrays, outcome_parameters, success_arrays
 from .rows import ClaimRequest, Exchange
 from .sql import exchange
-from .sql.candidates import LOST
 from .sql.claims import ClaimStatements, claim_statements
-from .sql.outcomes import OUTCOME_COLUMNS
 from .sql.waiting import FRONT, front_of_queue
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
 MOMENTS = (0.01, 0.04)
-
-_UNKNOWN = datetime.min.replace(tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +155,7 @@ class Claims:
             )
         elif request:
             rows = self._books.rows(self._claim_sql, self._claim_parameters(request), repeat)
-        return self._received(rows, request.token if request else "")
+        return received(self._dialect, rows, request.token if request else "")
 
     def _exchange_at_once(
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
@@ -167,9 +163,9 @@ class Claims:
         parameters: dict[str, object] = {}
         records: exchange.Records = "nothing"
         if outcomes:
-            plain = all(map(_is_plain, outcomes))
+            plain = all(map(is_plain, outcomes))
             records = "successes" if plain else "outcomes"
-            parameters |= _success_arrays(outcomes) if plain else _outcome_arrays(outcomes)
+            parameters |= success_arrays(outcomes) if plain else outcome_arrays(outcomes)
         claims: exchange.Claimable = "nothing"
         if request:
             claims = "all" if self._keys else "free"
@@ -206,7 +202,7 @@ class Claims:
         """
         request = ClaimRequest(limit=1, token="", tasks=tasks, queues=queues)
         rows = self._books.rows(exchange.first(self._dialect), self._claim_parameters(request))
-        return (rows[0].job_type, _is_alone(*tuple(rows[0])[1:])) if rows else None
+        return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None
 
     def renew(self, held: Collection[Claim], lease: float) -> Renewal:
         """Extend the leases of *held* to *lease* seconds from now."""
@@ -248,7 +244,7 @@ class Claims:
         """
         looked_for = [{"id": o.id, "kind": o.kind, "attempt": o.attempt} for o in outcomes]
         parameters = {"outcomes": json.dumps(looked_for)}
-        return _recorded(self._books.rows(self._sql.already_recorded, parameters))
+        return recorded(self._books.rows(self._sql.already_recorded, parameters))
 
     def expired_leases(self, limit: int = 200) -> list[Expired]:
         """Return at most *limit* runs whose lease ran out, oldest first."""
@@ -260,7 +256,7 @@ class Claims:
                 row.locked_by,
                 row.job_type,
                 row.attempts,
-                _most(row.max_attempts, row.attempts),
+                most_attempts(row.max_attempts, row.attempts),
             )
             for row in rows
             if row.locked_by is not None
@@ -295,11 +291,11 @@ class Claims:
     def _exchange_in_steps(
         self, connection: Connection, outcomes: Sequence[Outcome], request: ClaimRequest | None
     ) -> Rows:
-        parameters = _outcome_parameters(outcomes)
+        parameters = outcome_parameters(outcomes)
         rows = list(connection.execute(self._sql.record, parameters).all())
         if any(outcome.kind in ("failed", "dead") for outcome in outcomes):
-            recorded = json.dumps([row.id for row in rows])
-            connection.execute(self._sql.failures, {**parameters, "recorded": recorded})
+            written = json.dumps([row.id for row in rows])
+            connection.execute(self._sql.failures, {**parameters, "recorded": written})
         if request:
             rows += connection.execute(self._claim_sql, self._claim_parameters(request)).all()
         return rows
@@ -321,126 +317,12 @@ class Claims:
             "side_by_side": request.side_by_side,
         }
 
-    def _received(self, rows: Rows, token: str) -> Exchange:
-        claimed = [row for row in rows if row.job_type is not None]
-        claimed.sort(key=attrgetter("rank", "run_at", "id"))
-        others = [row for row in rows if row.job_type is None]
-        recorded = _recorded_at_once(others) if self._dialect.one_statement else _recorded(others)
-        return replace(recorded, claims=tuple([self._claim(row, token) for row in claimed]))
-
-    def _claim(self, row: Sequence[Any], token: str) -> Claim:
-        # A thousand rows come at once, so the way is short for what most of them have.
-        id_, job_type, payload_text, attempts, most, slot, key, definition_id, group, *more = row
-        payload: dict[str, JSON] = {}
-        scheduled_for, broken = _UNKNOWN, None
-        try:
-            if payload_text != "{}":
-                payload = json_value(payload_text)
-            scheduled_for = self._dialect.moment(slot)
-            if not isinstance(payload, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ValueError("its payload is not a JSON object")
-        except (AttributeError, TypeError, ValueError) as error:  # SQLite accepts any text.
-            broken = f"the run's row cannot be read: {error!r}. Correct it in job_runs."
-        most = _most(most, attempts)
-        return Claim(
-            id=id_,
-            token=token,
-            job_type=job_type,
-            payload=payload,
-            attempt=attempts,
-            max_attempts=most,
-            scheduled_for=scheduled_for,
-            idempotency_key=key,
-            definition_id=definition_id,
-            concurrency_key=group,
-            broken=broken,
-            alone=_is_alone(attempts, most, more[0]),
-        )
-
-
-def _is_alone(attempts: int, most: int, error_type: str | None) -> bool:
-    return attempts >= most or error_type == LOST
-
-
-def _most(most: object, attempts: object) -> int:
-    """Return ``max_attempts``; if it is no number, which SQLite accepts, the attempts so far."""
-    return most if isinstance(most, int) else int(str(attempts))
-
 
 def _renewal(rows: Rows) -> Renewal:
     return Renewal(
         frozenset(row.id for row in rows),
         frozenset(row.id for row in rows if row.cancel_requested_at is not None),
     )
-
-
-def _recorded(rows: Rows) -> Exchange:
-    return Exchange(
-        recorded=frozenset([row.id for row in rows]),
-        cancelled=frozenset([row.id for row in rows if row.stored == "cancelled"]),
-    )
-
-
-def _recorded_at_once(rows: Rows) -> Exchange:
-    ids = {row.stored: frozenset(map(int, row.ids.split(","))) for row in rows}
-    return Exchange(
-        recorded=frozenset[int]().union(*ids.values()),
-        cancelled=ids.get("cancelled", frozenset()),
-    )
-
-
-def _outcome_parameters(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    return {"outcomes": json.dumps([_outcome_row(outcome) for outcome in outcomes])}
-
-
-def _is_plain(outcome: Outcome) -> bool:
-    return outcome.kind == "succeeded" and outcome.error is None
-
-
-def _success_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return what `_outcome_arrays` does, for plain successes, of which there may be a thousand."""
-    usual = outcomes[0].token
-    tokens = [outcome.token for outcome in outcomes]
-    results = [outcome.result for outcome in outcomes]
-    return {
-        "usual_token": usual,
-        "ids": f"{{{','.join([str(outcome.id) for outcome in outcomes])}}}",
-        "tokens": array_text(tokens if tokens.count(usual) < len(tokens) else ()),
-        "results": array_text(
-            [None if each is None else json_text(each) for each in results]
-            if results.count(None) < len(results)
-            else ()
-        ),
-    }
-
-
-def _outcome_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return *outcomes* as the arrays that PostgreSQL's exchange reads, a column each."""
-    rows = [_outcome_row(outcome) for outcome in outcomes]
-    usual = {"token": rows[0]["token"], "kind": "succeeded"}
-    arrays: dict[str, object] = {"usual_token": usual["token"]}
-    for name in OUTCOME_COLUMNS:
-        column = [row.get(name) for row in rows]
-        unusual = any(value != usual.get(name) for value in column)
-        arrays[f"{name}s"] = array_text(column if unusual else ())
-    return arrays
-
-
-def _outcome_row(outcome: Outcome) -> dict[str, object]:
-    """Return *outcome* as the statements read it; a plain success needs few keys."""
-    row: dict[str, object] = {"id": outcome.id, "token": outcome.token, "kind": outcome.kind}
-    if outcome.result is not None:
-        row["result"] = json_text(outcome.result)
-    if outcome.error is not None:
-        row |= {"error": clean(outcome.error), "error_type": clean(outcome.error_type)}
-    if outcome.kind != "succeeded":
-        row |= {
-            "attempt": outcome.attempt,
-            "stack": clean(outcome.stack),
-            "delay": outcome.delay,
-            "reclaimed": int(outcome.reclaimed),
-        }
-    return row
 
 
 def _held(claims: Iterable[Held]) -> str:

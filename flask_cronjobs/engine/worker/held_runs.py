@@ -81,9 +81,13 @@ class HeldRuns:
         finished = {outcome.id for outcome in self.outcomes}
         return [claim for id_, claim in self.held.items() if id_ not in finished]
 
-    def collect(self, pause: float) -> None:
-        """Wait up to *pause* seconds for the first message, then take all that came."""
+    def collect(self, pause: float) -> list[Outcome]:
+        """Wait up to *pause* seconds for the first message, then take all that came.
+
+        :returns: the outcomes that came.
+        """
         self.woken = False
+        known = len(self.outcomes)
         with suppress(Empty):
             item = self._mailbox.get(timeout=pause)
             while True:
@@ -94,6 +98,7 @@ class HeldRuns:
                 else:
                     self.requests.append(item)
                 item = self._mailbox.get_nowait()
+        return self.outcomes[known:]
 
     def note_progress(self, run: CurrentRun) -> None:
         """Take the last progress of *run*, to be written."""

@@ -127,7 +127,7 @@ class HandlerInterrupter:
             yield
         finally:
             self._alarm = None
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            self._stop_timer()
 
     def postpone(self, seconds: float) -> None:
         """Let the alarm not ring for so many *seconds*."""

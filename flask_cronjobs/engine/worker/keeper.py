@@ -136,7 +136,8 @@ class Keeper(threading.Thread):
     def _collect(self) -> None:
         """Wait for a message, and take all that came."""
         left = self._runner.left
-        self._held_runs.collect(self._pause())
+        # Before the next claim: how many runs that takes depends on how long these were.
+        self._admission.note(self._held_runs.collect(self._pause()))
         if left:
             self._held_runs.release_all()
         if self._held_runs.woken:
@@ -237,7 +238,6 @@ class Keeper(threading.Thread):
     def _receive(self, outcomes: Sequence[Outcome], exchange: Exchange, sent: float) -> None:
         if outcomes:
             failpoints.reach("after-finalize")
-            self._admission.note(outcomes)
         for outcome in outcomes:
             if outcome.id in exchange.locked:
                 self._held_runs.postpone(outcome)

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 import pytest
 
 from flask_cronjobs import Cancelled, TimedOut
+from flask_cronjobs.engine.worker import interrupts as interrupts_module
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.types import Claim
 from tests.leases import EndlessLeases
@@ -85,6 +86,75 @@ def test_nothing_is_raised_after_disarming() -> None:
         interrupter.interrupt(claim, Cancelled("too late"))
         time.sleep(0.01)
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def run_shortly(interrupter: HandlerInterrupter, timeout: float) -> None:
+    interrupter.arm(a_claim(), timeout)
+    interrupter.disarm()
+
+
+def pending() -> float:
+    return signal.getitimer(signal.ITIMER_REAL)[0]
+
+
+@pytest.mark.parametrize("timeout_before", [0.02, 0.05, LONG])
+def test_timer_that_a_short_run_left_does_not_hold_up_the_next_timeout(
+    timeout_before: float,
+) -> None:
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
+        run_shortly(interrupter, timeout_before)
+        assert pending() > 0
+        began = time.monotonic()
+        interrupter.arm(a_claim(2), 0.05)
+        with pytest.raises(TimedOut):
+            time.sleep(LONG)
+        assert 0.05 <= time.monotonic() - began < 1.0
+
+
+def test_timer_that_fires_between_runs_stops() -> None:
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
+        run_shortly(interrupter, 0.01)
+        time.sleep(0.05)
+        assert pending() == 0
+        interrupter.arm(a_claim(2), 0.05)
+        with pytest.raises(TimedOut):
+            time.sleep(LONG)
+
+
+def test_run_that_was_not_short_leaves_no_timer() -> None:
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
+        interrupter.arm(a_claim(), LONG)
+        time.sleep(0.01)
+        interrupter.disarm()
+        assert pending() == 0
+
+
+def test_timer_that_a_handler_has_stopped_is_soon_set_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interrupts_module, "RELIED_ON", 0.0)
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
+        interrupter.arm(a_claim(), 0.05)
+        signal.alarm(0)
+        interrupter.disarm()
+        interrupter.arm(a_claim(2), 0.05)
+        with pytest.raises(TimedOut):
+            time.sleep(LONG)
+
+
+def test_run_after_async_ones_has_its_timeout() -> None:
+    class Silent:
+        def ring(self, frame: object) -> None: ...
+
+        def ignored(self, error: BaseException) -> None: ...
+
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
+        run_shortly(interrupter, 0.1)
+        with interrupter.ringing(Silent()):
+            pass
+        interrupter.arm(a_claim(2), 0.1)
+        with pytest.raises(TimedOut):
+            time.sleep(LONG)
 
 
 def test_another_run_s_interruption_is_not_raised() -> None:
