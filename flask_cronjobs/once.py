@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from flask import Flask
@@ -69,13 +70,15 @@ def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T 
     """
     _check(key, in_doubt)
     with _entered(state, key), _owning(state, key) as (books, owner, run_id):
-        effects = Effects(books)
+        effects, doubt = Effects(books), _Doubt()
         try:
             with _refusing_own_lock(state, books):
-                mark = _begin(effects, key, owner, run_id, state.settings.lease, in_doubt)
+                lease = state.settings.lease
+                mark = _begin(effects, key, owner, run_id, lease, in_doubt, doubt)
         except (Interruption, KeyboardInterrupt):
+            # The effect was not begun, now. If we have taken a doubt over, it is as it was.
             with suppress(CronJobsError):
-                effects.withdraw(key, owner)  # The effect itself was not begun.
+                (effects.doubt if doubt.taken_over else effects.withdraw)(key, owner)
             raise
         if mark is not None:
             return cast("T | None", mark[0])
@@ -168,10 +171,26 @@ def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
         ) from error
 
 
+@dataclass
+class _Doubt:
+    """Whether the mark may be one in doubt that we have taken over."""
+
+    taken_over: bool = False
+
+
 def _begin(
-    effects: Effects, key: str, owner: str, run_id: int | None, lease: float, in_doubt: InDoubt
+    effects: Effects,
+    key: str,
+    owner: str,
+    run_id: int | None,
+    lease: float,
+    in_doubt: InDoubt,
+    doubt: _Doubt,
 ) -> tuple[object] | None:
-    """Make the mark. Return None if the effect is ours to do, else its result in a tuple."""
+    """Make the mark. Return None if the effect is ours to do, else its result in a tuple.
+
+    :param doubt: is told while the mark may be one in doubt that we have taken over.
+    """
     pause = WAIT_FIRST
     while True:
         mark = effects.begin(key, owner, run_id, lease)
@@ -195,9 +214,11 @@ def _begin(
                 "result. Find out whether it was done, then run: flask jobs admin effects --done "
                 "KEY, or --redo KEY"
             )
+        doubt.taken_over = True
         if effects.take_over(key, mark.owner, owner, run_id, lease):
             logger.warning("once(%r): in doubt, and done again as in_doubt='redo' says", key)
             return None
+        doubt.taken_over = False
 
 
 def _call(state: State, books: Bookkeeping, key: str, owner: str, call: Callable[[], T]) -> T:
