@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from dataclasses import replace
 from traceback import clear_frames
@@ -110,6 +111,9 @@ def free_frames(error: BaseException) -> None:
 
     On SQLite an open cursor keeps the write lock, even of a closed connection. And an interruption
     outlives its run: without this, all that its handler held would live as long.
+
+    After an interruption, also free what is left in a cycle: a connection that SQLAlchemy was about
+    to hand out would stay open.
     """
     seen: set[int] = set()
     chain: list[BaseException | None] = [error]
@@ -119,6 +123,8 @@ def free_frames(error: BaseException) -> None:
             seen.add(id(link))
             clear_frames(link.__traceback__)
             chain += [link.__cause__, link.__context__]
+    if not isinstance(error, Exception):
+        gc.collect()
 
 
 def _delay(state: State, attempt: Attempt, error: BaseException) -> float | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import time
+import weakref
 from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
@@ -202,3 +204,28 @@ def test_keyboard_interrupt_of_the_handler_s_own_fails_like_any_other(
     assert "1 succeeded, 1 dead" in done.output
     rows = db.session.execute(select(JobRun.status, JobRun.error_type).order_by(JobRun.id)).all()
     assert [tuple(row) for row in rows] == [("dead", "KeyboardInterrupt"), ("succeeded", None)]
+
+
+@on_sqlite
+def test_what_an_interrupted_handler_left_in_a_cycle_is_freed(jobs: CronJobs) -> None:
+    """As SQLAlchemy does with a connection, for a moment while it hands it out."""
+
+    class Record:
+        itself: Record | None = None
+
+    left: list[weakref.ref[Record]] = []
+
+    @jobs.task(timeout=0.05, retry=False)
+    def opens() -> None:
+        record = Record()
+        record.itself = record
+        left.append(weakref.ref(record))
+        time.sleep(60)
+
+    opens.using(commit=True).enqueue()
+    gc.disable()
+    try:
+        assert jobs.tick().dead == 1
+        assert [each() for each in left] == [None]
+    finally:
+        gc.enable()
