@@ -21,6 +21,7 @@ from .leases import Leases
 from .listener import Listener
 from .monitor import RunMonitor
 from .options import ResidentWorker, WorkOptions
+from .outcomes import free_frames
 from .runner import Runner
 from .watchdog import Watchdog
 
@@ -66,6 +67,8 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
                 if keeper.ident is not None:
                     keeper.join()
     if runner.interrupted is not None:
+        # Once more: now all frames that it passed through have ended.
+        free_frames(runner.interrupted)
         raise runner.interrupted
     if keeper.error is not None:
         raise keeper.error
