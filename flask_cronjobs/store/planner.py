@@ -42,7 +42,7 @@ def keep_plans(driver: Any) -> None:
     statement; but not behind a pooler, which may not know those. There, the process that serves us
     is not the one that the connection began with. Nor if the app has turned them off.
     """
-    from psycopg import Error, Pipeline
+    from psycopg import Error, OperationalError, Pipeline
 
     may_prepare = driver.prepare_threshold is not None
     # Until we know who serves us; and without the settings, a plan for any batch may be slow.
@@ -66,6 +66,9 @@ def keep_plans(driver: Any) -> None:
                         first = error
             except Error as error:
                 first = first or error
+            except IndexError as error:  # psycopg lost count of a failed pipeline's answers.
+                self.connection.close()
+                first = OperationalError(f"the connection is lost: {error}")
             if first is not None:
                 raise first
             served_by = int(settings.pgresult.get_value(0, 0))
