@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from psycopg import Pipeline
 from sqlalchemy import create_engine, text
 
 from flask_cronjobs.errors import DatabaseTrouble
@@ -85,4 +86,27 @@ def test_migration_that_changes_the_type_of_a_column_costs_no_outcome(postgresql
         assert [list(books.rows(look)) for _ in range(4)] == [[]] * 4
         books.rows(text("ALTER TABLE job_runs ALTER payload DROP DEFAULT, ALTER payload TYPE text"))
         assert list(books.rows(look)) == []
+    engine.dispose()
+
+
+def test_pipeline_whose_answers_psycopg_has_lost_is_a_broken_connection(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As seen after a serialization failure. The next try has another connection."""
+    leave = Pipeline.__exit__
+    broken: list[bool] = []
+
+    def lose_count(self: Pipeline, *exception: Any) -> None:
+        leave(self, *exception)
+        if not broken:
+            broken.append(True)
+            raise IndexError("pop from an empty deque")
+
+    engine = create_engine(postgresql_url)
+    sent = text("SELECT pg_backend_pid() AS pid")
+    with Bookkeeping(engine) as books:
+        first = books.rows(sent)[0].pid
+        monkeypatch.setattr(Pipeline, "__exit__", lose_count)
+        assert books.rows(sent)[0].pid != first
+    assert broken
     engine.dispose()
