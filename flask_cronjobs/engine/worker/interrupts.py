@@ -222,7 +222,7 @@ class HandlerInterrupter:
         interrupts = isinstance(error, (Interruption, KeyboardInterrupt))
         if self._alarm is not None and interrupts:
             self._alarm.ignored(error)
-        elif armed is not None and isinstance(error, (Interruption, KeyboardInterrupt)):
+        elif armed is not None and interrupts:
             self._requested[armed.id] = (armed, error)
             self._raise_again()
         else:
