@@ -7,7 +7,11 @@ ARGS    =
 BIN     = .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help venv demo test coverage lint format types docs soak fuzz browser bench screenshots clean
+# What `make oldest` and `make newest` test in: apart from .venv, for each Python.
+OLDEST  = .environments/oldest-$(notdir $(PYTHON))
+NEWEST  = .environments/newest-$(notdir $(PYTHON))
+
+.PHONY: help venv demo test slow oldest newest coverage lint format types docs soak fuzz browser bench screenshots clean
 .DEFAULT_GOAL := help
 
 help: ## Print this list
@@ -20,6 +24,17 @@ demo: .venv/example ## Run the example app's due tasks and show what happened
 
 test: .venv/tests ## Run the tests on SQLite and on PostgreSQL (ARGS="-k sqlite")
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
+
+slow: .venv/tests ## Run the tests that kill processes, and other slow ones
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m slow $(ARGS)
+
+oldest: $(OLDEST)/tests ## Run the tests with the oldest versions declared (PYTHON=python3.10)
+	$(OLDEST)/bin/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
+
+newest: ## Run the tests with the newest versions that there are (PYTHON=python3.14)
+	$(PYTHON) -m venv --clear $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[tests]'
+	$(NEWEST)/bin/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 coverage: .venv/dev ## Run the tests and report the lines they did not reach
 	$(BIN)/coverage run -m pytest $(ARGS)
@@ -59,7 +74,7 @@ screenshots: .venv/browser ## Take the screenshots in docs/
 	$(BIN)/python -m example_app.screenshots $(ARGS)
 
 clean: ## Remove all that make has made
-	rm -rf .venv benchmarks/.environments build dist docs/_build htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .environments benchmarks/.environments build dist docs/_build htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One after the other, so that two of them never install into .venv at the same time (make -j).
@@ -82,4 +97,11 @@ clean: ## Remove all that make has made
 
 .venv/dev: .venv/tests
 	$(INSTALL) --editable '.[dev]'
+	touch $@
+
+$(OLDEST)/tests: pyproject.toml tests/project/oldest.py
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(PYTHON) tests/project/oldest.py > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint $(OLDEST)/constraints.txt --editable '.[tests]'
 	touch $@

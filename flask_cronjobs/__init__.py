@@ -2,47 +2,7 @@
 
 from __future__ import annotations
 
-from .current_run import current_run, in_run
-from .errors import (
-    AtomicCommit,
-    Cancelled,
-    ConfigError,
-    CronJobsError,
-    DatabaseTrouble,
-    Discard,
-    EffectInDoubt,
-    Interruption,
-    KeyConflict,
-    LeaseLost,
-    NotFound,
-    PayloadError,
-    RetryLater,
-    ScheduleError,
-    SetupError,
-    ShuttingDown,
-    StateConflict,
-    TablesMissing,
-    TaskError,
-    TimedOut,
-    UnknownTask,
-    WorkerLost,
-)
-from .extension import CronJobs
-from .registry.options import NewRun
-from .registry.retry import Retry
-from .schedule import Schedule
-from .signals import (
-    lease_lost,
-    run_cancelled,
-    run_dead,
-    run_failed,
-    run_started,
-    run_succeeded,
-    slot_skipped,
-    tick_finished,
-)
-from .task import Task
-from .types import RunIds, TickReport
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
@@ -52,6 +12,7 @@ __all__ = [
     "ConfigError",
     "CronJobs",
     "CronJobsError",
+    "CurrentRun",
     "DatabaseTrouble",
     "Discard",
     "EffectInDoubt",
@@ -68,6 +29,7 @@ __all__ = [
     "ScheduleError",
     "SetupError",
     "ShuttingDown",
+    "Snooze",
     "StateConflict",
     "TablesMissing",
     "Task",
@@ -77,6 +39,7 @@ __all__ = [
     "UnknownTask",
     "WorkerLost",
     "current_run",
+    "definition_late",
     "in_run",
     "lease_lost",
     "run_cancelled",
@@ -87,3 +50,84 @@ __all__ = [
     "slot_skipped",
     "tick_finished",
 ]
+
+if TYPE_CHECKING:
+    from .current_run import CurrentRun, current_run, in_run
+    from .errors import (
+        AtomicCommit,
+        Cancelled,
+        ConfigError,
+        CronJobsError,
+        DatabaseTrouble,
+        Discard,
+        EffectInDoubt,
+        Interruption,
+        KeyConflict,
+        LeaseLost,
+        NotFound,
+        PayloadError,
+        RetryLater,
+        ScheduleError,
+        SetupError,
+        ShuttingDown,
+        Snooze,
+        StateConflict,
+        TablesMissing,
+        TaskError,
+        TimedOut,
+        UnknownTask,
+        WorkerLost,
+    )
+    from .extension import CronJobs
+    from .registry.options import NewRun
+    from .registry.retry import Retry
+    from .schedule import Schedule
+    from .signals import (
+        definition_late,
+        lease_lost,
+        run_cancelled,
+        run_dead,
+        run_failed,
+        run_started,
+        run_succeeded,
+        slot_skipped,
+        tick_finished,
+    )
+    from .task import Task
+    from .types import RunIds, TickReport
+else:
+    import sys
+    from types import ModuleType
+
+    # pytest imports this package for its plugin whenever it starts, and may not need it.
+    _MODULES = {
+        **dict.fromkeys(("CurrentRun", "current_run", "in_run"), "current_run"),
+        "CronJobs": "extension",
+        "NewRun": "registry.options",
+        "Retry": "registry.retry",
+        "Schedule": "schedule",
+        "Task": "task",
+        **dict.fromkeys(("RunIds", "TickReport"), "types"),
+    }
+
+    class _Package(ModuleType):
+        def __getattr__(self, name):
+            if name not in __all__:
+                raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            from importlib import import_module
+
+            module = _MODULES.get(name, "signals" if name.islower() else "errors")
+            value = getattr(import_module(f".{module}", __name__), name)
+            setattr(self, name, value)
+            return value
+
+        def __setattr__(self, name, value):
+            # Python puts each imported module here by its name, and one has a public name.
+            if name == "current_run" and isinstance(value, ModuleType):
+                value = value.current_run
+            super().__setattr__(name, value)
+
+        def __dir__(self):
+            return sorted({*super().__dir__(), *__all__})
+
+    sys.modules[__name__].__class__ = _Package

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from .errors import ConfigError, ScheduleError
 from .schedule.cron_text import parse_zone
-from .types import is_whole
+from .types import is_url, is_whole
 
 PREFIX = "CRONJOBS_"
 MINUTE = 60.0
@@ -85,7 +85,11 @@ class Settings:
     Case, ``-`` and ``_`` are ignored."""
 
     show_payload: bool = False
-    """``CRONJOBS_SHOW_PAYLOAD``: whether pages show payloads, results and stacks at all."""
+    """``CRONJOBS_SHOW_PAYLOAD``: whether pages show payloads, results, stacks and outputs."""
+
+    keep_output: bool = False
+    """``CRONJOBS_KEEP_OUTPUT``: whether to keep the last 64 kB of what a handler prints and logs,
+    where its task does not say."""
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:
@@ -160,7 +164,7 @@ def _token(key: str, value: Any) -> str | None:
 def _url(key: str, value: Any) -> str | None:
     if value is None:
         return None
-    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
+    if not is_url(value):
         # This value stays out as well: whoever knows the URL can ping for the app.
         raise ConfigError(
             f"{key} is not a URL. Give one that starts with http:// or https://, or None."
@@ -204,4 +208,5 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "ping_url": _url,
     "redact": _names,
     "show_payload": _flag,
+    "keep_output": _flag,
 }

@@ -9,13 +9,15 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from werkzeug.local import LocalProxy
 
+from .errors import PayloadError
 from .log import logger
 from .text import safe_text
-from .types import Claim
+from .types import JSON, Claim
 
 if TYPE_CHECKING:
     from .store import Bookkeeping
@@ -25,10 +27,41 @@ PROGRESS_INTERVAL = 0.5
 #: How many characters of a message are stored. More are read, so that a credential at the cut is
 #: recognized.
 SHOWN, LONGEST_MESSAGE = 500, 2000
+#: How many bytes are kept of what an attempt prints and logs: the last ones.
+MAX_OUTPUT = 64 * 1024
 
 
 #: How far a run is, from 0 to 1, and a message.
 Progress: TypeAlias = "tuple[float, str | None]"
+
+
+class Output:
+    """What a handler prints and logs. Any of its threads may add, the keeper's thread takes.
+
+    :ivar changed: whether something was added and not taken yet.
+    """
+
+    def __init__(self) -> None:
+        self.changed: bool = False
+        self._pieces: list[str] = []
+        self._size = 0
+
+    def add(self, text: str) -> None:
+        """Add *text*. Only the last of all is held."""
+        self._pieces.append(text)
+        self._size += len(text)
+        if self._size > 4 * MAX_OUTPUT:
+            # In one step: another thread may append meanwhile.
+            count = len(self._pieces)
+            last = "".join(self._pieces[:count])[-2 * MAX_OUTPUT :]
+            self._pieces[:count] = [last]
+            self._size = len(last)
+        self.changed = True
+
+    def take(self) -> str:
+        """Return all that is held."""
+        self.changed = False
+        return "".join(tuple(self._pieces))
 
 
 class CurrentRun:
@@ -36,29 +69,47 @@ class CurrentRun:
 
     :param claim: the claim that holds the run.
     :param request_write: asks the keeper to write the last progress, and with True for a heartbeat.
-    :param books: the bookkeeping connection that `once` may use while the handler works, in the
+    :param books: the bookkeeping connection that ``once`` may use while the handler works, in the
         thread that made this object.
+    :param default_timezone: the time zone of runs that no definition made.
+    :ivar output: holds what the handler prints and logs, if that is kept.
+    :raises PayloadError: the run's row cannot be read.
     """
+
+    output: Output | None = None
 
     def __init__(
         self,
         claim: Claim,
         request_write: Callable[[CurrentRun, bool], None],
         books: Bookkeeping,
+        default_timezone: str = "UTC",
     ) -> None:
         self.claim = claim
+        try:
+            self._payload = claim.payload
+            self._scheduled_for = claim.scheduled_for
+        except ValueError as error:
+            raise PayloadError(str(error)) from None
         self.books = books
         self.warning: str | None = None
         self.thread: int = threading.get_ident()
         self._request_write = request_write
         self._requested_at = -math.inf
+        self._default_timezone = default_timezone
         # Only the last one. The handler puts it here and the keeper takes it, each in one step.
         self._progress: deque[Progress] | None = None
+        self._reported: Progress | None = None
 
     @property
     def id(self) -> int:
         """The run's id."""
         return self.claim.id
+
+    @property
+    def task(self) -> str:
+        """The name of the run's task."""
+        return self.claim.job_type
 
     @property
     def attempt(self) -> int:
@@ -71,14 +122,68 @@ class CurrentRun:
         return self.claim.max_attempts
 
     @property
+    def payload(self) -> dict[str, JSON]:
+        """The handler's arguments."""
+        return self._payload
+
+    @property
     def scheduled_for(self) -> datetime:
         """The slot, or the time for which the run was enqueued; aware, UTC; never changes."""
-        return self.claim.scheduled_for
+        return self._scheduled_for
+
+    @property
+    def snoozes(self) -> int:
+        """How often this run was snoozed before; `Snooze` does not use up attempts."""
+        return self.claim.snoozes
 
     @property
     def idempotency_key(self) -> str | None:
         """The run's idempotency key, if it has one."""
         return self.claim.idempotency_key
+
+    @property
+    def definition(self) -> str | None:
+        """The name of the definition whose slot this is; None for an enqueued run.
+
+        None also if the definition has been removed since.
+        """
+        return self._definition[0]
+
+    @property
+    def timezone(self) -> str:
+        """The time zone of the run's definition; without one, ``CRONJOBS_TIMEZONE``."""
+        return self._definition[1]
+
+    @property
+    def scheduled_local(self) -> datetime:
+        """`scheduled_for` in `timezone`: its date is the day that the schedule means."""
+        from .schedule.cron_text import parse_zone
+
+        return self.scheduled_for.astimezone(parse_zone(self.timezone))
+
+    @cached_property
+    def _definition(self) -> tuple[str | None, str]:
+        """The name and the zone, read when first asked for: most handlers do not ask."""
+        id_ = self.claim.definition_id
+        if id_ is None:
+            return None, self._default_timezone
+        found = self._read_definition(id_)
+        if found is None:
+            logger.warning(
+                "%s: its definition has been removed, so its time zone is not known; "
+                "CRONJOBS_TIMEZONE is used, which is %s",
+                self.claim,
+                self._default_timezone,
+            )
+        return found or (None, self._default_timezone)
+
+    def _read_definition(self, id_: int) -> tuple[str, str] | None:
+        from .store import Bookkeeping, Definitions
+
+        if self.thread == threading.get_ident():
+            return Definitions(self.books).name_and_timezone(id_)
+        with Bookkeeping(self.books.engine) as books:  # `books` is for the first thread only.
+            return Definitions(books).name_and_timezone(id_)
 
     def progress(self, fraction: float, message: str | None = None) -> None:
         """Report how far the run is. It shows in the run's row, and on the pages, while it runs.
@@ -95,7 +200,8 @@ class CurrentRun:
         kept = None if message is None else str(message)[:LONGEST_MESSAGE]
         if self._progress is None:
             self._progress = deque(maxlen=1)
-        self._progress.append((float(fraction), kept))
+        self._reported = float(fraction), kept
+        self._progress.append(self._reported)
         now = time.monotonic()
         if now - self._requested_at >= PROGRESS_INTERVAL or fraction >= 1:
             self._requested_at = now
@@ -123,8 +229,20 @@ class CurrentRun:
             fraction, message = self._progress.pop()
         except IndexError:
             return None
-        # Here, not in `progress`, which a handler may call very often.
-        return fraction, None if message is None else safe_text(message, LONGEST_MESSAGE)[:SHOWN]
+        return fraction, _shown(message)
+
+    @property
+    def reported(self) -> Progress | None:
+        """The last progress, whether it was taken or not. For any thread."""
+        if self._reported is None:
+            return None
+        fraction, message = self._reported
+        return fraction, _shown(message)
+
+
+def _shown(message: str | None) -> str | None:
+    # When it is read: a handler may call `progress` very often.
+    return None if message is None else safe_text(message, LONGEST_MESSAGE)[:SHOWN]
 
 
 _current: ContextVar[CurrentRun] = ContextVar("flask_cronjobs.current_run")

@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from .commits import note_enqueued
 from .config import Settings
 from .errors import CronJobsError, KeyConflict, TaskError
 from .log import logger
@@ -21,6 +20,7 @@ from .registry.handler import Handler
 from .registry.options import EnqueueOptions, NewRun
 from .registry.run_columns import policy_columns, stored_payload
 from .state import State
+from .store.commits import note_enqueued
 from .store.enqueue import insert_run
 from .store.enqueue_many import (
     BATCH,
@@ -45,6 +45,8 @@ def enqueue_one(
     state: State, task: Handler, payload: Mapping[str, object], options: EnqueueOptions
 ) -> JobRun:
     """Insert one run in ``db.session``; see `Task.enqueue`."""
+    if options.replace and options.idempotency_key is None:
+        raise TaskError("replace was given without an idempotency_key. Give the key of the run.")
     text, concurrency_key = stored_payload(task, state.settings, payload)
     values = {
         **_shared_columns(state, task, options),
@@ -54,12 +56,12 @@ def enqueue_one(
     }
     session = state.db.session()
     with _explaining_missing_tables(state):
-        run, new = insert_run(session, values)
-        if new and _is_due(options):
+        run, became = insert_run(session, values, options.replace)
+        if became != "found" and _is_due(options):
             _wake(state, session)
-    run.is_new = new
-    if new:
-        note_enqueued(f"{task.name} (run {run.id})")
+    run.is_new = became == "new"
+    if became != "found":
+        note_enqueued(session, f"{task.name} (run {run.id})")
     else:
         holder = Holder(*(getattr(run, name) for name in Holder._fields))
         if warning := _conflict(state.settings, holder, task.name, text):
@@ -81,6 +83,8 @@ def enqueue_rows(
             "enqueue_many with an idempotency_key: one key cannot belong to many runs. Give each "
             "run its own: enqueue_many([NewRun(payload, idempotency_key=…), …])."
         )
+    if options.replace:
+        raise TaskError("enqueue_many does not replace runs. Call enqueue for each of them.")
     session, ids = state.db.session(), RunIds()
     try:
         due = _insert_all(state, task, _rows(state, task, payloads), options, ids)
@@ -93,7 +97,7 @@ def enqueue_rows(
         with _explaining_missing_tables(state):
             _wake(state, session)
     if any(ids.is_new):
-        note_enqueued(f"{task.name} ({ids.is_new.count(True)} runs)")
+        note_enqueued(session, f"{task.name} ({ids.is_new.count(True)} runs)")
     if options.commit:
         session.commit()
     return ids
@@ -105,6 +109,7 @@ def _shared_columns(state: State, task: Handler, options: EnqueueOptions) -> dic
         "concurrency_limit": task.concurrency_limit,
         "run_at": options.run_at,
         "delay": options.delay or 0.0,
+        "unique_while": options.key_held_while,
     }
 
 
@@ -221,6 +226,9 @@ def _conflict(settings: Settings, run: Holder, task: str, payload: str) -> str |
 
 
 def _status(settings: Settings, run: Holder) -> str:
+    if run.unique_while is not None:
+        until = "has ended" if run.unique_while == "pending" else "begins"
+        return f"is {run.status} and holds the key until it {until}"
     if run.finished_at is None:
         return f"is {run.status} and holds the key until its row is pruned, after it has ended"
     kept = settings.retention_dead if run.status == "dead" else settings.retention

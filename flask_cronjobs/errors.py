@@ -6,7 +6,7 @@ Interruptions derive from `BaseException`, so that ``except Exception`` does not
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 MAX_DELAY = 366 * 86400
 _LONGEST_MESSAGE = 6_000
@@ -98,17 +98,35 @@ class RetryLater(CronJobsError):
     :param delay: seconds (a number or a `timedelta`) until the run may be claimed again.
     :param reason: a short text for the operator, kept as the attempt's error.
 
-    The attempt counts: a run that raises this in its last attempt ends dead.
+    The attempt counts: a run that raises this in its last attempt ends dead. `Snooze` counts none.
     """
 
     def __init__(self, delay: float | timedelta, reason: str = "asked to be tried later") -> None:
-        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-        if not 0 <= seconds <= MAX_DELAY:
-            raise ValueError(
-                f"RetryLater: the delay is {delay!r}. Give seconds from 0 to {MAX_DELAY} (a year)."
-            )
         super().__init__(reason)
-        self.delay = seconds
+        self.delay: float = _seconds("RetryLater", delay, 0)
+        self.reason = reason
+
+
+class Snooze(CronJobsError):
+    """Raised by a handler: end this attempt, and come back later without counting it.
+
+    :param delay: seconds (a number or a `timedelta`, 1 at least) until the run may be claimed
+        again; or an aware time, before which it is not.
+    :param reason: a short text for the operator, kept in the run's row until its next outcome.
+
+    The run waits with as many attempts left as before, however often it is snoozed. To bound that,
+    look at ``current_run.snoozes``.
+    """
+
+    def __init__(self, delay: float | timedelta | datetime, reason: str = "not ready yet") -> None:
+        super().__init__(reason)
+        self.until: datetime | None = delay if isinstance(delay, datetime) else None
+        if self.until is not None and self.until.tzinfo is None:
+            raise ValueError(
+                f"Snooze: {str(delay)!r} has no time zone. Give an aware time, such as "
+                "datetime.now(timezone.utc) + timedelta(hours=1), or seconds."
+            )
+        self.delay: float = 1.0 if isinstance(delay, datetime) else _seconds("Snooze", delay, 1)
         self.reason = reason
 
 
@@ -145,3 +163,12 @@ class ShuttingDown(Interruption):
 
 class LeaseLost(Interruption):
     """Another worker has the run's lease; what this handler still does is not recorded."""
+
+
+def _seconds(name: str, delay: float | timedelta, least: int) -> float:
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    if not least <= seconds <= MAX_DELAY:
+        raise ValueError(
+            f"{name}: the delay is {delay!r}. Give seconds from {least} to {MAX_DELAY} (a year)."
+        )
+    return seconds

@@ -9,34 +9,36 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
-from .commits import watch_commits
 from .config import read_settings
+from .current_run import running
 from .errors import SetupError
 from .models.copies import add_tables
 from .operator_api import OperatorMethods
-from .registry.options import TaskOptions
+from .registry.options import AroundHook, TaskOptions
 from .registry.registry import Declaration, Registry
 from .registry.retry import Retry, RetryCallable
-from .registry.validation import check_task, check_unscheduled
+from .registry.validation import as_around, check_task, check_unscheduled
 from .state import EXTENSION, Actor, Authorize, State, given_settings, state_of
+from .store.commits import watch_commits
 from .store.migrations import remember_app
 from .store.savepoints import begin_before_savepoints
 from .task import Task
-from .types import Catchup, InDoubt, Overlap
+from .types import Catchup, InDoubt, Overlap, Replace, UniqueWhile
 
 if TYPE_CHECKING:
     from .models import JobRun
 
 P = ParamSpec("P")
 R = TypeVar("R")
+H = TypeVar("H", bound=AroundHook)
 
 
 class CronJobs(OperatorMethods):
     """Scheduled and background work for a Flask app.
 
     :param app: the app; or call `init_app` later.
-    :param authorize: called with ``"read"`` or ``"act"`` on every request to the pages; a true
-        answer allows it. Without it the pages are closed, except in debug mode.
+    :param authorize: called with ``"read"`` or ``"act"`` on every request to the pages; only
+        ``True`` allows it. Without it the pages are closed, except in debug mode.
     :param actor: returns the name of the user who acts on the pages, for the log.
 
     Tasks belong to the instance. Everything else belongs to each app that it is initialized on.
@@ -84,7 +86,7 @@ class CronJobs(OperatorMethods):
         remember_app(state.engine, app)
         add_tables(db.metadata, state.engine.dialect.name)
         app.extensions[EXTENSION] = state
-        watch_commits(app, db.session)
+        watch_commits(app, db.session, running)
         begin_before_savepoints(state.engine)
         _add_commands_and_pages(app, settings.url_prefix)
 
@@ -107,10 +109,13 @@ class CronJobs(OperatorMethods):
         timeout: float | timedelta | None = None,
         catchup: Catchup = "latest",
         overlap: Overlap = "skip",
+        ping: str | None = None,
         concurrency: int | None = None,
         concurrency_key: str | None = None,
         atomic: bool = False,
         async_at_once: int | None = None,
+        around: AroundHook | None = None,
+        keep_output: bool | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -128,10 +133,13 @@ class CronJobs(OperatorMethods):
         timeout: float | timedelta | None = None,
         catchup: Catchup = "latest",
         overlap: Overlap = "skip",
+        ping: str | None = None,
         concurrency: int | None = None,
         concurrency_key: str | None = None,
         atomic: bool = False,
         async_at_once: int | None = None,
+        around: AroundHook | None = None,
+        keep_output: bool | None = None,
     ) -> Any:
         """Make a task of a function; bare, or with keywords.
 
@@ -148,12 +156,17 @@ class CronJobs(OperatorMethods):
             ``"none"``. The others are recorded as skipped.
         :param overlap: ``"skip"`` a slot while the definition's earlier run is not finished, or
             ``"allow"`` it.
+        :param ping: a URL of a monitor, fetched with ``/start`` when an attempt begins, as it is
+            when a run has succeeded, and with ``/fail`` when a run ended otherwise.
         :param concurrency: how many runs of a concurrency key may run at once, on all hosts.
         :param concurrency_key: a format, filled in from the payload, such as ``"user:{user_id}"``;
             default: one key for the whole task.
         :param atomic: commit the handler's ``db.session`` work and the run's success together.
         :param async_at_once: how many runs of an ``async def`` handler one process works on at
             once, at most; default ``CRONJOBS_ASYNC_AT_ONCE``, which is the limit of all together.
+        :param around: what the handler is called inside of; see `around`.
+        :param keep_output: keep the last 64 kB of what the handler prints and logs; default
+            ``CRONJOBS_KEEP_OUTPUT``.
         :returns: the `Task`.
         :raises TaskError: an option is invalid, or the name is taken.
         :raises ScheduleError: the schedule or zone cannot be read.
@@ -162,13 +175,14 @@ class CronJobs(OperatorMethods):
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         options = TaskOptions(
-            queue, priority, retry, seconds, concurrency, concurrency_key, atomic, async_at_once
-        )
+            queue, priority, retry, seconds, concurrency, concurrency_key, atomic, async_at_once,
+            None if around is None else as_around(around), keep_output,
+        )  # fmt: skip
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
             made = self._make(function, name, options)
             if schedule is None:
-                check_unscheduled(made.name, payload, timezone, catchup, overlap)
+                check_unscheduled(made.name, payload, timezone, catchup, overlap, ping)
             else:
                 made.schedule(
                     schedule,
@@ -177,10 +191,28 @@ class CronJobs(OperatorMethods):
                     timezone=timezone,
                     catchup=catchup,
                     overlap=overlap,
+                    ping=ping,
                 )
             return made
 
         return register if func is None else register(func)
+
+    def around(self, hook: H) -> H:
+        """Call the handlers of all tasks inside of *hook*: a decorator.
+
+        :param hook: takes the run, a `CurrentRun`, and has one ``yield``, at which the handler is
+            called; or returns a context manager. Of several, the first is the outermost; one that
+            a task has by its ``around=`` is the innermost.
+        :returns: *hook* itself.
+        :raises TaskError: *hook* is no function, or is asynchronous.
+
+        It is called in the handler's thread and app context, at each attempt, and its time counts
+        towards the timeout. What it raises ends the attempt like an error of the handler's. It sees
+        the handler's errors, and may raise others instead, but cannot swallow them. With
+        ``atomic=True`` it is left before the commit.
+        """
+        self._registry.around.append(as_around(hook))
+        return hook
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
@@ -208,6 +240,8 @@ class CronJobs(OperatorMethods):
         run_at: datetime | None = None,
         delay: float | timedelta | None = None,
         idempotency_key: str | None = None,
+        unique_while: UniqueWhile | None = None,
+        replace: Replace | None = None,
         queue: str | None = None,
         priority: int | None = None,
         max_attempts: int | None = None,
@@ -219,7 +253,11 @@ class CronJobs(OperatorMethods):
         :param payload: the handler's keyword arguments.
         :param run_at: not before this time (aware).
         :param delay: not before so many seconds from now, by the database's clock.
-        :param idempotency_key: at most one run has it, as long as that run's row is kept.
+        :param idempotency_key: at most one run has it, for as long as *unique_while* says.
+        :param unique_while: as long as that run's row is ``"kept"`` (the default), is
+            ``"pending"`` (has not ended), or is ``"waiting"`` (has not begun).
+        :param replace: give the run that waits with this key the new ``"payload"``, the new time
+            (``"run_at"``), or both (True). One that has begun stays, and a new run is made.
         :param queue: the queue, instead of the task's.
         :param priority: instead of the task's; higher is claimed first.
         :param max_attempts: instead of the retry policy's.
@@ -238,6 +276,8 @@ class CronJobs(OperatorMethods):
             run_at=run_at,
             delay=delay,
             idempotency_key=idempotency_key,
+            unique_while=unique_while,
+            replace=replace,
             queue=queue,
             priority=priority,
             max_attempts=max_attempts,

@@ -5,14 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from textwrap import indent
 
 from .text import one_line
 
 logger: logging.Logger = logging.getLogger("flask_cronjobs")
 
 
-def _print_in_one_line(record: logging.LogRecord) -> bool:
-    """Clean the values in a record's message: they come from rows and errors. Keep the record."""
+def _clean(record: logging.LogRecord) -> bool:
+    """Clean what a record prints: it comes from rows and errors. Keep the record.
+
+    The message is one line. Below it comes the stack that we keep, in place of that of the
+    exception: it has no credentials, and it is indented, so that it does not look like other lines.
+    """
+    stack: str | None = getattr(record, "cronjobs_stack", None)
+    if stack is not None:
+        record.exc_text = indent(stack.rstrip(), "  ")
     if isinstance(record.args, tuple):
         record.args = tuple(_cleaned(value) for value in record.args)
     return True
@@ -22,10 +30,10 @@ def _cleaned(value: object) -> object:
     return one_line(str(value)) if isinstance(value, (str, BaseException)) else value
 
 
-logger.addFilter(_print_in_one_line)
+logger.addFilter(_clean)
 
 #: The event for an outcome that was dropped.
-LOST = "lease lost"
+LEASE_LOST = "lease lost"
 
 
 def worker_name() -> str:
@@ -44,6 +52,8 @@ def log_run(
     seconds: float = 0.0,
     why: str | None = None,
     actor: str | None = None,
+    error: BaseException | None = None,
+    stack: str | None = None,
 ) -> None:
     """Log one change of a run: as one line, and as ``extra=`` fields. Payloads are never logged.
 
@@ -52,6 +62,8 @@ def log_run(
     :param seconds: how long the attempt took.
     :param why: a short reason.
     :param actor: the operator who asked for it, if one did.
+    :param error: the exception, for the record's ``exc_info``.
+    :param stack: what is printed of it.
     """
     if not logger.isEnabledFor(level):
         return
@@ -70,5 +82,7 @@ def log_run(
             "cronjobs_worker": worker,
             "cronjobs_ms": milliseconds,
             **({"cronjobs_actor": actor} if actor else {}),
+            **({"cronjobs_stack": stack} if error else {}),
         },
+        exc_info=error,
     )

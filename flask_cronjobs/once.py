@@ -127,14 +127,14 @@ def _owning(state: State, key: str) -> Generator[tuple[Bookkeeping, str, int | N
     run = running()
     if run is None:
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
-        with Bookkeeping(state.engine) as books:
+        with state.bookkeeping() as books:
             yield books, owner, None
         return
     with _in_turn(run.claim.token, key):
         if run.thread == threading.get_ident():
             yield run.books, run.claim.token, run.claim.id
         else:  # The run's own connection is for the handler's first thread only.
-            with Bookkeeping(state.engine) as books:
+            with state.bookkeeping() as books:
                 yield books, run.claim.token, run.claim.id
 
 

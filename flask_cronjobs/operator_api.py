@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .log import logger
 from .state import State, state_of
@@ -42,8 +42,8 @@ class OperatorMethods:
 
         It works in any thread. Timeouts, and cancelling a running handler, need the main thread.
         """
-        from .commits import uncommitted_runs
         from .engine.tick import TickOptions, tick
+        from .store.commits import uncommitted_runs
 
         state = _writable()
         if waiting := uncommitted_runs():
@@ -55,17 +55,37 @@ class OperatorMethods:
         options = TickOptions(budget=budget, max_runs=max_runs, queues=tuple(queues))
         return tick(state, options)
 
-    def retry(self, run_id: int) -> Change:
+    def retry(self, run_id: int, payload: Mapping[str, object] | None = None) -> Change:
         """Queue a dead, cancelled or failed run again, for one attempt more at least.
 
         :param run_id: the run's id.
+        :param payload: its keyword arguments from now on; by default those that it has.
         :returns: the change: its ``run_id``, ``task`` and ``status`` now.
         :raises NotFound: there is no such run.
         :raises StateConflict: its status does not allow it.
+        :raises TypeError: the handler does not take *payload*.
+        :raises PayloadError: *payload* is not plain JSON.
         """
-        from .operations import retry
+        from .operations import retry, retry_with
 
-        return retry(_writable(), run_id)
+        if payload is None:
+            return retry(_writable(), run_id)
+        return retry_with(_writable(), run_id, payload)
+
+    def run_again(self, run_id: int, payload: Mapping[str, object] | None = None) -> int:
+        """Queue a new run like another one, whatever became of that, due now.
+
+        :param run_id: the other run's id.
+        :param payload: the handler's keyword arguments; by default those of the other run.
+        :returns: the new run's id.
+        :raises NotFound: there is no such run.
+        :raises UnknownTask: no task has the name of its task any more.
+        :raises TypeError: the handler does not take the payload.
+        :raises PayloadError: *payload* is not plain JSON.
+        """
+        from .operations import run_again
+
+        return run_again(_writable(), run_id, payload)
 
     def cancel(self, run_id: int) -> Change:
         """Cancel a run. If it is running, its worker interrupts it within seconds.
@@ -79,26 +99,41 @@ class OperatorMethods:
 
         return cancel(_writable(), run_id)
 
-    def pause(self, name: str) -> None:
-        """Pause a definition: none of its slots is recorded until `resume`.
+    def pause(
+        self, name: str | None = None, *, queue: str | None = None, task: str | None = None
+    ) -> None:
+        """Pause a definition, a queue or a task until `resume`. Give one of them.
 
-        :param name: the definition's name.
-        :raises NotFound: there is none by that name.
+        :param name: a definition's name: none of its slots is recorded.
+        :param queue: a queue: within a second, nobody begins its runs. They wait.
+        :param task: a task's name: the same for all of its runs, also those of its definitions.
+        :raises NotFound: no definition or task has that name.
         """
-        from .operations import pause
+        from .operations import pause, pause_work
 
-        pause(_writable(), name)
+        kind, chosen = _only(name, queue, task)
+        if kind == "definition":
+            pause(_writable(), chosen)
+        else:
+            pause_work(_writable(), kind, chosen)
 
-    def resume(self, name: str) -> bool:
-        """Resume a definition from its next slot. Slots that passed meanwhile do not run.
+    def resume(
+        self, name: str | None = None, *, queue: str | None = None, task: str | None = None
+    ) -> bool:
+        """Resume a definition, a queue or a task. Give one of them.
 
-        :param name: the definition's name.
+        :param name: a definition's name. Slots that passed meanwhile do not run.
+        :param queue: a queue; what waited in it is run.
+        :param task: a task's name; the same.
         :returns: False if it was not paused.
-        :raises NotFound: there is none by that name.
+        :raises NotFound: no definition has that name.
         """
-        from .operations import resume
+        from .operations import resume, resume_work
 
-        return resume(_writable(), name)
+        kind, chosen = _only(name, queue, task)
+        if kind == "definition":
+            return resume(_writable(), chosen)
+        return resume_work(_writable(), kind, chosen)
 
     def run_now(self, name: str, payload: Mapping[str, object] | None = None) -> int:
         """Queue a run of a definition, or of a task, due now.
@@ -144,6 +179,7 @@ class OperatorMethods:
         timezone: str | None = None,
         catchup: Catchup = "latest",
         overlap: Overlap = "skip",
+        ping: str | None = None,
     ) -> bool:
         """Keep a definition in the database: one for each customer, say.
 
@@ -157,6 +193,8 @@ class OperatorMethods:
         :param timezone: an IANA zone; default ``CRONJOBS_TIMEZONE``.
         :param catchup: what becomes of missed slots: ``"latest"``, ``"all"`` or ``"none"``.
         :param overlap: ``"skip"`` or ``"allow"`` a slot while an earlier run is not finished.
+        :param ping: a URL of a monitor, fetched with ``/start`` when an attempt begins, as it is
+            when a run has succeeded, and with ``/fail`` when a run ended otherwise.
         :returns: whether it is new.
         :raises ScheduleError: the schedule or zone cannot be read.
         :raises UnknownTask: no task has that name.
@@ -168,7 +206,7 @@ class OperatorMethods:
 
         state = _writable()
         handler = state.registry.get(task) if isinstance(task, str) else task
-        declared = declaration(handler, schedule, name, payload, timezone, catchup, overlap)
+        declared = declaration(handler, schedule, name, payload, timezone, catchup, overlap, ping)
         from .operations.definitions import add_definition
 
         return add_definition(state, declared.spec(state.settings))
@@ -187,9 +225,25 @@ class OperatorMethods:
         return remove_definition(_writable(), name)
 
 
+def _only(
+    name: str | None, queue: str | None, task: str | None
+) -> tuple[Literal["definition", "queue", "task"], str]:
+    """Return which one was given.
+
+    :raises TypeError: none was, or several.
+    """
+    if name is not None and queue is None and task is None:
+        return "definition", name
+    if queue is not None and name is None and task is None:
+        return "queue", queue
+    if task is not None and name is None and queue is None:
+        return "task", task
+    raise TypeError("Give one of them: the name of a definition, queue=… or task=…")
+
+
 def _writable() -> State:
     from .store.sqlite_lock import refuse_own_lock
 
     state = state_of()
-    refuse_own_lock(state.db.session(), state.engine)
+    refuse_own_lock(state.db.session(), state.bookkeeping())
     return state

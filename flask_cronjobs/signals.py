@@ -2,7 +2,8 @@
 
 The sender is the Flask app, whose context is pushed for each receiver. Receivers get one keyword
 argument: ``claim`` (`types.Claim`) when a run starts, ``outcome`` (`types.Outcome`) when it ends,
-``slot`` (`types.RecordedSlot`) for a skipped slot, ``report`` (`types.TickReport`) for a tick.
+``slot`` (`types.RecordedSlot`) for a skipped slot, ``late`` (`types.LateSlot`) for a late one,
+``report`` (`types.TickReport`) for a tick.
 
 Receivers of a run's start are called in the handler's thread, and its timeout includes them.
 Receivers of a run's end are called in a thread of their own, one after the other: a slow one delays
@@ -20,7 +21,7 @@ from blinker import NamedSignal, Namespace
 from flask import Flask
 
 from .errors import Interruption
-from .log import LOST, log_run, logger
+from .log import LEASE_LOST, log_run, logger
 from .types import Outcome
 
 T = TypeVar("T")
@@ -34,10 +35,10 @@ run_succeeded: NamedSignal = _signals.signal("run-succeeded")
 """The outcome is recorded; ``outcome``."""
 
 run_failed: NamedSignal = _signals.signal("run-failed")
-"""An attempt failed and the run will be retried; ``outcome``."""
+"""An attempt failed and the run will be retried; ``outcome``, with its ``exception``."""
 
 run_dead: NamedSignal = _signals.signal("run-dead")
-"""A run failed and will not be retried; ``outcome``."""
+"""A run failed and will not be retried; ``outcome``, with its ``exception``."""
 
 run_cancelled: NamedSignal = _signals.signal("run-cancelled")
 """A run was cancelled by an operator or discarded by its handler; ``outcome``, whose token is empty
@@ -49,6 +50,11 @@ lease_lost: NamedSignal = _signals.signal("lease-lost")
 slot_skipped: NamedSignal = _signals.signal("slot-skipped")
 """One slot, or several in a row, were recorded as skipped; ``slot``."""
 
+definition_late: NamedSignal = _signals.signal("definition-late")
+"""A slot of a definition has been due for ``CRONJOBS_HEALTH_OVERDUE``, and no tick has recorded it,
+or no worker has begun its run; ``late``. Sent once for each slot, by one process of those that
+tick and have a receiver."""
+
 tick_finished: NamedSignal = _signals.signal("tick-finished")
 """A tick ended, or a minute of a resident worker; ``report``."""
 
@@ -58,6 +64,7 @@ _LEVELS = {
     "dead": logging.ERROR,
     "cancelled": logging.WARNING,
     "released": logging.INFO,
+    "snoozed": logging.INFO,
 }
 _SIGNALS = {
     "succeeded": run_succeeded,
@@ -99,13 +106,15 @@ def announce(app: Flask, outcome: Outcome, recorded: bool) -> None:
     if logger.isEnabledFor(level):
         log_run(
             level,
-            outcome.kind if recorded else LOST,
+            outcome.kind if recorded else LEASE_LOST,
             task=outcome.job_type,
             run_id=outcome.id,
             attempt=outcome.attempt,
             worker=outcome.token,
             seconds=outcome.seconds,
             why=outcome.error_type if recorded else f"{outcome.kind} is dropped",
+            error=outcome.exception if recorded else None,
+            stack=outcome.stack or f"{outcome.error_type}: {outcome.error}",
         )
     signal = _SIGNALS.get(outcome.kind) if recorded else lease_lost
     if signal is not None and signal.receivers:

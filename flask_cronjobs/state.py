@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flask import Flask, current_app, has_app_context
 from flask.typing import ResponseReturnValue
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import UnboundExecutionError
 
 from .config import PREFIX, Settings
 from .errors import SetupError
 from .log import logger
 from .registry.registry import Registry
+
+if TYPE_CHECKING:
+    from .store import Bookkeeping
 
 
 class Throttle:
@@ -71,10 +76,40 @@ class State:
     @property
     def engine(self) -> Engine:
         """The app's default engine; the caller needs no app context."""
+        # A test may have put a connection in the engine's place.
+        with self._context():
+            return self.db.engine.engine
+
+    @property
+    def database(self) -> Engine | Connection:
+        """What ``db.session`` is bound to: the engine, or in some tests one connection."""
+        with self._context():
+            try:
+                return self.db.session().get_bind()
+            except UnboundExecutionError:
+                return self.db.engine
+
+    def bookkeeping(
+        self, guard: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> Bookkeeping:
+        """Return a bookkeeping connection; in some tests, one that is shared with ``db.session``.
+
+        :param guard: as of `Bookkeeping`.
+        """
+        # Here, since an app imports this module at its start.
+        from .store.connection import Bookkeeping
+        from .store.shared import SharedBookkeeping, is_shared
+
+        database = self.database
+        if is_shared(database):
+            return SharedBookkeeping(database)
+        return Bookkeeping(self.engine, guard=guard)
+
+    def _context(self) -> AbstractContextManager[object]:
+        """Return an app context of the app, if it is not the current one."""
         if has_app_context() and current_app._get_current_object() is self.app:  # type: ignore[attr-defined]
-            return self.db.engine
-        with self.app.app_context():
-            return self.db.engine
+            return nullcontext()
+        return self.app.app_context()
 
 
 def state_of(app: Flask | None = None) -> State:

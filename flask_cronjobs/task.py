@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
@@ -13,7 +13,7 @@ from .registry.handler import Handler
 from .registry.options import EnqueueOptions, NewRun, TaskOptions, in_seconds
 from .registry.registry import Registry, declaration
 from .state import state_of
-from .types import Catchup, Overlap, RunIds
+from .types import Catchup, Overlap, Replace, RunIds, UniqueWhile
 
 if TYPE_CHECKING:
     from .models import JobRun
@@ -101,6 +101,8 @@ class Task(Handler, Generic[P, R]):
         run_at: datetime | None = None,
         delay: float | timedelta | None = None,
         idempotency_key: str | None = None,
+        unique_while: UniqueWhile | None = None,
+        replace: Replace | None = None,
         queue: str | None = None,
         priority: int | None = None,
         max_attempts: int | None = None,
@@ -110,7 +112,11 @@ class Task(Handler, Generic[P, R]):
 
         :param run_at: not before this time (aware).
         :param delay: not before so many seconds from now, by the database's clock.
-        :param idempotency_key: at most one run has it, as long as that run's row is kept.
+        :param idempotency_key: at most one run has it, for as long as *unique_while* says.
+        :param unique_while: as long as that run's row is ``"kept"`` (the default), is
+            ``"pending"`` (has not ended), or is ``"waiting"`` (has not begun).
+        :param replace: give the run that waits with this key the new ``"payload"``, the new time
+            (``"run_at"``), or both (True). One that has begun stays, and a new run is made.
         :param queue: the queue, instead of the task's.
         :param priority: instead of the task's; higher is claimed first.
         :param max_attempts: instead of the retry policy's.
@@ -122,13 +128,15 @@ class Task(Handler, Generic[P, R]):
             "run_at": run_at,
             "delay": in_seconds(delay),
             "idempotency_key": idempotency_key,
+            "unique_while": unique_while,
+            "replace": replace,
             "queue": queue,
             "priority": priority,
             "max_attempts": max_attempts,
             "commit": commit,
         }
         chosen = {name: value for name, value in given.items() if value is not None}
-        options = replace(self._enqueue_options, **chosen)
+        options = dataclasses.replace(self._enqueue_options, **chosen)
         options.check()
         task = copy(self)
         task._enqueue_options = options
@@ -143,6 +151,7 @@ class Task(Handler, Generic[P, R]):
         timezone: str | None = None,
         catchup: Catchup = "latest",
         overlap: Overlap = "skip",
+        ping: str | None = None,
     ) -> Task[P, R]:
         """Declare one more schedule for this task.
 
@@ -152,11 +161,15 @@ class Task(Handler, Generic[P, R]):
         :param timezone: an IANA zone; default ``CRONJOBS_TIMEZONE``.
         :param catchup: what becomes of missed slots: ``"latest"``, ``"all"`` or ``"none"``.
         :param overlap: ``"skip"`` or ``"allow"`` a slot while an earlier run is not finished.
+        :param ping: a URL of a monitor, fetched with ``/start`` when an attempt begins, as it is
+            when a run has succeeded, and with ``/fail`` when a run ended otherwise.
         :returns: the task itself.
         :raises ScheduleError: *cron* or *timezone* cannot be read.
         :raises TaskError: the name is taken, or a policy is unknown.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        self._registry.declare(declaration(self, cron, name, payload, timezone, catchup, overlap))
+        self._registry.declare(
+            declaration(self, cron, name, payload, timezone, catchup, overlap, ping)
+        )
         return self

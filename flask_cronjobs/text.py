@@ -7,6 +7,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
+from urllib.parse import urlsplit
 
 #: `did_you_mean` compares at most so many names, and so many characters of each.
 _COMPARED, _HEAD = 1000, 60
@@ -296,3 +297,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if not known:
         return " None is declared: check that the module that declares them is imported."
     return f" There are: {', '.join(known[:20])}."
+
+
+def host_of(url: str) -> str:
+    """Return the host of *url*, all of it that may be shown."""
+    try:
+        return urlsplit(url).hostname or "?"
+    except ValueError:
+        return "?"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal, NamedTuple, TypeAlias, TypeGuard, get_args
+from dataclasses import dataclass, field
+from datetime import MINYEAR, datetime, timezone
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard, cast, get_args
 
 JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
 Payload: TypeAlias = Mapping[str, JSON]
@@ -18,6 +19,9 @@ TERMINAL: tuple[Status, ...] = ("succeeded", "dead", "cancelled", "skipped")
 
 Catchup: TypeAlias = Literal["latest", "all", "none"]
 Overlap: TypeAlias = Literal["skip", "allow"]
+UniqueWhile: TypeAlias = Literal["kept", "pending", "waiting"]
+Replace: TypeAlias = bool | Literal["payload", "run_at"]
+PauseKind: TypeAlias = Literal["task", "queue"]
 InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
 
 
@@ -49,33 +53,122 @@ class Claim(NamedTuple):
     :ivar job_type: the task's name.
     :ivar attempt: the number of this attempt, from 1.
     :ivar max_attempts: how many attempts the run has in all.
-    :ivar scheduled_for: the slot, or the time that enqueue asked for; aware, UTC.
+    :ivar stored_payload: the payload as the database returned it. A worker claims a thousand at
+        once, and reads each when it begins.
+    :ivar stored_slot: the same of the slot, or of the time that enqueue asked for.
     :ivar definition_id: the definition whose slot this is; None for an enqueued run.
-    :ivar broken: why the row could not be read; the attempt then fails without a call.
-    :ivar alone: whether nothing else may be at work in its process: it is the last attempt, or the
-        one before was lost with its worker.
+    :ivar error_type: of what the attempt before died; None for a first attempt.
+    :ivar snoozes: how often the run was snoozed before.
     """
 
     id: int
     token: str
     job_type: str
-    payload: dict[str, JSON]
+    stored_payload: object
     attempt: int
     max_attempts: int
-    scheduled_for: datetime
+    stored_slot: object
     idempotency_key: str | None = None
     definition_id: int | None = None
     concurrency_key: str | None = None
-    broken: str | None = None
-    alone: bool = False
+    error_type: str | None = None
+    snoozes: int = 0
+
+    @property
+    def payload(self) -> dict[str, JSON]:
+        """The handler's arguments.
+
+        :raises ValueError: the row's payload is no JSON object: SQLite accepts any text.
+        """
+        if self.stored_payload == "{}":
+            return {}
+        try:
+            payload = stored_json(self.stored_payload)
+        except (TypeError, ValueError) as error:
+            raise _broken(error) from None
+        if not isinstance(payload, dict):
+            raise _broken(ValueError("its payload is not a JSON object"))
+        return cast("dict[str, JSON]", payload)
+
+    @property
+    def scheduled_for(self) -> datetime:
+        """The slot, or the time that enqueue asked for; aware, UTC.
+
+        :raises ValueError: the row's time is none that Python knows.
+        """
+        try:
+            return stored_time(self.stored_slot)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise _broken(error) from None
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing else may be at work in its process.
+
+        It is the last attempt, or the one before was lost with its worker.
+        """
+        return is_alone(self.attempt, self.max_attempts, self.error_type)
 
     def __str__(self) -> str:
         """Return the run's task and id, without the payload, which is never logged."""
         return f"task {self.job_type}, run {self.id}"
 
 
-#: How an attempt ended. ``released`` returns the run to the queue without counting the attempt.
-OutcomeKind: TypeAlias = Literal["succeeded", "failed", "dead", "cancelled", "released"]
+#: What `error_type` says of a run whose worker died, or lost it.
+WORKER_LOST = "WorkerLost"
+
+
+def is_alone(attempt: int, max_attempts: int, error_type: str | None) -> bool:
+    """Return whether an attempt must have its process to itself; see `Claim.alone`."""
+    return attempt >= max_attempts or error_type == WORKER_LOST
+
+
+def stored_json(value: Any) -> Any:
+    """Return the value of a JSON text; for SQLite, which returns a number as a number, also that.
+
+    :raises ValueError: it cannot be parsed.
+    """
+    if not isinstance(value, (str, bytes)):
+        return value
+    try:
+        return json.loads(value)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def stored_time(value: Any) -> datetime:
+    """Return a time that a textual statement returned, aware, in UTC.
+
+    :param value: a time, its text, or the seconds since 1970.
+    :raises ValueError: it is not a time, or in the first year, before which Python knows none.
+    """
+    if isinstance(value, float):
+        return _since_1970(value)
+    found: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if found.year <= MINYEAR:
+        raise ValueError(f"{found} is too long ago")
+    if found.tzinfo is None:
+        return found.replace(tzinfo=timezone.utc)
+    try:
+        return found.astimezone(timezone.utc)
+    except OverflowError:
+        raise ValueError(f"{found} is too far in the future") from None
+
+
+def _since_1970(seconds: float) -> datetime:
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc)
+    except (OverflowError, OSError):  # Also infinity.
+        raise ValueError(f"{seconds:g} s since 1970 is no time that Python knows") from None
+
+
+def _broken(error: Exception) -> ValueError:
+    return ValueError(f"the run's row cannot be read: {error!r}. Correct it in job_runs.")
+
+
+#: How an attempt ended. ``released`` returns the run to the queue without counting the attempt, and
+#: so does ``snoozed``, for later.
+OutcomeKind: TypeAlias = Literal["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
 
 
 class Outcome(NamedTuple):
@@ -90,10 +183,16 @@ class Outcome(NamedTuple):
     :ivar error_type: the name of the exception's type, or the kind of the warning.
     :ivar stack: the stack, shortened; None where it would not help.
     :ivar result: what the handler returned, if JSON and small.
-    :ivar delay: seconds until the next attempt; only for ``failed``.
+    :ivar delay: seconds until the next attempt, at least; only for ``failed`` and ``snoozed``.
+    :ivar until: not before this time; only for ``snoozed``.
     :ivar seconds: how long the attempt took.
     :ivar reclaimed: the lease ran out; it is recorded only if the lease is still expired.
     :ivar finalized: the row has it already, written in the handler's own transaction.
+    :ivar definition_id: the definition whose slot the run is; None for an enqueued run.
+    :ivar exception: what the handler raised, of a ``failed`` or ``dead`` run; if its worker was
+        lost, a new `~flask_cronjobs.WorkerLost`. None if no attempt was made, and where more than
+        a hundred outcomes wait for slow receivers. Its frames have no local variables any more, and
+        its message is as it was raised, credentials included.
     """
 
     id: int
@@ -109,6 +208,9 @@ class Outcome(NamedTuple):
     seconds: float = 0.0
     reclaimed: bool = False
     finalized: bool = False
+    definition_id: int | None = None
+    exception: BaseException | None = None
+    until: datetime | None = None
 
     @property
     def begun(self) -> bool:
@@ -133,6 +235,7 @@ class TickReport:
     dead: int = 0
     cancelled: int = 0
     released: int = 0
+    snoozed: int = 0
     lost: int = 0
     pruned: int = 0
     seconds: float = 0.0
@@ -140,7 +243,35 @@ class TickReport:
     @property
     def attempts(self) -> int:
         """How many attempts ended in this tick."""
-        return self.succeeded + self.failed + self.dead + self.cancelled + self.released
+        ended = self.succeeded + self.failed + self.dead + self.cancelled
+        return ended + self.released + self.snoozed
+
+
+class RunAtWork(NamedTuple):
+    """A run whose handler is at work.
+
+    :ivar seconds: since when, in seconds.
+    :ivar progress: the last fraction that it reported, and the message beside it.
+    """
+
+    id: int
+    task: str
+    attempt: int
+    seconds: float
+    progress: float | None = None
+    message: str | None = None
+
+
+class AtWork(NamedTuple):
+    """What a worker is doing.
+
+    :ivar worker: the id of its process.
+    :ivar stopping: whether it was told to stop.
+    """
+
+    worker: int
+    runs: tuple[RunAtWork, ...]
+    stopping: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +290,7 @@ class DefinitionSpec:
     overlap: Overlap = "skip"
     concurrency_key: str | None = None
     concurrency_limit: int | None = None
+    ping_url: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +312,33 @@ class RecordedSlot:
     reason: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class LateSlot:
+    """A slot that did not come in time.
+
+    :ivar definition: the definition's name.
+    :ivar job_type: the task's name.
+    :ivar at: the slot; aware, UTC.
+    :ivar seconds: for how long it has been due.
+    :ivar run_id: its run, which no worker has begun; None if no tick has recorded the slot.
+    """
+
+    definition_id: int
+    definition: str
+    job_type: str
+    at: datetime
+    seconds: float
+    run_id: int | None
+
+
 def is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
     """Return whether *value* is a whole number in this range; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_url(value: object) -> TypeGuard[str]:
+    """Return whether *value* is a text that begins like the URL of a monitor."""
+    return isinstance(value, str) and value.startswith(("http://", "https://"))
 
 
 def is_number(value: object, least: float, most: float) -> TypeGuard[float]:

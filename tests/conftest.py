@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,16 @@ import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
-from tests import pgbouncer, postgres
+from tests import old_click, pgbouncer, postgres
 
 if TYPE_CHECKING:
     from flask_cronjobs import CronJobs
     from flask_cronjobs.models import JobRun
     from flask_cronjobs.state import State
+    from tests.monitor import Monitor
     from tests.rows import Rows
+
+old_click.behave_as_new()
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +78,7 @@ def short_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let reclaiming in this process wait but briefly for living workers on SQLite."""
     from flask_cronjobs.engine import reclaim
 
-    monkeypatch.setattr(reclaim, "turn", lambda lease: 0.05)
+    monkeypatch.setattr(reclaim, "renewal_window", lambda lease: 0.05)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -140,6 +144,19 @@ def rows(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> Rows:
     from tests.rows import Rows
 
     return Rows(app, db)
+
+
+@pytest.fixture
+def monitor() -> Iterator[Monitor]:
+    """A monitor that listens while the test runs."""
+    from tests.monitor import Monitor
+
+    with Monitor() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture

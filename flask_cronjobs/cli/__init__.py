@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .group import LazyGroup
+from .group import LazyGroup, examples
 
 jobs_group: LazyGroup = LazyGroup(
     "jobs",
@@ -12,4 +12,5 @@ jobs_group: LazyGroup = LazyGroup(
         "work": f"{__name__}.work:work_command",
     },
     help="Run the app's scheduled and background jobs.",
+    epilog=examples("flask jobs tick", "flask jobs admin", "flask jobs admin list --status dead"),
 )

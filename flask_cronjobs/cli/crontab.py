@@ -18,7 +18,7 @@ from flask.cli import ScriptInfo, pass_script_info
 
 from ..errors import SetupError
 from ..state import state_of
-from .group import JobsGroup
+from .group import JobsGroup, examples
 from .output import print_json
 from .params import json_option
 
@@ -96,7 +96,14 @@ class Wake:
         )
 
 
-@group.command("crontab")
+@group.command(
+    "crontab",
+    epilog=examples(
+        "flask --app shop jobs admin crontab",
+        "(crontab -l; flask --app shop jobs admin crontab) | crontab -",
+        "flask --app shop jobs admin crontab --systemd",
+    ),
+)
 @click.option("--systemd", is_flag=True, help="Print systemd units instead.")
 @click.option("--log", "log", type=click.Path(dir_okay=False, path_type=Path), help="The log file.")
 @json_option
@@ -104,8 +111,7 @@ class Wake:
 def crontab(info: ScriptInfo, systemd: bool, log: Path | None, as_json: bool) -> None:
     """Print the crontab line to install, or systemd units.
 
-    All paths are absolute, so the line works in cron's environment. Install it with
-    `(crontab -l; flask jobs admin crontab) | crontab -`.
+    All paths are absolute, so the line works in cron's environment.
     """
     state = state_of()
     wake = _wake(info, log or _log(state.app), state.settings.shutdown_grace)

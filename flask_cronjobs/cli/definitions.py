@@ -1,4 +1,4 @@
-"""``definitions``, ``pause``, ``resume``, ``remove``."""
+"""``definitions`` and ``remove``."""
 
 from __future__ import annotations
 
@@ -11,17 +11,25 @@ from ..report import DefinitionView
 from ..report.humanize import duration, plural
 from ..state import state_of
 from ..text import one_line, printable
-from .group import JobsGroup
-from .output import command, paint, print_json, this_command
-from .params import actor, json_option
+from . import completion
+from .colors import paint
+from .commands import this_command
+from .group import JobsGroup, examples
+from .output import print_json
+from .params import actor, json_option, limit_option
+from .watch import watchable
 
 group: JobsGroup = JobsGroup("definitions")
 
 
-@group.command("definitions")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True)
+@group.command(
+    "definitions",
+    epilog=examples("flask jobs admin definitions", "flask jobs admin definitions --after backup"),
+)
+@limit_option(50, most=200)
 @click.option("--after", metavar="NAME", help="Only names after this one.")
 @json_option
+@watchable
 def definitions(limit: int, after: str | None, as_json: bool) -> None:
     """List definitions with their last runs and next slots."""
     page = report.definitions(state_of(), after, limit)
@@ -38,31 +46,10 @@ def definitions(limit: int, after: str | None, as_json: bool) -> None:
         _print_unscheduled()
 
 
-@group.command("pause")
-@click.argument("name")
-def pause(name: str) -> None:
-    """Pause a definition until it is resumed."""
-    operations.pause(state_of(), name, actor())
-    click.echo(f"Paused {one_line(name)}. To resume it: {command('resume', name)}")
-
-
-@group.command("resume")
-@click.argument("name")
-def resume(name: str) -> None:
-    """Resume a definition from its next slot.
-
-    Slots that passed while it was paused are not run.
-    """
-    if operations.resume(state_of(), name, actor()):
-        click.echo(f"Resumed {one_line(name)}.")
-    else:
-        click.echo(f"{one_line(name)} is not paused.")
-
-
-@group.command("remove")
-@click.argument("name")
+@group.command("remove", epilog=examples("flask jobs admin remove old_report"))
+@click.argument("name", shell_complete=completion.definitions)
 def remove(name: str) -> None:
-    """Remove a definition that the code does not declare (any more).
+    """Remove a definition that the code does not declare.
 
     Its runs stay. A tick of other code that declares it creates it again.
     """
@@ -115,4 +102,6 @@ def _notes(row: DefinitionView) -> list[str]:
     if row.next_slots and not (row.orphaned or row.undeclared):
         slots = ", ".join(f"{slot:%a %Y-%m-%d %H:%M}" for slot in row.next_slots)
         notes.append(f"next: {slots}")
+    if row.ping is not None:
+        notes.append(f"pings {printable(row.ping)}")
     return notes

@@ -1,8 +1,7 @@
-"""Groups of commands: they print our errors in one line, and suggest a command for a typo."""
+"""Groups of commands: they print our errors in one line, and suggest commands for a typo."""
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from importlib import import_module
@@ -13,6 +12,14 @@ from flask.cli import AppGroup
 
 from ..errors import CronJobsError
 from ..text import printable
+
+#: For a group and all commands in it.
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+def examples(*commands: str) -> str:
+    """Return what the help of a command says at its end."""
+    return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
 
 
 class JobsGroup(AppGroup):
@@ -28,15 +35,19 @@ class JobsGroup(AppGroup):
         try:
             return super().invoke(ctx)
         except CronJobsError as error:
-            raise click.ClickException(printable(str(error))) from error
+            from .commands import as_called
+
+            raise click.ClickException(printable(as_called(str(error)))) from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that *args* begin with; suggest one for a typo."""
+        """Return the command that *args* begin with; suggest some for a typo."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
-            hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+            from .commands import similar
+
+            close = "\n".join(f"  {each}" for each in similar(ctx, args, JobsGroup))
+            hint = f" Did you mean:\n{close}" if close else ""
             raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -47,8 +58,8 @@ class LazyGroup(JobsGroup):
     :param lazy: the names of the commands, each with ``module:attribute``.
     """
 
-    def __init__(self, name: str, lazy: Mapping[str, str], help: str) -> None:
-        super().__init__(name, help=help)
+    def __init__(self, name: str, lazy: Mapping[str, str], help: str, epilog: str) -> None:
+        super().__init__(name, help=help, epilog=epilog, context_settings=_SETTINGS)
         self._lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -12,9 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ..log import logger
+
+if TYPE_CHECKING:
+    TextHandler = logging.StreamHandler[TextIO]
+else:
+    TextHandler = logging.StreamHandler  # Python 3.10 cannot subscript it.
 
 #: How many lines may wait to be written. Further ones are dropped.
 MOST = 10_000
@@ -42,6 +47,7 @@ class Lines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lines: list[str] = []
+        self._last: Callable[[], str] | None = None
         self._dropped = 0
         self._written = 0
         self._changed = threading.Condition()
@@ -58,6 +64,15 @@ class Lines:
                 self._lines.append(line)
                 if len(self._lines) == 1:  # Otherwise the thread knows that there is something.
                     self._ensure_thread()
+
+    def put_last(self, render: Callable[[], str]) -> None:
+        """Let what *render* returns be written soon, behind all lines.
+
+        It is called in the thread that writes; only the latest one is.
+        """
+        with self._changed:
+            self._last = render
+            self._ensure_thread()
 
     def hold(self) -> None:
         """End the thread until `go_on`, because the process is about to fork.
@@ -76,20 +91,25 @@ class Lines:
         """Go on after `hold`."""
         with self._changed:
             self._held = False
-            if self._lines:
+            if self._waits:
                 self._ensure_thread()
 
     def flush(self) -> bool:
         """Wait until all is written; give up, and return False, once nobody reads."""
         until, written = time.monotonic() + FLUSH_WITHIN, self._written
         with self._changed:
-            while self._writing or self._lines:
+            while self._writing or self._waits:
                 self._changed.wait(0.1)
                 if self._written != written:
                     until, written = time.monotonic() + FLUSH_WITHIN, self._written
                 elif time.monotonic() >= until:
                     return False
         return True
+
+    @property
+    def _waits(self) -> bool:
+        """Whether there is something to write."""
+        return bool(self._lines) or self._last is not None
 
     def _ensure_thread(self) -> None:
         if self._thread is None and not self._held:
@@ -98,29 +118,32 @@ class Lines:
         self._changed.notify_all()
 
     def _run(self) -> None:
-        while (text := self._next()) is not None:
+        while parts := self._next():
             try:
-                self._write(text)
+                for part in parts:
+                    self._write(part())
             except Exception as error:  # A full disk, a closed pipe.
                 logger.error("Lines could not be printed: %r", error)
 
-    def _next(self) -> str | None:
-        """Wait for lines, and return them; None if the thread is to end."""
+    def _next(self) -> list[Callable[[], str]]:
+        """Wait for lines, and return what makes them; nothing if the thread is to end."""
         with self._changed:
             self._writing = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._lines or self._held, IDLE)
+            self._changed.wait_for(lambda: self._waits or self._held, IDLE)
         time.sleep(GATHER)
         with self._changed:
-            if self._held or not self._lines:
+            if self._held or not self._waits:
                 self._thread = None
-                return None
+                return []
             self._writing = True
             lines, self._lines = self._lines, []
+            last, self._last = self._last, None
             if self._dropped:
                 lines.append(f"({self._dropped} lines were dropped: nobody read them in time)")
                 self._dropped = 0
-        return "".join(f"{line}\n" for line in lines)
+        parts: list[Callable[[], str]] = [lambda: "".join(f"{line}\n" for line in lines)]
+        return parts if last is None else [*parts, last]
 
     def _write(self, text: str) -> None:
         number = file_number(self._stream)
@@ -159,7 +182,7 @@ def buffer_lines() -> None:
         reconfigure(line_buffering=True)
 
 
-class Warnings(logging.StreamHandler[TextIO]):
+class Warnings(TextHandler):
     """Prints to standard error what can be written there soon, and drops the rest."""
 
     def emit(self, record: logging.LogRecord) -> None:

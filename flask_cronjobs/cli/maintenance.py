@@ -12,21 +12,33 @@ from ..store import create_tables, set_wal
 from ..store.create import are_tables_missing, set_storage
 from ..store.migrations import how_to_create_tables, uses_migrations
 from ..text import one_line
-from .group import JobsGroup
-from .output import paint, paragraph, print_json, since, table, this_command
-from .params import actor, json_option
+from .colors import paint
+from .commands import as_called, this_command
+from .group import JobsGroup, examples
+from .output import paragraph, print_json, since
+from .params import actor, json_option, limit_option
 from .runs import progress_bar
+from .table import table
+from .watch import watchable
 
 group: JobsGroup = JobsGroup("maintenance")
 
 
-@group.command("effects")
+@group.command(
+    "effects",
+    epilog=examples(
+        "flask jobs admin effects",
+        "flask jobs admin effects --done mail:5",
+        "flask jobs admin effects --redo mail:5",
+    ),
+)
 @click.option("--done", metavar="KEY", help="It was done: do not do it again.")
 @click.option("--redo", metavar="KEY", help="It was not done: do it again.")
 @click.option("--all", "everything", is_flag=True, help="Also list those that are done.")
-@click.option("--limit", type=click.IntRange(1, 500), default=50, show_default=True)
+@limit_option(50, most=500)
 @click.option("--before", type=click.IntRange(1), metavar="ID", help="Only smaller ids.")
 @json_option
+@watchable
 def effects(
     done: str | None,
     redo: str | None,
@@ -48,7 +60,7 @@ def effects(
         _list_effects(everything, limit, before, as_json)
 
 
-@group.command("prune")
+@group.command("prune", epilog=examples("flask jobs admin prune --dry-run"))
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @json_option
 def prune(dry_run: bool, as_json: bool) -> None:
@@ -64,7 +76,7 @@ def prune(dry_run: bool, as_json: bool) -> None:
         click.echo(f"{'Would prune' if dry_run else 'Pruned'} {plural(found, 'run')}.")
 
 
-@group.command("init")
+@group.command("init", epilog=examples("flask jobs admin init"))
 @click.option("--force", is_flag=True, help="Create them even if the app uses migrations.")
 @json_option
 def init(force: bool, as_json: bool) -> None:
@@ -94,7 +106,9 @@ def init(force: bool, as_json: bool) -> None:
         click.echo(f"Set when to vacuum {', '.join(old)}.")
 
 
-@group.command("doctor")
+@group.command(
+    "doctor", epilog=examples("flask jobs admin doctor", "flask jobs admin doctor --json")
+)
 @json_option
 def doctor(as_json: bool) -> None:
     """Find what is wrong, and say what to do.
@@ -130,6 +144,6 @@ def _list_effects(everything: bool, limit: int, before: int | None, as_json: boo
 
 def _print(finding: Finding) -> None:
     level = paint(finding.level, f"{finding.level:<8}")
-    paragraph(level, " " * 8, f"{finding.id}: {finding.what}")
+    paragraph(level, " " * 8, f"{finding.id}: {as_called(finding.what)}")
     if finding.todo:
-        paragraph(" " * 8 + "-> ", " " * 11, finding.todo)
+        paragraph(" " * 8 + "-> ", " " * 11, as_called(finding.todo))

@@ -11,11 +11,15 @@ from ..report.humanize import duration, late, plural, seconds_since
 from ..report.late import CHECK
 from ..state import state_of
 from ..text import one_line
-from . import crontab, definitions, maintenance, runs
+from . import crontab, definitions, maintenance, pauses, run, runs, ticks
+from .colors import paint
+from .commands import command
 from .definitions import no_definitions
-from .group import JobsGroup
-from .output import command, heading, paint, print_json, since, table
+from .group import JobsGroup, examples
+from .output import heading, print_json, since
 from .params import json_option
+from .table import table
+from .watch import repeat, watch_option
 
 _CELLS = {
     "succeeded": ".",
@@ -28,19 +32,35 @@ _CELLS = {
 }
 
 
-@click.group("admin", cls=JobsGroup, invoke_without_command=True)
+@click.group(
+    "admin",
+    cls=JobsGroup,
+    invoke_without_command=True,
+    epilog=examples(
+        "flask jobs admin",
+        "flask jobs admin --watch",
+        "flask jobs admin list --status dead",
+        "flask jobs admin show 5",
+    ),
+)
 @json_option
+@watch_option
 @click.pass_context
 @with_appcontext
-def admin(ctx: click.Context, as_json: bool) -> None:
+def admin(ctx: click.Context, as_json: bool, watch: bool) -> None:
     """Show and manage the jobs; without a command, print an overview."""
-    if ctx.invoked_subcommand is not None:
-        if as_json:
-            raise click.UsageError(
-                f"Write --json after {ctx.invoked_subcommand}: {ctx.command_path} "
-                f"{ctx.invoked_subcommand} --json"
-            )
+    command = ctx.invoked_subcommand
+    if command is None:
+        repeat(_overview, watch, as_json)
         return
+    for option, given in (("--json", as_json), ("--watch", watch)):
+        if given:
+            raise click.UsageError(
+                f"Write {option} after {command}: {ctx.command_path} {command} {option}"
+            )
+
+
+def _overview(as_json: bool) -> None:
     seen = report.overview(state_of())
     if as_json:
         print_json(seen)
@@ -48,7 +68,7 @@ def admin(ctx: click.Context, as_json: bool) -> None:
         _print(seen)
 
 
-for _module in (runs, definitions, maintenance, crontab):
+for _module in (runs, run, definitions, pauses, ticks, maintenance, crontab):
     for _command in _module.group.commands.values():
         admin.add_command(_command)
 
@@ -56,11 +76,12 @@ for _module in (runs, definitions, maintenance, crontab):
 def _print(seen: Overview) -> None:
     _print_verdict(seen)
     _print_figures(seen)
+    _print_pauses(seen)
     _print_definitions(seen)
     _print_dead(seen)
     _print_orphans(seen)
     if seen.doubts:
-        heading(f"{seen.doubts.of('effect')} in doubt: flask jobs admin effects")
+        heading(f"{seen.doubts.of('effect')} in doubt: {command('effects')}")
 
 
 def _print_verdict(seen: Overview) -> None:
@@ -81,15 +102,27 @@ def _print_figures(seen: Overview) -> None:
     waited = figures.oldest
     oldest = "none is waiting" if waited is None else f"the oldest has waited {duration(waited)}"
     ran = sum(bucket.succeeded for bucket in seen.activity)
-    ticks = sum(bucket.ticks for bucket in seen.activity)
+    ticked = sum(bucket.ticks for bucket in seen.activity)
     # A dead run's last attempt failed, too.
     failed = sum(bucket.failed + bucket.dead for bucket in seen.activity)
     click.echo(f"overdue {figures.overdue} ({oldest})")
     click.echo(f"running {figures.running} (stale {figures.stale})")
     click.echo(f"dead in 24 h {figures.dead}")
     click.echo(
-        f"last 24 h: {plural(ticks, 'tick')}, {ran:,} succeeded, {plural(failed, 'failed attempt')}"
+        f"last 24 h: {plural(ticked, 'tick')}, {ran:,} succeeded, "
+        f"{plural(failed, 'failed attempt')}"
     )
+
+
+def _print_pauses(seen: Overview) -> None:
+    if not seen.verdict.pauses:
+        return
+    heading("Paused")
+    rows = [
+        (each.kind, each.name, since(seen.verdict.now, each.paused_at), each.paused_by)
+        for each in seen.verdict.pauses
+    ]
+    table(("KIND", "NAME", "SINCE", "BY"), rows, flexible=1)
 
 
 def _print_definitions(seen: Overview) -> None:
@@ -107,8 +140,8 @@ def _print_definitions(seen: Overview) -> None:
         flexible=0,
     )
     _print_legend(rows)
-    if seen.definitions.after is not None:
-        click.echo(f"More: {command('definitions', '--after', seen.definitions.after)}")
+    if seen.definitions.pages > 1:
+        click.echo(f"All {seen.definitions.total:,}: {command('definitions')}")
 
 
 def _print_legend(rows: tuple[DefinitionView, ...]) -> None:

@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -13,6 +14,7 @@ import click
 from ..report import RunFilter
 from ..report.ages import parse_age
 from ..types import STATUSES
+from . import completion
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
     # A class with a parameter only since click 8.2.
     _Number = click.ParamType[float]
     _Object = click.ParamType[dict[str, Any]]
+    _Moment = click.ParamType[datetime]
 else:
-    _Number = _Object = click.ParamType
+    _Number = _Object = _Moment = click.ParamType
+
+_HOW_TO_WRITE_A_TIME = "Write 2026-11-20T06:00Z, or 2026-11-20T07:00+01:00."
 
 
 class Age(_Number):
@@ -39,6 +44,25 @@ class Age(_Number):
         if age is None:
             self.fail(f"{value!r} is not an age. Write 90s, 30m, 2h, 1d or 2w.", param, ctx)
         return age
+
+
+class Moment(_Moment):
+    """A time with its zone, such as ``2026-11-20T06:00Z``."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Return the time."""
+        text = str(value).strip()
+        try:
+            moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in "zZ" else text)
+        except ValueError:
+            self.fail(f"{value!r} is not a time. {_HOW_TO_WRITE_A_TIME}", param, ctx)
+        if moment.tzinfo is None:
+            self.fail(f"{value!r} has no time zone. {_HOW_TO_WRITE_A_TIME}", param, ctx)
+        return moment
 
 
 class RunId(click.IntRange):
@@ -70,9 +94,16 @@ class Payload(_Object):
 
 _FILTERS = (
     click.option("--status", type=click.Choice(STATUSES), help="Only runs of this status."),
-    click.option("--task", metavar="NAME", help="Only runs of this task."),
+    click.option(
+        "--task", metavar="NAME", shell_complete=completion.tasks, help="Only runs of this task."
+    ),
     click.option("--queue", metavar="NAME", help="Only runs of this queue."),
-    click.option("--definition", metavar="NAME", help="Only runs of this definition."),
+    click.option(
+        "--definition",
+        metavar="NAME",
+        shell_complete=completion.definitions,
+        help="Only runs of this definition.",
+    ),
     click.option("--error", metavar="TEXT", help="Only with TEXT in the error's type or message."),
     click.option("--older-than", type=Age(), metavar="AGE", help="Ended (or due) over AGE ago."),
     click.option("--newer-than", type=Age(), metavar="AGE", help="Ended (or due) within AGE: 2h."),
@@ -96,6 +127,18 @@ def filtered(command: F) -> F:
     for option in reversed(_FILTERS):
         wrapped = option(wrapped)
     return wrapped  # type: ignore[no-any-return]
+
+
+def limit_option(default: int, most: int) -> Callable[[F], F]:
+    """Return a decorator that adds ``--limit``."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(1, most),
+        metavar="N",
+        default=default,
+        show_default=True,
+        help="Print at most N.",
+    )
 
 
 def json_option(command: F) -> F:

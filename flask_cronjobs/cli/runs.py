@@ -1,4 +1,4 @@
-"""``list``, ``show``, ``retry``, ``cancel``, ``run``."""
+"""``list``, ``show``, ``retry``, ``cancel``, ``discard``, ``again``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from ..report.humanize import duration, plural
 from ..state import State, state_of
 from ..text import cut, printable
 from ..types import JSON
-from .group import JobsGroup
-from .output import heading, moment, paint, print_json, since, table, this_command
-from .params import Payload, RunId, actor, filtered, json_option
+from .colors import paint
+from .commands import as_called, this_command
+from .group import JobsGroup, examples
+from .output import heading, moment, print_json, since
+from .params import Payload, RunId, actor, filtered, json_option, limit_option
+from .table import table
+from .watch import watchable
 
 #: Show a progress bar for this many runs or more.
 _LONG = 500
@@ -30,11 +34,19 @@ _LONGEST_JSON = 20_000
 group: JobsGroup = JobsGroup("runs")
 
 
-@group.command("list")
+@group.command(
+    "list",
+    epilog=examples(
+        "flask jobs admin list --status dead --newer-than 1d",
+        "flask jobs admin list --task send_mail --error Timeout",
+        "flask jobs admin list --status running --watch",
+    ),
+)
 @filtered
-@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True)
+@limit_option(20, most=500)
 @click.option("--before", type=RunId(), metavar="ID", help="Only runs with smaller ids.")
 @json_option
+@watchable
 def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -> None:
     """List runs, newest first."""
     page = _page(state_of(), which, before, limit)
@@ -52,7 +64,7 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
         click.echo(f"Older: {this_command(before=page.before)}", err=True)
 
 
-@group.command("show")
+@group.command("show", epilog=examples("flask jobs admin show 5"))
 @click.argument("run_id", metavar="ID", type=RunId())
 @json_option
 def show(run_id: int, as_json: bool) -> None:
@@ -66,19 +78,40 @@ def show(run_id: int, as_json: bool) -> None:
         _print(view)
 
 
-@group.command("retry")
+@group.command(
+    "retry",
+    epilog=examples(
+        "flask jobs admin retry 5 6",
+        "flask jobs admin retry --task send_mail --newer-than 2h",
+    ),
+)
 @click.argument("ids", metavar="[ID]...", nargs=-1, type=RunId())
 @filtered
+@click.option("--payload", type=Payload(), metavar="JSON", help="New arguments, for one ID.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def retry(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
+def retry(
+    ids: tuple[int, ...], which: RunFilter, payload: dict[str, JSON] | None, yes: bool
+) -> None:
     """Queue runs again, by id or by a filter.
 
     A filter without --status finds dead runs.
     """
+    if payload is not None:
+        if len(ids) != 1 or which != RunFilter():
+            raise click.UsageError("--payload is for one run. Give one ID.")
+        with _explained():
+            change = operations.retry_with(state_of(), ids[0], payload, actor())
+        click.echo(f"Run {ids[0]} of {printable(change.task)}: queued again.")
+        return
     _act(operations.RETRY, "queued again", ids, which, yes)
 
 
-@group.command("cancel")
+@group.command(
+    "cancel",
+    epilog=examples(
+        "flask jobs admin cancel 5", "flask jobs admin cancel --queue mail --status queued --yes"
+    ),
+)
 @click.argument("ids", metavar="[ID]...", nargs=-1, type=RunId())
 @filtered
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -90,20 +123,44 @@ def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
     _act(operations.CANCEL, "cancelled", ids, which, yes)
 
 
-@group.command("run")
-@click.argument("name")
-@click.option("--payload", type=Payload(), metavar="JSON", help="The handler's arguments.")
+@group.command(
+    "discard",
+    epilog=examples(
+        "flask jobs admin discard 41 42", "flask jobs admin discard --task weekly_report"
+    ),
+)
+@click.argument("ids", metavar="[ID]...", nargs=-1, type=RunId())
+@filtered
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
+    """Discard dead runs, by id or by a filter.
+
+    They end cancelled: nobody is asked about them any more, and retry still queues them again.
+    """
+    _act(operations.DISCARD, "discarded", ids, which, yes)
+
+
+@group.command("again", epilog=examples("flask jobs admin again 5"))
+@click.argument("run_id", metavar="ID", type=RunId())
+@click.option("--payload", type=Payload(), metavar="JSON", help="Other arguments.")
 @json_option
-def run(name: str, payload: dict[str, JSON] | None, as_json: bool) -> None:
-    """Queue a run of a definition or a task, due now."""
+def again(run_id: int, payload: dict[str, JSON] | None, as_json: bool) -> None:
+    """Queue a new run like another one, whatever became of that, due now."""
+    with _explained():
+        new_id = operations.run_again(state_of(), run_id, payload, actor())
+    if as_json:
+        print_json({"id": new_id})
+    else:
+        click.echo(f"Queued run {new_id}, like run {run_id}. The next tick runs it.")
+
+
+@contextmanager
+def _explained() -> Generator[None, None, None]:
+    """Turn the error about arguments that a handler does not take into one of the command."""
     try:
-        run_id = operations.run_now(state_of(), name, payload, actor())
+        yield
     except TypeError as error:
         raise click.ClickException(f"{error}. Give the arguments as --payload JSON.") from error
-    if as_json:
-        print_json({"id": run_id})
-    else:
-        click.echo(f"Queued run {run_id} of {printable(name)}. The next tick runs it.")
 
 
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
@@ -122,14 +179,14 @@ def _row(row: RunRow, page: RunPage) -> Sequence[object]:
     if row.status in ("queued", "failed"):
         when = since(page.now, row.run_at)
     error = row.error_type if row.status != "skipped" else row.last_error
-    if row.lost(page.now):
+    if row.is_stale(page.now):
         error = "worker lost"
     return row.id, row.status, row.task, f"{row.attempts}/{row.max_attempts}", when, error
 
 
 def _print(view: RunView) -> None:
     row = view.row
-    lost = ", but its worker was lost" if row.lost(view.now) else ""
+    lost = ", but its worker was lost" if row.is_stale(view.now) else ""
     click.echo(f"Run {row.id} of {printable(row.task)}: {paint(row.status)}{lost}")
     for label, value in _facts(view):
         if value not in (None, "-", ""):
@@ -159,6 +216,7 @@ def _facts(view: RunView) -> list[tuple[str, object]]:
         ("held by", row.locked_by),
         ("lease until", moment(row.locked_until)),
         ("cancel asked", moment(view.cancel_requested_at)),
+        ("snoozed", view.snoozes and plural(view.snoozes, "time")),
         ("progress", progress),
         ("idempotency key", view.idempotency_key),
         ("concurrency key", view.concurrency_key and f"{view.concurrency_key} "
@@ -183,6 +241,9 @@ def _print_attempt(attempt: Attempt) -> None:
         click.echo(f"  {printable(error)}")
     if attempt.stack:
         click.echo(printable(attempt.stack).rstrip())
+    if attempt.output:
+        heading(f"Output of attempt {attempt.number}")
+        click.echo(printable(attempt.output).rstrip())
 
 
 def _act(
@@ -206,7 +267,7 @@ def _act_on_each(action: Action, result: str, ids: Sequence[int]) -> None:
             change = action.one(state_of(), run_id, actor())
         except CronJobsError as error:
             refused = True
-            click.echo(f"Error: {printable(str(error))}", err=True)
+            click.echo(f"Error: {printable(as_called(str(error)))}", err=True)
         else:
             what = "asked its worker to stop" if change.status == "running" else result
             click.echo(f"Run {run_id} of {printable(change.task)}: {what}.")

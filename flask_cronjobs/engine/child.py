@@ -15,7 +15,7 @@ from ..errors import CronJobsError, DatabaseTrouble
 from ..log import logger
 from ..signals import notify
 from ..state import State
-from ..types import Outcome, RecordedSlot
+from ..types import AtWork, Outcome, RecordedSlot, RunAtWork
 from .observer import Observer
 from .worker.options import WorkOptions
 from .worker.worker import work
@@ -29,7 +29,8 @@ FLUSH_WITHIN = 3.0
 class PipeObserver(Observer):
     """Sends news from a forked worker to its parent, as lines of JSON. For any thread."""
 
-    def __init__(self, writer: int) -> None:
+    def __init__(self, writer: int, watch_every: float | None = None) -> None:
+        self.watch_every = watch_every
         self._writer = writer
         self._lock = threading.Lock()
 
@@ -38,12 +39,16 @@ class PipeObserver(Observer):
         self._send({"slot": {**asdict(slot), "at": slot.at.isoformat()}})
 
     def outcome(self, outcome: Outcome) -> None:
-        """Send *outcome*, without what may be large."""
-        self._send({"outcome": outcome._replace(stack=None, result=None)._asdict()})
+        """Send *outcome*, without what may be large or is no JSON."""
+        self._send({"outcome": _plain(outcome)})
 
     def lost(self, outcome: Outcome) -> None:
         """Send *outcome*, likewise."""
-        self._send({"lost": outcome._replace(stack=None, result=None)._asdict()})
+        self._send({"lost": _plain(outcome)})
+
+    def at_work(self, seen: AtWork) -> None:
+        """Send *seen*."""
+        self._send({"at_work": seen})
 
     def end(self, error: str | None) -> None:
         """Send that the worker has ended, and what kept it from its work."""
@@ -57,12 +62,20 @@ class PipeObserver(Observer):
                 left = left[os.write(self._writer, left) :]
 
 
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    return outcome._replace(stack=None, result=None, exception=None, until=None)._asdict()
+
+
 def receive(observer: Observer, message: dict[str, Any]) -> None:
     """Tell *observer* what the message of a `PipeObserver` says, but for the worker's end."""
     if "outcome" in message:
         notify(observer.outcome, Outcome(**message["outcome"]))
     elif "lost" in message:
         notify(observer.lost, Outcome(**message["lost"]))
+    elif "at_work" in message:
+        worker, runs, stopping = message["at_work"]
+        seen = AtWork(worker, tuple(RunAtWork(*run) for run in runs), stopping)
+        notify(observer.at_work, seen)
     else:
         slot: dict[str, Any] = message["slot"]
         slot["at"] = datetime.fromisoformat(slot["at"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..types import Outcome, RecordedSlot
+from ..types import AtWork, Outcome, RecordedSlot
 
 
 class Observer:
@@ -13,6 +13,9 @@ class Observer:
     called in the parent, which must not wait in them: who waits there reads nothing from workers.
     """
 
+    #: How often `at_work` is called, in seconds; None: never.
+    watch_every: float | None = None
+
     def slot(self, slot: RecordedSlot) -> None:
         """Receive a slot that was recorded, as a run or as skipped."""
 
@@ -21,6 +24,9 @@ class Observer:
 
     def lost(self, outcome: Outcome) -> None:
         """Receive an outcome that was dropped, since the lease was lost."""
+
+    def at_work(self, seen: AtWork) -> None:
+        """Receive what one worker is doing. It is told again and again, but not that of no runs."""
 
     def hold(self) -> None:
         """End threads of yours until `go_on`: this process is about to fork."""
@@ -37,6 +43,7 @@ class PassingOn(Observer):
 
     def __init__(self, inner: Observer) -> None:
         self.inner = inner
+        self.watch_every: float | None = inner.watch_every
 
     def slot(self, slot: RecordedSlot) -> None:
         """Pass *slot* on."""
@@ -49,6 +56,10 @@ class PassingOn(Observer):
     def lost(self, outcome: Outcome) -> None:
         """Pass *outcome* on."""
         self.inner.lost(outcome)
+
+    def at_work(self, seen: AtWork) -> None:
+        """Pass *seen* on."""
+        self.inner.at_work(seen)
 
     def hold(self) -> None:
         """Pass it on."""

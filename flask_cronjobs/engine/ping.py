@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from ..log import logger
+from ..text import host_of
 
 if TYPE_CHECKING:
     from urllib.request import OpenerDirector, Request
@@ -39,7 +40,7 @@ def ping(url: str | None, timeout: float = TIMEOUT) -> bool:
         return False
     thread.join(timeout)
     if thread.is_alive():
-        logger.warning("The ping to %s took longer than %g s and was left", _host(url), timeout)
+        logger.warning("The ping to %s took longer than %g s and was left", host_of(url), timeout)
     return bool(answered)
 
 
@@ -51,7 +52,7 @@ def _fetch(url: str, timeout: float, answered: list[bool]) -> None:
     except Exception as error:
         # The text of the error can hold the URL, so only its type and a status are logged.
         status = getattr(error, "code", "")
-        logger.warning("The ping to %s failed: %s %s", _host(url), type(error).__name__, status)
+        logger.warning("The ping to %s failed: %s %s", host_of(url), type(error).__name__, status)
 
 
 def _opener() -> OpenerDirector:
@@ -88,10 +89,3 @@ def _request(url: str) -> Request:
             "Authorization", "Basic " + base64.b64encode(credentials).decode()
         )
     return request
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or "?"
-    except ValueError:
-        return "?"

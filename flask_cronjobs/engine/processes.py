@@ -17,9 +17,10 @@ from typing import Any, NoReturn
 
 from ..errors import CronJobsError
 from ..log import logger, worker_name
+from ..signals import notify
 from ..state import State
 from ..store.deadlines import deadlines
-from ..types import Outcome
+from ..types import AtWork, Outcome
 from .child import HOPELESS, PipeObserver, be_worker, flush_output, receive
 from .observer import Observer, PassingOn
 from .worker.options import WorkOptions
@@ -225,7 +226,7 @@ class _ProcessPool:
             for key in self._selector.get_map().values():
                 os.close(key.data.pipe)
             self._selector.close()
-            told = PipeObserver(writer)
+            told = PipeObserver(writer, self._observer.watch_every)
             be_worker(self._state, self._options_of(number, told), told)
         finally:
             os._exit(1)
@@ -285,6 +286,8 @@ class _ProcessPool:
             self._selector.unregister(child.pipe)
         os.close(child.pipe)
         self._children.remove(child)
+        if self._observer.watch_every is not None:
+            notify(self._observer.at_work, AtWork(child.pid, (), stopping=False))
         self._ended_with(child, os.waitstatus_to_exitcode(status))
 
     def _ended_with(self, child: _Child, status: int) -> None:

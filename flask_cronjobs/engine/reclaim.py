@@ -17,7 +17,7 @@ from ..store import Claims, Expired
 from ..store.rows import Exchange
 from ..types import Outcome
 from .observer import Observer
-from .worker.leases import turn
+from .worker.leases import renewal_window
 
 if TYPE_CHECKING:
     from .worker.exchange import Exchanger
@@ -26,23 +26,22 @@ if TYPE_CHECKING:
 BATCH = 200
 
 
-def reclaim(state: State, claims: Claims, observer: Observer) -> int:
+def reclaim(state: State, claims: Claims, observer: Observer) -> list[Outcome]:
     """Take back runs whose lease ran out, and give up waiting runs without attempts left.
 
-    :returns: how many runs were taken back.
+    :returns: the outcomes of the runs that were taken back.
     """
-    total = _take_back(state, claims, observer)
+    lost = _take_back(state, claims, observer)
     if claims.exhausted:
         _give_up_exhausted(state, claims, observer)
-    return total
+    return lost
 
 
-def _take_back(state: State, claims: Claims, observer: Observer) -> int:
-    error = WorkerLost("worker lost: the lease ran out before an outcome was recorded")
+def _take_back(state: State, claims: Claims, observer: Observer) -> list[Outcome]:
     until = time.monotonic() + claims.patience
-    total = 0
+    lost: list[Outcome] = []
     while expired := _abandoned(state, claims):
-        outcomes = [_lost(state, each, error) for each in expired]
+        outcomes = [_lost(state, each) for each in expired]
         try:
             recorded = _record(state, claims, outcomes)
         except DatabaseTrouble as trouble:
@@ -52,16 +51,18 @@ def _take_back(state: State, claims: Claims, observer: Observer) -> int:
         for outcome in recorded:
             announce(state.app, outcome, recorded=True)
             notify(observer.outcome, outcome)
-        total += len(recorded)
+        lost += recorded
         if len(outcomes) < BATCH or not recorded:
             break
-    return total
+    return lost
 
 
-def _lost(state: State, expired: Expired, error: WorkerLost) -> Outcome:
+def _lost(state: State, expired: Expired) -> Outcome:
     # Here, as below: most ticks find nothing to take back, and need none of a worker's modules.
     from .worker.outcomes import failure
 
+    # A new one for each: Sentry reports the same exception only once.
+    error = WorkerLost("worker lost: the lease ran out before an outcome was recorded")
     return failure(state, expired, error, 0.0)._replace(reclaimed=True)
 
 
@@ -76,7 +77,7 @@ def _abandoned(state: State, claims: Claims) -> list[Expired]:
     if not (expired and claims.one_writer):
         return expired
     claims.wait_for_writers()
-    time.sleep(turn(state.settings.lease))
+    time.sleep(renewal_window(state.settings.lease))
     before = {(each.id, each.token) for each in expired}
     return [each for each in claims.expired_leases(BATCH) if (each.id, each.token) in before]
 

@@ -19,7 +19,9 @@ from ..log import logger, worker_name
 from ..state import State
 from ..store import Bookkeeping, Claims, Definitions, Ticks
 from ..store.notify import wake_all
-from ..types import TickReport
+from ..types import Outcome, TickReport
+from .definition_pings import ping_ended
+from .late import tell_late
 from .ping import TIMEOUT, ping
 from .processes import run_workers
 from .reclaim import reclaim
@@ -186,11 +188,13 @@ class _Minute:
         self._counts.clear()
 
     def _reclaim(self) -> None:
-        number = reclaim(self.state, Claims(self.books), self.worker.observer)
-        self._counts["reclaimed"] += number
-        self._wake(number)
+        lost = reclaim(self.state, Claims(self.books), self.worker.observer)
+        self._counts["reclaimed"] += len(lost)
+        self._wake(len(lost))
+        self.sender.send(lost)
 
     def _enqueue_slots(self) -> None:
+        tell_late(self.state, self.books)
         definitions = Definitions(self.books)
         counts, rows = enqueue_slots(self.state, definitions, self.worker.observer)
         self._counts += counts
@@ -225,7 +229,7 @@ def _try(step: Callable[[], None]) -> bool:
 
 
 class ReportSender(threading.Thread):
-    """Sends ``tick_finished`` and pings for each minute, in a thread of its own.
+    """Sends ``tick_finished`` and pings for each minute and for lost runs, in its own thread.
 
     So neither a monitor that hangs nor a slow receiver holds up the next minute.
     """
@@ -234,16 +238,19 @@ class ReportSender(threading.Thread):
         super().__init__(name="cronjobs-report-sender", daemon=True)
         self._state = state
         self._url = state.settings.ping_url
-        self._reports: SimpleQueue[TickReport | None] = SimpleQueue()
+        self._reports: SimpleQueue[TickReport | list[Outcome] | None] = SimpleQueue()
 
     def run(self) -> None:
         """Send reports until None comes."""
         while (report := self._reports.get()) is not None:
+            if isinstance(report, list):
+                ping_ended(self._state, report)
+                continue
             signals.send(signals.tick_finished, self._state.app, report=report)
             ping(self._url)
 
-    def send(self, report: TickReport) -> None:
-        """Send *report* soon, without waiting for it."""
+    def send(self, report: TickReport | list[Outcome]) -> None:
+        """Send *report*, or tell of runs that were lost, soon and without waiting for it."""
         self._reports.put(report)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ..types import Outcome
 from .observer import Observer, PassingOn
 
-KINDS = ("succeeded", "failed", "dead", "cancelled", "released", "lost")
+KINDS = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost")
 
 
 class Tally:

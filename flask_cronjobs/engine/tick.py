@@ -14,7 +14,11 @@ from .. import signals
 from ..log import logger, worker_name
 from ..state import State
 from ..store import Bookkeeping, Claims, Definitions, Ticks
+from ..store.clock import clock_shift
+from ..store.shared import refuse_shared
 from ..types import TickReport
+from .definition_pings import ping_ended
+from .late import tell_late
 from .observer import Observer
 from .ping import ping
 from .reclaim import reclaim
@@ -64,23 +68,29 @@ class OpenTick(NamedTuple):
 def tick(state: State, options: TickOptions) -> TickReport:
     """Run one tick and return what it did.
 
+    :raises SetupError: ``db.session`` has the only connection, as in some tests.
     :raises TablesMissing: the job tables do not exist.
     :raises DatabaseTrouble: the database could not be used. Held runs come back by lease.
     """
+    refuse_shared(state.database)
     with Bookkeeping(state.engine, guard=keyboard_held) as books:
         ticks, definitions = Ticks(books), Definitions(books)
         opened = begin(ticks)
         claims = Claims(books)
-        counts = Counter(reclaimed=reclaim(state, claims, options.observer))
+        lost = reclaim(state, claims, options.observer)
+        counts = Counter(reclaimed=len(lost))
+        tell_late(state, books)
         slots, rows = enqueue_slots(state, definitions, options.observer)
         counts += slots
         sync_definitions(state, definitions, rows)
         if claims.may_find():
+            work_options = _work_options(state, options, opened, definitions.has_pings())
             books.close()  # No connection of ours is open while workers fork.
-            counts += _run_workers(state, options, opened)
+            counts += _run_workers(state, options, work_options)
         counts["pruned"] = prune(state, ticks, opened)
         report = finish(ticks, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
+    ping_ended(state, lost)
     ping(state.settings.ping_url)
     return report
 
@@ -92,7 +102,7 @@ def begin(ticks: Ticks, listening: bool = False) -> OpenTick:
     """
     started, before = time.monotonic(), time.time()
     row = ticks.begin(worker_name(), socket.gethostname(), os.getpid(), listening)
-    offset = (before + time.time()) / 2 - row.now.timestamp()
+    offset = (before + time.time()) / 2 - row.now.timestamp() + clock_shift()
     if abs(offset) > CLOCK_TOLERANCE + (time.time() - before):
         logger.warning(
             "This host's clock is %.0f s %s the database's. Nothing runs early or late for it, "
@@ -124,13 +134,11 @@ def finish(ticks: Ticks, opened: OpenTick, counts: Mapping[str, int]) -> TickRep
     return report
 
 
-def _run_workers(state: State, options: TickOptions, opened: OpenTick) -> Counter[str]:
+def _run_workers(state: State, options: TickOptions, work_options: WorkOptions) -> Counter[str]:
     # Here, since most ticks find nothing to do, and need none of what a worker imports.
     from .processes import run_workers
 
-    return run_workers(
-        state, _number_of_workers(state, options), _work_options(state, options, opened)
-    )
+    return run_workers(state, _number_of_workers(state, options), work_options)
 
 
 def _number_of_workers(state: State, options: TickOptions) -> int:
@@ -140,7 +148,7 @@ def _number_of_workers(state: State, options: TickOptions) -> int:
     return state.settings.workers if options.workers is None else options.workers
 
 
-def _work_options(state: State, options: TickOptions, opened: OpenTick) -> WorkOptions:
+def _work_options(state: State, options: TickOptions, opened: OpenTick, pings: bool) -> WorkOptions:
     from .worker.options import WorkOptions
 
     budget = state.settings.tick_budget if options.budget is None else options.budget
@@ -151,5 +159,6 @@ def _work_options(state: State, options: TickOptions, opened: OpenTick) -> WorkO
         queues=options.queues,
         may_kill=options.own_process,
         tick_id=opened.id,
+        pings=pings,
         observer=options.observer,
     )

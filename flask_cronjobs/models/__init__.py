@@ -1,13 +1,21 @@
-"""The five job tables as mapped classes, for your own queries and joins."""
+"""The six job tables as mapped classes, for your own queries and joins."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["JobDefinition", "JobEffect", "JobFailure", "JobRun", "JobTick"]
+__all__ = [
+    "JobDefinition",
+    "JobEffect",
+    "JobFailure",
+    "JobOutput",
+    "JobPause",
+    "JobRun",
+    "JobTick",
+]
 
 if TYPE_CHECKING:
-    from .tables import JobDefinition, JobEffect, JobFailure, JobRun, JobTick
+    from .tables import JobDefinition, JobEffect, JobFailure, JobOutput, JobPause, JobRun, JobTick
 else:
     # Mapping the classes takes as long as importing all the rest, and most processes do not use
     # them. So they are mapped when one is first looked up.

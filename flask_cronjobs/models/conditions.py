@@ -18,6 +18,11 @@ SPENT = f"{RUNNABLE} AND attempts >= max_attempts"
 FREE_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NULL"
 KEYED_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NOT NULL"
 RUNNING = "status = 'running'"
+#: The run has its idempotency key to itself; see ``JobRun.unique_while``.
+HOLDS_KEY = (
+    "idempotency_key IS NOT NULL AND (unique_while IS NULL OR (finished_at IS NULL"
+    " AND (unique_while = 'pending' OR started_at IS NULL)))"
+)
 LIVE = "status IN ('queued', 'failed', 'running')"
 DEAD = "status = 'dead'"
 DONE = "status IN ('succeeded', 'cancelled', 'skipped')"
@@ -26,4 +31,5 @@ SET_ASIDE = "status IN ('cancelled', 'skipped')"
 DONE_EFFECT = "state = 'done'"
 OPEN_EFFECT = "state IN ('begun', 'in_doubt')"
 SCHEDULED = "paused_at IS NULL AND next_run_at IS NOT NULL"
+PINGED = "ping_url IS NOT NULL"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"

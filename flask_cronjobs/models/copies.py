@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_keys, dict_values
 
 #: The names of the job tables. Whoever looks for one of them in the metadata, copies them all.
-NAMES = frozenset({"job_definitions", "job_effects", "job_failures", "job_runs", "job_ticks"})
+NAMES = frozenset(
+    {
+        *("job_definitions", "job_effects", "job_failures", "job_outputs"),
+        *("job_pauses", "job_runs", "job_ticks"),
+    }
+)
 
 
 def add_tables(metadata: MetaData, dialect_name: str) -> None:
@@ -139,6 +144,7 @@ class _Tables(FacadeDict[str, Table]):
 
 def copy_tables(metadata: MetaData, dialect_name: str) -> None:
     """Add plain copies of the job tables to the app's *metadata* now; see `add_tables`."""
+    from .storage import set_when_created
     from .tables import Base
 
     for table in Base.metadata.sorted_tables:
@@ -151,6 +157,7 @@ def copy_tables(metadata: MetaData, dialect_name: str) -> None:
         copy = _copy(table, metadata)
         copy.info["cronjobs_dialect"] = dialect_name
         _make_plain(copy, dialect_name)
+        set_when_created(copy)
 
 
 def _copy(table: Table, metadata: MetaData) -> Table:

@@ -1,4 +1,4 @@
-"""The five tables, as mapped classes on a declarative base of our own.
+"""The six tables, as mapped classes on a declarative base of our own.
 
 They work with ``db.session`` like the app's models; `copies` adds them to the app's metadata.
 
@@ -36,16 +36,19 @@ from .conditions import (
     DONE_EFFECT,
     FREE,
     FREE_GROUPS,
+    HOLDS_KEY,
     KEY_HAS_LIMIT,
     KEYED,
     KEYED_GROUPS,
     LIVE,
     OPEN_EFFECT,
+    PINGED,
     RUNNING,
     SCHEDULED,
     SET_ASIDE,
     SPENT,
 )
+from .storage import set_when_created, storage_options
 
 
 def _sql_list(values: tuple[str, ...]) -> str:
@@ -58,16 +61,6 @@ BigId: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")
 JSONType: TypeEngine[Any] = JSONColumn(none_as_null=True).with_variant(
     JSONB(none_as_null=True), "postgresql"
 )
-
-#: When PostgreSQL vacuums the runs. Each run leaves two dead entries in the indexes of what waits,
-#: and each claim passes over all those that no vacuum has removed. So vacuum after 10,000 dead
-#: rows and one in a hundred, not after one in five; and clean the indexes each time, which a vacuum
-#: omits where few pages of the table have changed.
-VACUUM_OFTEN: dict[str, object] = {
-    "autovacuum_vacuum_scale_factor": 0.01,
-    "autovacuum_vacuum_threshold": 10_000,
-    "vacuum_index_cleanup": "on",
-}
 
 
 def _partial(name: str, *columns: Any, where: str, unique: bool = False) -> Index:
@@ -99,6 +92,7 @@ class JobDefinition(Base):
     __table_args__: Any = (
         Index("uq_job_definitions_name", "name", unique=True),
         _partial("ix_job_definitions_due", "next_run_at", where=SCHEDULED),
+        _partial("ix_job_definitions_pinged", "id", where=PINGED),
         _check("ck_job_definitions_catchup", "catchup IN ('latest', 'all', 'none')"),
         _check("ck_job_definitions_overlap", "overlap IN ('skip', 'allow')"),
         _check("ck_job_definitions_origin", "origin IN ('code', 'database')"),
@@ -114,7 +108,7 @@ class JobDefinition(Base):
     """The task's name."""
     payload: Mapped[dict[str, JSON]] = mapped_column(JSONType, server_default=text("'{}'"))
     schedule: Mapped[str] = mapped_column(String)
-    """Cron text, as `Schedule` reads it."""
+    """Cron text, as `flask_cronjobs.Schedule` reads it."""
     timezone: Mapped[str] = mapped_column(String, server_default=text("'UTC'"))
     queue: Mapped[str] = mapped_column(String, server_default=text("'default'"))
     priority: Mapped[int] = mapped_column(Integer, server_default=text("0"))
@@ -135,6 +129,10 @@ class JobDefinition(Base):
     """From when on the code that ticked did not declare it; null while some code does."""
     app: Mapped[str | None] = mapped_column(String)
     """The name of the app whose code declared it."""
+    ping_url: Mapped[str | None] = mapped_column(String)
+    """What tells a monitor of its runs; see `~flask_cronjobs.CronJobs.task`. It is a secret."""
+    late_slot: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """The last slot of which the signal ``definition_late`` told."""
     created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
 
@@ -154,8 +152,12 @@ class JobRun(Base):
         _partial(
             "uq_job_runs_idempotency_key",
             "idempotency_key",
-            where="idempotency_key IS NOT NULL",
+            where=HOLDS_KEY,
             unique=True,
+        ),
+        # The same for a search, which must find also those that have given their key up.
+        _partial(
+            "ix_job_runs_idempotency_key", "idempotency_key", where="idempotency_key IS NOT NULL"
         ),
         # This enforces concurrency=N: at most one running row for each share of a key.
         _partial(
@@ -193,8 +195,9 @@ class JobRun(Base):
             " = (concurrency_share IS NOT NULL)",
         ),
         _check("ck_job_runs_concurrency_limit", KEY_HAS_LIMIT),
+        _check("ck_job_runs_unique_while", "unique_while IN ('pending', 'waiting')"),
         _check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
-        {"sqlite_autoincrement": True, "postgresql_with": VACUUM_OFTEN},
+        {"sqlite_autoincrement": True, **storage_options("job_runs")},
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True)
@@ -214,6 +217,8 @@ class JobRun(Base):
     attempts: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     """Attempts begun, counted at the claim."""
     max_attempts: Mapped[int] = mapped_column(Integer, server_default=text("10"))
+    snoozes: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    """How often its handler raised `~flask_cronjobs.Snooze`; those attempts are not counted."""
     locked_by: Mapped[str | None] = mapped_column(String)
     """The token of the claim that holds this run: ``host:pid:random``, fresh for each claim."""
     locked_until: Mapped[datetime | None] = mapped_column(UTCDateTime)
@@ -224,8 +229,8 @@ class JobRun(Base):
     failed_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     """When the latest failed attempt ended."""
     last_error: Mapped[str | None] = mapped_column(String)
-    """Why the latest attempt failed, or the run was cancelled or skipped; of a run that succeeded,
-    a warning that its handler left work uncommitted."""
+    """Why the latest attempt failed, or the run was snoozed, cancelled or skipped; of a run that
+    succeeded, a warning that its handler left work uncommitted."""
     error_type: Mapped[str | None] = mapped_column(String)
     result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     """What the handler returned, if JSON and small; of a skipped run, which slots it stands for."""
@@ -233,6 +238,9 @@ class JobRun(Base):
     """From 0 to 1, as the handler last reported."""
     progress_message: Mapped[str | None] = mapped_column(String)
     idempotency_key: Mapped[str | None] = mapped_column(String)
+    unique_while: Mapped[str | None] = mapped_column(String)
+    """For how long no other run may have the key: while this one is ``pending`` (has not ended), or
+    ``waiting`` (has not begun); null: as long as this row is kept."""
     concurrency_key: Mapped[str | None] = mapped_column(String)
     concurrency_limit: Mapped[int | None] = mapped_column(Integer)
     """How many runs of the key may run at once."""
@@ -298,6 +306,26 @@ class JobFailure(Base):
     stack: Mapped[str | None] = mapped_column(String)
 
 
+class JobOutput(Base):
+    """What the handler of one attempt printed and logged: the end of it."""
+
+    __tablename__ = "job_outputs"
+    __table_args__: Any = (
+        Index("uq_job_outputs_attempt", "run_id", "attempt", unique=True),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    run_id: Mapped[int] = mapped_column(
+        BigId, ForeignKey("job_runs.id", name="fk_job_outputs_run", ondelete="CASCADE")
+    )
+    attempt: Mapped[int] = mapped_column(Integer)
+    worker: Mapped[str] = mapped_column(String)
+    """The token of the claim."""
+    output: Mapped[str] = mapped_column(String)
+    written_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+
+
 class JobEffect(Base):
     """The mark of one effect, made before it is tried and completed after."""
 
@@ -323,6 +351,25 @@ class JobEffect(Base):
     result: Mapped[JSON] = mapped_column(JSONType, nullable=True)
     created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     done_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+
+
+class JobPause(Base):
+    """A task or a queue that is paused: nobody claims its runs."""
+
+    __tablename__ = "job_pauses"
+    __table_args__: Any = (
+        Index("uq_job_pauses_name", "kind", "name", unique=True),
+        _check("ck_job_pauses_kind", "kind IN ('task', 'queue')"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    kind: Mapped[str] = mapped_column(String)
+    """``task`` or ``queue``."""
+    name: Mapped[str] = mapped_column(String)
+    paused_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    paused_by: Mapped[str | None] = mapped_column(String)
+    """Who paused it, as the log says."""
 
 
 class JobTick(Base):
@@ -355,5 +402,9 @@ class JobTick(Base):
     dead: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     cancelled: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     released: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    snoozed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     lost: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     pruned: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+
+
+set_when_created(Base.metadata.tables["job_runs"])

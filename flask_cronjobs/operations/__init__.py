@@ -7,10 +7,13 @@ why. Every action is logged with the one who asked for it (*actor*, a text for p
 from __future__ import annotations
 
 from ..store.operations import Change
-from .definitions import pause, remove, resume, run_now
+from .definitions import QueuedRun, pause, queue_run, remove, resume, run_now
 from .maintenance import effect_done, effect_redo, health, prune
+from .pauses import pause_work, queues, resume_work
+from .payloads import retry_with, run_again
 from .runs import (
     CANCEL,
+    DISCARD,
     RETRY,
     Action,
     BulkResult,
@@ -24,11 +27,13 @@ from .runs import (
 
 __all__ = [
     "CANCEL",
+    "DISCARD",
     "RETRY",
     "Action",
     "BulkResult",
     "Change",
     "Progress",
+    "QueuedRun",
     "cancel",
     "cancel_many",
     "effect_done",
@@ -36,10 +41,16 @@ __all__ = [
     "health",
     "no_run",
     "pause",
+    "pause_work",
     "prune",
+    "queue_run",
+    "queues",
     "remove",
     "resume",
+    "resume_work",
     "retry",
     "retry_many",
+    "retry_with",
+    "run_again",
     "run_now",
 ]

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import report
 from ..engine.observer import Observer
 from ..engine.scheduler import announce_slot, first_slot, plan_due
-from ..errors import NotFound, TaskError, UnknownTask
+from ..errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ..log import log_run
+from ..registry.options import EnqueueOptions
 from ..registry.run_columns import RUN_COLUMNS, payload_columns, run_columns
 from ..schedule import Schedule
 from ..schedule.slots import plan_skipped
 from ..state import State
-from ..store import Bookkeeping, Definitions
+from ..store import Definitions
 from ..store.operations import Operator
 from ..store.rows import DefinitionRow
 from ..text import did_you_mean, one_line
 from ..types import DefinitionSpec
 from .audit import DEFAULT_ACTOR, log_action
+from .payloads import with_hidden_values
+
+_DUE_NOW = EnqueueOptions()
 
 
 def pause(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
@@ -28,7 +32,7 @@ def pause(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
 
     :raises NotFound: no definition has that name; the message suggests similar names.
     """
-    with Bookkeeping(state.engine) as books:
+    with state.bookkeeping() as books:
         definitions = Definitions(books)
         found = definitions.find(name)
         if found is not None and found.due:
@@ -47,7 +51,7 @@ def resume(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
     :raises NotFound: no definition has that name.
     :raises ScheduleError: its schedule cannot be read.
     """
-    with Bookkeeping(state.engine) as books:
+    with state.bookkeeping() as books:
         definitions = Definitions(books)
         found = definitions.find(name)
         if found is None:
@@ -84,9 +88,18 @@ def remove(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
     :raises NotFound: no definition has that name.
     :raises TaskError: this app's code declares it.
     """
-    if not remove_definition(state, name):
+    if not remove_definition(state, name, actor):
         raise _no_definition(state, name)
-    log_action("removed", f"definition {name}", actor)
+
+
+class QueuedRun(NamedTuple):
+    """A run that was asked for.
+
+    :ivar is_new: False if it was there already, with the same idempotency key.
+    """
+
+    id: int
+    is_new: bool
 
 
 def run_now(
@@ -107,18 +120,49 @@ def run_now(
     :raises TypeError: the handler does not take *payload*.
     :raises PayloadError: *payload* is not plain JSON.
     """
-    with Bookkeeping(state.engine) as books:
+    return queue_run(state, name, payload, actor, tasks).id
+
+
+def queue_run(
+    state: State,
+    name: str,
+    payload: Mapping[str, object] | None = None,
+    actor: str = DEFAULT_ACTOR,
+    tasks: bool = True,
+    options: EnqueueOptions = _DUE_NOW,
+) -> QueuedRun:
+    """Queue a run of a definition or a task, as `run_now`, with options as of `Task.using`.
+
+    :raises TaskError: an option is invalid.
+    :raises KeyConflict: the idempotency key belongs to a run of another task.
+    """
+    options.check()
+    with state.bookkeeping() as books:
         values = _definition_run(state, Definitions(books).find(name), name, payload)
         if values is None and tasks:
             values = _task_run(state, name, payload)
         if values is None:
             raise _no_name(state, name) if tasks else _no_definition(state, name)
-        run_id = Operator(books).insert(values)
-    log_run(
-        logging.INFO, "ran now", task=values["job_type"], run_id=run_id, attempt=0,
-        why=one_line(name), actor=actor,
-    )  # fmt: skip
-    return run_id
+        given = {"queue": options.queue, "idempotency_key": options.idempotency_key}
+        values |= {column: value for column, value in given.items() if value is not None}
+        queued = _insert(Operator(books), values, options)
+    if queued.is_new:
+        log_run(
+            logging.INFO, "ran now", task=values["job_type"], run_id=queued.id, attempt=0,
+            why=one_line(name), actor=actor,
+        )  # fmt: skip
+    return queued
+
+
+def _insert(operator: Operator, values: Mapping[str, Any], options: EnqueueOptions) -> QueuedRun:
+    """Insert a run, unless one of the same task has its idempotency key."""
+    try:
+        return QueuedRun(operator.insert(values, options.run_at, options.delay), True)
+    except KeyConflict:
+        holder = operator.holder(values["idempotency_key"])
+        if holder is None or holder.task != values["job_type"]:
+            raise
+        return QueuedRun(holder.run_id, False)
 
 
 def _definition_run(
@@ -145,7 +189,8 @@ def _own_run(
         )
     values = {name: getattr(spec, name) for name in RUN_COLUMNS}
     if payload is not None:
-        values |= payload_columns(task, state.settings, task.payload_from(payload))
+        whole = with_hidden_values(state, payload, values["payload"])
+        values |= payload_columns(task, state.settings, task.payload_from(whole))
     if spec.overlap == "skip":
         # As for its slots: no two runs of the definition are at work at once.
         key = values["concurrency_key"] or f"definition:{spec.name}"
@@ -177,7 +222,7 @@ def _no_name(state: State, name: str) -> NotFound:
     return NotFound(f"No definition and no task is called {name!r}.{did_you_mean(name, names)}")
 
 
-def add_definition(state: State, spec: DefinitionSpec) -> bool:
+def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTOR) -> bool:
     """Insert or change a definition that is kept in the database.
 
     A slot that is already due is recorded first, under the schedule that the row still has.
@@ -185,7 +230,7 @@ def add_definition(state: State, spec: DefinitionSpec) -> bool:
     :returns: whether the definition is new.
     :raises TaskError: code declares a definition of that name.
     """
-    with Bookkeeping(state.engine) as books:
+    with state.bookkeeping() as books:
         definitions = Definitions(books)
         while True:
             row = definitions.find(spec.name)
@@ -202,20 +247,23 @@ def add_definition(state: State, spec: DefinitionSpec) -> bool:
             if row is None:
                 first = first_slot(spec, definitions.now())
                 if definitions.declare([(spec, first)], "database"):
+                    log_action("added", f"definition {spec.name}", actor)
                     return True
             elif row.due and _record_due(state, definitions, row):
                 continue
             elif definitions.change(row, spec, first_slot(spec, row.now)):
+                if row.spec != spec:
+                    log_action("changed", f"definition {spec.name}", actor)
                 return False
 
 
-def remove_definition(state: State, name: str) -> bool:
+def remove_definition(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
     """Delete a definition that code does not declare (any more).
 
     :returns: whether there was one.
     :raises TaskError: this app's code declares it.
     """
-    with Bookkeeping(state.engine) as books:
+    with state.bookkeeping() as books:
         definitions = Definitions(books)
         if name in state.registry.declarations:
             row = definitions.find(name)
@@ -224,4 +272,7 @@ def remove_definition(state: State, name: str) -> bool:
                     f"The definition {name!r} is declared in code, so the next tick would create "
                     "it again. Remove its schedule from the code, or pause it."
                 )
-        return definitions.remove(name)
+        removed = definitions.remove(name)
+    if removed:
+        log_action("removed", f"definition {name}", actor)
+    return removed

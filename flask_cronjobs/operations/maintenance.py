@@ -9,7 +9,7 @@ from ..errors import NotFound, StateConflict
 from ..report import Verdict
 from ..report.humanize import plural
 from ..state import State
-from ..store import Bookkeeping, Ticks
+from ..store import Ticks
 from ..store.operations import Operator
 from .audit import DEFAULT_ACTOR, log_action
 from .runs import Progress
@@ -35,7 +35,7 @@ def prune(
     :returns: how many there were.
     """
     ages = (state.settings.retention, state.settings.retention_dead)
-    with Bookkeeping(state.engine) as books:
+    with state.bookkeeping() as books:
         ticks = Ticks(books)
         if dry_run:
             return ticks.prunable(*ages)
@@ -74,7 +74,7 @@ def effect_redo(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
 
 
 def _resolve(state: State, key: str, resolve: Callable[[Operator, str], bool]) -> None:
-    with Bookkeeping(state.engine) as books:
+    with state.bookkeeping() as books:
         operator = Operator(books)
         if resolve(operator, key):
             return

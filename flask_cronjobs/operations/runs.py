@@ -1,4 +1,4 @@
-"""Retry and cancel runs, one or many."""
+"""Retry, cancel and discard runs, one or many."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields, replace
 from .. import report
 from ..errors import CronJobsError, NotFound, StateConflict
 from ..report import RunFilter
+from ..report.counts import Count
 from ..report.humanize import plural
 from ..state import State
-from ..store import Bookkeeping
-from ..store.operations import CANCELLABLE, RETRIABLE, Change, Operator
-from ..types import TERMINAL, Status
+from ..store.operations import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator
+from ..types import STATUSES, TERMINAL, Status
 from .audit import DEFAULT_ACTOR, announce_changes, log_action
 
 #: Called with how many more runs are done, for a progress bar.
@@ -63,11 +63,11 @@ class Action:
         :raises NotFound: there is no such run.
         :raises StateConflict: its status does not allow it; the message says what to do.
         """
-        with Bookkeeping(state.engine) as books:
+        with state.bookkeeping() as books:
             operator = Operator(books)
             changes = self.change(operator, [run_id], self._reason(actor))
             if not changes:
-                raise self._refusal(run_id, operator.status_of(run_id))
+                raise self.refusal(operator, run_id)
         announce_changes(state, self.done, changes, actor, self._reason(actor))
         return changes[0]
 
@@ -90,7 +90,7 @@ class Action:
         log_action(self.doing, _described(which, some), actor)
         changed = asked = 0
         try:
-            with Bookkeeping(state.engine) as books:
+            with state.bookkeeping() as books:
                 operator = Operator(books)
                 for start in range(0, len(some), BATCH):
                     batch = some[start : start + BATCH]
@@ -109,15 +109,30 @@ class Action:
 
         :raises StateConflict: the filter's status does not allow it.
         """
-        statuses = self._statuses(which)
-        allowed = [status for status in statuses if status in self.allowed]
-        if not allowed:
-            raise StateConflict(f"Each of these runs {self.refusals[statuses[0]]}")
         with report.reading(state) as reader:
-            found = (
-                report.matching_ids(reader, replace(which, status=status)) for status in allowed
-            )
+            found = (report.matching_ids(reader, part) for part in self._parts(which))
             return [run_id for ids in found for run_id in ids]
+
+    def count(self, state: State, which: RunFilter, most: int) -> Count:
+        """Return how many runs of *which* can be changed, counted up to *most*.
+
+        :raises StateConflict: the filter's status does not allow it.
+        """
+        with report.reading(state) as reader:
+            counts = [report.matching_count(reader, part, most) for part in self._parts(which)]
+        number = sum(count.value for count in counts)
+        return Count(min(number, most), number > most or any(count.capped for count in counts))
+
+    def _parts(self, which: RunFilter) -> list[RunFilter]:
+        """Return *which* for each of its statuses that can be changed."""
+        allowed = self.statuses(which)
+        if not allowed:
+            raise StateConflict(f"Each of these runs {self.refusals[self._statuses(which)[0]]}")
+        return [replace(which, status=status) for status in allowed]
+
+    def statuses(self, which: RunFilter) -> list[Status]:
+        """Return the statuses of those runs of *which* that can be changed; none if none can."""
+        return [status for status in self._statuses(which) if status in self.allowed]
 
     def _statuses(self, which: RunFilter) -> Sequence[Status]:
         if which.status is not None:
@@ -129,15 +144,23 @@ class Action:
     def _reason(self, actor: str) -> str:
         return f"{self.done} by {actor}"
 
-    def _refusal(self, run_id: int, status: Status | None) -> CronJobsError:
+    def refusal(self, operator: Operator, run_id: int) -> CronJobsError:
+        """Return why the run *run_id* cannot be changed."""
+        status = operator.status_of(run_id)
         if status is None:
             return no_run(run_id)
+        if self.name == "retry" and (holder := operator.key_holder(run_id)) is not None:
+            return StateConflict(
+                f"Run {run_id} has given up its idempotency key, and run {holder} has it now. "
+                "Wait until that run has ended, or cancel it. Then try again."
+            )
         if status in self.allowed:
             return StateConflict(
                 f"Run {run_id} is locked: another transaction has changed its row, and has not "
                 "ended. End that transaction, then try again."
             )
-        return StateConflict(f"Run {run_id} {self.refusals[status]}")
+        refused = self.refusals[status].replace(" ID", f" {run_id}")
+        return StateConflict(f"Run {run_id} {refused}")
 
 
 RETRY = Action(
@@ -149,7 +172,7 @@ RETRY = Action(
     refusals={
         "queued": "is queued already: the next tick runs it once it is due.",
         "running": "is running. Cancel it first, or wait until it ends.",
-        "succeeded": "succeeded. To do its work again, enqueue a new run of its task.",
+        "succeeded": "succeeded. To do its work again: flask jobs admin again ID",
         "skipped": "is a slot that was skipped. "
         "To run its definition now: flask jobs admin run NAME",
     },
@@ -163,6 +186,21 @@ CANCEL = Action(
     default=CANCELLABLE,
     refusals={status: f"ended as {status}; there is nothing to cancel." for status in TERMINAL},
     change=Operator.cancel,
+)
+DISCARD = Action(
+    name="discard",
+    doing="discarding",
+    done="discarded",
+    allowed=DISCARDABLE,
+    default=DISCARDABLE,
+    refusals={
+        status: "is not dead. To stop it: flask jobs admin cancel"
+        if status in CANCELLABLE
+        else f"ended as {status}; only dead runs can be discarded."
+        for status in STATUSES
+        if status not in DISCARDABLE
+    },
+    change=Operator.discard,
 )
 
 

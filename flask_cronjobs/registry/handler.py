@@ -37,6 +37,19 @@ class Handler:
         self._required = frozenset(p.name for p in parameters if p.default is p.empty)
 
     @property
+    def signature(self) -> str:
+        """The function's parameters, as they are written in code."""
+        plain = [_unquoted(parameter) for parameter in self._signature.parameters.values()]
+        nothing = inspect.Signature.empty
+        return str(self._signature.replace(parameters=plain, return_annotation=nothing))
+
+    @property
+    def required(self) -> list[str]:
+        """The names of the parameters without a default, in their order."""
+        parameters = self._signature.parameters.values()
+        return [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED]
+
+    @property
     def is_async(self) -> bool:
         """Whether the function is an ``async def``."""
         return inspect.iscoroutinefunction(self.func)
@@ -129,3 +142,20 @@ class Handler:
 
     def _its_key(self) -> str:
         return f"The concurrency_key {self.options.concurrency_key!r} of the task {self.name}"
+
+
+class _Name:
+    """An annotation that is a text, which `inspect` would print in quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _unquoted(parameter: inspect.Parameter) -> inspect.Parameter:
+    annotation: object = parameter.annotation
+    if isinstance(annotation, str):
+        return parameter.replace(annotation=_Name(annotation))
+    return parameter

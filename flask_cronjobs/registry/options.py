@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeGuard
+from typing import TypeAlias, TypeGuard, get_args
 
 from ..errors import MAX_DELAY, TaskError
-from ..types import is_number, is_whole
+from ..types import Replace, UniqueWhile, is_number, is_whole
 from .retry import Retry, RetryCallable, check_attempts
+
+#: Is called with a `CurrentRun`, and returns what its handler is called inside of.
+Around: TypeAlias = Callable[..., AbstractContextManager[object]]
+#: The same, as users write it: also a function with one ``yield``.
+AroundHook: TypeAlias = Around | Callable[..., Iterator[object]]
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,8 @@ class TaskOptions:
     concurrency_key: str | None = None
     atomic: bool = False
     async_at_once: int | None = None
+    around: Around | None = None
+    keep_output: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -33,10 +41,19 @@ class EnqueueOptions:
     run_at: datetime | None = None
     delay: float | None = None
     idempotency_key: str | None = None
+    unique_while: UniqueWhile | None = None
+    replace: Replace = False
     queue: str | None = None
     priority: int | None = None
     max_attempts: int | None = None
     commit: bool = False
+
+    @property
+    def key_held_while(self) -> str | None:
+        """The value of the column ``unique_while``; None: as long as the row is kept."""
+        if self.replace:
+            return "waiting"
+        return None if self.unique_while == "kept" else self.unique_while
 
     def check(self) -> None:
         """Check the values.
@@ -58,6 +75,7 @@ class EnqueueOptions:
             check_attempts(self.max_attempts, "max_attempts")
         if self.priority is not None and not is_whole(self.priority, -32768, 32767):
             raise TaskError(f"priority is {self.priority!r}. Give a whole number, -32768 to 32767.")
+        self._check_key_options()
         for name, text, most in (
             ("queue", self.queue, 100),
             ("idempotency_key", self.idempotency_key, 500),
@@ -67,6 +85,21 @@ class EnqueueOptions:
                     f"{name} is {text!r}. Give a text of 1 to {most} printable characters."
                 )
 
+    def _check_key_options(self) -> None:
+        if self.unique_while not in (None, *get_args(UniqueWhile)):
+            raise TaskError(
+                f"unique_while is {self.unique_while!r}. Give 'kept', 'pending' or 'waiting'."
+            )
+        if self.replace not in (False, True, "payload", "run_at"):
+            raise TaskError(
+                f"replace is {self.replace!r}. Give 'payload', 'run_at', or True for both."
+            )
+        if self.replace and self.unique_while not in (None, "waiting"):
+            raise TaskError(
+                f"replace was given with unique_while={self.unique_while!r}, but a run that has "
+                "begun is never changed. Give unique_while='waiting', or leave it out."
+            )
+
 
 @dataclass(frozen=True)
 class NewRun:
@@ -75,7 +108,7 @@ class NewRun:
     :param payload: the handler's keyword arguments.
     :param run_at: not before this time (aware).
     :param delay: not before so many seconds from now, by the database's clock.
-    :param idempotency_key: at most one run has it, as long as that run's row is kept.
+    :param idempotency_key: at most one run has it, for as long as `Task.using` says.
     :param priority: higher is claimed first.
     """
 

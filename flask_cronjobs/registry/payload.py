@@ -7,13 +7,20 @@ import math
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
-from typing import cast
+from typing import Any, cast
 
 from ..errors import PayloadError
 from ..log import logger
 from ..types import JSON
 
-#: An integer that is longer goes the long way: Python refuses to write very long ones.
+#: Makes a function that writes JSON; CPython has it. `json.dumps` makes one for each call, which
+#: takes as long as to write a small payload.
+_make_encoder: Any = getattr(json.encoder, "c_make_encoder", None)
+_encode: Any = _make_encoder and _make_encoder(
+    *(None, None, json.encoder.encode_basestring_ascii, None),
+    *(": ", ", ", False, False, False),
+)
+#: Larger integers are left to `check_payload`: Python refuses to print very long ones.
 _LONGEST_INTEGER = 2**63
 #: How deeply a payload may be nested. PostgreSQL takes some 6,000 levels, Python's json fewer.
 MAX_DEPTH = 100
@@ -43,11 +50,15 @@ def _plain_text(payload: Mapping[str, object], limit: int) -> str | None:
         room -= len(key) + (len(value) if type(value) is str else 1)
         if room < 0 or not _is_plain(value):
             return None
-    text = json.dumps(payload)
+    text = _dumps(payload)
     # In ASCII it is as long as in UTF-8, or longer. A NUL or a surrogate is an escape in it.
     if len(text) > limit or "\\u0000" in text or "\\ud" in text:
         return None
     return text
+
+
+def _dumps(payload: Any) -> str:
+    return "".join(_encode(payload, 0)) if _encode else json.dumps(payload)
 
 
 def _is_plain(value: object) -> bool:

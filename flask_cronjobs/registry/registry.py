@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import get_args
 
 from ..config import Settings
@@ -13,9 +13,10 @@ from ..schedule import Schedule
 from ..text import did_you_mean
 from ..types import JSON, Catchup, DefinitionSpec, Overlap
 from .handler import Handler
+from .options import Around
 from .payload import check_payload
 from .run_columns import run_columns
-from .validation import check_choice, check_name
+from .validation import check_choice, check_name, check_ping
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Declaration:
     payload: dict[str, JSON]
     catchup: Catchup
     overlap: Overlap
+    ping_url: str | None = field(default=None, repr=False)
 
     def spec(self, settings: Settings) -> DefinitionSpec:
         """Return the definition with one app's defaults."""
@@ -38,6 +40,7 @@ class Declaration:
             timezone=self.timezone or settings.timezone,
             catchup=self.catchup,
             overlap=self.overlap,
+            ping_url=self.ping_url,
             **run_columns(self.handler, settings, self.payload),
         )
 
@@ -48,6 +51,7 @@ class Registry:
     def __init__(self) -> None:
         self.tasks: dict[str, Handler] = {}
         self.declarations: dict[str, Declaration] = {}
+        self.around: list[Around] = []
 
     def add(self, task: Handler) -> None:
         """Add *task*.
@@ -71,6 +75,11 @@ class Registry:
                 f"Two definitions are called {declaration.name!r}. Give one of them another name=."
             )
         self.declarations[declaration.name] = declaration
+
+    def around_of(self, task: Handler) -> list[Around]:
+        """Return what goes around *task*'s handler, the outermost first."""
+        own = task.options.around
+        return self.around if own is None else [*self.around, own]
 
     def get(self, name: str) -> Handler:
         """Return the task called *name*.
@@ -97,6 +106,7 @@ def declaration(
     timezone: str | None,
     catchup: Catchup,
     overlap: Overlap,
+    ping: str | None = None,
 ) -> Declaration:
     """Return a checked definition for *handler*'s task; see `Task.schedule`.
 
@@ -109,8 +119,9 @@ def declaration(
     check_choice("catchup", catchup, get_args(Catchup))
     check_choice("overlap", overlap, get_args(Overlap))
     checked = check_name(name, "definition")
+    check_ping(name, ping)
     plain = _plain_payload(handler, name, payload or {})
-    return Declaration(checked, handler, cron, timezone, plain, catchup, overlap)
+    return Declaration(checked, handler, cron, timezone, plain, catchup, overlap, ping)
 
 
 def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -> dict[str, JSON]:

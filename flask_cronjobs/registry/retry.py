@@ -68,7 +68,7 @@ class Retry:
     def delay(self, attempt: int, error: BaseException) -> float | None:
         """Return how many seconds to wait after *attempt* (from 1) failed with *error*.
 
-        :returns: from 0 to *cap*, or None to give up now. It does not consider `max_attempts`: the
+        :returns: from 0 to *cap*, or None to give up now. It does not consider *max_attempts*: the
             caller compares the attempt to the run's own.
         """
         if isinstance(error, self.not_on) or not isinstance(error, self.on):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import string
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import contextmanager
+from typing import cast
 
 from ..errors import TaskError
 from ..text import did_you_mean
-from ..types import is_number, is_whole
-from .options import EnqueueOptions, TaskOptions, is_key
+from ..types import is_number, is_url, is_whole
+from .options import Around, AroundHook, EnqueueOptions, TaskOptions, is_key
 from .retry import check_attempts, check_retry
 
 #: The longest timeout of a task, in seconds (30 days).
@@ -42,6 +44,8 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
         raise TaskError(f"{name}: timeout is {options.timeout!r}. Give seconds, at most 30 days.")
     if options.concurrency is not None:
         check_attempts(options.concurrency, f"{name}: concurrency")
+    if options.keep_output is not None and options.keep_output not in (True, False):
+        raise TaskError(f"{name}: keep_output is {options.keep_output!r}. Give True or False.")
     _check_async_at_once(func, name, options)
     EnqueueOptions(queue=options.queue, priority=options.priority).check()
     _check_concurrency_key(name, options.concurrency_key, {p.name for p in parameters}, parameters)
@@ -63,6 +67,24 @@ def _check_async_at_once(func: Callable[..., object], name: str, options: TaskOp
         )
 
 
+def as_around(hook: AroundHook) -> Around:
+    """Return *hook* as a function that returns a context manager.
+
+    :raises TaskError: it is none, or asynchronous.
+    """
+    if inspect.isasyncgenfunction(hook) or inspect.iscoroutinefunction(hook):
+        raise TaskError(
+            f"The hook {hook.__name__} is an async def. Write a plain function with one yield: it "
+            "goes around async handlers, too."
+        )
+    if not callable(hook):
+        raise TaskError(
+            f"A hook around handlers is {hook!r}. Give a function that takes the run and has one "
+            "yield, or that returns a context manager."
+        )
+    return cast("Around", contextmanager(hook) if inspect.isgeneratorfunction(hook) else hook)
+
+
 def _refuse_method(func: Callable[..., object]) -> None:
     """Refuse a function of a class's body whose first argument is the object or the class."""
     qualified: str = getattr(func, "__qualname__", "")
@@ -81,6 +103,7 @@ def check_unscheduled(
     timezone: str | None,
     catchup: str,
     overlap: str,
+    ping: object,
 ) -> None:
     """Check that a task without a schedule has no options of one, which would have no effect.
 
@@ -91,6 +114,7 @@ def check_unscheduled(
         "timezone": timezone is not None,
         "catchup": catchup != "latest",
         "overlap": overlap != "skip",
+        "ping": ping is not None,
     }
     idle = [option for option, is_given in given.items() if is_given]
     if idle:
@@ -136,6 +160,18 @@ def check_name(name: object, what: str) -> str:
             f"The {what} name is {name!r}. Give a text of 1 to 200 printable characters."
         )
     return name
+
+
+def check_ping(name: str, ping: object) -> None:
+    """Check the ping URL of the definition *name*.
+
+    :raises TaskError: it is no URL; the message does not show it, since it is a secret.
+    """
+    if ping is not None and not (is_url(ping) and is_key(ping, 1000)):
+        raise TaskError(
+            f"The ping of the definition {name!r} is not a URL. Give one that starts with http:// "
+            "or https://, or None for no ping."
+        )
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

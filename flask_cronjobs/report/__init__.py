@@ -7,46 +7,65 @@ connection and see one now. Nothing here writes.
 from __future__ import annotations
 
 from .activity import Bucket, Gap, activity, gaps, ticks
+from .arguments import Arguments, arguments
 from .counts import Count
+from .definition_list import DefinitionFilter, DefinitionList, definition_list
 from .definitions import Cell, DefinitionView, definition_names, definitions, next_slots
+from .details import DefinitionDetail, TaskDetail, definition, task
 from .effects import doubts, effects
 from .health import Figures, Verdict, headline, tone, verdict, verdict_and_figures
 from .overview import Overview, dead_groups, orphans, overview
+from .pauses import PauseView, pauses
 from .reader import reading
 from .redact import redacted
 from .run_detail import Attempt, RunView, run
-from .run_list import RunFilter, RunPage, RunRow, matching_ids, runs
+from .run_list import RunFilter, RunPage, RunRow, matching_count, matching_ids, runs
+from .run_order import Cursor, order_of
 
 __all__ = [
+    "Arguments",
     "Attempt",
     "Bucket",
     "Cell",
     "Count",
+    "Cursor",
+    "DefinitionDetail",
+    "DefinitionFilter",
+    "DefinitionList",
     "DefinitionView",
     "Figures",
     "Gap",
     "Overview",
+    "PauseView",
     "RunFilter",
     "RunPage",
     "RunRow",
     "RunView",
+    "TaskDetail",
     "Verdict",
     "activity",
+    "arguments",
     "dead_groups",
+    "definition",
+    "definition_list",
     "definition_names",
     "definitions",
     "doubts",
     "effects",
     "gaps",
     "headline",
+    "matching_count",
     "matching_ids",
     "next_slots",
+    "order_of",
     "orphans",
     "overview",
+    "pauses",
     "reading",
     "redacted",
     "run",
     "runs",
+    "task",
     "ticks",
     "tone",
     "verdict",

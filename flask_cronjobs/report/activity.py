@@ -47,6 +47,7 @@ class TickView:
     dead: int
     cancelled: int
     released: int
+    snoozed: int
     lost: int
     pruned: int
 

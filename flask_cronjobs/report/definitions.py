@@ -15,21 +15,25 @@ from ..errors import ScheduleError
 from ..models.columns import UNREADABLE
 from ..schedule import Schedule
 from ..schedule.cron_text import parse_zone
+from ..text import host_of
 from ..types import Status
+from .missed import missed_slots
+from .needs import Need, Needs, needs
 from .reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading
+from .run_list import seconds_taken
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One of the last runs of a definition.
 
-    :ivar seconds: how long its last attempt took, if it ran to an end.
+    :ivar took: how many seconds its last attempt took, if it ran to an end.
     """
 
-    run_id: int
+    id: int
     status: Status
     scheduled_for: datetime
-    seconds: float | None
+    took: float | None
     error_type: str | None
 
 
@@ -48,6 +52,8 @@ class DefinitionView:
     :ivar elsewhere: whether it is undeclared here, but other code that ticks declares it.
     :ivar app: the name of the app whose code declared it.
     :ivar due_since: the slot that is due and not recorded yet, if there is one.
+    :ivar ping: the host of its ping URL; the rest is a secret.
+    :ivar needs: why it needs a person, the most urgent first.
     """
 
     id: int
@@ -71,6 +77,8 @@ class DefinitionView:
     elsewhere: bool
     app: str | None
     due_since: datetime | None
+    ping: str | None
+    needs: tuple[Need, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +118,11 @@ def definitions(source: Source, after: str | None = None, limit: int = 50) -> De
     """
     limit = max(1, min(limit, _LONGEST_PAGE))
     with reading(source) as reader:
-        statement = _whole(reader).order_by(DEFINITIONS.c.name).limit(limit + 1)
+        statement = whole_rows(reader).order_by(DEFINITIONS.c.name).limit(limit + 1)
         if after is not None:
             statement = statement.where(DEFINITIONS.c.name > after)
         rows = reader.rows(statement)
-        views = _views(reader, rows[:limit])
+        views = definition_views(reader, rows[:limit], needs(reader, missed_slots(reader)))
     return DefinitionPage(views, rows[limit - 1].name if len(rows) > limit else None)
 
 
@@ -143,16 +151,22 @@ def next_slots(cron: str, zone: str, now: datetime, number: int = NEXT) -> tuple
     return slots
 
 
-def _whole(reader: Reader) -> Query:
+def whole_rows(reader: Reader) -> Query:
+    """Return a SELECT of definitions, with all columns that `definition_views` needs."""
     return select(*(readable(reader, column) for column in DEFINITIONS.c))
 
 
-def _views(reader: Reader, rows: Sequence[Row[Any]]) -> tuple[DefinitionView, ...]:
+def definition_views(
+    reader: Reader, rows: Sequence[Row[Any]], found: Needs
+) -> tuple[DefinitionView, ...]:
+    """Return the definitions of *rows* with their last runs."""
     cells = _cells(reader, [row.id for row in rows])
-    return tuple(_view(reader, row, tuple(cells[row.id])) for row in rows)
+    return tuple(_view(reader, row, tuple(cells[row.id]), found.of(row)) for row in rows)
 
 
-def _view(reader: Reader, row: Row[Any], cells: tuple[Cell, ...]) -> DefinitionView:
+def _view(
+    reader: Reader, row: Row[Any], cells: tuple[Cell, ...], needed: tuple[Need, ...]
+) -> DefinitionView:
     slots, broken = _slots(row, reader.now)
     jobs = reader.state.registry
     undeclared = row.origin == "code" and row.name not in jobs.declarations
@@ -160,13 +174,15 @@ def _view(reader: Reader, row: Row[Any], cells: tuple[Cell, ...]) -> DefinitionV
         **{name: getattr(row, name) for name in _OWN},
         task=row.job_type,
         cells=cells,
-        last_seconds=next((c.seconds for c in reversed(cells) if c.seconds is not None), None),
+        last_seconds=next((c.took for c in reversed(cells) if c.took is not None), None),
         next_slots=() if row.paused_at is not None else slots,
         broken=broken,
         orphaned=row.job_type not in jobs.tasks,
         undeclared=undeclared,
         elsewhere=undeclared and row.app is not None and row.undeclared_since is None,
         due_since=_due_since(row, reader.now),
+        ping=None if row.ping_url is None else host_of(str(row.ping_url)),
+        needs=needed,
     )
 
 
@@ -234,11 +250,5 @@ def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
 
 
 def _cell(row: Row[Any]) -> Cell:
-    return Cell(row.id, row.status, row.scheduled_for, _seconds(row), row.error_type)
-
-
-def _seconds(row: Row[Any]) -> float | None:
-    if row.status not in ("succeeded", "dead") or row.started_at is None:
-        return None
-    took: timedelta = row.finished_at - row.started_at
-    return max(0.0, took.total_seconds())
+    took = seconds_taken(row.status, row.started_at, row.finished_at)
+    return Cell(row.id, row.status, row.scheduled_for, took, row.error_type)

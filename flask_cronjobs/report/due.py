@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, and_, func, or_, select, text
 
 from ..models.conditions import FREE, KEYED, RUNNING, SCHEDULED
+from .pauses import not_paused
 from .reader import DEFINITIONS, RUNS, Reader, Source, reading
 
 #: How many rows of each kind are read at most.
@@ -28,6 +30,13 @@ class Due:
     expired: int
 
 
+class Next(NamedTuple):
+    """What is due next: a definition's slot or a task's run, and when."""
+
+    at: datetime
+    name: str
+
+
 def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
     """Return what is due now, in *queues* or in all; at most `MOST` of each kind."""
     with reading(source) as reader:
@@ -38,9 +47,10 @@ def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
             .limit(MOST)
         )
         counts: dict[tuple[str, str], int] = {}
+        waits = not_paused(reader)
         for condition in (FREE, KEYED):
             statement = select(RUNS.c.job_type, RUNS.c.queue).where(
-                text(condition), RUNS.c.run_at <= reader.now
+                text(condition), RUNS.c.run_at <= reader.now, *waits
             )
             if queues:
                 statement = statement.where(RUNS.c.queue.in_(queues))
@@ -61,13 +71,21 @@ def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
         )
 
 
-def next_due(source: Source) -> datetime | None:
-    """Return when the next slot or waiting run is due; None if there is none."""
+def next_due(source: Source) -> Next | None:
+    """Return which slot or waiting run will be due next; None if there is none."""
+    slot, run = DEFINITIONS.c.next_run_at, RUNS.c.run_at
     with reading(source) as reader:
-        slots = select(func.min(DEFINITIONS.c.next_run_at)).where(text(SCHEDULED), _ours(reader))
-        runs = [select(func.min(RUNS.c.run_at)).where(text(part)) for part in (FREE, KEYED)]
-        found = [reader.value(statement) for statement in (slots, *runs)]
-    return min((moment for moment in found if isinstance(moment, datetime)), default=None)
+        slots = select(slot.label("at"), DEFINITIONS.c.name).where(
+            text(SCHEDULED), slot > reader.now, _ours(reader)
+        )
+        runs = [
+            select(run.label("at"), RUNS.c.job_type.label("name"))
+            .where(text(part), run > reader.now)
+            .order_by(run)
+            for part in (FREE, KEYED)
+        ]
+        found = [reader.rows(each.limit(1)) for each in (slots.order_by(slot), *runs)]
+    return min((Next(rows[0].at, rows[0].name) for rows in found if rows), default=None)
 
 
 def _ours(reader: Reader) -> ColumnElement[bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeAlias, cast
@@ -15,6 +16,7 @@ from .counts import Count, capped, count_of
 from .humanize import ago, duration, plural, seconds_since
 from .late import Late, late_definitions
 from .missed import Missed, missed_slots
+from .pauses import PauseView, not_paused, pauses
 from .reader import RUNS, TICKS, Query, Reader, Source, reading
 
 #: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
@@ -37,6 +39,7 @@ class Verdict:
         app's code declares.
     :ivar late: definitions whose slots no tick records.
     :ivar failing: whether ticks begin and do not do their work.
+    :ivar pauses: the tasks and queues that are paused. Their runs do not count as overdue.
     """
 
     word: HealthStatus
@@ -49,6 +52,7 @@ class Verdict:
     oldest: float | None = None
     late: Late | None = None
     failing: bool = False
+    pauses: tuple[PauseView, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -83,21 +87,23 @@ _RECENT_TICKS = 100
 def verdict(source: Source) -> Verdict:
     """Return whether ticks come and runnable work is claimed in time."""
     with reading(source) as reader:
-        return _verdict(reader, _oldest_due(reader))
+        paused = pauses(reader)
+        return _verdict(reader, _oldest_due(reader, paused), paused)
 
 
 def verdict_and_figures(source: Source) -> tuple[Verdict, Figures]:
     """Return the verdict and the figures, in fewer statements than apart."""
     with reading(source) as reader:
-        oldest = _oldest_due(reader)
-        return _verdict(reader, oldest), _figures(reader, oldest)
+        paused = pauses(reader)
+        oldest = _oldest_due(reader, paused)
+        return _verdict(reader, oldest, paused), _figures(reader, oldest, paused)
 
 
 def tone(verdict: Verdict, figures: Figures) -> VerdictTone:
     """Return ``bad`` if unhealthy, ``warn`` if something needs a look, else ``good``."""
     if not verdict.ok:
         return "bad"
-    return "warn" if _worries(figures) else "good"
+    return "warn" if _worries(verdict, figures) else "good"
 
 
 def headline(verdict: Verdict, figures: Figures) -> str:
@@ -110,11 +116,11 @@ def headline(verdict: Verdict, figures: Figures) -> str:
             "late": "Ticks fail" if verdict.failing else "Ticks have stopped",
             "overdue": "Work is waiting too long",
         }[verdict.word]
-    worries = _worries(figures)
+    worries = _worries(verdict, figures)
     return f"Ticks are running, but {', and '.join(worries)}" if worries else "All is well"
 
 
-def _worries(figures: Figures) -> list[str]:
+def _worries(verdict: Verdict, figures: Figures) -> list[str]:
     worries: list[str] = []
     if figures.dead:
         worries.append(f"{figures.dead.of('run')} ended dead in the last 24 h")
@@ -122,7 +128,9 @@ def _worries(figures: Figures) -> list[str]:
         worries.append("a worker was lost")
     if figures.missed:
         worries.append(str(figures.missed))
-    return worries
+    if len(verdict.pauses) > 1:
+        worries.append(f"{len(verdict.pauses)} tasks and queues are paused")
+    return worries + [str(paused) for paused in verdict.pauses[:1] if len(verdict.pauses) == 1]
 
 
 def waiting(before: datetime) -> tuple[Query, Query]:
@@ -151,20 +159,25 @@ def _keyed(before: datetime) -> Query:
     )
 
 
-def _waiting_for_us(reader: Reader, before: datetime) -> tuple[Query, Query]:
-    """Return `waiting`, without the tasks of other code: no tick of this app is slow for those."""
-    free, keyed = waiting(before)
+def _waiting_for_us(
+    reader: Reader, before: datetime, paused: Sequence[PauseView]
+) -> tuple[Query, Query]:
+    """Return `waiting`, without what is paused, and without the tasks of other code.
+
+    No tick of this app is slow for those.
+    """
+    free, keyed = (each.where(*not_paused(reader, paused)) for each in waiting(before))
     if tasks := list(reader.state.registry.tasks):
         free, keyed = (each.where(RUNS.c.job_type.in_(tasks)) for each in (free, keyed))
     return free, keyed
 
 
-def _oldest_due(reader: Reader) -> datetime | None:
-    either = union_all(*_waiting_for_us(reader, reader.now)).subquery()
+def _oldest_due(reader: Reader, paused: Sequence[PauseView]) -> datetime | None:
+    either = union_all(*_waiting_for_us(reader, reader.now, paused)).subquery()
     return cast("datetime | None", reader.value(select(func.min(either.c.run_at))))
 
 
-def _verdict(reader: Reader, oldest: datetime | None) -> Verdict:
+def _verdict(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, ...]) -> Verdict:
     works = select(TICKS).where(did_its_work(reader))
     recent = works.order_by(TICKS.c.started_at.desc()).limit(_RECENT_TICKS).subquery()
     rows = reader.rows(select(recent).order_by(recent.c.seen_at.desc()).limit(1))
@@ -172,7 +185,7 @@ def _verdict(reader: Reader, oldest: datetime | None) -> Verdict:
     if not rows:
         failing = _failing(reader, None)
         what = "Ticks begin, but none has done its work yet" if failing else "No tick has run yet"
-        return Verdict("never", what, reader.now, oldest=due_for, failing=failing)
+        return Verdict("never", what, reader.now, oldest=due_for, failing=failing, pauses=paused)
     tick = rows[0]
     age = _age(reader.now, tick.seen_at) or 0.0
     late = late_definitions(reader)
@@ -189,6 +202,7 @@ def _verdict(reader: Reader, oldest: datetime | None) -> Verdict:
         host=tick.host,
         worker=tick.worker,
         oldest=due_for,
+        pauses=paused,
     )
 
 
@@ -232,11 +246,10 @@ def _sentence(
     return tick
 
 
-def _figures(reader: Reader, oldest: datetime | None) -> Figures:
+def _figures(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, ...]) -> Figures:
     now = reader.now
-    free, keyed = _waiting_for_us(
-        reader, now - timedelta(seconds=reader.state.settings.health_overdue)
-    )
+    long_ago = now - timedelta(seconds=reader.state.settings.health_overdue)
+    free, keyed = _waiting_for_us(reader, long_ago, paused)
     row = reader.rows(
         select(
             (capped(free) + capped(keyed)).label("overdue"),

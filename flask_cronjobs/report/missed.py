@@ -14,6 +14,7 @@ from .reader import RUNS, Reader, readable
 
 #: How many skipped and cancelled runs, newest first, are searched for missed slots.
 _LOOKED_AT = 2000
+_SHOWN = ("scheduled_for", "definition_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,13 @@ class Missed:
     :ivar slots: how many.
     :ivar first: the first of them.
     :ivar last: the last.
+    :ivar definition_ids: the definitions that missed them.
     """
 
     slots: int
     first: datetime
     last: datetime
+    definition_ids: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         """Return the same for people, such as "3 slots were missed, from … to …"."""
@@ -44,7 +47,7 @@ def missed_slots(reader: Reader) -> Missed | None:
     newest = (
         select(
             readable(reader, RUNS.c.result),
-            *(RUNS.c[name] for name in ("scheduled_for", "error_type", "finished_at")),
+            *(RUNS.c[name] for name in (*_SHOWN, "error_type", "finished_at")),
         )
         .where(text(SET_ASIDE))
         .order_by(RUNS.c.id.desc())
@@ -52,7 +55,7 @@ def missed_slots(reader: Reader) -> Missed | None:
         .subquery()
     )
     rows = reader.rows(
-        select(newest.c.result, newest.c.scheduled_for).where(
+        select(newest.c.result, *(newest.c[name] for name in _SHOWN)).where(
             newest.c.error_type == "Missed",
             newest.c.finished_at >= reader.now - timedelta(days=1),
         )
@@ -64,6 +67,7 @@ def missed_slots(reader: Reader) -> Missed | None:
         sum(number for number, _, _ in spans),
         min(first for _, first, _ in spans),
         max(last for _, _, last in spans),
+        tuple({row.definition_id: None for row in rows if row.definition_id is not None}),
     )
 
 

@@ -10,15 +10,18 @@ from sqlalchemy import func, select, text, union_all
 from ..models.conditions import DEAD, FREE, KEYED
 from .activity import Bucket, activity
 from .counts import Count
-from .definitions import DefinitionPage, definitions
+from .definition_list import DefinitionList, find_definitions
 from .effects import doubts
 from .health import Figures, Verdict, verdict_and_figures
 from .reader import RUNS, Source, reading
+from .run_list import ERROR_SHOWN, first_line
 
 #: How many dead runs, newest first, `dead_groups` reads.
 DEAD_LOOKED_AT = 10_000
 #: How many waiting runs `orphans` reads.
 WAITING_LOOKED_AT = 100_000
+#: How many definitions the first page shows.
+DEFINITIONS_SHOWN = 25
 _GROUPS = 50
 _NAMES = 10_000
 
@@ -30,6 +33,7 @@ class DeadGroup:
     :ivar count: capped, since only the newest dead runs are read.
     :ivar newest: when the latest of them ended.
     :ivar sample_id: the id of the latest.
+    :ivar message: the first line of its error.
     """
 
     task: str
@@ -37,6 +41,7 @@ class DeadGroup:
     count: Count
     newest: datetime
     sample_id: int
+    message: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +59,21 @@ class Overview:
 
     verdict: Verdict
     figures: Figures
-    definitions: DefinitionPage
+    definitions: DefinitionList
     dead: tuple[DeadGroup, ...]
     orphans: tuple[Orphan, ...]
     activity: tuple[Bucket, ...]
     doubts: Count
 
 
-def overview(source: Source, after: str | None = None) -> Overview:
-    """Return what the first page shows.
-
-    :param after: only definitions with names after this one.
-    """
+def overview(source: Source) -> Overview:
+    """Return what the first page shows, of the definitions those first that need a person."""
     with reading(source) as reader:
         verdict, figures = verdict_and_figures(reader)
         return Overview(
             verdict=verdict,
             figures=figures,
-            definitions=definitions(reader, after),
+            definitions=find_definitions(reader, figures.missed, limit=DEFINITIONS_SHOWN),
             dead=dead_groups(reader),
             orphans=orphans(reader),
             activity=activity(reader),
@@ -89,7 +91,7 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
             .limit(DEAD_LOOKED_AT)
             .subquery()
         )
-        rows = reader.rows(
+        groups = (
             select(
                 newest.c.job_type,
                 newest.c.error_type,
@@ -100,10 +102,21 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
             .group_by(newest.c.job_type, newest.c.error_type)
             .order_by(func.max(newest.c.finished_at).desc())
             .limit(_GROUPS)
+            .subquery()
         )
+        message = func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("message")
+        sampled = select(groups, message).join(RUNS, RUNS.c.id == groups.c.sample)
+        rows = reader.rows(sampled.order_by(groups.c.newest.desc()))
     full = sum(row.number for row in rows) >= DEAD_LOOKED_AT
     return tuple(
-        DeadGroup(row.job_type, row.error_type, Count(row.number, full), row.newest, row.sample)
+        DeadGroup(
+            row.job_type,
+            row.error_type,
+            Count(row.number, full),
+            row.newest,
+            row.sample,
+            first_line(row.message),
+        )
         for row in rows
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,14 +11,20 @@ from functools import cached_property
 from typing import Any, TypeAlias, cast
 
 from sqlalchemy import (
+    ARRAY,
     JSON,
+    BigInteger,
+    ColumnElement,
     Connection,
     Executable,
     Row,
     String,
     Table,
     TypeDecorator,
+    any_,
     event,
+    func,
+    literal,
     select,
     type_coerce,
 )
@@ -27,14 +33,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..models.tables import Base
 from ..state import State
 from ..store.clock import database_now
-from ..store.connection import refuse_shared_memory
 from ..store.dialect import load_odd_values
 from ..store.errors import explain
+from ..store.shared import borrowed, is_shared
 
 RUNS: Table = Base.metadata.tables["job_runs"]
 DEFINITIONS: Table = Base.metadata.tables["job_definitions"]
 FAILURES: Table = Base.metadata.tables["job_failures"]
+OUTPUTS: Table = Base.metadata.tables["job_outputs"]
 EFFECTS: Table = Base.metadata.tables["job_effects"]
+PAUSES: Table = Base.metadata.tables["job_pauses"]
 TICKS: Table = Base.metadata.tables["job_ticks"]
 
 #: A SELECT. SQLAlchemy 2.0 and 2.1 type its columns differently; no annotation fits both.
@@ -91,6 +99,16 @@ def readable(reader: Reader, column: Any) -> Any:
     return type_coerce(column, _JSONOrText).label(column.name)
 
 
+def is_one_of(
+    reader: Reader, column: ColumnElement[int], ids: Iterable[int]
+) -> ColumnElement[bool]:
+    """Return the condition that *column* is one of many *ids*, which are sent as one parameter."""
+    if not reader.sqlite:
+        return column == any_(literal(list(ids), ARRAY(BigInteger)))
+    each = func.json_each(json.dumps(list(ids))).table_valued("value")
+    return column.in_(select(each.c.value))
+
+
 def _load_odd_values(connection: Connection, cursor: Any, *rest: object) -> None:
     # On each cursor, since the connection belongs to the app's pool.
     load_odd_values(cursor)
@@ -104,17 +122,19 @@ Source: TypeAlias = State | Reader
 def reading(source: Source) -> Generator[Reader, None, None]:
     """Open a `Reader` on a connection apart from ``db.session``; given a `Reader`, yield it.
 
+    In a test where the session has the only connection there is, use that.
+
     :raises TablesMissing: the job tables do not exist.
     :raises DatabaseTrouble: the database cannot be read.
     """
     if isinstance(source, Reader):
         yield source
         return
-    engine = source.engine
-    refuse_shared_memory(engine)
+    engine, database = source.engine, source.database
+    shared = is_shared(database)
     try:
-        with engine.connect() as connection:
-            if connection.dialect.name == "postgresql":
+        with borrowed(database) if shared else engine.connect() as connection:
+            if not shared and connection.dialect.name == "postgresql":
                 event.listen(connection, "before_cursor_execute", _load_odd_values)
             yield Reader(source, connection)
     except SQLAlchemyError as error:

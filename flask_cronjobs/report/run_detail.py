@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -11,13 +11,15 @@ from sqlalchemy import Row, select
 
 from ..store.failures import FAILURES_KEPT
 from ..types import JSON
-from .reader import FAILURES, RUNS, Reader, Source, readable, reading
+from .reader import FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading
 from .redact import redacted
 from .run_list import RunRow, run_row, with_definition
 
+#: How many outputs a view has: each may have 64 kB.
+OUTPUTS_SHOWN = 10
 _COPIED = (
     "last_error", "idempotency_key", "concurrency_key", "concurrency_limit", "progress_message",
-    "cancel_requested_at", "created_at", "updated_at",
+    "cancel_requested_at", "snoozes", "created_at", "updated_at",
 )  # fmt: skip
 
 
@@ -28,6 +30,7 @@ class Attempt:
     :ivar number: which attempt it is, from 1.
     :ivar outcome: ``failed``; or, of the latest attempt, the run's status.
     :ivar worker: the token of its claim; None once it succeeded.
+    :ivar output: what it printed and logged, if that is kept, of the latest `OUTPUTS_SHOWN`.
     """
 
     number: int
@@ -38,6 +41,7 @@ class Attempt:
     error_type: str | None = None
     error: str | None = None
     stack: str | None = None
+    output: str | None = None
 
     @property
     def seconds(self) -> float | None:
@@ -65,6 +69,7 @@ class RunView:
     concurrency_limit: int | None
     progress_message: str | None
     cancel_requested_at: datetime | None
+    snoozes: int
     created_at: datetime
     updated_at: datetime
     attempts: tuple[Attempt, ...]
@@ -84,17 +89,29 @@ def run(source: Source, run_id: int) -> RunView | None:
             .order_by(FAILURES.c.attempt.desc())
             .limit(FAILURES_KEPT)
         )
-        return _view(reader, rows[0], failures)
+        return _view(reader, rows[0], failures, _outputs(reader, run_id))
 
 
-def _view(reader: Reader, row: Row[Any], failures: Sequence[Row[Any]]) -> RunView:
+def _outputs(reader: Reader, run_id: int) -> dict[int, str]:
+    """Return the latest outputs of a run, by attempt."""
+    c = OUTPUTS.c
+    newest = select(c.attempt, c.output).where(c.run_id == run_id).order_by(c.attempt.desc())
+    return {row.attempt: row.output for row in reader.rows(newest.limit(OUTPUTS_SHOWN))}
+
+
+def _view(
+    reader: Reader, row: Row[Any], failures: Sequence[Row[Any]], outputs: Mapping[int, str]
+) -> RunView:
     names = reader.state.settings.redact
     return RunView(
         row=run_row(row),
         payload=redacted(row.payload, names),
         result=redacted(row.result, names),
         **{name: getattr(row, name) for name in _COPIED},
-        attempts=_attempts(row, failures),
+        attempts=tuple(
+            replace(attempt, output=outputs.get(attempt.number))
+            for attempt in _attempts(row, failures)
+        ),
         now=reader.now,
     )
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, func, or_, select, text, union_all
+from sqlalchemy import ColumnElement, Row, func, null, or_, select, text, union_all
 
 from ..models.conditions import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
 from ..types import Status
+from .counts import Count
 from .health import waiting
 from .reader import DEFINITIONS, RUNS, Query, Reader, Source, reading
+from .run_order import LATEST_DEATH, NEWEST, Cursor, Order
+from .run_search import confirmed, mentions, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class RunFilter:
     :ivar newer_than: at most so many seconds since then.
     :ivar overdue: only runnable runs due for longer than ``CRONJOBS_HEALTH_OVERDUE``.
     :ivar stale: only running runs whose lease ran out.
+    :ivar search: exactly the id or idempotency key, or a part of the task's name or of the payload,
+        if pages may show that; case does not matter.
     """
 
     status: Status | None = None
@@ -38,6 +43,7 @@ class RunFilter:
     newer_than: float | None = None
     overdue: bool = False
     stale: bool = False
+    search: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,58 +69,120 @@ class RunRow:
     last_error: str | None
     progress: float | None
 
-    def lost(self, now: datetime) -> bool:
-        """Return whether its worker was lost: it is running, but the lease ran out."""
+    @property
+    def waited(self) -> float | None:
+        """For how many seconds its latest attempt was due before it began, if it is known.
+
+        A retry and a cancel may have changed the times since.
+        """
+        if self.status not in ("running", "succeeded", "dead") or self.started_at is None:
+            return None
+        return max(0.0, (self.started_at - self.run_at).total_seconds())
+
+    @property
+    def took(self) -> float | None:
+        """How many seconds its latest attempt took, if it ran to an end."""
+        return seconds_taken(self.status, self.started_at, self.finished_at)
+
+    def is_stale(self, now: datetime) -> bool:
+        """Return whether it is running and its lease ran out."""
         return (
-            self.status == "running" and self.locked_until is not None and self.locked_until < now
+            self.status == "running" and self.locked_until is not None and self.locked_until <= now
         )
 
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """One page of runs, newest id first.
+    """One page of runs.
 
-    :ivar before: the next page's cursor; None on the last.
+    :ivar next: the next page's cursor; None on the last.
     :ivar partial: the search stopped before the page was full; the next page goes on.
+    :ivar searched_to: when the oldest run was created at which such a search looked.
     :ivar now: the database's now.
     """
 
     rows: tuple[RunRow, ...]
-    before: int | None
+    next: Cursor | None
     partial: bool
+    searched_to: datetime | None
     now: datetime
+
+    @property
+    def before(self) -> int | None:
+        """Return the id in the next page's cursor."""
+        return None if self.next is None else self.next.id
 
 
 #: How many rows a page reads where no index narrows the search.
 WINDOW = 50_000
-_ERROR_SHOWN = 300
+#: How many characters of an error a list shows.
+ERROR_SHOWN = 300
 _LONGEST_PAGE = 500
 _SHOWN = tuple(RunRow.__dataclass_fields__)
 
 
 def runs(
-    source: Source, which: RunFilter | None = None, before: int | None = None, limit: int = 50
+    source: Source,
+    which: RunFilter | None = None,
+    before: int | Cursor | None = None,
+    limit: int = 50,
+    order: Order = NEWEST,
 ) -> RunPage:
     """Return the runs that match *which*, newest id first.
 
-    :param before: only smaller ids: the ``before`` of the page before.
+    :param before: what comes after it: the ``next`` of the page before, or an id.
     :param limit: how many runs; at most 500.
+    :param order: another order, as `order_of` gives for the filter's status.
     """
     which = which or RunFilter()
     limit = max(1, min(limit, _LONGEST_PAGE))
+    cursor = Cursor(before) if isinstance(before, int) else before
     with reading(source) as reader:
-        ids, floor = _page_ids(reader, which, before, limit)
-        rows = _shown(reader, ids[:limit])
-    more = len(ids) > limit
-    going_on = ids[limit - 1] if more else floor
-    return RunPage(tuple(rows), going_on, floor is not None and not more, reader.now)
+        by_name = _named(reader, which)
+        found, floor = page_ids(reader, which, cursor, limit, order, by_name)
+        ids = [row.id for row in found[:limit]]
+        real = ids if which.search is None else confirmed(reader, which.search, ids)
+        first = by_name if cursor is None else []
+        rows = rows_of(reader, [*first, *(each for each in ids if each in real)])
+    more = len(found) > limit
+    last = Cursor(found[limit - 1].id, found[limit - 1].moment) if more else None
+    partial = (floor is not None and not more) or (more and len(real) < len(ids))
+    going_on = last or (None if floor is None else Cursor(floor.id))
+    back_to = None if floor is None else floor.created_at
+    return RunPage(tuple(rows), going_on, partial, back_to, reader.now)
+
+
+def _named(reader: Reader, which: RunFilter) -> list[int]:
+    """Return the runs whose id or key is searched for, however old they are."""
+    if which.search is None:
+        return []
+    others = _conditions(reader, replace(which, search=None))
+    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(named(which.search)), *others)
+    return [row.id for row in reader.rows(wanted)]
 
 
 def matching_ids(source: Source, which: RunFilter, limit: int = 1_000_000) -> list[int]:
     """Return the ids of all runs that match *which*, newest first, for bulk actions."""
     with reading(source) as reader:
-        found = _newest(_statements(reader, which), limit, fenced=not _is_wide(which))
-        return [row.id for row in reader.rows(found)]
+        found = _first(_statements(reader, which), limit, NEWEST, fenced=not _is_wide(which))
+        ids = [row.id for row in reader.rows(found)]
+        if which.search is None:
+            return ids
+        real = confirmed(reader, which.search, ids)
+        by_name = _named(reader, which)
+        return [*by_name, *(each for each in ids if each in real and each not in by_name)]
+
+
+def matching_count(source: Source, which: RunFilter, most: int) -> Count:
+    """Return how many runs match *which*, counted up to *most*."""
+    if which.search is not None:
+        number = len(matching_ids(source, which, most + 1))
+        return Count(min(number, most), number > most)
+    with reading(source) as reader:
+        some = [part.limit(most + 1).subquery() for part in _statements(reader, which)]
+        counts = [select(func.count()).select_from(each).scalar_subquery() for each in some]
+        number = sum(reader.rows(select(*counts))[0])
+    return Count(min(number, most), number > most)
 
 
 def _statements(reader: Reader, which: RunFilter) -> list[Query]:
@@ -124,7 +192,7 @@ def _statements(reader: Reader, which: RunFilter) -> list[Query]:
         edge = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
         return [part.where(*conditions) for part in waiting(edge)]
     return [
-        select(RUNS.c.id, RUNS.c.run_at).where(*part, *conditions)
+        select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at).where(*part, *conditions)
         for part in _parts("running" if which.stale else which.status)
     ]
 
@@ -154,6 +222,8 @@ def _conditions(reader: Reader, which: RunFilter) -> list[ColumnElement[bool]]:
         found.append(c.definition_id == _definition_id(which.definition))
     if which.stale:
         found.append(c.locked_until <= reader.now)
+    if which.search is not None:
+        found.append(mentions(reader, which.search))
     return found + _ages(reader.now, which)
 
 
@@ -171,20 +241,28 @@ def _ages(now: datetime, which: RunFilter) -> list[ColumnElement[bool]]:
     return found
 
 
-def _page_ids(
-    reader: Reader, which: RunFilter, before: int | None, limit: int
-) -> tuple[list[int], int | None]:
-    """Return up to *limit* plus one ids, and where a search that was cut short goes on."""
+def page_ids(
+    reader: Reader,
+    which: RunFilter,
+    cursor: Cursor | None,
+    limit: int,
+    order: Order = NEWEST,
+    named: Sequence[int] = (),
+) -> tuple[Sequence[Row[Any]], Row[Any] | None]:
+    """Return up to *limit* plus one ids and times, and where a search was cut short."""
     found = _statements(reader, which)
-    if before is not None:
-        found = [part.where(RUNS.c.id < before) for part in found]
+    if named:
+        found = [part.where(RUNS.c.id.not_in(named)) for part in found]
+    if cursor is not None:
+        found = [part.where(order.beyond(RUNS.c, cursor)) for part in found]
     floor = None
     if _is_wide(which) and which != RunFilter():
-        floor = _floor(reader, before)
+        floor = _floor(reader, cursor)
         if floor is not None:
-            found = [part.where(RUNS.c.id >= floor) for part in found]
-    newest = _newest(found, limit + 1, fenced=not _is_wide(which))
-    return [row.id for row in reader.rows(newest)], floor
+            found = [part.where(RUNS.c.id >= floor.id) for part in found]
+    # The index of the dead has their order: so they need no fence.
+    fenced = not _is_wide(which) and order != LATEST_DEATH
+    return reader.rows(_first(found, limit + 1, order, fenced)), floor
 
 
 def _is_wide(which: RunFilter) -> bool:
@@ -194,21 +272,31 @@ def _is_wide(which: RunFilter) -> bool:
     return which.status in (None, "succeeded")
 
 
-def _floor(reader: Reader, before: int | None) -> int | None:
-    statement = select(RUNS.c.id).order_by(RUNS.c.id.desc()).offset(WINDOW - 1).limit(1)
-    if before is not None:
-        statement = statement.where(RUNS.c.id < before)
-    rows = reader.rows(statement)
-    return rows[0].id if rows else None
+def _floor(reader: Reader, cursor: Cursor | None) -> Row[Any] | None:
+    newest = select(RUNS.c.id, RUNS.c.created_at).order_by(RUNS.c.id.desc())
+    if cursor is not None:
+        newest = newest.where(RUNS.c.id < cursor.id)
+    rows = reader.rows(newest.offset(WINDOW - 1).limit(1))
+    return rows[0] if rows else None
 
 
-def _newest(found: Sequence[Query], limit: int, fenced: bool) -> Query:
+def _first(found: Sequence[Query], limit: int, order: Order, fenced: bool) -> Query:
+    """Return a SELECT of the first *limit* ids, and of the times by which they are listed."""
     if not fenced:
-        return found[0].order_by(RUNS.c.id.desc()).limit(limit)
+        moment = _moment(RUNS.c, order).label("moment")
+        chosen = found[0].with_only_columns(RUNS.c.id, moment)
+        return chosen.order_by(*order.clauses(RUNS.c)).limit(limit)
     # OFFSET 0 stops the planner from merging the subquery. Otherwise it reads the primary key from
     # the top, past a million finished rows if the wanted ones have the lowest ids.
-    either = union_all(*(select(part.offset(0).subquery().c.id) for part in found)).subquery()
-    return select(either.c.id).order_by(either.c.id.desc()).limit(limit)
+    parts = [part.offset(0).subquery().c for part in found]
+    columns = ["id"] if order == NEWEST else ["id", order.column]
+    either = union_all(*(select(*(c[name] for name in columns)) for c in parts)).subquery()
+    moment = _moment(either.c, order).label("moment")
+    return select(either.c.id, moment).order_by(*order.clauses(either.c)).limit(limit)
+
+
+def _moment(c: Any, order: Order) -> Any:
+    return null() if order == NEWEST else c[order.column]
 
 
 def with_definition(*columns: Any) -> Query:
@@ -218,22 +306,38 @@ def with_definition(*columns: Any) -> Query:
     ).select_from(RUNS.outerjoin(DEFINITIONS, DEFINITIONS.c.id == RUNS.c.definition_id))
 
 
-def _shown(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
+def rows_of(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
+    """Return the runs *ids*, newest id first."""
     if not ids:
         return []
     own = [name for name in _SHOWN if name in RUNS.c and name != "last_error"]
     statement = with_definition(
         *(RUNS.c[name] for name in own),
         RUNS.c.job_type,
-        func.substr(RUNS.c.last_error, 1, _ERROR_SHOWN).label("last_error"),
+        func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("last_error"),
     )
-    rows = reader.rows(statement.where(RUNS.c.id.in_(ids)).order_by(RUNS.c.id.desc()))
-    return [run_row(row) for row in rows]
+    rows = {row.id: run_row(row) for row in reader.rows(statement.where(RUNS.c.id.in_(ids)))}
+    return [rows[each] for each in ids if each in rows]
+
+
+def seconds_taken(
+    status: Status, started: datetime | None, finished: datetime | None
+) -> float | None:
+    """Return how many seconds the latest attempt of a run took; None if it did not end by itself.
+
+    A cancelled run may have started long before, in an earlier attempt.
+    """
+    if status not in ("succeeded", "dead") or started is None or finished is None:
+        return None
+    return max(0.0, (finished - started).total_seconds())
 
 
 def run_row(row: Row[Any]) -> RunRow:
     """Return the `RunRow` of a database row."""
     values = {name: getattr(row, name) for name in _SHOWN if name not in ("task", "last_error")}
-    error: str | None = row.last_error
-    line = error.strip().partition("\n")[0][:_ERROR_SHOWN] if error else None
-    return RunRow(**values, task=row.job_type, last_error=line)
+    return RunRow(**values, task=row.job_type, last_error=first_line(row.last_error))
+
+
+def first_line(error: str | None) -> str | None:
+    """Return the first line of *error*, cut to `ERROR_SHOWN` characters."""
+    return error.strip().partition("\n")[0][:ERROR_SHOWN] if error else None

@@ -21,21 +21,23 @@ from sqlalchemy.orm import Session
 
 from .. import models
 from ..text import clean
-from ..types import JSON, Claim, Outcome
-from .claimed import is_alone, most_attempts, received, recorded
+from ..types import JSON, Claim, Outcome, is_alone
+from .claimed import most_attempts, received, recorded
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import dialect_of, json_text
 from .failures import forget_failures
 from .outcome_values import is_plain, outcome_arrays, outcome_parameters, success_arrays
-from .rows import ClaimRequest, Exchange
+from .pauses import Pauses, paused_in
+from .rows import ClaimRequest, Exchange, Paused
 from .sql import exchange
 from .sql.claims import ClaimStatements, claim_statements
-from .sql.waiting import FRONT, front_of_queue
+from .sql.waiting import FRONT, front_of_queue, pauses_and_front
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
 MOMENTS = (0.01, 0.04)
+NOTHING_PAUSED = Paused()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class Expired:
     job_type: str
     attempt: int
     max_attempts: int
+    definition_id: int | None = None
 
 
 class Held(Protocol):
@@ -99,7 +102,7 @@ class Claims:
 
     @property
     def patience(self) -> float:
-        """For how many seconds a call is retried."""
+        """For how many seconds a call is repeated."""
         return self._books.patience
 
     def wait_for_writers(self) -> None:
@@ -110,7 +113,7 @@ class Claims:
         self._books.transaction(lambda connection: None)
 
     def trying_once(self) -> AbstractContextManager[None]:
-        """Retry nothing in this block: a lock that is held is trouble at once."""
+        """Repeat nothing in this block: a lock that is held is trouble at once."""
         return self._books.trying_once()
 
     def exchange(
@@ -165,7 +168,9 @@ class Claims:
         if outcomes:
             plain = all(map(is_plain, outcomes))
             records = "successes" if plain else "outcomes"
-            parameters |= success_arrays(outcomes) if plain else outcome_arrays(outcomes)
+            parameters |= (
+                success_arrays(outcomes) if plain else outcome_arrays(self._dialect, outcomes)
+            )
         claims: exchange.Claimable = "nothing"
         if request:
             claims = "all" if self._keys else "free"
@@ -194,15 +199,19 @@ class Claims:
         return [*rows[:-1], *more]
 
     def first(
-        self, tasks: tuple[str, ...], queues: tuple[str, ...] = ()
+        self, tasks: tuple[str, ...], queues: tuple[str, ...] = (), paused: Paused = NOTHING_PAUSED
     ) -> tuple[str, bool] | None:
         """Return the task of the run that an idle worker would claim next; None if there is none.
 
         With it, whether that run must run alone. Nothing is claimed.
         """
-        request = ClaimRequest(limit=1, token="", tasks=tasks, queues=queues)
+        request = ClaimRequest(limit=1, token="", tasks=tasks, queues=queues, paused=paused)
         rows = self._books.rows(exchange.first(self._dialect), self._claim_parameters(request))
         return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None
+
+    def paused(self) -> Paused:
+        """Return the tasks and queues that are paused."""
+        return Pauses(self._books).all()
 
     def renew(self, held: Collection[Claim], lease: float) -> Renewal:
         """Extend the leases of *held* to *lease* seconds from now."""
@@ -257,6 +266,7 @@ class Claims:
                 row.job_type,
                 row.attempts,
                 most_attempts(row.max_attempts, row.attempts),
+                row.definition_id,
             )
             for row in rows
             if row.locked_by is not None
@@ -267,8 +277,12 @@ class Claims:
 
         False is certain. True is not: the runs may be of tasks or keys that cannot be claimed.
         """
-        fronts = self._books.rows(text(front_of_queue(self._dialect)))
-        return any(front.due or front.waiting >= FRONT for front in fronts)
+        return _may_find(self._books.rows(text(front_of_queue(self._dialect))))
+
+    def look(self) -> tuple[Paused, bool]:
+        """Return what is paused, and what `may_find` returns, by one statement."""
+        rows = self._books.rows(text(pauses_and_front(self._dialect)))
+        return paused_in([row for row in rows if row.kind is not None]), _may_find(rows)
 
     def give_up_exhausted(self, limit: int) -> list[Outcome]:
         """End at most *limit* waiting runs that have no attempt left; return how each ended.
@@ -291,7 +305,7 @@ class Claims:
     def _exchange_in_steps(
         self, connection: Connection, outcomes: Sequence[Outcome], request: ClaimRequest | None
     ) -> Rows:
-        parameters = outcome_parameters(outcomes)
+        parameters = outcome_parameters(self._dialect, outcomes)
         rows = list(connection.execute(self._sql.record, parameters).all())
         if any(outcome.kind in ("failed", "dead") for outcome in outcomes):
             written = json.dumps([row.id for row in rows])
@@ -305,17 +319,28 @@ class Claims:
         return exchange.claim(self._dialect, keys=True)
 
     def _claim_parameters(self, request: ClaimRequest) -> dict[str, object]:
+        paused = request.paused.queues
         return {
             "limit": request.limit,
             "token": request.token,
-            "tasks": self._dialect.array(request.tasks),
-            "queues": self._dialect.array(request.queues),
-            "any_queue": not request.queues,
+            "tasks": self._dialect.array(_without(request.tasks, request.paused.tasks)),
+            "queues": self._dialect.array(
+                _without(request.queues, paused) if request.queues else tuple(paused)
+            ),
+            "but_queues": not request.queues,
             "lease": request.lease,
             "alone": request.alone,
             "after": request.after,
             "side_by_side": request.side_by_side,
         }
+
+
+def _without(names: Iterable[str], others: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in others)
+
+
+def _may_find(fronts: Rows) -> bool:
+    return any(front.due or front.waiting >= FRONT for front in fronts)
 
 
 def _renewal(rows: Rows) -> Renewal:

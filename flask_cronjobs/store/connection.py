@@ -1,4 +1,4 @@
-"""The bookkeeping connection: separate from the app's sessions and pool, with retries."""
+"""The bookkeeping connection: apart from the app's sessions and pool. It repeats what failed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .errors import explain, remedy_for
 T = TypeVar("T")
 Rows: TypeAlias = "Sequence[Row[Any]]"
 
-#: For how many seconds a call is retried, by default. A worker sets its own.
+#: For how many seconds a call is repeated, by default. A worker sets its own.
 PATIENCE = 15.0
 #: How long one statement or transaction may take on PostgreSQL, in seconds.
 STATEMENT_LIMIT = 30.0
 #: For how many seconds one SQLite statement waits for another writer. Short, so that a keeper sends
-#: heartbeats in between; retries make the whole wait long enough.
+#: heartbeats in between; repeats make the whole wait long enough.
 SQLITE_BUSY = 1.0
 
 
@@ -40,10 +40,11 @@ class Bookkeeping:
     The app's engine gives its connect arguments and its listeners, but not its way of transactions.
 
     :param engine: the app's engine.
-    :param patience: for how many seconds a call is retried after errors that may pass.
+    :param patience: for how many seconds a call is repeated after errors that may pass.
     :param limit: for how many seconds one statement or transaction may run on PostgreSQL. Then it
         is cancelled, which counts as an error that may pass.
     :param guard: makes a context around each try, such as one that holds interruptions back.
+    :param waiting: makes a context around each wait for the database.
     """
 
     def __init__(
@@ -52,12 +53,13 @@ class Bookkeeping:
         patience: float = PATIENCE,
         limit: float = STATEMENT_LIMIT,
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        refuse_shared_memory(engine)
         self.engine = engine
         self.patience: float = patience
         self._limit = limit
         self.guard = guard
+        self._waiting = waiting
         self.dialect: Dialect = dialect_of(engine)
         self._connection: Connection | None = None
         self._raw: DBAPIConnection | None = None
@@ -76,30 +78,30 @@ class Bookkeeping:
     ) -> Rows:
         """Run one statement, which commits by itself, and return its rows.
 
-        :param repeat: see `attempt`.
+        :param repeat: see `call`.
         :raises TablesMissing: the job tables do not exist.
-        :raises DatabaseTrouble: the statement failed, and retries did not help.
+        :raises DatabaseTrouble: the statement failed, and repeats did not help.
         """
-        return self.attempt(lambda connection: execute(connection, statement, parameters), repeat)
+        return self.call(lambda connection: execute(connection, statement, parameters), repeat)
 
     def transaction(self, work: Callable[[Connection], T], repeat: bool = True) -> T:
         """Run *work* in one transaction: commit at its end, roll back if it raises.
 
-        A retry calls *work* from the start, so it must do nothing but database work.
+        A repeat calls *work* from the start, so it must do nothing but database work.
 
-        :param repeat: see `attempt`.
+        :param repeat: see `call`.
         :raises TablesMissing: the job tables do not exist.
-        :raises DatabaseTrouble: *work* failed, and retries did not help.
+        :raises DatabaseTrouble: *work* failed, and repeats did not help.
         """
-        return self.attempt(lambda connection: self._transact(connection, work), repeat)
+        return self.call(lambda connection: self._transact(connection, work), repeat)
 
-    def attempt(self, work: Callable[[Connection], T], repeat: bool = True) -> T:
-        """Call *work* with the connection, and retry after errors until `patience` runs out.
+    def call(self, work: Callable[[Connection], T], repeat: bool = True) -> T:
+        """Call *work* with the connection, and repeat it after errors until `patience` runs out.
 
-        :param repeat: whether to retry also after a broken connection, when it is unknown whether
+        :param repeat: whether to do so also after a broken connection, when it is unknown whether
             the server had committed; False where a second run of *work* would do harm.
         :raises TablesMissing: the job tables do not exist.
-        :raises DatabaseTrouble: *work* failed, and retries did not help.
+        :raises DatabaseTrouble: *work* failed, and repeats did not help.
         """
         until = time.monotonic() + self.patience
         pause = 0.02
@@ -127,13 +129,14 @@ class Bookkeeping:
     def _bounded(self, work: Callable[[Connection], T]) -> T:
         connection = self._connected()
         if self.dialect.name != "postgresql":  # SQLite's busy timeout bounds its waits.
-            return work(connection)
+            with self._waiting():
+                return work(connection)
         with deadlines.within(self._limit, self._raw):
             return work(connection)
 
     @contextmanager
     def trying_once(self) -> Generator[None]:
-        """Retry nothing in this block."""
+        """Repeat nothing in this block."""
         patience, self.patience = self.patience, 0.0
         try:
             yield
@@ -159,6 +162,7 @@ class Bookkeeping:
         return self._connection
 
     def _connect(self) -> Connection:
+        refuse_shared_memory(self.engine)
         # Not from the app's pool: a handler may hold all its connections. A copy of the pool has
         # the app's connect arguments and events.
         dbapi: Any = self.engine.dialect.loaded_dbapi
@@ -176,7 +180,7 @@ class Bookkeeping:
         try:
             self.engine.dialect.set_isolation_level(raw, "AUTOCOMMIT")
             _use_explicit_transactions(raw)
-            self.dialect.prepare(connection, SQLITE_BUSY)
+            self.dialect.prepare(connection, SQLITE_BUSY, self._waiting)
         except BaseException:
             self._drop()
             raise
@@ -226,8 +230,8 @@ def refuse_shared_memory(engine: Engine) -> None:
     if isinstance(engine.pool, (StaticPool, SingletonThreadPool)):
         raise SetupError(
             "The database is SQLite in memory, with one connection for everybody: a tick would "
-            "commit the unfinished work of its handlers. Use a file, such as sqlite:///app.db (in "
-            "tests, one in the test's temporary folder)."
+            "commit the unfinished work of its handlers. Use a file, such as sqlite:///app.db. In "
+            "tests, use drain() of flask_cronjobs.testing, which works in memory, too."
         )
 
 
@@ -259,6 +263,8 @@ def execute(
     """Run one statement, which commits by itself, on a bookkeeping connection; return its rows."""
     result = connection.execute(statement, parameters or {})
     rows: Rows = result.all() if result.returns_rows else ()
-    # AUTOCOMMIT has committed already; this ends the transaction that SQLAlchemy assumes.
-    connection.commit()
+    # AUTOCOMMIT has committed already; this ends the transaction that SQLAlchemy assumes. A test's
+    # transaction goes on: see `shared`.
+    if not connection.in_nested_transaction():
+        connection.commit()
     return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from ..models.storage import STORAGE, storage_statement
 from ..models.tables import Base
 from .connection import Bookkeeping, leave_transaction, refuse_shared_memory
 from .dialect import dialect_of
@@ -53,8 +54,7 @@ def set_storage(engine: Engine) -> list[str]:
         with engine.begin() as connection:
             missing = missing_storage(connection)
             for table, parameters in missing.items():
-                values = ", ".join(f"{name} = {value}" for name, value in parameters.items())
-                connection.exec_driver_sql(f"ALTER TABLE {table} SET ({values})")
+                connection.exec_driver_sql(storage_statement(table, parameters))
     except SQLAlchemyError as error:
         raise explain(error, engine) from error
     return list(missing)
@@ -65,14 +65,12 @@ def missing_storage(connection: Connection) -> dict[str, dict[str, object]]:
 
     For PostgreSQL only.
     """
-    rows = connection.execute(text(_STORAGE), {"names": list(Base.metadata.tables)})
+    rows = connection.execute(text(_STORAGE), {"names": list(STORAGE)})
     found: dict[str, list[str]] = {row.relname: row.reloptions or list[str]() for row in rows}
     missing: dict[str, dict[str, object]] = {}
     for name, options in found.items():
-        wanted: dict[str, object] | None
-        wanted = Base.metadata.tables[name].dialect_options["postgresql"]["with"]
         present = {option.partition("=")[0] for option in options}
-        lacking = {key: value for key, value in (wanted or {}).items() if key not in present}
+        lacking = {key: value for key, value in STORAGE[name].items() if key not in present}
         if lacking:
             missing[name] = lacking
     return missing
@@ -99,7 +97,7 @@ def set_wal(engine: Engine) -> bool:
     if engine.dialect.name != "sqlite":
         return False
     with Bookkeeping(engine) as books:
-        return books.attempt(_set_wal)
+        return books.call(_set_wal)
 
 
 def _set_wal(connection: Connection) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 from ..log import logger
 
 #: How often the thread looks at the statements under way, in seconds.
-LOOK_EVERY = 0.25
+CHECK_EVERY = 0.25
 #: How long the thread stays without statements to watch, in seconds.
 IDLE = 5.0
 #: How long a cancel in the server may take before the connection is cut, in seconds.
@@ -77,7 +77,7 @@ class Deadlines:
 
     def _watch(self) -> None:
         idle_since = time.monotonic()
-        while not self._ending.wait(LOOK_EVERY):
+        while not self._ending.wait(CHECK_EVERY):
             now = time.monotonic()
             for key, (deadline, driver) in list(self._watched.items()):
                 if now >= deadline:

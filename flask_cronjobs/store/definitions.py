@@ -11,8 +11,9 @@ from typing import Any, cast
 from sqlalchemy import Connection, Delete, Row, Update, delete, func, select, text, update
 
 from .. import failpoints, models
+from ..models.conditions import PINGED
 from ..schedule.slots import Slot, SlotPlan
-from ..types import JSON, DefinitionSpec, RecordedSlot
+from ..types import JSON, DefinitionSpec, RecordedSlot, stored_time
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import insert_into
@@ -215,10 +216,27 @@ class Definitions:
         rows = self._books.rows(text(statement), {"name": name})
         return self._definition(rows[0]) if rows else None
 
+    def name_and_timezone(self, id_: int) -> tuple[str, str] | None:
+        """Return the name and the time zone of a definition, or None if it has been removed."""
+        statement = text("SELECT name, timezone FROM job_definitions WHERE id = :id")
+        rows = self._books.rows(statement, {"id": id_})
+        return (rows[0].name, rows[0].timezone) if rows else None
+
+    def has_pings(self) -> bool:
+        """Return whether a definition has a ping URL."""
+        return bool(
+            self._books.rows(text(f"SELECT id FROM job_definitions WHERE {PINGED} LIMIT 1"))
+        )
+
+    def ping_urls(self) -> dict[int, str]:
+        """Return the ping URL of each definition that has one, by the definition's id."""
+        rows = self._books.rows(text(f"SELECT id, ping_url FROM job_definitions WHERE {PINGED}"))
+        return {row.id: str(row.ping_url) for row in rows}
+
     def now(self) -> datetime:
         """Return the database's time."""
         (row,) = self._books.rows(text(f"SELECT {self._dialect.now} AS now"))
-        return self._dialect.moment(row.now)
+        return stored_time(row.now)
 
     def _as_read(self, definition: DefinitionRow) -> tuple[Any, ...]:
         """Return the condition that the watermark is where it was read."""
@@ -247,7 +265,7 @@ class Definitions:
             origin=row.origin,
             paused=row.paused_at is not None,
             next_run_at=next_run_at,
-            now=self._dialect.moment(row.now),
+            now=stored_time(row.now),
             broken=no_payload or no_time,
             considered_until=self._watermark(row.considered_until)[0],
             undeclared_since=self._watermark(row.undeclared_since)[0],
@@ -267,7 +285,7 @@ class Definitions:
     def _watermark(self, value: Any) -> tuple[datetime | None, str | None]:
         """Return the watermark, and why it cannot be read."""
         try:
-            return None if value is None else self._dialect.moment(value), None
+            return None if value is None else stored_time(value), None
         except (ValueError, AttributeError):  # Not a time, or not even a text.
             return None, f"its next_run_at is {value!r}, which is not a time."
 
@@ -277,7 +295,7 @@ class Definitions:
             run_id=row.id,
             definition_id=row.definition_id,
             job_type=row.job_type,
-            at=self._dialect.moment(row.scheduled_for),
+            at=stored_time(row.scheduled_for),
             skipped=result["skipped"] if row.status == "skipped" else 0,
             reason=row.last_error,
         )

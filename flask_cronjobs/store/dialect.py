@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import MINYEAR, datetime, timezone
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine
 
 from ..errors import SetupError
-from ..types import JSON
-from .clock import sql_now
+from ..types import JSON, stored_json
+from .clock import clock_shift, postgresql_clock, sql_now
 from .planner import keep_plans
+from .waits import wait_in
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
@@ -38,17 +39,19 @@ class Dialect:
     :ivar skip_locked: the clause that locks the rows of a SELECT, and passes over those that
         another transaction has locked. A foreign key that refers to a row does not count as that.
     :ivar one_statement: whether one statement can change several tables.
+    :ivar shift: by how many seconds a test has moved the clock.
     """
 
     name: str
     begin: str
     skip_locked: str
     one_statement: bool
+    shift: float = 0.0
 
     @property
     def now(self) -> str:
         """SQL for the database's time, which an index may be searched for."""
-        return sql_now(self.name)
+        return sql_now(self.name, shift=self.shift)
 
     @property
     def clock(self) -> str:
@@ -56,15 +59,21 @@ class Dialect:
 
         On PostgreSQL it is cheaper to plan than `now`, and keeps the planner from an index by time.
         """
-        return "clock_timestamp()" if self.name == "postgresql" else self.now
+        return postgresql_clock(self.shift) if self.name == "postgresql" else self.now
 
     def later(self, seconds: str) -> str:
         """Return SQL for *seconds* (an SQL expression) after the database's time."""
-        return sql_now(self.name, seconds)
+        return sql_now(self.name, seconds, self.shift)
 
     def clock_after(self, seconds: str) -> str:
         """Return SQL for *seconds* (an SQL expression) after `clock`."""
         return self.later(seconds).replace(self.now, self.clock)
+
+    def latest(self, given: str, time: str) -> str:
+        """Return SQL for the later of two times; *given* may be NULL."""
+        if self.name == "postgresql":
+            return f"GREATEST({given}, {time})"
+        return f"max(COALESCE({given}, {time}), {time})"
 
     def json(self, value: str) -> str:
         """Return SQL that turns *value* (SQL for a JSON text) into a JSON column's value."""
@@ -153,32 +162,24 @@ class Dialect:
         :raises ValueError: it cannot be parsed. On PostgreSQL it is returned as a text instead.
         """
         # psycopg has parsed it already.
-        return json_value(value) if self.name == "sqlite" else value
+        return stored_json(value) if self.name == "sqlite" else value
 
-    def moment(self, value: Any) -> datetime:
-        """Return a time that a textual statement returned, aware, in UTC.
+    def prepare(
+        self,
+        connection: Connection,
+        busy_seconds: float,
+        waiting: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """Set up a new bookkeeping connection.
 
-        :param value: also the seconds since 1970 that `sortable` returns.
-        :raises ValueError: it is not a time, or in the first year, before which Python knows none.
+        :param waiting: as of `Bookkeeping`.
         """
-        if isinstance(value, float):
-            return _since_1970(value)
-        found: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
-        if found.year <= MINYEAR:
-            raise ValueError(f"{found} is too long ago")
-        if found.tzinfo is None:
-            return found.replace(tzinfo=timezone.utc)
-        try:
-            return found.astimezone(timezone.utc)
-        except OverflowError:
-            raise ValueError(f"{found} is too far in the future") from None
-
-    def prepare(self, connection: Connection, busy_seconds: float) -> None:
-        """Set up a new bookkeeping connection."""
         if self.name == "postgresql":
             driver: Any = connection.connection.dbapi_connection
             load_odd_values(driver)
             keep_plans(driver)
+            if waiting is not nullcontext:
+                wait_in(driver, waiting)
         else:
             connection.exec_driver_sql(busy_timeout(busy_seconds))
             connection.commit()
@@ -191,26 +192,6 @@ POSTGRESQL = Dialect(
     one_statement=True,
 )
 SQLITE = Dialect(name="sqlite", begin="BEGIN IMMEDIATE", skip_locked="", one_statement=False)
-
-
-def json_value(value: Any) -> Any:
-    """Return the value of a JSON text; for SQLite, which returns a number as a number, also that.
-
-    :raises ValueError: it cannot be parsed.
-    """
-    if not isinstance(value, (str, bytes)):
-        return value
-    try:
-        return json.loads(value)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def _since_1970(seconds: float) -> datetime:
-    try:
-        return datetime.fromtimestamp(seconds, timezone.utc)
-    except (OverflowError, OSError):  # Also infinity.
-        raise ValueError(f"{seconds:g} s since 1970 is no time that Python knows") from None
 
 
 #: In a JSON text: a text, a large number with an exponent, or minus zero.
@@ -299,10 +280,15 @@ def insert_into(model: type[Base], dialect_name: str) -> postgresql.Insert | sql
 
 
 def dialect_of(engine: Engine) -> Dialect:
-    """Return the dialect of *engine*'s database.
+    """Return the dialect of *engine*'s database, with the clock as it stands now.
 
     :raises SetupError: it is neither PostgreSQL with psycopg nor SQLite 3.35 or later.
     """
+    dialect, shift = _checked(engine), clock_shift()
+    return replace(dialect, shift=shift) if shift else dialect
+
+
+def _checked(engine: Engine) -> Dialect:
     if engine.dialect.name == "postgresql":
         if engine.dialect.driver != "psycopg":
             raise SetupError(

@@ -56,7 +56,7 @@ class Effects:
             return execute(connection, text(_begin(d, run_id is not None)), values)
 
         while True:
-            if self._books.attempt(insert):
+            if self._books.call(insert):
                 return Mark("mine")
             mark = self._find(key)
             # Our own mark, if the connection broke after the insert had committed.

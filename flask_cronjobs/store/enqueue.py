@@ -10,43 +10,58 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from sqlalchemy import Connection, CursorResult, insert, select
+from sqlalchemy import Connection, CursorResult, insert, select, text
 from sqlalchemy.orm import Session, class_mapper, make_transient_to_detached, scoped_session
 
 from ..models import JobRun
+from ..models.conditions import HOLDS_KEY
+from ..types import Replace, stored_time
 from .dialect import Dialect, dialect_of
 
-#: The types of parameters and columns in PostgreSQL. The first five, all runs of a call share.
+#: The types of parameters and columns in PostgreSQL. The first six, all runs of a call share.
 TYPES = {
     "job_type": "text",
     "queue": "text",
     "priority": "integer",
     "max_attempts": "integer",
     "concurrency_limit": "integer",
+    "unique_while": "text",
     "payload": "jsonb",
     "idempotency_key": "text",
     "concurrency_key": "text",
     "run_at": "timestamptz",
     "delay": "double precision",
 }
-SHARED = ("job_type", "queue", "priority", "max_attempts", "concurrency_limit")
+SHARED = ("job_type", "queue", "priority", "max_attempts", "concurrency_limit", "unique_while")
 GIVEN = (*SHARED, "payload", "idempotency_key", "concurrency_key")
 SET_BY_DATABASE = ("scheduled_for", "run_at", "created_at", "updated_at")
-ON_CONFLICT = "ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING"
+ON_CONFLICT = f"ON CONFLICT (idempotency_key) WHERE {HOLDS_KEY} DO NOTHING"
+#: Only a run that has not begun is changed: what an attempt has seen stays as it was.
+REPLACEABLE = f"{HOLDS_KEY} AND started_at IS NULL AND finished_at IS NULL"
+#: What `EnqueueOptions.replace` may mean: columns to set.
+_REPLACED = {
+    "payload": ("payload", "concurrency_key", "concurrency_limit"),
+    "run_at": ("run_at",),
+}
 
 Sessions: TypeAlias = scoped_session[Any] | Session
+#: What became of an enqueue: a run was inserted, changed, or only found.
+Enqueued: TypeAlias = Literal["new", "replaced", "found"]
 
 
-def insert_run(session: Sessions, values: Mapping[str, Any]) -> tuple[JobRun, bool]:
-    """Insert a run in *session*'s transaction; return it, and whether it is new.
+def insert_run(
+    session: Sessions, values: Mapping[str, Any], replace: Replace = False
+) -> tuple[JobRun, Enqueued]:
+    """Insert a run in *session*'s transaction; return it, and what became of it.
 
-    If the idempotency key exists, return the run that has it. If two transactions insert the same
+    If the idempotency key is held, return the run that has it. If two transactions insert the same
     key at once, the second waits until the first ends and then finds its row; neither fails.
 
     :param values: the columns of `GIVEN`, the payload as JSON text; and when the run is due:
         ``run_at``, or if that is None, in ``delay`` seconds.
+    :param replace: which of *values* a run gets that waits with the key.
     """
     own = own_session(session)
     connection = writing_connection(own)
@@ -54,14 +69,20 @@ def insert_run(session: Sessions, values: Mapping[str, Any]) -> tuple[JobRun, bo
     statement = _insert_one(dialect, values["idempotency_key"] is not None)
     parameters = {**values, "run_at": moment_text(dialect, values["run_at"])}
     while True:
+        if replace:
+            row = execute(connection, _replace_one(dialect, replace), parameters).one_or_none()
+            if row is not None:
+                return _loaded(own, row.id), "replaced"
         row = execute(connection, statement, parameters).one_or_none()
         if row is not None:
-            return _as_loaded(own, dialect, values, row), True
-        existing = select(JobRun).where(JobRun.idempotency_key == values["idempotency_key"])
-        run = own.scalars(existing).one_or_none()
-        if run is not None:
-            return run, False
-        # The row that has the key was deleted between the two statements: insert again.
+            return _as_loaded(own, dialect, values, row), "new"
+        key = JobRun.idempotency_key == values["idempotency_key"]
+        found = select(JobRun, text(f"({REPLACEABLE})")).where(key, text(HOLDS_KEY))
+        run, waits = own.execute(found).one_or_none() or (None, False)
+        if run is not None and not (replace and waits and run.job_type == values["job_type"]):
+            return run, "found"
+        # The run that had the key gave it up between the statements, or another one took it and
+        # can be replaced: begin again.
 
 
 def own_session(session: Sessions) -> Session:
@@ -123,16 +144,30 @@ def _insert_one(d: Dialect, keyed: bool) -> str:
     """
 
 
+@lru_cache
+def _replace_one(d: Dialect, replace: Replace) -> str:
+    names = [*_REPLACED["payload"], *_REPLACED["run_at"]]
+    if not isinstance(replace, bool):
+        names = [*_REPLACED[replace]]
+    given = {name: parameter(d, name) for name in names} | {"updated_at": d.now}
+    if "run_at" in given:
+        given["run_at"] = due_sql(d)
+    return f"""
+        UPDATE job_runs SET {", ".join(f"{name} = {value}" for name, value in given.items())}
+        WHERE idempotency_key = {parameter(d, "idempotency_key")}
+            AND job_type = {parameter(d, "job_type")} AND {REPLACEABLE}
+        RETURNING id
+    """
+
+
 def _as_loaded(session: Session, dialect: Dialect, values: Mapping[str, Any], row: Any) -> JobRun:
     """Return the new run as an object of *session*, as if its row had been loaded."""
     mapper = class_mapper(JobRun)
     known = mapper.identity_key_from_primary_key((row.id,)) in session.identity_map
     # SQLite gives an id again whose insertion was rolled back. And nothing can be added in a flush.
     if known or session._flushing:  # pyright: ignore[reportPrivateUsage]
-        run = session.get(JobRun, row.id, populate_existing=True)
-        assert run is not None
-        return run
-    due, made = dialect.moment(row.run_at), dialect.moment(row.created_at)
+        return _loaded(session, row.id)
+    due, made = stored_time(row.run_at), stored_time(row.created_at)
     run = mapper.class_manager.new_instance()
     vars(run).update(
         {name: values[name] for name in GIVEN},
@@ -149,10 +184,16 @@ def _as_loaded(session: Session, dialect: Dialect, values: Mapping[str, Any], ro
     return run
 
 
+def _loaded(session: Session, run_id: int) -> JobRun:
+    run = session.get(JobRun, run_id, populate_existing=True)
+    assert run is not None
+    return run
+
+
 @lru_cache(maxsize=1)
 def _fresh() -> dict[str, Any]:
     """Return the columns that are the same in every new run."""
     set_here = {*GIVEN, *SET_BY_DATABASE, "id"}
     columns = [column for column in class_mapper(JobRun).columns if column.key not in set_here]
     empty = {column.key: None for column in columns if column.server_default is None}
-    return {**empty, "status": "queued", "attempts": 0}
+    return {**empty, "status": "queued", "attempts": 0, "snoozes": 0}

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, delete, select
+from sqlalchemy import text as sql_text
 
 from ..models import JobRun
+from ..models.conditions import HOLDS_KEY
 from ..types import JSON
 from .dialect import Dialect, dialect_of
 from .enqueue import (
@@ -62,6 +65,7 @@ class Holder(NamedTuple):
     payload: JSON
     status: str
     finished_at: datetime | None
+    unique_while: str | None
 
 
 class Inserted(NamedTuple):
@@ -84,7 +88,7 @@ def insert_runs(session: Sessions, shared: Mapping[str, Any], rows: Sequence[Run
     connection = writing_connection(own_session(session))
     ids: list[int] = []
     for batch in _chunks(rows):
-        ids += sorted(new.id for new in _insert(connection, shared, batch))
+        ids += sorted([new[0] for new in _insert(connection, shared, batch)])
     return ids
 
 
@@ -130,7 +134,8 @@ def delete_runs(session: Sessions, ids: Sequence[int]) -> None:
 def _repeated(first: Inserted, shared: Mapping[str, Any], row: RunRow) -> Inserted:
     """Return what becomes of a row whose key an earlier *row* of the same call has."""
     payload = json.loads(row.payload)
-    new = Holder(first.id, row.idempotency_key, shared["job_type"], payload, "queued", None)
+    name, key, while_ = shared["job_type"], row.idempotency_key, shared["unique_while"]
+    new = Holder(first.id, key, name, payload, "queued", None, while_)
     return Inserted(first.id, first.holder or new)
 
 
@@ -140,24 +145,50 @@ def _insert_or_find(
     rows: Mapping[int, RunRow],
     ids: Mapping[int, int],
 ) -> dict[str | int, Inserted]:
-    """Insert *rows*, or find the runs that have their keys; return each by its key or place."""
+    """Insert *rows*, or find the runs that have their keys; return each by its key or place.
+
+    The run that had a key may have given it up between the statements. Then insert again; and if it
+    happens often, as with keys of pending runs, insert all of *rows*, since to insert only those
+    that are left would take their keys out of order.
+    """
     found: dict[str | int, Inserted] = {}
-    wanted: dict[str | int, int] = {
-        row.idempotency_key or place: place for place, row in rows.items()
-    }
-    while wanted:
-        places = list(wanted.values())
-        reserved = [ids[place] for place in places] if ids else None
-        new = _insert(connection, shared, [rows[place] for place in places], reserved)
-        found |= {key: Inserted(run) for run, key in new if key is not None}
-        keyless = [name for name in wanted if isinstance(name, int)]
-        made = sorted(run for run, key in new if key is None)
-        found |= {name: Inserted(run) for name, run in zip(keyless, made, strict=True)}
-        held = [name for name in wanted if isinstance(name, str) and name not in found]
-        found |= {key: Inserted(run.id, run) for key, run in _holders(connection, held).items()}
-        # The run that had a key may have been deleted between the statements: insert again.
-        wanted = {name: place for name, place in wanted.items() if name not in found}
-    return found
+    in_order = shared["unique_while"] is not None and _can_undo(connection)
+    while True:
+        with connection.begin_nested() if in_order else nullcontext() as savepoint:
+            now = _insert_and_find(connection, shared, rows, ids)
+            if len(now) == len(rows):
+                return found | now
+            if savepoint is not None:
+                savepoint.rollback()
+                continue
+        found |= now
+        rows = {p: row for p, row in rows.items() if (row.idempotency_key or p) not in found}
+
+
+def _can_undo(connection: Connection) -> bool:
+    """Return whether keys are held until the transaction ends, but can be given up before.
+
+    On SQLite nobody else writes meanwhile. In AUTOCOMMIT there is no transaction.
+    """
+    driver: Any = connection.connection.dbapi_connection
+    return connection.dialect.name == "postgresql" and not driver.autocommit
+
+
+def _insert_and_find(
+    connection: Connection,
+    shared: Mapping[str, Any],
+    rows: Mapping[int, RunRow],
+    ids: Mapping[int, int],
+) -> dict[str | int, Inserted]:
+    wanted = {row.idempotency_key or place: place for place, row in rows.items()}
+    reserved = [ids[place] for place in rows] if ids else None
+    new = _insert(connection, shared, list(rows.values()), reserved)
+    found: dict[str | int, Inserted] = {key: Inserted(run) for run, key in new if key is not None}
+    keyless = [name for name in wanted if isinstance(name, int)]
+    made = sorted(run for run, key in new if key is None)
+    found |= {name: Inserted(run) for name, run in zip(keyless, made, strict=True)}
+    held = [name for name in wanted if isinstance(name, str) and name not in found]
+    return found | {key: Inserted(run.id, run) for key, run in _holders(connection, held).items()}
 
 
 def _insert(
@@ -168,7 +199,8 @@ def _insert(
 ) -> Sequence[Any]:
     """Insert *rows* by one statement; return the id and idempotency key of each new run."""
     dialect = dialect_of(connection.engine)
-    used = [name for name in RunRow._fields if any(getattr(row, name) is not None for row in rows)]
+    given = zip(RunRow._fields, zip(*rows, strict=True), strict=True)
+    used = [name for name, column in given if column.count(None) < len(column)]
     columns = tuple(used if ids is None else ["id", *used])
     members = (
         _member(dialect, place, row, None if ids is None else ids[place])
@@ -228,11 +260,8 @@ def _reserve(connection: Connection, number: int) -> Sequence[int]:
 
 def _holders(connection: Connection, keys: Sequence[str]) -> dict[str, Holder]:
     """Return the runs that have *keys*."""
-    columns = (
-        *(JobRun.id, JobRun.idempotency_key, JobRun.job_type),
-        *(JobRun.payload, JobRun.status, JobRun.finished_at),
-    )
-    query = select(*columns).where(JobRun.idempotency_key.in_(keys))
+    columns = [getattr(JobRun, name) for name in Holder._fields]
+    query = select(*columns).where(JobRun.idempotency_key.in_(keys), sql_text(HOLDS_KEY))
     holders = [Holder(*row) for row in connection.execute(query)] if keys else []
     return {holder.idempotency_key or "": holder for holder in holders}
 

@@ -24,9 +24,9 @@ from ..errors import CronJobsError, DatabaseTrouble, TablesMissing
 from ..text import strip_credentials
 from .migrations import how_to_create_tables
 
-Remedy: TypeAlias = Literal["retry", "reconnect", "create tables", "fail"]
+Remedy: TypeAlias = Literal["repeat", "reconnect", "create tables", "fail"]
 
-_RETRY = {
+_REPEAT = {
     "40001",  # serialization_failure
     "40P01",  # deadlock_detected
     "55P03",  # lock_not_available
@@ -46,15 +46,15 @@ _RECONNECT = {
 }
 _CREATE_TABLES = {"42P01", "42703"}  # undefined_table, undefined_column
 _SQLITE_CREATE_TABLES = ("no such table", "no such column", "has no column")
-_SQLITE_RETRY = ("database is locked", "database table is locked", "database schema has changed")
+_SQLITE_REPEAT = ("database is locked", "database table is locked", "database schema has changed")
 _SQLITE_FORBIDDEN = ("unable to open database file", "readonly database")
 
 
 def remedy_for(error: SQLAlchemyError) -> Remedy:
     """Return what to do after *error*.
 
-    ``retry`` on the same connection, ``reconnect`` and then retry, ``create tables`` (missing, or
-    of another version: retrying is useless), or ``fail``.
+    ``repeat`` on the same connection, ``reconnect`` and repeat, ``create tables`` (missing, or of
+    another version: to repeat is useless), or ``fail``.
     """
     if isinstance(error, (PoolTimeout, PendingRollbackError, ResourceClosedError)):
         return "reconnect"
@@ -65,8 +65,8 @@ def remedy_for(error: SQLAlchemyError) -> Remedy:
         return _remedy_by_text(error)
     if state in _CREATE_TABLES:
         return "create tables"
-    if state in _RETRY:
-        return "retry"
+    if state in _REPEAT:
+        return "repeat"
     if state in _RECONNECT or state.startswith("08") or error.connection_invalidated:
         return "reconnect"
     return "fail"
@@ -76,8 +76,8 @@ def _remedy_by_text(error: DBAPIError) -> Remedy:
     text = str(error.orig)
     if any(part in text for part in _SQLITE_CREATE_TABLES):
         return "create tables"
-    if any(part in text for part in _SQLITE_RETRY):
-        return "retry"
+    if any(part in text for part in _SQLITE_REPEAT):
+        return "repeat"
     # Without SQLSTATE and not from SQLite: the connection itself failed.
     if error.connection_invalidated or type(error.orig).__module__.startswith("psycopg"):
         return "reconnect"
@@ -102,7 +102,7 @@ def explain(error: SQLAlchemyError, engine: Engine) -> CronJobsError:
         )
     return DatabaseTrouble(
         f"The database cannot be used: {_first_line(cause)}.{_hint(str(cause), engine)}",
-        transient=remedy_for(error) in ("retry", "reconnect"),
+        transient=remedy_for(error) in ("repeat", "reconnect"),
     )
 
 

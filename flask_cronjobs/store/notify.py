@@ -61,7 +61,7 @@ class Notifications:
 
         On SQLite there are none, and a pooler such as PgBouncer does not pass them on.
         """
-        if self._books.dialect.name != "postgresql" or self._books.attempt(is_pooled):
+        if self._books.dialect.name != "postgresql" or self._books.call(is_pooled):
             return False
         self._books.rows(text(f"LISTEN {CHANNEL}"))
         return True
@@ -76,7 +76,7 @@ class Notifications:
             driver: Any = connection.connection.dbapi_connection
             return any(True for _ in driver.notifies(timeout=seconds, stop_after=1))
 
-        return self._books.attempt(heard)
+        return self._books.call(heard)
 
     def check(self) -> None:
         """Check that the server answers: a dead connection looks like one without notifications.

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from ..text import clean
 from ..types import Outcome
-from .dialect import array_text, json_text
+from .dialect import Dialect, array_text, json_text
 from .sql.outcomes import OUTCOME_COLUMNS
 
 
-def outcome_parameters(outcomes: Sequence[Outcome]) -> dict[str, object]:
+def outcome_parameters(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
     """Return *outcomes* as the JSON array that SQLite's statements read."""
-    return {"outcomes": json.dumps([_outcome_row(outcome) for outcome in outcomes])}
+    return {"outcomes": json.dumps([_outcome_row(dialect, outcome) for outcome in outcomes])}
 
 
 def is_plain(outcome: Outcome) -> bool:
@@ -38,9 +38,9 @@ def success_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
     }
 
 
-def outcome_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
+def outcome_arrays(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
     """Return *outcomes* as the arrays that PostgreSQL's exchange reads, a column each."""
-    rows = [_outcome_row(outcome) for outcome in outcomes]
+    rows = [_outcome_row(dialect, outcome) for outcome in outcomes]
     usual = {"token": rows[0]["token"], "kind": "succeeded"}
     arrays: dict[str, object] = {"usual_token": usual["token"]}
     for name in OUTCOME_COLUMNS:
@@ -50,7 +50,7 @@ def outcome_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
     return arrays
 
 
-def _outcome_row(outcome: Outcome) -> dict[str, object]:
+def _outcome_row(dialect: Dialect, outcome: Outcome) -> dict[str, object]:
     """Return *outcome* as the statements read it; a plain success needs few keys."""
     row: dict[str, object] = {"id": outcome.id, "token": outcome.token, "kind": outcome.kind}
     if outcome.result is not None:
@@ -62,6 +62,7 @@ def _outcome_row(outcome: Outcome) -> dict[str, object]:
             "attempt": outcome.attempt,
             "stack": clean(outcome.stack),
             "delay": outcome.delay,
+            "until": None if outcome.until is None else dialect.instant(outcome.until),
             "reclaimed": int(outcome.reclaimed),
         }
     return row

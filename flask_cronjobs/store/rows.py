@@ -9,6 +9,14 @@ from ..types import Claim, DefinitionSpec, Outcome
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """The tasks and queues whose runs nobody is to claim."""
+
+    tasks: frozenset[str] = frozenset()
+    queues: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimRequest:
     """What a worker asks for.
 
@@ -22,6 +30,7 @@ class ClaimRequest:
     :ivar side_by_side: whether the runs are to run at the same time, as async handlers do. Then
         retries are claimed together with others, but for a last attempt, and for one after a lost
         worker; and unless *alone*, those are passed over.
+    :ivar paused: what of *tasks* and *queues* is paused.
     """
 
     limit: int
@@ -32,6 +41,7 @@ class ClaimRequest:
     alone: bool = True
     after: str = ""
     side_by_side: bool = False
+    paused: Paused = Paused()
 
 
 @dataclass(frozen=True, slots=True)

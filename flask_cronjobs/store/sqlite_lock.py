@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -10,8 +9,8 @@ from ..errors import DatabaseTrouble, SetupError
 from .connection import Bookkeeping
 
 
-def refuse_own_lock(session: Session, engine: Engine) -> None:
-    """Refuse to go on if the caller's own *session* holds the write lock.
+def refuse_own_lock(session: Session, books: Bookkeeping) -> None:
+    """Refuse to go on if the caller's own *session* holds the write lock that *books* needs.
 
     :raises SetupError: it does. Without this check, bookkeeping would wait for it until it fails.
     """
@@ -19,7 +18,7 @@ def refuse_own_lock(session: Session, engine: Engine) -> None:
         return
     try:
         # An app may send BEGIN itself, and then a session that only reads looks the same. So try.
-        with Bookkeeping(engine, patience=0.0) as books:
+        with books, books.trying_once():
             books.transaction(lambda connection: None)
     except DatabaseTrouble as error:
         if not is_locked(error):

@@ -13,7 +13,7 @@ from sqlalchemy.orm import aliased
 
 from .. import models
 from ..models.conditions import DEAD, DONE, DONE_EFFECT
-from ..types import TickReport
+from ..types import TickReport, stored_time
 from .clock import database_now
 from .connection import Bookkeeping
 
@@ -63,7 +63,7 @@ class Ticks:
         (row,) = self._books.rows(text(statement), {**values, "age": age})
         if row.has_old:
             self._books.transaction(_prune_ticks)
-        return TickRow(row.id, self._dialect.moment(row.started_at))
+        return TickRow(row.id, stored_time(row.started_at))
 
     def seen(self, tick_id: int) -> None:
         """Record that the tick is alive."""
@@ -208,6 +208,7 @@ def _prune_runs(connection: Connection, condition: str, seconds: float) -> int:
     )
     ids = list(connection.scalars(oldest))
     if ids:
-        connection.execute(delete(models.JobFailure).where(models.JobFailure.run_id.in_(ids)))
+        for model in (models.JobFailure, models.JobOutput):
+            connection.execute(delete(model).where(model.run_id.in_(ids)))
         connection.execute(delete(models.JobRun).where(models.JobRun.id.in_(ids)))
     return len(ids)

@@ -6,6 +6,7 @@ The guard has checked the right to act and the origin of the request before.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeAlias
 
@@ -19,8 +20,10 @@ from ..report import RunFilter
 from ..report.humanize import plural
 from ..state import state_of
 from ..text import one_line
+from ..types import PauseKind
+from .arguments import form_again, typed_payload
 from .params import MAX_ID, needed, text
-from .render import back
+from .render import Said, back, place_of
 
 #: How many runs one click retries: web servers end requests that take long.
 MOST = 10_000
@@ -28,24 +31,49 @@ _LONGEST_ACTOR = 100
 View: TypeAlias = Callable[..., ResponseReturnValue]
 
 
-def action(endpoint: str, **values: Any) -> Callable[[Callable[..., str]], View]:
-    """Turn a function that returns a message into a view that redirects to a page that shows it.
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an action has done.
+
+    :ivar message: what to say.
+    :ivar run_id: a new run, to which the message links.
+    :ivar goes_there: whether to show the new run's page, instead of the action's.
+    """
+
+    message: str
+    run_id: int | None = None
+    goes_there: bool = False
+
+
+def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done | str]], View]:
+    """Turn a function that acts into a view that redirects to a page that says what was done.
+
+    If a payload was sent that cannot be used, the form is shown again instead.
 
     :param endpoint: the page; it also gets the view's own arguments.
-    :param values: more values for its URL.
+    :param about: what the message stands beside: a kind of rows, and the fields of the form that
+        name one; see `Said.at`.
     :raises NotFound: what is to be changed does not exist; `TablesMissing` and `DatabaseTrouble`
         are raised, too.
     """
 
-    def decorate(act: Callable[..., str]) -> View:
+    def decorate(act: Callable[..., Done | str]) -> View:
         @wraps(act)
         def view(**route: Any) -> ResponseReturnValue:
+            place = place_of(*about[:1], *(request.form.get(name, "") for name in about[1:]))
             try:
-                return back(endpoint, act(**route), **route, **values)
+                made = act(**route)
             except (NotFound, TablesMissing, DatabaseTrouble):
                 raise
             except (CronJobsError, TypeError) as error:
-                return back(endpoint, f"Nothing was changed. {error}", "bad", **route, **values)
+                if "payload" in request.form:
+                    return form_again(error, route.get("run_id"))
+                said = Said("bad", f"Nothing was changed. {error}", place)
+                return back(endpoint, said, **route)
+            done = Done(made) if isinstance(made, str) else made
+            if done.goes_there:
+                return back("run", Said("good", done.message), run_id=done.run_id)
+            return back(endpoint, Said("good", done.message, place, done.run_id), **route)
 
         return view
 
@@ -55,8 +83,19 @@ def action(endpoint: str, **values: Any) -> Callable[[Callable[..., str]], View]
 @action("run")
 def retry(run_id: int) -> str:
     """Queue a run again."""
-    operations.retry(state_of(), _known(run_id), actor=actor())
+    payload = typed_payload()
+    if payload is None:
+        operations.retry(state_of(), _known(run_id), actor=actor())
+    else:
+        operations.retry_with(state_of(), _known(run_id), payload, actor=actor())
     return f"Run {run_id} is queued again. The next tick runs it."
+
+
+@action("run")
+def again(run_id: int) -> Done:
+    """Queue a new run like another one, with the same payload or another."""
+    new = operations.run_again(state_of(), _known(run_id), typed_payload(), actor=actor())
+    return Done(f"This is a new run, like run {run_id}. The next tick runs it.", new, True)
 
 
 @action("run")
@@ -68,15 +107,17 @@ def cancel(run_id: int) -> str:
     return f"Run {run_id} is cancelled."
 
 
-@action("overview", _anchor="definitions")
-def run_now() -> str:
-    """Queue a run of a definition, due now."""
+@action("overview", "definition", "name")
+def run_now() -> Done:
+    """Queue a run of a definition, due now; with a payload, also of a task."""
     name = needed(request.form, "name")
-    run_id = operations.run_now(state_of(), name, actor=actor(), tasks=False)
-    return f"Run {run_id} of {name} is queued. The next tick runs it."
+    payload = typed_payload()
+    run_id = operations.run_now(state_of(), name, payload, actor=actor(), tasks=payload is not None)
+    message = f"Run {run_id} of {name} is queued. The next tick runs it."
+    return Done(message, run_id, goes_there=payload is not None)
 
 
-@action("overview", _anchor="definitions")
+@action("overview", "definition", "name")
 def pause() -> str:
     """Pause a definition."""
     name = needed(request.form, "name")
@@ -84,7 +125,7 @@ def pause() -> str:
     return f"{name} is paused. Its slots are not run until it is resumed."
 
 
-@action("overview", _anchor="definitions")
+@action("overview", "definition", "name")
 def resume() -> str:
     """Resume a definition."""
     name = needed(request.form, "name")
@@ -93,7 +134,7 @@ def resume() -> str:
     return f"{name} was not paused."
 
 
-@action("overview", _anchor="definitions")
+@action("overview", "definition", "name")
 def remove() -> str:
     """Remove a definition that the code does not declare."""
     name = needed(request.form, "name")
@@ -101,7 +142,31 @@ def remove() -> str:
     return f"{name} is removed. Its runs stay."
 
 
-@action("overview", _anchor="dead")
+@action("overview", "paused")
+def pause_work() -> str:
+    """Pause a task or a queue."""
+    kind, name = _task_or_queue()
+    operations.pause_work(state_of(), kind, name, actor=actor())
+    return f"The {kind} {name} is paused. Its runs wait until it is resumed."
+
+
+@action("overview", "paused")
+def resume_work() -> str:
+    """Resume a task or a queue."""
+    kind, name = _task_or_queue()
+    if operations.resume_work(state_of(), kind, name, actor=actor()):
+        return f"The {kind} {name} is resumed. The next tick runs what waits."
+    return f"The {kind} {name} was not paused."
+
+
+def _task_or_queue() -> tuple[PauseKind, str]:
+    kind, _, name = needed(request.form, "what").partition(":")
+    if kind not in ("task", "queue"):
+        raise NotFound(f"Only a task or a queue can be paused here, not {kind[:20]!r}.")
+    return ("task" if kind == "task" else "queue"), name
+
+
+@action("overview", "dead", "task", "error_type")
 def retry_group() -> str:
     """Queue again the dead runs of one task that ended with one type of error."""
     group = RunFilter(
@@ -121,7 +186,7 @@ def retry_group() -> str:
     return message
 
 
-@action("effects")
+@action("effects", "effect", "key")
 def effect_done() -> str:
     """Mark an effect in doubt as done."""
     key = needed(request.form, "key")
@@ -129,7 +194,7 @@ def effect_done() -> str:
     return f"{key} is marked as done. It will not be done again."
 
 
-@action("effects")
+@action("effects", "effect", "key")
 def effect_redo() -> str:
     """Mark an effect in doubt as not done."""
     key = needed(request.form, "key")

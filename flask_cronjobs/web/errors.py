@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from flask import Response, request
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
@@ -19,7 +21,7 @@ from ..state import state_of
 from ..store.migrations import how_to_create_tables
 from .format import Tone
 from .guard import is_reader
-from .render import page
+from .render import page, wants_json
 from .routes import MACHINES
 
 _TITLES = {
@@ -77,6 +79,8 @@ def own_failure(error: CronJobsError) -> ResponseReturnValue:
 def failure(code: int, text: str, title: str | None = None) -> Response:
     """Render *text* as a page or, for machines, as a line; cut, since it may repeat the request."""
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    if wants_json():
+        return Response(json.dumps({"error": text}), code, mimetype="application/json")
     if request.endpoint in MACHINES:
         return Response(f"{text}\n", code, mimetype="text/plain")
     title = title or _TITLES.get(code, "Something went wrong")

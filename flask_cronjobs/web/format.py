@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timezone, tzinfo
 from functools import lru_cache
 from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
+from markupsafe import Markup, escape
+
 from ..report import RunView
 from ..report.humanize import ago, duration, late, plural, roughly, seconds_since, utc
-from ..text import cut
+from ..text import cut, printable
 from ..types import JSON, Status
 
 __all__ = [
     "Tone",
     "ago",
+    "breakable",
     "clock",
     "describe",
     "duration",
@@ -23,6 +27,7 @@ __all__ = [
     "hour",
     "iso",
     "late",
+    "percent",
     "plural",
     "pretty",
     "roughly",
@@ -57,7 +62,7 @@ def tone_of(status: Status) -> Tone:
 
 
 def clock(moment: datetime, zone: str, now: datetime) -> str:
-    """Return *moment* in *zone* as ``today 07:00`` or ``Mon 23 Nov 07:00``."""
+    """Return *moment* in *zone* as ``today 07:00`` or ``Mon 23 Nov 07:00:12``."""
     local, today = moment.astimezone(_zone(zone)), now.astimezone(_zone(zone))
     near = _NEAR.get((local.date() - today.date()).days)
     if near is not None:
@@ -68,9 +73,10 @@ def clock(moment: datetime, zone: str, now: datetime) -> str:
 
 
 def hour(moment: datetime, zone: str) -> str:
-    """Return the hour and minute of *moment* in *zone*."""
+    """Return the time of *moment* in *zone*, with seconds unless it is a whole minute: a slot."""
     local = moment.astimezone(_zone(zone))
-    return f"{local.hour:02}:{local.minute:02}"
+    whole = local.second == local.microsecond == 0
+    return f"{local:%H:%M}" if whole else f"{local:%H:%M:%S}"
 
 
 def same_day(moment: datetime, other: datetime, zone: str) -> bool:
@@ -93,6 +99,17 @@ def pretty(value: JSON) -> str:
     return cut(json.dumps(value, indent=2, ensure_ascii=False), LONGEST_JSON)
 
 
+def breakable(name: str) -> Markup:
+    """Return *name* as HTML in which lines may break between its words, not inside them."""
+    parts = re.split(r"(?<=[_.:/-])(?![_.:/-])", printable(name))
+    return Markup("<wbr>").join(escape(part) for part in parts)
+
+
+def percent(part: float) -> str:
+    """Return *part* of 1 as ``97.5 %``, rounded down: 100 % is all of them."""
+    return f"{int(part * 1000) / 10:g} %"
+
+
 def describe(run: RunView) -> str:
     """Return the state of *run* as a sentence."""
     row, of = run.row, f"attempt {run.row.attempts} of {run.row.max_attempts}"
@@ -100,7 +117,7 @@ def describe(run: RunView) -> str:
     match row.status:
         case "queued":
             return f"It is waiting for a worker: {late(seconds_since(row.run_at, run.now))}."
-        case "running" if row.lost(run.now):
+        case "running" if row.is_stale(run.now):
             lost = _ago(row.locked_until, run.now)
             return (
                 f"Its worker {host(row.locked_by)} was lost in {of}: the lease ran out {lost}. The "

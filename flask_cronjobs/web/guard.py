@@ -61,8 +61,8 @@ def check() -> ResponseReturnValue | None:
         abort(403, "A page of another site asked for this, so it is not shown.")
     refusal = _refusal("read")
     request.environ[_READER] = refusal is None
-    if refusal is None and right == "act":
-        if not is_same_origin():
+    if refusal is None and right in ("act", "form"):
+        if right == "act" and not is_same_origin():
             abort(403, "This request did not come from a page of this site, so nothing was done.")
         refusal = _refusal("act")
     return refusal

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from datetime import datetime, timedelta, timezone
+from typing import Any, TypeVar
 
 from werkzeug.exceptions import BadRequest
 
-from ..report import RunFilter
+from ..report import Cursor, DefinitionFilter, RunFilter
 from ..report.ages import parse_age, print_age
-from ..types import STATUSES, Status
+from ..report.definition_list import SORTS, STATES
+from ..types import STATUSES
 
 #: Ids are 64-bit; SQLite refuses what is larger.
 MAX_ID = 2**63 - 1
 MAX_TEXT = 500
+#: The parameters that are named otherwise than the fields of a filter.
+_NAMES = {"older_than": "older", "newer_than": "newer", "search": "q"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+#: In microseconds since then: the year 9999.
+_LAST_MOMENT = 253_000_000_000_000_000
 MAX_PAGE = 200
+Choice = TypeVar("Choice", bound=str)
 
 
 class BadQuery(BadRequest):
@@ -29,7 +37,7 @@ def run_filter(args: Mapping[str, str]) -> RunFilter:
     :raises BadQuery: a value is wrong.
     """
     return RunFilter(
-        status=_status(args),
+        status=_choice(args, "status", STATUSES),
         task=text(args, "task"),
         queue=text(args, "queue"),
         error=text(args, "error"),
@@ -40,20 +48,63 @@ def run_filter(args: Mapping[str, str]) -> RunFilter:
         newer_than=_age(args, "newer"),
         overdue=_flag(args, "overdue"),
         stale=_flag(args, "stale"),
+        search=text(args, "q"),
     )
 
 
 def filter_args(which: RunFilter) -> dict[str, str]:
     """Return the parameters that `run_filter` reads as *which*."""
-    names = {"older_than": "older", "newer_than": "newer"}
     found: dict[str, str] = {}
     for field in fields(which):
         value: Any = getattr(which, field.name)
         if value is None or value is False:
             continue
         shown = print_age(value) if isinstance(value, float) else "1" if value is True else value
-        found[names.get(field.name, field.name)] = str(shown)
+        found[_NAMES.get(field.name, field.name)] = str(shown)
     return found
+
+
+def definition_filter(args: Mapping[str, str]) -> DefinitionFilter:
+    """Return the filter and order of definitions that the parameters describe.
+
+    :raises BadQuery: a value is wrong.
+    """
+    return DefinitionFilter(
+        search=text(args, "search"),
+        state=_choice(args, "state", STATES),
+        sort=_choice(args, "sort", SORTS) or "need",
+    )
+
+
+def typed_args(args: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters of a filter as they were typed, without the empty ones.
+
+    An empty type of error is one: it means runs without a type.
+    """
+    names = [_NAMES.get(field.name, field.name) for field in fields(RunFilter)]
+    given = {name: args[name] for name in names if name in args}
+    return {name: value for name, value in given.items() if value or name == "error_type"}
+
+
+def cursor(args: Mapping[str, str], name: str) -> Cursor | None:
+    """Return the cursor in *name*, as `cursor_text` writes it, or None if it is absent.
+
+    :raises BadQuery: it is not a cursor.
+    """
+    number, _, moment = args.get(name, "").strip().partition("_")
+    found = row_id({name: number}, name)
+    if found is None or not moment:
+        return None if found is None else Cursor(found)
+    if not re.fullmatch("[0-9]{1,18}", moment) or int(moment) > _LAST_MOMENT:
+        raise BadQuery(f"{name} must be what a page of runs links to.")
+    return Cursor(found, _EPOCH + timedelta(microseconds=int(moment)))
+
+
+def cursor_text(cursor: Cursor) -> str:
+    """Return *cursor* as a text for URLs."""
+    if cursor.moment is None:
+        return str(cursor.id)
+    return f"{cursor.id}_{(cursor.moment - _EPOCH) // timedelta(microseconds=1)}"
 
 
 def row_id(args: Mapping[str, str], name: str) -> int | None:
@@ -103,11 +154,14 @@ def needed(args: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _status(args: Mapping[str, str]) -> Status | None:
-    value = text(args, "status")
-    if value is not None and value not in STATUSES:
-        raise BadQuery(f"status must be one of {', '.join(STATUSES)}.")
-    return value
+def _choice(args: Mapping[str, str], name: str, choices: Sequence[Choice]) -> Choice | None:
+    value = text(args, name)
+    if value is None:
+        return None
+    for choice in choices:
+        if choice == value:
+            return choice
+    raise BadQuery(f"{name} must be one of {', '.join(choices)}.")
 
 
 def _age(args: Mapping[str, str], name: str) -> float | None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, cast
 from urllib.parse import quote, unquote
+from zlib import crc32
 
 from flask import Response, current_app, make_response, redirect, render_template, request, url_for
 from itsdangerous import BadSignature, TimestampSigner
 from jinja2 import Environment
 from werkzeug.wrappers import Response as AnyResponse
 
+from ..report.plain import plain_data
 from ..state import state_of
 from ..text import printable
-from . import format
+from . import format, zone
 from .format import Tone
 from .guard import may
 
@@ -29,6 +33,34 @@ _MESSAGE_AGE = 60
 # Where the app has no SECRET_KEY. Only the process that made a message shows it then.
 _OWN_KEY = secrets.token_bytes(32)
 _TEMPLATES = "cronjobs.templates"
+
+
+@dataclass
+class Said:
+    """The message of an action.
+
+    :ivar place: beside what it stands, by `place_of`; empty: at the top.
+    :ivar run_id: the run to which it links.
+    :ivar shown: whether the page has shown it.
+    """
+
+    tone: Tone
+    text: str
+    place: str = ""
+    run_id: int | None = None
+    shown: bool = False
+
+    def at(self, *about: str) -> bool:
+        """Return whether to show it beside the row that *about* names, as `action` does."""
+        if self.shown or self.place != place_of(*about):
+            return False
+        self.shown = True
+        return True
+
+
+def place_of(*about: str) -> str:
+    """Return a short name for the row that *about* names; empty if it names none."""
+    return f"{crc32(repr(about).encode(errors='replace')):08x}" if about else ""
 
 
 def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -> Response:
@@ -48,6 +80,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "may_act": False,
         "may_read": True,
         "refresh": 0,
+        "zones": None,
         "csrf_field": str(_config().get("WTF_CSRF_FIELD_NAME", "csrf_token")),
         "csrf": None,
     }
@@ -59,22 +92,46 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     return response
 
 
-def reader_page(template: str, tone: Tone = "idle", **values: Any) -> Response:
-    """Render a page for a user who may read; show buttons if they may act."""
+def reader_page(
+    template: str,
+    tone: Tone = "idle",
+    data: object = None,
+    own_zones: Iterable[str | None] = (),
+    **values: Any,
+) -> Response:
+    """Render a page for a user who may read; show buttons if they may act.
+
+    :param data: what the page shows, for scripts: it is the answer to ``?format=json``.
+    :param own_zones: the time zones of the schedules on the page.
+    """
+    if wants_json() and data is not None:
+        return Response(json.dumps(plain_data(data)), mimetype="application/json")
     may_act = may("act")
-    return page(template, tone=tone, may_act=may_act, csrf=_csrf() if may_act else None, **values)
+    values |= {"may_act": may_act, "csrf": _csrf() if may_act else None}
+    values["zone"] = zone.page_zone(own_zones, state_of().settings.timezone)
+    values["zones"] = zone.switches(values["zone"])
+    response = page(template, tone=tone, **values)
+    zone.keep(response, _path())
+    return response
 
 
-def back(endpoint: str, message: str, tone: Tone = "good", **values: Any) -> AnyResponse:
-    """Redirect to a page that shows *message*.
+def wants_json() -> bool:
+    """Return whether the request is of a script that reads JSON."""
+    return request.args.get("format") == "json"
+
+
+def back(endpoint: str, said: Said, **values: Any) -> AnyResponse:
+    """Redirect to a page that says *said*.
 
     :param endpoint: the page.
     :param values: the values of its URL.
     """
-    response = redirect(url_for(f".{endpoint}", **values), 303)
+    response = redirect(url_for(f".{endpoint}", **values, _anchor="said"), 303)
+    run_id = "" if said.run_id is None else str(said.run_id)
+    content = f"{said.tone} {said.place} {run_id} {_shortened(said.text)}"
     response.set_cookie(
         _COOKIE,
-        _signer().sign(quote(_shortened(f"{tone} {message}"))).decode(),
+        _signer().sign(quote(content)).decode(),
         max_age=_MESSAGE_AGE,
         path=_path(),
         secure=request.is_secure or bool(_config().get("SESSION_COOKIE_SECURE")),
@@ -103,16 +160,17 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE - 1]}…"
 
 
-def _message() -> tuple[str, str] | None:
-    """Return the tone and text of the last action's message."""
+def _message() -> Said | None:
+    """Return the message of the last action."""
     try:
         signed = _signer().unsign(request.cookies.get(_COOKIE, ""), max_age=_MESSAGE_AGE).decode()
     except BadSignature:
         return None
-    tone, _, text = unquote(signed).partition(" ")
+    tone, place, run_id, text = (*unquote(signed).split(" ", 3), "", "", "")[:4]
     if not text:
         return None
-    return (tone if tone in ("good", "bad") else "idle"), text
+    known: Tone = "good" if tone == "good" else "bad" if tone == "bad" else "idle"
+    return Said(known, text, place, int(run_id) if run_id.isdecimal() else None)
 
 
 def _signer() -> TimestampSigner:

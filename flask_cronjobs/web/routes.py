@@ -7,8 +7,9 @@ from typing import Literal, NamedTuple, TypeAlias
 NAME = "cronjobs"
 
 #: ``open``: everyone. ``token``: those with the tick token. ``read`` and ``act``: those whom
-#: `authorize` allows; to act, a user must be allowed to read, too.
-Right: TypeAlias = Literal["open", "token", "read", "act"]
+#: `authorize` allows; to act, a user must be allowed to read, too. ``form``: a page with a form
+#: for those who may act.
+Right: TypeAlias = Literal["open", "token", "read", "form", "act"]
 
 
 class Route(NamedTuple):
@@ -32,8 +33,14 @@ class Route(NamedTuple):
 
 ROUTES: tuple[Route, ...] = (
     Route("/", "overview", "views", "read"),
-    Route("/runs", "runs", "views", "read"),
-    Route("/runs/<int:run_id>", "run", "views", "read"),
+    Route("/runs", "runs", "run_pages", "read"),
+    Route("/runs/<int:run_id>", "run", "run_pages", "read"),
+    Route("/runs/<int:run_id>/edit", "edit", "arguments", "form"),
+    Route("/run", "prepare", "arguments", "form"),
+    Route("/runs/bulk", "bulk", "bulk", "read"),
+    Route("/definitions", "definitions", "views_definitions", "read"),
+    Route("/definition", "definition", "views_definitions", "read"),
+    Route("/task", "task", "views_definitions", "read"),
     Route("/effects", "effects", "views", "read"),
     Route("/ticks", "ticks", "views", "read"),
     Route("/metrics", "metrics", "machines", "read"),
@@ -41,10 +48,14 @@ ROUTES: tuple[Route, ...] = (
     Route("/tick", "tick", "machines", "token"),
     Route("/runs/<int:run_id>/retry", "retry", "actions", "act"),
     Route("/runs/<int:run_id>/cancel", "cancel", "actions", "act"),
+    Route("/runs/bulk/act", "bulk_act", "bulk", "act"),
+    Route("/runs/<int:run_id>/again", "again", "actions", "act"),
     Route("/definitions/run", "run_now", "actions", "act"),
     Route("/definitions/pause", "pause", "actions", "act"),
     Route("/definitions/resume", "resume", "actions", "act"),
     Route("/definitions/remove", "remove", "actions", "act"),
+    Route("/pause", "pause_work", "actions", "act"),
+    Route("/resume", "resume_work", "actions", "act"),
     Route("/dead/retry", "retry_group", "actions", "act"),
     Route("/effects/done", "effect_done", "actions", "act"),
     Route("/effects/redo", "effect_redo", "actions", "act"),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from flask import abort, request
+from flask import request
 from flask.typing import ResponseReturnValue
 
-from .. import report
-from ..operations import CANCEL, RETRY
-from ..report import run_list
+from .. import operations, report
 from ..state import state_of
-from . import format
 from .chart import chart
-from .params import MAX_ID, clamped, filter_args, row_id, run_filter, text
+from .params import clamped, row_id
 from .render import reader_page
 
 #: Seconds after which the script refreshes a page.
@@ -21,54 +18,21 @@ _TICKS = 50
 
 def overview() -> ResponseReturnValue:
     """Render the overview: verdict, figures, definitions, dead runs, the last day."""
-    after = text(request.args, "after")
-    view = report.overview(state_of(), after)
+    view = report.overview(state_of())
     tone = report.tone(view.verdict, view.figures)
     return reader_page(
         "overview",
         tone,
+        own_zones=[row.timezone for row in view.definitions.rows],
         view=view,
         now=view.verdict.now,
         headline=report.headline(view.verdict, view.figures),
         chart=chart(view.activity),
-        after=after,
         declared=len(state_of().registry.declarations),
+        queues=operations.queues(state_of()),
+        tasks=sorted(state_of().registry.tasks),
         refresh=REFRESH,
-    )
-
-
-def runs() -> ResponseReturnValue:
-    """Render a page of runs, newest first, filtered by the URL."""
-    which = run_filter(request.args)
-    before = row_id(request.args, "before")
-    limit = clamped(request.args, "limit", 50)
-    found = report.runs(state_of(), which, before, limit)
-    return reader_page(
-        "runs",
-        found=found,
-        which=which,
-        args=filter_args(which),
-        before=before,
-        window=run_list.WINDOW,
-        now=found.now,
-    )
-
-
-def run(run_id: int) -> ResponseReturnValue:
-    """Render one run with its attempts."""
-    state = state_of()
-    found = report.run(state, run_id) if run_id <= MAX_ID else None
-    if found is None:
-        abort(404, f"There is no run {str(run_id)[:20]}. It may have been pruned.")
-    return reader_page(
-        "run",
-        format.tone_of(found.row.status),
-        run=found,
-        can_retry=found.row.status in RETRY.allowed,
-        can_cancel=found.row.status in CANCEL.allowed,
-        now=found.now,
-        shown=state.settings.show_payload,
-        refresh=5 if found.row.status == "running" else 0,
+        data=view,
     )
 
 
@@ -82,7 +46,13 @@ def effects() -> ResponseReturnValue:
         now = reader.now
     more = found[limit - 1].id if len(found) > limit else None
     return reader_page(
-        "effects", effects=found[:limit], everything=everything, before=before, more=more, now=now
+        "effects",
+        effects=found[:limit],
+        everything=everything,
+        before=before,
+        more=more,
+        now=now,
+        data={"effects": found[:limit], "before": more},
     )
 
 
@@ -102,4 +72,5 @@ def ticks() -> ResponseReturnValue:
         more=more,
         now=now,
         refresh=0 if before else REFRESH,
+        data={"ticks": found[:_TICKS], "gaps": gaps, "before": more},
     )

@@ -13,6 +13,7 @@ from selenium.common.exceptions import (
     NoSuchElementException,
     StaleElementReferenceException,
     UnexpectedAlertPresentException,
+    WebDriverException,
 )
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -53,6 +54,9 @@ def _follow(browser: Browser, element: WebElement) -> None:
                 page.is_displayed()
             except StaleElementReferenceException:
                 return True
+            except WebDriverException as error:  # The page is being replaced at this moment.
+                if "inspector error" not in str(error):
+                    raise
         return False
 
     _until(left)
@@ -151,7 +155,7 @@ def test_pause_and_resume_and_run_now(either_browser: Browser, site: Site) -> No
     _says(browser, "is queued")
     site.tick()
     browser.get(f"{site.url}/")
-    assert len(browser.find_elements(By.CSS_SELECTOR, ".cell.succeeded")) == 1
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".recent .cell.succeeded")) == 1
 
 
 def test_a_group_is_retried(either_browser: Browser, site: Site) -> None:
@@ -298,3 +302,56 @@ def test_the_keyboard_is_enough(browser: Browser, site: Site) -> None:
     assert focused.value_of_css_property("outline-style") == "solid"
     focused.send_keys(Keys.ENTER)
     _says(browser, "print_letters is paused")
+
+
+def test_a_definition_is_searched_and_its_page_read(either_browser: Browser, site: Site) -> None:
+    browser = either_browser
+    site.tick()
+    browser.get(f"{site.url}/definitions")
+    browser.find_element(By.NAME, "search").send_keys("LETTERS")
+    _follow(browser, _button(browser, "Show"))
+    _follow(browser, _link(browser, "letters"))
+    verdict = browser.find_element(By.CSS_SELECTOR, ".verdict").text
+    assert "Every day at 07:00, in the zone Europe/Berlin." in verdict
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".slots li")) == 10
+    _follow(browser, _button(browser, "Run now"))
+    _says(browser, "is queued")
+
+
+def test_dead_runs_are_discarded_after_a_question(either_browser: Browser, site: Site) -> None:
+    browser = either_browser
+    with site.app.app_context():
+        for number in range(3):
+            site.jobs.enqueue("print_invoice", {"number": number})
+        site.db.session.commit()
+    site.tick()
+    browser.get(f"{site.url}/")
+    _follow(browser, _link(browser, "Discard"))
+    assert _heading(browser) == "Discard 3 runs?"
+    _follow(browser, _button(browser, "Discard"))
+    _says(browser, "3 runs discarded.")
+    browser.get(f"{site.url}/")
+    assert _heading(browser) == "All is well"
+
+
+def test_the_browsers_zone_can_be_chosen(browser: Browser, site: Site) -> None:
+    browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Tokyo"})
+    site.tick()
+    browser.get(f"{site.url}/definitions?sort=name")
+    link = _link(browser, "browser’s zone")  # noqa: RUF001
+    _follow(browser, link)
+    assert "Times in Asia/Tokyo" in browser.find_element(By.CSS_SELECTOR, ".zones").text
+    assert browser.current_url.endswith("/definitions?sort=name&zone=Asia%2FTokyo")
+    assert "07:00" not in browser.find_element(By.CSS_SELECTOR, ".next").text
+    browser.get(f"{site.url}/")
+    _follow(browser, _link(browser, "Show the schedule’s zone"))  # noqa: RUF001
+    assert "07:00" in browser.find_element(By.CSS_SELECTOR, ".next").text
+    browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+
+
+def test_without_javascript_there_is_no_link_to_the_browsers_zone(
+    start_browser: Callable[[bool], Browser], site: Site
+) -> None:
+    browser = start_browser(False)
+    browser.get(f"{site.url}/")
+    assert "browser" not in browser.find_element(By.CSS_SELECTOR, ".zones").text

@@ -85,15 +85,16 @@ def test_json_before_a_command_is_refused_with_where_to_write_it(run: Run, rows:
     assert "jobs admin list --json" in result.output
 
 
-def test_output_fits_80_columns_and_a_pipe(run: Run, rows: Rows) -> None:
-    made = rows.definition("a_definition_with_a_very_long_name_" * 3)
-    rows.run("dead", error_type="module.that.is.deep." * 8, job_type="t" * 90, definition_id=made)
+def test_output_in_a_pipe_is_plain_and_whole(run: Run, rows: Rows) -> None:
+    name, task = "a_definition_with_a_very_long_name_" * 3, "t" * 90
+    made = rows.definition(name)
+    rows.run("dead", error_type="module.that.is.deep." * 8, job_type=task, definition_id=made)
     rows.tick(host="a-host-with-a-name")
-    for args in ((), ("list",)):
+    for args, whole in (((), name), (("list",), task)):
         output = ok(run(*args))
         assert "\x1b" not in output
-        assert max(map(len, output.splitlines()[1:])) <= 80
-        assert "…" in output
+        assert whole in output
+        assert "…" not in output
 
 
 def test_what_a_terminal_would_obey_is_not_printed(run: Run, rows: Rows) -> None:
@@ -194,7 +195,10 @@ def test_one_refused_id_does_not_stop_the_others(run: Run, rows: Rows) -> None:
     ended, dead = rows.run("succeeded"), rows.run("dead")
     result = run("retry", str(ended), str(dead))
     assert result.exit_code == 1
-    assert f"Run {ended} succeeded. To do its work again, enqueue a" in result.output
+    assert (
+        f"Run {ended} succeeded. To do its work again: flask jobs admin again {ended}"
+        in result.output
+    )
     assert rows.get(dead).status == "queued"
 
 
@@ -219,8 +223,7 @@ def test_bulk_of_a_status_that_does_not_allow_it_says_what_to_do(run: Run, rows:
     rows.run("succeeded")
     output = run("retry", "--status", "succeeded", "--yes").output
     assert output == (
-        "Error: Each of these runs succeeded. To do its work again, enqueue a new run of its "
-        "task.\n"
+        "Error: Each of these runs succeeded. To do its work again: flask jobs admin again ID\n"
     )
 
 
@@ -253,13 +256,13 @@ def test_bad_usage_exits_2(run: Run, args: tuple[str, ...]) -> None:
 def test_a_typo_gets_a_suggestion(run: Run) -> None:
     result = run("lst")
     assert result.exit_code == 2
-    assert "Did you mean 'list'?" in result.output
+    assert result.output.endswith("Did you mean:\n  flask jobs admin list\n")
 
 
 def test_a_typo_in_the_first_command_gets_a_suggestion(app: Flask, jobs: CronJobs) -> None:
     result = app.test_cli_runner().invoke(args=["jobs", "tik"])
     assert result.exit_code == 2
-    assert "Did you mean 'tick'?" in result.output
+    assert result.output.endswith("Did you mean:\n  flask jobs tick\n")
 
 
 def test_an_id_that_is_none_is_called_an_id(run: Run) -> None:
@@ -371,6 +374,8 @@ def test_init_creates_the_tables_once(app: Flask, db: SQLAlchemy) -> None:
         "job_definitions",
         "job_effects",
         "job_failures",
+        "job_outputs",
+        "job_pauses",
         "job_runs",
         "job_ticks",
     ]

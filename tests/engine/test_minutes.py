@@ -95,10 +95,10 @@ def test_slow_minute_work_loses_no_run_however_short_the_lease(
     set_lease(app, 1.0)
     gate, slow = threading.Event(), threading.Event()
 
-    def slow_reclaim(*args: object) -> int:
+    def slow_reclaim(*args: object) -> list[Outcome]:
         slow.set()
         gate.wait(60)
-        return 0
+        return []
 
     monkeypatch.setattr(resident_module, "reclaim", slow_reclaim)
 
@@ -185,11 +185,11 @@ def test_minute_work_is_tried_again_soon_after_trouble_with_the_same_row(
     monkeypatch.setattr(resident_module, "RETRY", 0.05)
     calls: list[int] = []
 
-    def troubled(*args: object) -> int:
+    def troubled(*args: object) -> list[Outcome]:
         calls.append(1)
         if len(calls) == 1:
             raise DatabaseTrouble("The database is locked.", transient=True)
-        return 3
+        return [Outcome(number, "a:1:x", "failed", 1, "it") for number in range(3)]
 
     monkeypatch.setattr(resident_module, "reclaim", troubled)
     worker = resident()
@@ -222,10 +222,10 @@ def test_a_worker_stops_soon_though_its_minute_work_hangs(
     monkeypatch.setattr(resident_module, "END_WITHIN", 0.1)
     gate, hanging = threading.Event(), threading.Event()
 
-    def hang(*args: object) -> int:
+    def hang(*args: object) -> list[Outcome]:
         hanging.set()
         gate.wait(60)
-        return 0
+        return []
 
     monkeypatch.setattr(resident_module, "reclaim", hang)
     worker = resident()

@@ -14,6 +14,7 @@ import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 
 from flask_cronjobs import CronJobs, Retry
 from flask_cronjobs.engine import reclaim as reclaim_module
@@ -85,7 +86,9 @@ def test_run_taken_back_is_told_though_the_connection_broke(
     def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if "job_failures" in statement and not broken:
             broken.append(statement)
-            raise psycopg.OperationalError("server closed the connection unexpectedly")
+            # SQLAlchemy 2.0 does not wrap what a listener raises before the statement.
+            closed = psycopg.OperationalError("server closed the connection unexpectedly")
+            raise OperationalError(statement, None, closed)
 
     moment = "after_cursor_execute" if committed else "before_cursor_execute"
     with app.app_context(), run_failed.connected_to(hear, app):
@@ -134,7 +137,7 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
 
     def tick() -> None:
         with Bookkeeping(state.engine) as books:
-            found.append(reclaim(state, Claims(books), Observer()))
+            found.append(len(reclaim(state, Claims(books), Observer())))
 
     thread = threading.Thread(target=tick)
     thread.start()

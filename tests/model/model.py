@@ -17,7 +17,14 @@ class ModelRun:
     attempts: int = 0
     token: str | None = None
     cancel_requested: bool = False
+    unique: bool = False
+    """Whether it has a key that no other run may have while it is pending."""
     failed_attempts: list[int] = field(default_factory=list)
+
+    @property
+    def holds_key(self) -> bool:
+        """Whether nobody else may have its key."""
+        return self.unique and self.status in LIVE
 
     def claim(self, token: str) -> None:
         """It is claimed."""
@@ -32,11 +39,11 @@ class ModelRun:
         self.token = None
         if kind in ("failed", "dead"):
             self.failed_attempts.append(self.attempts)
-        if kind == "released":
+        if kind in ("released", "snoozed"):
             self.attempts -= 1
-        if kind in ("failed", "released") and self.cancel_requested:
+        if kind in ("failed", "released", "snoozed") and self.cancel_requested:
             self.status = "cancelled"
-        elif kind == "released":
+        elif kind in ("released", "snoozed"):
             self.status = "failed" if self.attempts else "queued"
         else:
             self.status = kind
@@ -48,8 +55,15 @@ class ModelRun:
         elif self.status in LIVE:
             self.status = "cancelled"
 
-    def retry(self) -> None:
-        """An operator tries it again."""
+    def discard(self) -> None:
+        """An operator wants no more of it."""
+        if self.status == "dead":
+            self.status = "cancelled"
+
+    def retry(self, key_is_held: bool = False) -> None:
+        """An operator tries it again, unless another run has its key."""
+        if self.unique and key_is_held and not self.holds_key:
+            return
         if self.status in ("dead", "cancelled", "failed"):
             self.status, self.cancel_requested = "queued", False
             self.max_attempts = max(self.max_attempts, self.attempts + 1)

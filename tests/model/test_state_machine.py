@@ -19,9 +19,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import Session
 
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
-from flask_cronjobs.store import Bookkeeping, Claims, Definitions, Ticks, create_tables
+from flask_cronjobs.store import (
+    Bookkeeping,
+    Claims,
+    Definitions,
+    Ticks,
+    create_tables,
+    insert_run,
+)
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.store.rows import ClaimRequest
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome
@@ -29,7 +37,7 @@ from tests.model.model import TERMINAL, ModelRun
 
 SLOT = datetime(2026, 1, 5, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
-KINDS = ["succeeded", "failed", "dead", "cancelled", "released"]
+KINDS = ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
 #: Times that move when the clock steps.
 CLOCKED = ("run_at", "locked_until", "finished_at")
 
@@ -70,6 +78,23 @@ class StoreMachine(RuleBasedStateMachine):
         values = {"job_type": "t", "max_attempts": attempts, "payload": {}}
         keyed = {"concurrency_key": key, "concurrency_limit": limit}
         self.runs[self.operator.insert(values | keyed)] = ModelRun(attempts)
+
+    @property
+    def key_holders(self) -> list[int]:
+        return [id_ for id_, run in self.runs.items() if run.holds_key]
+
+    @rule()
+    def enqueue_unique(self) -> None:
+        """Enqueue a run whose key is unique while it is pending, unless there is one."""
+        values = {"job_type": "t", "queue": "default", "priority": 0, "max_attempts": 2,
+                  "concurrency_limit": None, "concurrency_key": None, "payload": "{}", "delay": 0.0,
+                  "run_at": None, "idempotency_key": "u", "unique_while": "pending"}  # fmt: skip
+        with Session(self.engine) as session:
+            run, became = insert_run(session, values)
+            id_ = run.id
+            session.commit()
+        assert [id_] == self.key_holders or (became == "new" and not self.key_holders)
+        self.runs.setdefault(id_, ModelRun(2, unique=True))
 
     @rule()
     def define(self) -> None:
@@ -183,10 +208,17 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.runs)
     @rule(data=st.data())
+    def discard(self, data: st.DataObject) -> None:
+        id_ = data.draw(st.sampled_from(sorted(self.runs)))
+        self.operator.discard([id_], "not wanted")
+        self.runs[id_].discard()
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data())
     def retry(self, data: st.DataObject) -> None:
         id_ = data.draw(st.sampled_from(sorted(self.runs)))
         self.operator.retry([id_])
-        self.runs[id_].retry()
+        self.runs[id_].retry(bool(self.key_holders))
 
     @rule()
     def prune(self) -> None:
@@ -230,6 +262,13 @@ class StoreMachine(RuleBasedStateMachine):
         kept = sorted((row.run_id, row.attempt) for row in rows)
         wanted = [(id_, n) for id_, run in self.runs.items() for n in run.failed_attempts]
         assert kept == sorted(wanted)
+
+    @invariant()
+    def one_run_at_most_has_the_unique_key(self) -> None:
+        if not hasattr(self, "runs"):
+            return
+        sql = "SELECT count(*) FROM job_runs WHERE idempotency_key = 'u' AND finished_at IS NULL"
+        assert self.sql(sql)[0][0] == len(self.key_holders) <= 1
 
     @invariant()
     def no_key_is_held_twice(self) -> None:

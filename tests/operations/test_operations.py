@@ -72,7 +72,7 @@ def test_retry_keeps_a_limit_of_attempts_that_leaves_room(state: State, rows: Ro
     [
         ("queued", "queued already"),
         ("running", "Cancel it first"),
-        ("succeeded", "enqueue a new run"),
+        ("succeeded", "admin again 1"),
         ("skipped", "admin run NAME"),
     ],
 )

@@ -110,3 +110,17 @@ def test_the_command_removes_what_was_added_at_run_time(
     rows.definition("added", job_type="declared", origin="database")
     assert run("remove", "added").exit_code == 0
     assert names() == ["declared"]
+
+
+def test_definitions_added_changed_and_removed_by_code_are_logged(
+    app: Flask, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with app.app_context():
+        jobs.add_definition("mine", "declared", schedule="@hourly")
+        jobs.add_definition("mine", "declared", schedule="@hourly")
+        jobs.add_definition("mine", "declared", schedule="@daily")
+        assert jobs.remove_definition("mine")
+        assert not jobs.remove_definition("mine")
+    said = [record.getMessage() for record in caplog.records if "mine" in record.getMessage()]
+    assert [message.split()[0] for message in said] == ["added", "changed", "removed"]

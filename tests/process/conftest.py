@@ -28,3 +28,11 @@ def tick(app: Flask, jobs: CronJobs) -> Callable[[], TickReport]:
             return jobs.tick()
 
     return run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder as slow: they start processes, and kill them."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.slow)

@@ -11,6 +11,7 @@ import select
 import signal
 import time
 from collections import deque
+from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -334,3 +335,13 @@ async def async_effect(key: str) -> None:
     jobs.once(key, lambda: say("effect", key=key))
     await asyncio.sleep(0.05)
     say("ended")
+
+
+@jobs.task(retry=AGAIN, timeout=2, keep_output=True)
+def speak_stubbornly() -> None:
+    """Print, say ``begun``, and go on for ever, whatever interrupts it."""
+    print("last words")
+    say("begun")
+    while True:
+        with suppress(BaseException):
+            time.sleep(60)

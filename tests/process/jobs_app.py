@@ -29,7 +29,7 @@ CONFIG = "JOBS_APP_CONFIG"
 LOG_LEVEL = "JOBS_APP_LOG_LEVEL"
 
 # On SQLite, reclaiming waits for living workers; here there is no lock to wait for.
-vars(reclaim)["turn"] = lambda lease: 0.2
+vars(reclaim)["renewal_window"] = lambda lease: 0.2
 
 AGAIN = Retry(max_attempts=5, backoff="fixed", base=0, jitter=False)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -14,7 +16,10 @@ from sqlalchemy import make_url, select, text
 
 from flask_cronjobs import CronJobs, StateConflict, TickReport, current_run
 from flask_cronjobs.engine.worker import held_runs
+from flask_cronjobs.engine.worker.options import WorkOptions
+from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.models import JobDefinition
+from flask_cronjobs.state import State
 from flask_cronjobs.store import Bookkeeping, Claims, operations
 from tests.marks import on_postgresql
 from tests.process.support import Site
@@ -161,6 +166,27 @@ class TestTick:
         holders[0].close()
         assert (report.succeeded, report.lost) == (1, 0)
 
+    def test_resident_worker_of_a_pool_waits_for_a_locked_row_beyond_its_lease(
+        self, app: Flask, jobs: CronJobs, state: State, rows: Rows, database_url: str
+    ) -> None:
+        """Only the first worker of a pool does the minute work; the others stay, too."""
+        state = replace(state, settings=replace(state.settings, lease=2.0))
+        holders: list[psycopg.Connection] = []
+
+        @jobs.task
+        def it() -> None:
+            holders.append(psycopg.connect(psycopg_url(database_url)))
+            holders[0].execute(f"SELECT 1 FROM job_runs WHERE id = {current_run.id} FOR UPDATE")
+            threading.Timer(3, holders[0].rollback).start()
+
+        with app.app_context():
+            run_id = it.using(commit=True).enqueue().id
+            until = time.monotonic() + 5
+            counts = work(state, WorkOptions("host:1", until, resident=True))
+        holders[0].close()
+        assert (counts["succeeded"], counts["lost"]) == (1, 0)
+        assert (rows.get(run_id).status, rows.get(run_id).attempts) == ("succeeded", 1)
+
     def test_handler_that_locks_its_own_row_is_interrupted_when_its_lease_ends(
         self, site: Site
     ) -> None:
@@ -196,7 +222,9 @@ class TestTick:
         self, app: Flask, jobs: CronJobs, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It waits for its limits, which are half a minute in all: so make them short here."""
-        monkeypatch.setattr(Bookkeeping.__init__, "__defaults__", (0.1, 0.3, nullcontext))
+        monkeypatch.setattr(
+            Bookkeeping.__init__, "__defaults__", (0.1, 0.3, nullcontext, nullcontext)
+        )
         with psycopg.connect(psycopg_url(database_url)) as migration:
             migration.execute("LOCK TABLE job_runs IN ACCESS EXCLUSIVE MODE")
             began = time.monotonic()

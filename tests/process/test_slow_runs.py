@@ -71,7 +71,7 @@ def test_heart_beats_four_times_in_a_lease_while_something_is_held(clock: Clock)
     monitor = RunMonitor(state, runner, cast(Any, None), cast(Any, None), may_kill=False)
     for _ in range(240):
         clock.now += 0.25
-        monitor.look(claims, held)
+        monitor.renew_or_watch(claims, held)
     assert renewed == [1015.0, 1030.0, 1045.0, 1060.0]
 
 

@@ -61,7 +61,7 @@ def test_missing_tables_end_all_resident_workers(site: Site) -> None:
     done = site.start("jobs", "work", "--workers", "2", env=empty).wait(20)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("Error: ")
-    assert "flask jobs admin" in done.stderr
+    assert "flask --app tests.process.harmful_app jobs admin init" in done.stderr
     assert "Traceback" not in done.stderr
 
 

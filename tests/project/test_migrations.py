@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, inspect, text
 
+from flask_cronjobs.models.storage import storage_options
 from flask_cronjobs.models.tables import Base
 from flask_cronjobs.store.create import set_storage
 
+#: SQLAlchemy 2.0, where migrations can do less.
+OLD_SQLALCHEMY = not storage_options("job_runs")
 APP = """
 import os
 
@@ -79,7 +82,9 @@ def test_migration_generated_on_either_database_runs_on_both(
         for index in table.indexes:
             assert f"'{index.name}'" in script.read_text()
 
-    for each in (url, other):
+    # SQLite knows no JSONB in SQLAlchemy 2.0, so there one for PostgreSQL runs there only.
+    for_one = OLD_SQLALCHEMY and generated_on == "postgresql"
+    for each in (url,) if for_one else (url, other):
         flask(project, each, "db", "upgrade")
         works(project, each)
     assert NOTHING in flask(project, url, "db", "migrate", "-m", "nothing")
@@ -110,7 +115,9 @@ def works(project: Path, url: str) -> None:
     unset = set_storage(engine)
     engine.dispose()
     assert tuple(row) == ("succeeded", 1)
-    assert unset == [], "the migration sets when to vacuum"
+    # With SQLAlchemy 2.0 it cannot; then the doctor says so, and `flask jobs admin init` does.
+    left_out = OLD_SQLALCHEMY and url.startswith("postgresql")
+    assert unset == (["job_runs"] if left_out else []), "the migration sets when to vacuum"
     assert {"uq_job_runs_slot", "ix_job_runs_runnable", "ix_job_runs_lease"} <= indexes
     if url.startswith("postgresql"):
         assert types["id"] == types["definition_id"] == "BIGINT"

@@ -12,7 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, event, text
 
 from flask_cronjobs import CronJobs, report
-from flask_cronjobs.report import RunFilter
+from flask_cronjobs.report import DefinitionFilter, RunFilter
 from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.state import State, state_of
 from tests.rows import Rows
@@ -22,11 +22,23 @@ FEW, MANY = 1_000, 15_000
 REPORTS: dict[str, Callable[[State], object]] = {
     "health": report.verdict,
     "overview": report.overview,
+    "definitions": report.definition_list,
+    "definitions that need a person": lambda state: report.definition_list(
+        state, DefinitionFilter(state="attention")
+    ),
+    "one definition": lambda state: report.definition(state, "one"),
     "runs": report.runs,
     "queued runs": lambda state: report.runs(state, RunFilter(status="queued")),
     "failed runs": lambda state: report.runs(state, RunFilter(status="failed")),
     "running runs": lambda state: report.runs(state, RunFilter(status="running")),
     "dead runs": lambda state: report.runs(state, RunFilter(status="dead")),
+    "queued runs as due": lambda state: report.runs(
+        state, RunFilter(status="queued"), order=report.order_of("queued", False)
+    ),
+    "dead runs by death": lambda state: report.runs(
+        state, RunFilter(status="dead"), order=report.order_of("dead", False)
+    ),
+    "runs with an id": lambda state: report.runs(state, RunFilter(search="3", status="dead")),
     "skipped runs": lambda state: report.runs(state, RunFilter(status="skipped")),
     "overdue runs": lambda state: report.runs(state, RunFilter(overdue=True)),
     "doctor": examine,

@@ -166,7 +166,7 @@ def claim_parameters(engine: Engine) -> dict[str, Any]:
         "token": "host:1:y",
         "tasks": dialect.array(("task",)),
         "queues": dialect.array(()),
-        "any_queue": True,
+        "but_queues": True,
         "lease": 120.0,
         "alone": True,
         "side_by_side": False,

@@ -10,9 +10,11 @@ from sqlalchemy import Engine, insert, text
 
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.schedule.slots import Slot
+from flask_cronjobs.store.late import late_slots, mark_late
 from flask_cronjobs.store.operations import Operator
+from flask_cronjobs.store.outputs import Outputs
 from flask_cronjobs.store.rows import DefinitionRow
-from flask_cronjobs.types import Claim
+from flask_cronjobs.types import Claim, LateSlot
 from tests.plans import Sent, explain, faults, pages, paths, sent_by
 from tests.postgres import Server
 from tests.store.kit import Kit, outcome, plan, spec
@@ -20,7 +22,10 @@ from tests.store.kit import Kit, outcome, plan, spec
 pytestmark = pytest.mark.slow
 
 DAY = 86400.0
-TABLES = ("job_runs", "job_definitions", "job_effects", "job_ticks", "job_failures")
+TABLES = (
+    *("job_runs", "job_definitions", "job_effects", "job_ticks", "job_failures", "job_outputs"),
+    "job_pauses",
+)
 WAITING = "job_type, run_at"
 KEYED = f"{WAITING}, concurrency_key, concurrency_limit"
 FINISHED = f"{WAITING}, status, finished_at"
@@ -166,6 +171,7 @@ def exchange_all(kit: Kit) -> None:
     kit.claims.renew(first, 60.0)
     kit.claims.watch(first)
     kit.claims.progress(first[0], 0.5, "half")
+    Outputs(kit.books).write(first[0], "printed")
     others = [outcome(first[1], "failed"), outcome(first[2], "dead")]
     done = outcome(first[0], "succeeded", result={"a": 1})
     kit.claims.exchange([done], kit.request(limit=1))
@@ -201,6 +207,11 @@ def plan_definitions(kit: Kit) -> None:
     (found,) = [kit.found("definition")]
     kit.definitions.change(found, spec(timezone="Europe/Rome"), datetime.now(timezone.utc), "app")
     kit.definitions.mark_declared([found.id], "app")
+    assert not kit.definitions.has_pings()
+    late_slots(kit.books, 600.0)
+    mark_late(kit.books, LateSlot(found.id, "definition", "task", found.now, 1.0, None))
+    assert kit.definitions.ping_urls() == {}
+    assert kit.definitions.name_and_timezone(found.id) == ("definition", "Europe/Rome")
     kit.definitions.pause("definition")
     now = datetime.now(timezone.utc)
     assert kit.definitions.resume(kit.found("definition"), now, [Slot(found.id, now)]) is not None
@@ -215,6 +226,7 @@ def keep_up(kit: Kit) -> None:
     """Take back lost runs, change runs as an operator, and prune."""
     kit.claims.expired_leases()
     kit.claims.give_up_exhausted(100)
+    kit.claims.paused()
     ids = [row.id for row in kit.all_rows()]
     operator = Operator(kit.books)
     operator.cancel(ids, "no longer wanted")

@@ -13,7 +13,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, event
 
-from flask_cronjobs import CronJobs, SetupError, TablesMissing, report
+from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, report
 from flask_cronjobs.config import Settings
 from flask_cronjobs.report import Count, RunFilter, redacted
 from flask_cronjobs.report.ages import parse_age, print_age
@@ -146,8 +146,8 @@ def test_each_definition_has_its_own_outcomes(state: State, rows: Rows) -> None:
     run = rows.run("succeeded", definition_id=first)
     other = rows.run("skipped", definition_id=second)
     a, b = report.definitions(state).rows
-    assert [cell.run_id for cell in a.cells] == [run]
-    assert [cell.run_id for cell in b.cells] == [other]
+    assert [cell.id for cell in a.cells] == [run]
+    assert [cell.id for cell in b.cells] == [other]
     assert b.last_seconds is None
 
 
@@ -206,12 +206,14 @@ def test_definitions_come_page_by_page(state: State, rows: Rows) -> None:
 
 def test_dead_runs_are_grouped_by_task_and_error(state: State, rows: Rows) -> None:
     rows.run("dead", age=50, error_type="ValueError")
-    newest = rows.run("dead", age=5, error_type="ValueError")
+    message = "no domain\n\n[SQL: SELECT 1]"
+    newest = rows.run("dead", age=5, error_type="ValueError", last_error=message)
     rows.run("dead", age=20, error_type="OSError")
     rows.run("dead", age=90, error_type=None)
     first, second, third = report.dead_groups(state)
     assert (first.error_type, first.count, first.sample_id) == ("ValueError", Count(2), newest)
-    assert second.error_type == "OSError"
+    assert first.message == "no domain"
+    assert (second.error_type, second.message) == ("OSError", None)
     assert third.error_type is None
 
 
@@ -441,7 +443,7 @@ def test_the_overview_sends_few_statements_over_one_connection_and_writes_nothin
     with statements(state.engine) as sent:
         overview = report.overview(state)
     assert len(overview.definitions.rows) == 3
-    assert len(sent) <= 12
+    assert len(sent) <= 15
     assert len(taken) == 1
     assert all(sql.lstrip().startswith(("SELECT", "WITH")) for sql in sent)
 
@@ -457,13 +459,22 @@ def test_missing_tables_are_named_as_such(app: Flask, db: SQLAlchemy) -> None:
         report.overview(state_of(app))
 
 
-def test_a_shared_connection_is_refused(db: SQLAlchemy) -> None:
+def test_a_shared_connection_is_read_unless_it_has_uncommitted_work(db: SQLAlchemy) -> None:
     app = Flask("memory")
     app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite://"
     db.init_app(app)
-    CronJobs(app)
-    with pytest.raises(SetupError, match="memory"):
-        report.verdict(state_of(app))
+    jobs = CronJobs(app)
+    task = jobs.task(name="task")(lambda: None)
+    with app.app_context():
+        db.create_all()
+        assert report.verdict(state_of(app)).word == "never"
+        run = task.enqueue()
+        with pytest.raises(DatabaseTrouble, match=r"in memory.*uncommitted work there"):
+            report.verdict(state_of(app))
+        db.session.commit()
+        assert report.run(state_of(app), run.id) is not None
+    with app.app_context():
+        db.engine.dispose()
 
 
 # Words and redaction

@@ -19,7 +19,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Integer
 from sqlalchemy.orm import Mapped, mapped_column
 
-from flask_cronjobs import CronJobs, Retry, current_run
+from flask_cronjobs import CronJobs, Retry, Snooze, current_run
 from flask_cronjobs.models import JobRun
 
 DATABASE = "SOAK_DATABASE"
@@ -187,6 +187,15 @@ def failing() -> Nonce:
     with performing() as nonce:
         if chance().random() < 0.6:
             raise RuntimeError("as it was asked to")
+        return nonce
+
+
+@jobs.task(retry=AGAIN)
+def snoozing() -> Nonce:
+    """Come back later, twice."""
+    with performing() as nonce:
+        if current_run.snoozes < 2:
+            raise Snooze(1)
         return nonce
 
 

@@ -24,7 +24,7 @@ DEFINITIONS = 40
 KINDS = 3 * ["plain", "slow", "effect", "effect", "atomic", "atomic", "one_at_a_time"] + [
     *6 * ["waiting"],
     *("plain", "two_at_a_time", "two_at_a_time", "failing", "failing", "killing", "overlong"),
-    "own_row",
+    *("own_row", "snoozing"),
 ]
 
 
@@ -86,8 +86,14 @@ class Load(threading.Thread):
             "own_row": {"seconds": choose.choice([0.2, 1.0, 1.5 * LEASE])},
         }
         delay = choose.choice([None, None, None, choose.uniform(0, 2)])
+        key = choose.choice([None, "plain:1", "plain:2"]) if kind == "plain" else None
         return jobs.enqueue(
-            kind, payloads.get(kind), delay=delay, priority=choose.choice([0, 0, 0, 1, -1])
+            kind,
+            payloads.get(kind),
+            delay=delay,
+            priority=choose.choice([0, 0, 0, 1, -1]),
+            idempotency_key=key,
+            unique_while="pending",
         ).id
 
     def _enqueue_shared_effect(self) -> None:

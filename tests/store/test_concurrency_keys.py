@@ -42,7 +42,9 @@ def test_keys_do_not_disturb_each_other_nor_runs_without_a_key(kit: Kit) -> None
     assert sorted(claim_all(kit)) == [first, other, free]
 
 
-@pytest.mark.parametrize("kind", ["succeeded", "failed", "dead", "cancelled", "released"])
+@pytest.mark.parametrize(
+    "kind", ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
+)
 def test_share_comes_free_with_every_outcome(kit: Kit, kind: OutcomeKind) -> None:
     keyed(kit)
     second = keyed(kit)

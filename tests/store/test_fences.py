@@ -28,7 +28,9 @@ def snapshot(kit: Kit, claim: Claim) -> dict[str, object]:
     return {column.key: getattr(row, column.key) for column in row.__table__.columns}
 
 
-@pytest.mark.parametrize("kind", ["succeeded", "failed", "dead", "cancelled", "released"])
+@pytest.mark.parametrize(
+    "kind", ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
+)
 @pytest.mark.parametrize("reclaimed", [False, True])
 def test_stale_outcome_is_refused(
     kit: Kit, stale: Claim, kind: OutcomeKind, reclaimed: bool

@@ -18,7 +18,7 @@ from tests.store.kit import Kit, begin_with_the_write_lock, in_threads
 
 SHARED: dict[str, Any] = {
     "job_type": "task", "queue": "default", "priority": 0, "max_attempts": 10,
-    "concurrency_limit": None, "run_at": None, "delay": 0.0,
+    "concurrency_limit": None, "unique_while": None, "run_at": None, "delay": 0.0,
 }  # fmt: skip
 
 
@@ -51,10 +51,10 @@ def test_run_exists_when_the_transaction_commits(kit: Kit) -> None:
 
 def test_key_that_exists_returns_the_run_that_has_it(kit: Kit) -> None:
     with Session(kit.engine) as session:
-        first, first_is_new = insert_run(session, values("key", payload={"a": 1}))
-        again, again_is_new = insert_run(session, values("key", payload={"a": 2}))
+        first, first_became = insert_run(session, values("key", payload={"a": 1}))
+        again, again_became = insert_run(session, values("key", payload={"a": 2}))
         assert again.id == first.id
-        assert (first_is_new, again_is_new) == (True, False)
+        assert (first_became, again_became) == ("new", "found")
         assert again.payload == {"a": 1}
         session.commit()
     assert len(kit.all_rows()) == 1

@@ -85,7 +85,7 @@ def test_each_failed_attempt_leaves_a_row_with_its_worker_and_stack(kit: Kit) ->
     assert one.started_at <= one.failed_at
 
 
-@pytest.mark.parametrize("kind", ["succeeded", "cancelled", "released"])
+@pytest.mark.parametrize("kind", ["succeeded", "cancelled", "released", "snoozed"])
 def test_other_outcomes_leave_no_failure(kit: Kit, kind: OutcomeKind) -> None:
     run = kit.run()
     assert kit.finish(kit.claim_one(), kind)
@@ -119,7 +119,7 @@ def test_released_retry_stays_failed_with_its_error(kit: Kit) -> None:
     assert (row.last_error, row.error_type) == ("before", "RuntimeError")
 
 
-@pytest.mark.parametrize("kind", ["failed", "released"])
+@pytest.mark.parametrize("kind", ["failed", "released", "snoozed"])
 def test_run_that_is_to_be_cancelled_is_not_tried_again(kit: Kit, kind: OutcomeKind) -> None:
     run = kit.run()
     claim = kit.claim_one()
@@ -140,14 +140,14 @@ def test_end_that_was_faster_than_a_cancellation_stands(kit: Kit, kind: OutcomeK
 
 
 def test_batch_of_mixed_outcomes_is_recorded_at_once(kit: Kit) -> None:
-    ids = kit.runs(5)
-    kinds: list[OutcomeKind] = ["succeeded", "failed", "dead", "cancelled", "released"]
+    ids = kit.runs(6)
+    kinds: list[OutcomeKind] = ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
     outcomes = [outcome(claim, kind) for claim, kind in zip(kit.claim(), kinds, strict=True)]
     assert kit.claims.exchange(outcomes, None).recorded == set(ids)
     assert [kit.row(run).status for run in ids] == [
-        "succeeded", "failed", "dead", "cancelled", "queued",
+        "succeeded", "failed", "dead", "cancelled", "queued", "queued",
     ]  # fmt: skip
-    assert [len(kit.failures(run)) for run in ids] == [0, 1, 1, 0, 0]
+    assert [len(kit.failures(run)) for run in ids] == [0, 1, 1, 0, 0, 0]
 
 
 def test_text_that_no_database_takes_is_cleaned_not_refused(kit: Kit) -> None:
@@ -229,7 +229,9 @@ class TestReclaim:
 class TestLostAnswers:
     """The connection broke while the database answered: did it commit or not?"""
 
-    @pytest.mark.parametrize("kind", ["succeeded", "failed", "dead", "cancelled", "released"])
+    @pytest.mark.parametrize(
+        "kind", ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
+    )
     def test_outcome_that_was_committed_is_already_recorded(
         self, kit: Kit, kind: OutcomeKind
     ) -> None:
@@ -238,7 +240,7 @@ class TestLostAnswers:
         kit.claims.exchange([recorded], None)
         assert kit.claims.already_recorded([recorded]).recorded == {run}
 
-    @pytest.mark.parametrize("kind", ["failed", "released"])
+    @pytest.mark.parametrize("kind", ["failed", "released", "snoozed"])
     def test_outcome_that_became_a_cancellation_is_already_recorded(
         self, kit: Kit, kind: OutcomeKind
     ) -> None:
@@ -250,7 +252,9 @@ class TestLostAnswers:
         assert kit.claims.already_recorded([recorded]) == exchange
         assert exchange.recorded == {run}
 
-    @pytest.mark.parametrize("kind", ["succeeded", "failed", "dead", "cancelled", "released"])
+    @pytest.mark.parametrize(
+        "kind", ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
+    )
     def test_outcome_that_was_not_committed_is_not_already_recorded(
         self, kit: Kit, kind: OutcomeKind
     ) -> None:

@@ -10,7 +10,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, create_engine, text
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.models.tables import VACUUM_OFTEN
+from flask_cronjobs.models.storage import VACUUM_OFTEN
 from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import create_tables
@@ -86,6 +86,17 @@ def test_sqlite_has_none(sqlite_url: str) -> None:
     create_tables(made)
     assert set_storage(made) == []
     made.dispose()
+
+
+def test_create_all_sets_them_too(postgresql_url: str) -> None:
+    app = Flask("new")
+    app.config["SQLALCHEMY_DATABASE_URI"] = postgresql_url
+    db = SQLAlchemy(app)
+    CronJobs(app)
+    with app.app_context():
+        db.create_all()
+        assert options(db.engine) == WANTED
+        db.engine.dispose()
 
 
 class TestCommands:

@@ -19,7 +19,10 @@ from flask_cronjobs.models.copies import copy_tables
 from flask_cronjobs.models.tables import Base
 from flask_cronjobs.store import create_tables
 
-NAMES = {"job_definitions", "job_runs", "job_failures", "job_effects", "job_ticks"}
+NAMES = {
+    *("job_definitions", "job_runs", "job_failures", "job_outputs", "job_effects", "job_pauses"),
+    "job_ticks",
+}
 NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=timezone.utc)
 LOCK: dict[str, Any] = {"locked_by": "host:1:token", "locked_until": NOW}
 
@@ -127,17 +130,34 @@ def test_impossible_row_is_refused(engine: Engine, case: str) -> None:
     [
         {"definition_id": 1, "scheduled_for": NOW},
         {"idempotency_key": "key"},
+        {"idempotency_key": "key", "unique_while": "pending", "started_at": NOW},
+        {"idempotency_key": "key", "unique_while": "waiting"},
         {
             "status": "running", "concurrency_key": "key", "concurrency_limit": 2,
             "concurrency_share": 1, **LOCK,
         },
     ],
-    ids=["slot", "idempotency key", "share"],
+    ids=["slot", "idempotency key", "pending", "waiting", "share"],
 )  # fmt: skip
 def test_second_run_of_what_is_unique_is_refused(engine: Engine, values: dict[str, Any]) -> None:
     insert(engine, JobRun(job_type="task", **values))
     with pytest.raises(IntegrityError):
         insert(engine, JobRun(job_type="task", **values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"unique_while": "pending", "status": "dead", "finished_at": NOW},
+        {"unique_while": "waiting", "started_at": NOW},
+        {"unique_while": "waiting", "status": "cancelled", "finished_at": NOW},
+    ],
+    ids=["ended", "begun", "cancelled"],
+)
+def test_key_that_was_given_up_is_not_unique(engine: Engine, values: dict[str, Any]) -> None:
+    for _ in range(2):
+        insert(engine, JobRun(job_type="task", idempotency_key="key", **values))
+    insert(engine, JobRun(job_type="task", idempotency_key="key"))
 
 
 def test_runs_without_keys_are_not_unique(engine: Engine) -> None:
@@ -189,7 +209,7 @@ def test_what_refers_to_a_run_is_found_by_an_index(engine: Engine) -> None:
         for key in inspector.get_foreign_keys(table)
         if key["referred_table"] == "job_runs"
     ]
-    assert references == [("job_failures", ["run_id"])]
+    assert sorted(references) == [("job_failures", ["run_id"]), ("job_outputs", ["run_id"])]
     for table, columns in references:
         leading = [index["column_names"][: len(columns)] for index in inspector.get_indexes(table)]
         assert columns in leading

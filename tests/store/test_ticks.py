@@ -41,14 +41,14 @@ def test_tick_leaves_a_row_of_who_when_and_what(kit: Kit) -> None:
     assert begun.finished_at is None
 
     report = TickReport("host:7", recorded=1, skipped=2, reclaimed=3, succeeded=4, failed=5, dead=6,
-                        cancelled=7, released=8, lost=9, pruned=10)  # fmt: skip
+                        cancelled=7, released=8, snoozed=9, lost=10, pruned=11)  # fmt: skip
     kit.ticks.finish(row.id, report, 0.25)
     (done,) = ticks(kit)
     assert done.finished_at is not None
     assert done.clock_offset == 0.25
     counts = ("recorded", "skipped", "reclaimed", "succeeded", "failed", "dead", "cancelled",
-              "released", "lost", "pruned")  # fmt: skip
-    assert [getattr(done, name) for name in counts] == list(range(1, 11))
+              "released", "snoozed", "lost", "pruned")  # fmt: skip
+    assert [getattr(done, name) for name in counts] == list(range(1, 12))
 
 
 def test_tick_says_that_it_is_alive(kit: Kit) -> None:

@@ -95,7 +95,10 @@ def hostile(
 
 
 def test_rows_stay_text(client: FlaskClient, hostile: list[int]) -> None:
-    for path in ("", "runs", "effects", "ticks", *(f"runs/{run_id}" for run_id in hostile)):
+    name = quote(EVIL)
+    queries = (f"definition?name={name}", f"task?name={name}", f"runs/bulk?do=retry&task={name}")
+    lists = ("", "definitions", "runs", "effects", "ticks", *queries)
+    for path in (*lists, *(f"runs/{run_id}" for run_id in hostile)):
         elements = _check(client.get(f"/jobs/{path}").text)
         assert "<script>alert(2)</script>" in "".join(elements.text)
         assert "36863" not in "".join(elements.text).replace("{{191*193}}", "")
@@ -111,9 +114,10 @@ def test_rows_stay_text_in_an_app_that_does_not_escape(
 
 @pytest.mark.parametrize(
     "name", ["status", "task", "queue", "error", "error_type", "definition", "older", "newer",
-             "before", "limit", "overdue", "all", "after"],
+             "before", "limit", "overdue", "all", "search", "state", "sort", "page", "name",
+             "do", "zone"],
 )  # fmt: skip
-@pytest.mark.parametrize("path", ["", "runs", "effects"])
+@pytest.mark.parametrize("path", ["", "definitions", "runs", "effects"])
 def test_parameters_stay_text(
     client: FlaskClient, hostile: list[int], path: str, name: str
 ) -> None:

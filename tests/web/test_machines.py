@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.state import Throttle, state_of
+from tests.monitor import Monitor
 
 from .conftest import NOW
 
@@ -287,47 +287,6 @@ class TestTick:
 
 def test_the_tick_is_off_without_a_token(client: FlaskClient) -> None:
     assert client.post("/jobs/tick", headers=BEARER).status_code == 404
-
-
-class Monitor(HTTPServer):
-    """An outside monitor that answers as it is told."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answer)
-        self.status = 200
-        self.delay = 0.0
-        self.location: str | None = None
-        self.requests: list[tuple[str, str | None]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/"
-
-
-class _Answer(BaseHTTPRequestHandler):
-    server: Monitor
-
-    def do_GET(self) -> None:
-        self.server.requests.append((self.path, self.headers["Authorization"]))
-        time.sleep(self.server.delay)
-        self.send_response(self.server.status)
-        if self.server.location is not None:
-            self.send_header("Location", self.server.location)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def monitor() -> Iterator[Monitor]:
-    """A monitor that listens while the test runs."""
-    with Monitor() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_a_ping_tells_the_monitor(monitor: Monitor) -> None:

@@ -89,7 +89,7 @@ def test_the_empty_page_teaches(client: FlaskClient, jobs: CronJobs) -> None:
     page = client.get("/jobs/").text
     assert "Add <code>schedule=</code> to a task, and the next tick records it" in page
     assert "flask jobs tick" in page
-    assert "No dead runs" in page
+    assert "Dead" not in page
     assert ".enqueue(" in client.get("/jobs/runs").text
     assert "flask jobs admin crontab" in client.get("/jobs/ticks").text
     assert "No effect is in doubt" in client.get("/jobs/effects").text
@@ -106,10 +106,12 @@ def test_a_definition_shows_its_schedule_outcomes_and_slots(
     add("dead", definition_id=definition)
     page = client.get("/jobs/").text
     assert "<code>0 7 * * *</code> Europe/Berlin" in page
-    assert page.count('class="cell succeeded"') == 2
-    assert page.count('class="cell dead"') == 1
+    cells, _, legend = page.partition("Legend")
+    assert cells.count('class="cell succeeded"') == 2
+    assert cells.count('class="cell dead"') == 1
+    assert legend.count('class="cell ') == 2
     assert len(re.findall(r"<time [^>]*>[^<]*07:00</time>", page)) == 3
-    assert page.count("Pause") == 1
+    assert page.partition('id="paused"')[0].count("Pause") == 1
 
 
 def test_times_are_in_the_definitions_zone_with_utc_on_hover(
@@ -139,19 +141,6 @@ def test_what_is_wrong_with_a_definition_is_said_beside_it(
     answer = client.get("/jobs/")
     assert answer.status_code == 200
     assert said in answer.text
-
-
-def test_definitions_come_in_pages(client: FlaskClient, define: Callable[..., int]) -> None:
-    for number in range(60):
-        define(f"d{number:02}")
-    first = client.get("/jobs/").text
-    assert "d49" in first
-    assert "d50" not in first.replace("after=d50", "")
-    later = client.get("/jobs/?after=d49").text
-    assert "d50" in later
-    assert "d59" in later
-    assert "More definitions" not in later
-    assert "no more definitions" in client.get("/jobs/?after=zz").text
 
 
 def test_dead_runs_are_grouped_by_task_and_error(
@@ -235,14 +224,19 @@ def test_runs_come_in_pages_by_key(client: FlaskClient, add: Callable[..., int])
         "runs?overdue=perhaps",
         "runs?task=%00",
         "runs?task=" + "x" * 501,
-        "?after=%00",
+        "definitions?search=%00",
+        "definitions?page=0",
+        "definitions?state=happy",
+        "definitions?sort=color",
+        "definition?name=" + "x" * 501,
+        "runs/bulk?do=dance",
+        "?zone=Mars/Olympus",
         "effects?before=x",
     ],
 )
 def test_a_query_that_cannot_be_read_is_400(client: FlaskClient, query: str) -> None:
     answer = client.get(f"/jobs/{query}")
     assert answer.status_code == 400
-    assert "Bad request" in answer.text
     assert "must be" in answer.text
 
 
@@ -294,13 +288,13 @@ def test_a_run_shows_its_attempts_with_stacks(
 @pytest.mark.parametrize(
     ("status", "said", "buttons"),
     [
-        ("queued", "It is waiting for a worker", ["Cancel"]),
-        ("running", "It is running on web-1:7", ["Cancel"]),
-        ("succeeded", "It succeeded", []),
-        ("failed", "The next one is", ["Try now", "Cancel"]),
-        ("dead", "It gave up", ["Retry"]),
-        ("cancelled", "It was cancelled", ["Retry"]),
-        ("skipped", "Its slot was skipped", []),
+        ("queued", "It is waiting for a worker", ["Cancel", "Run again"]),
+        ("running", "It is running on web-1:7", ["Cancel", "Run again"]),
+        ("succeeded", "It succeeded", ["Run again"]),
+        ("failed", "The next one is", ["Try now", "Cancel", "Run again"]),
+        ("dead", "It gave up", ["Retry", "Run again"]),
+        ("cancelled", "It was cancelled", ["Retry", "Run again"]),
+        ("skipped", "Its slot was skipped", ["Run again"]),
     ],
 )
 def test_a_run_of_each_status_has_its_story_and_its_buttons(
@@ -483,17 +477,6 @@ def test_a_cancelled_run_s_duration_is_not_told_since_it_may_have_waited(
     assert "took 2.0 s" not in client.get("/jobs/runs").text
     add("succeeded")
     assert "took 2.0 s" in client.get("/jobs/runs").text
-
-
-def test_zones_are_named_in_a_list_that_mixes_them(
-    client: FlaskClient, add: Callable[..., int], define: Callable[..., int]
-) -> None:
-    add()
-    assert "UTC</span>" not in client.get("/jobs/runs").text
-    add(definition_id=define())
-    shown = client.get("/jobs/runs").text
-    assert '<span class="soft">UTC</span>' in shown
-    assert '<span class="soft">Europe/Berlin</span>' in shown
 
 
 def test_a_definition_that_will_not_run_shows_no_slot(

@@ -18,16 +18,17 @@ NOW = datetime(2026, 11, 20, 12, 6, 3, tzinfo=timezone.utc)
 @pytest.mark.parametrize(
     ("moment", "zone", "shown"),
     [
-        (NOW, "UTC", "today 12:06"),
-        (NOW, "Europe/Berlin", "today 13:06"),
-        (NOW + timedelta(hours=11), "Europe/Berlin", "tomorrow 00:06"),
-        (NOW - timedelta(days=1), "UTC", "yesterday 12:06"),
-        (NOW + timedelta(days=3), "UTC", "Mon 23 Nov 12:06"),
-        (NOW + timedelta(days=60), "UTC", "Tue 19 Jan 2027 12:06"),
-        (NOW, "No/Such", "today 12:06"),
-        (NOW, "../etc", "today 12:06"),
-        (NOW, "", "today 12:06"),
-        (NOW, "x\0", "today 12:06"),
+        (NOW, "UTC", "today 12:06:03"),
+        (NOW, "Europe/Berlin", "today 13:06:03"),
+        (NOW + timedelta(hours=11), "Europe/Berlin", "tomorrow 00:06:03"),
+        (NOW - timedelta(days=1), "UTC", "yesterday 12:06:03"),
+        (NOW + timedelta(days=3), "UTC", "Mon 23 Nov 12:06:03"),
+        (NOW + timedelta(days=60), "UTC", "Tue 19 Jan 2027 12:06:03"),
+        (NOW.replace(second=0), "UTC", "today 12:06"),
+        (NOW, "No/Such", "today 12:06:03"),
+        (NOW, "../etc", "today 12:06:03"),
+        (NOW, "", "today 12:06:03"),
+        (NOW, "x\0", "today 12:06:03"),
     ],
 )
 def test_the_clock_of_a_zone(moment: datetime, zone: str, shown: str) -> None:

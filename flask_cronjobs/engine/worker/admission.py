@@ -19,7 +19,7 @@ from .held_runs import HeldRuns
 from .prefetch import AHEAD, LONG, MOST, Prefetch
 
 #: How long a worker keeps to one kind of task, in seconds. Then it looks which kind is first.
-TURN = 1.0
+KIND_PERIOD = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class Admission:
         self._async_prefetch = Prefetch()
         # Whether the kind at work is async; None if the next claim decides.
         self._is_async: bool | None = None
-        self._turn = TURN
-        self._turn_ends = 0.0
+        self._period = KIND_PERIOD
+        self._period_ends = 0.0
         self._drain_ends: float | None = None
 
     def wanted(self, held_runs: HeldRuns, busy: bool) -> Wanted:
@@ -95,23 +95,26 @@ class Admission:
         """
         idle = held_runs.idle
         if not self._limits:
-            return NOTHING if busy else self._in_turn(held_runs, idle)
-        if idle:
-            self._end_drain(in_time=True)
-        over = time.monotonic() >= self._turn_ends
+            return NOTHING if busy else self._one_by_one(held_runs, idle)
+        over = time.monotonic() >= self._period_ends
         if idle and (self._is_async is None or over):
             return self._anything()
         if not self._is_async:
             wait = busy or over  # Until the worker is idle, and may claim anything.
-            return NOTHING if wait else self._in_turn(held_runs, idle, self._others)
-        return NOTHING if self._drains() else self._side_by_side(held_runs)
+            return NOTHING if wait else self._one_by_one(held_runs, idle, self._others)
+        return NOTHING if self._drain_ends is not None else self._side_by_side(held_runs)
 
-    def look_due(self, idle: bool) -> bool:
-        """Return whether to look which run is first, and call `looked`."""
-        due = time.monotonic() >= self._turn_ends
+    def end_drain_if_over(self, idle: bool) -> None:
+        """Go on claiming if a drain is over: the worker is idle, or it took too long."""
+        if self._drain_ends is not None and (idle or time.monotonic() >= self._drain_ends):
+            self._end_drain(in_time=idle)
+
+    def should_read_queue(self, idle: bool) -> bool:
+        """Return whether to look which run is first, and call `note_first`."""
+        due = time.monotonic() >= self._period_ends
         return bool(self._is_async) and not idle and due and self._drain_ends is None
 
-    def looked(self, first: tuple[str, bool] | None) -> None:
+    def note_first(self, first: tuple[str, bool] | None) -> None:
         """Take note of the first run in the queue, as of `Claims.first`.
 
         If only an idle worker can run it, let the runs at work come to their end, and claim nothing
@@ -119,18 +122,18 @@ class Admission:
         """
         now = time.monotonic()
         if first is not None and (first[1] or first[0] not in self._limits):
-            self._drain_ends = now + self._turn
+            self._drain_ends = now + self._period
         else:
-            self._turn_ends = now + TURN
+            self._period_ends = now + KIND_PERIOD
 
     def received(self, wanted: Wanted, claims: Sequence[Claim]) -> None:
         """Take note of what a claim of *wanted* returned."""
         if claims and self._limits and wanted.tasks is None:
             self._is_async = claims[0].job_type in self._limits
-            self._turn_ends = time.monotonic() + TURN
+            self._period_ends = time.monotonic() + KIND_PERIOD
         elif not claims and wanted.tasks is not None:
             self._is_async = self._is_async or None
-            self._turn_ends = min(self._turn_ends, time.monotonic())
+            self._period_ends = min(self._period_ends, time.monotonic())
 
     def note(self, outcomes: Sequence[Outcome]) -> None:
         """Take the durations of attempts into the means."""
@@ -147,7 +150,7 @@ class Admission:
             return Wanted(min(self._limits.values()), None, True)
         return Wanted(1)
 
-    def _in_turn(
+    def _one_by_one(
         self, held_runs: HeldRuns, idle: bool, tasks: tuple[str, ...] | None = None
     ) -> Wanted:
         recording = bool(held_runs.outcomes)
@@ -179,20 +182,11 @@ class Admission:
             return 0
         return min(MOST, int(AHEAD * self._most / max(mean, 1e-6)))
 
-    def _drains(self) -> bool:
-        """Return whether to let the runs at work come to their end; stop that if it takes long."""
-        if self._drain_ends is None:
-            return False
-        if time.monotonic() < self._drain_ends:
-            return True
-        self._end_drain(in_time=False)
-        return False
-
     def _end_drain(self, in_time: bool) -> None:
         """End a drain. One that was too short is longer next time, and so is the turn before it."""
         if self._drain_ends is not None and not in_time:
-            self._turn *= 2
-            self._turn_ends = time.monotonic() + self._turn
+            self._period *= 2
+            self._period_ends = time.monotonic() + self._period
         elif self._drain_ends is not None:
-            self._turn = TURN
+            self._period = KIND_PERIOD
         self._drain_ends = None

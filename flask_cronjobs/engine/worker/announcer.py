@@ -1,4 +1,4 @@
-"""A thread that tells the world of recorded outcomes: the log, the signals and the observer.
+"""A thread that tells of recorded outcomes: monitors, the log, the signals and the observer.
 
 All of these are other people's code. A log that nobody reads or a slow receiver of a signal may
 hold up this thread, but not the keeper, which renews leases.
@@ -15,18 +15,26 @@ from flask import Flask
 from ...log import logger
 from ...signals import announce, notify
 from ...types import Outcome
+from ..definition_pings import CLOSE_WITHIN, Pings
 from ..observer import Observer
+from .precedence import Precedence
 
 #: With so many outcomes left to tell, the worker claims nothing more: they take memory.
 MOST = 1000
+#: With so many, their exceptions are dropped: each may hold a message of megabytes.
+MOST_EXCEPTIONS = 100
 
 
 class Announcer:
     """Tells of outcomes, in order. `tell`, `send` and `close` belong to the keeper's thread."""
 
-    def __init__(self, app: Flask, observer: Observer) -> None:
+    def __init__(
+        self, app: Flask, observer: Observer, precedence: Precedence, pings: Pings | None = None
+    ) -> None:
         self._app = app
         self._observer = observer
+        self._precedence = precedence
+        self._pings = pings
         self._queue: SimpleQueue[list[tuple[Outcome, bool]] | None] = SimpleQueue()
         self._next: list[tuple[Outcome, bool]] = []
         self._thread: threading.Thread | None = None
@@ -42,6 +50,9 @@ class Announcer:
 
         :param recorded: False if it was dropped because the lease was lost.
         """
+        many = self._sent - self._told + len(self._next) >= MOST_EXCEPTIONS
+        if many and outcome.exception is not None:
+            outcome = outcome._replace(exception=None)
         self._next.append((outcome, recorded))
 
     def send(self) -> None:
@@ -59,6 +70,11 @@ class Announcer:
 
     def close(self, patience: float) -> None:
         """Wait until all is told, but give up when nothing was told for *patience* seconds."""
+        self._finish(patience)
+        if self._pings is not None:
+            self._pings.close(min(patience, CLOSE_WITHIN))
+
+    def _finish(self, patience: float) -> None:
         self.send()
         if self._thread is None:
             return
@@ -73,14 +89,17 @@ class Announcer:
 
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
-            for outcome, recorded in batch:
-                try:
-                    self._tell(outcome, recorded)
-                except BaseException:
-                    logger.exception("An outcome could not be announced; the runs go on")
+            while batch:  # What was told is let go of, and with it the handler's exception.
+                self._precedence.give_way()
+                self._tell(*batch.pop(0))
                 self._told += 1
 
     def _tell(self, outcome: Outcome, recorded: bool) -> None:
-        announce(self._app, outcome, recorded)
-        if outcome.begun:
-            notify(self._observer.outcome if recorded else self._observer.lost, outcome)
+        try:
+            if recorded and self._pings is not None:
+                self._pings.ended(outcome)
+            announce(self._app, outcome, recorded)
+            if outcome.begun:
+                notify(self._observer.outcome if recorded else self._observer.lost, outcome)
+        except BaseException:
+            logger.exception("An outcome could not be announced; the runs go on")

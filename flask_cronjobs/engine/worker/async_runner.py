@@ -22,18 +22,16 @@ from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from ... import failpoints, signals
-from ...current_run import CurrentRun, enter_run, running
-from ...errors import LeaseLost, PayloadError, ShuttingDown, TimedOut
+from ...current_run import CurrentRun, Output, enter_run, running
+from ...errors import LeaseLost, PayloadError, ShuttingDown
 from ...registry.payload import kept_result
-from ...state import State
-from ...store import Bookkeeping
 from ...types import JSON, Claim, Outcome
-from .blocking import LOOK_EVERY, StepWatch, frame_of_thread, in_asyncio
-from .interrupts import HandlerInterrupter
-from .leases import Leases
+from .around import around_async
+from .at_work import AsyncRun, Blocking, ProgressRequest
+from .blocking import STEP_EVERY, StepWatch, frame_of_thread, in_asyncio
+from .context import RunnerContext
 from .outcomes import free_frames, released, success
-from .runner import Blocking, ProgressRequest, Runner, log_start
-from .watchdog import Watchdog
+from .output import is_kept
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
 UNWIND = 1.0
@@ -48,88 +46,22 @@ T = TypeVar("T")
 Key = tuple[int, str]
 
 
-class AsyncRun:
-    """A run whose async handler is at work. The runner's thread writes it, the keeper reads it.
-
-    :ivar since: when it began, by `time.monotonic`.
-    :ivar timeout: how long it may take, in seconds.
-    :ivar error: by what it was interrupted last.
-    :ivar told_at: when it was interrupted first.
-    :ivar armed: whether the handler may be interrupted.
-    :ivar outcome: what it has come to.
-    :ivar tasks: the tasks that the handler has begun.
-    :ivar threads: its calls in threads of the default executor.
-    """
-
-    def __init__(self, claim: Claim, run: CurrentRun, timeout: float) -> None:
-        self.claim = claim
-        self.run = run
-        self.since: float = time.monotonic()
-        self.timeout = timeout
-        self.error: BaseException | None = None
-        self.told_at: float | None = None
-        self.armed: bool = False
-        self.outcome: Outcome | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.tasks: set[asyncio.Task[Any]] = set()
-        self.threads: set[Future[Any]] = set()
-
-    @property
-    def timed_out(self) -> TimedOut:
-        """The exception of its timeout."""
-        return TimedOut(f"the handler ran longer than its timeout of {self.timeout:g} s")
-
-    def interrupt(self, error: BaseException) -> None:
-        """Cancel the handler. In the loop's thread, while no handler is in a step."""
-        self.note(error)
-        if self.armed and self.task is not None:
-            self.task.cancel()
-
-    def note(self, error: BaseException) -> None:
-        """Note that *error* interrupts it now."""
-        self.error = error
-        self.told_at = self.told_at or time.monotonic()
-
-    def arm(self) -> None:
-        """Let the handler be interrupted from now on.
-
-        :raises BaseException: what has interrupted it already.
-        """
-        self.armed = True
-        if self.error is not None:
-            raise self.error
-
-
 class AsyncRunner:
-    """Performs async runs, for *runner* and in its thread.
+    """Performs async runs, for the runner and in its thread.
 
     `interrupt`, `wake`, `at_work`, `busy_since` and `blocking` are for the keeper's thread.
 
     :ivar at_work: the runs at work.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        state: State,
-        interrupter: HandlerInterrupter,
-        watchdog: Watchdog,
-        leases: Leases,
-        inbox: SimpleQueue[Claim | None],
-        mailbox: SimpleQueue[Any],
-        books: Bookkeeping,
-        side_by_side: Collection[str],
-    ) -> None:
-        self._runner = runner
-        self._state = state
-        self._interrupter = interrupter
-        self._watchdog = watchdog
-        self._leases = leases
-        self._inbox = inbox
-        self._mailbox = mailbox
-        self._books = books
-        self._most = state.settings.async_at_once
+    def __init__(self, context: RunnerContext, side_by_side: Collection[str]) -> None:
+        self._context = context
+        self._state = context.state
+        self._interrupter = context.interrupter
+        self._leases = context.leases
+        self._inbox = context.inbox
+        self._mailbox = context.mailbox
+        self._most = context.state.settings.async_at_once
         self._runs: dict[Key, AsyncRun] = {}
         self._of: dict[CurrentRun, AsyncRun] = {}
         self._requested: dict[Key, BaseException] = {}
@@ -141,7 +73,7 @@ class AsyncRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._base = contextvars.copy_context()
         self._begun_at = 0.0
-        self._turned_at = 0.0
+        self._loop_seen_at = 0.0
         self._thread = threading.get_ident()
         self._looking: asyncio.TimerHandle | None = None
         self._steps, self._steps_seen_by_keeper = StepWatch(), StepWatch()
@@ -196,7 +128,7 @@ class AsyncRunner:
         self._begin(claim)
         self._look()
         self._call_soon(self._admit)
-        with self._interrupter.ringing(self):
+        with self._interrupter.receiving_signals(self):
             while self._runs:
                 try:
                     loop.run_forever()
@@ -219,7 +151,7 @@ class AsyncRunner:
         loop, self._loop = self._loop, None
         if loop is None:
             return
-        stopped = self._runner.interrupted or ShuttingDown("the worker was ended")
+        stopped = self._context.interrupted or ShuttingDown("the worker was ended")
         for run in self.at_work:
             run.interrupt(stopped)
         tasks = asyncio.all_tasks(loop)
@@ -232,7 +164,7 @@ class AsyncRunner:
 
     # For signals, in the loop's thread, at any point.
 
-    def ring(self, frame: FrameType | None) -> None:
+    def on_signal(self, frame: FrameType | None) -> None:
         """Raise what is due inside the handler at work in *frame*, if it blocks the loop."""
         now = time.monotonic()
         if not self._is_late(now):
@@ -240,14 +172,14 @@ class AsyncRunner:
         seconds = self._steps.seconds(frame, now)
         current = running()
         run = None if current is None else self._of.get(current)
-        if run is None or not run.armed or seconds < LOOK_EVERY or in_asyncio(frame):
+        if run is None or not run.armed or seconds < STEP_EVERY or in_asyncio(frame):
             return
         error = self._due(run, now)
         if error is not None:
             run.note(error)
             raise error
 
-    def ignored(self, error: BaseException) -> None:
+    def raise_later_again(self, error: BaseException) -> None:
         """Raise *error* again at a later signal: a finalizer has swallowed it."""
         current = running()
         run = None if current is None else self._of.get(current)
@@ -263,7 +195,7 @@ class AsyncRunner:
         return LeaseLost(_LEASE_ENDED) if now >= self._leases.end(run.claim) else None
 
     def _is_late(self, now: float) -> bool:
-        return now - self._turned_at >= 2 * LOOK_EVERY
+        return now - self._loop_seen_at >= 2 * STEP_EVERY
 
     # In the loop.
 
@@ -287,7 +219,7 @@ class AsyncRunner:
             self._loop.stop()
 
     def _has_room(self) -> bool:
-        if self._following or self._closed or self._runner.interrupted is not None:
+        if self._following or self._closed or self._context.interrupted is not None:
             return False
         return len(self._runs) < self._most and not self._is_alone
 
@@ -310,10 +242,17 @@ class AsyncRunner:
             return
         task = self._state.registry.get(claim.job_type)
         timeout = task.options.timeout or self._state.settings.timeout
-        run = AsyncRun(claim, CurrentRun(claim, self._request_write, self._books), timeout)
+        try:
+            current = self._context.current_run(claim, self._request_write)
+        except PayloadError as error:
+            self._mailbox.put(self._context.outcome(claim, error, 0.0))
+            return
+        run = AsyncRun(claim, current, timeout)
+        if is_kept(self._state, task.options):
+            current.output = Output()
         self._runs[_key(claim)] = self._of[run.run] = run
         # After `_runs` is written: the keeper sets one and looks at the other.
-        if self._runner.abandoned:
+        if self._context.abandoned:
             run.note(ShuttingDown("the worker's keeper has ended"))
         self._deliver()
         self._begun_at = run.since
@@ -321,7 +260,8 @@ class AsyncRunner:
         run.timer = loop.call_later(
             timeout, lambda: run.interrupt(run.timed_out), context=self._base
         )
-        run.task = self._base.copy().run(loop.create_task, self._perform(run, task.func))
+        handler = around_async(self._state.registry.around_of(task), task.func)
+        run.task = self._base.copy().run(loop.create_task, self._perform(run, handler))
 
     def _end(self, run: AsyncRun) -> None:
         if run.timer is not None:
@@ -330,10 +270,10 @@ class AsyncRunner:
         del self._runs[key], self._of[run.run]
         self._requested.pop(key, None)
         self._is_alone = False
-        self._watchdog.extend()
+        self._context.watchdog.extend()
         self._mailbox.put(run.outcome)
-        if self._runner.interrupted is not None:
-            self.interrupt_all(self._runner.interrupted)
+        if self._context.interrupted is not None:
+            self.interrupt_all(self._context.interrupted)
         self._call_soon(self._admit)
 
     def _deliver(self) -> None:
@@ -345,14 +285,14 @@ class AsyncRunner:
 
     def _look(self) -> None:
         """Note that the loop goes on, and interrupt the handlers whose leases have ended."""
-        now = self._turned_at = time.monotonic()
-        self._interrupter.postpone(2 * LOOK_EVERY)
+        now = self._loop_seen_at = time.monotonic()
+        self._interrupter.postpone(2 * STEP_EVERY)
         self._steps.forget()
         for run in self.at_work:
             if now >= self._leases.end(run.claim) and not isinstance(run.error, LeaseLost):
                 run.interrupt(LeaseLost(_LEASE_ENDED))
         if self._loop is not None:
-            self._looking = self._loop.call_later(LOOK_EVERY, self._look, context=self._base)
+            self._looking = self._loop.call_later(STEP_EVERY, self._look, context=self._base)
 
     def _cancel_look(self) -> None:
         if self._looking is not None:
@@ -360,14 +300,16 @@ class AsyncRunner:
             self._looking = None
 
     def _on_exit(self, error: BaseException) -> None:
-        """Go on after an exception that ends a loop. Whoever awaits the task that raised it has it.
+        """Go on after an exception that ends a loop.
+
+        Whoever awaits the task that raised it receives it, too.
 
         :raises BaseException: it comes from the keyboard, for the second time.
         """
-        if isinstance(error, KeyboardInterrupt) and self._runner.keyboard:
-            if self._runner.interrupted is not None:
+        if isinstance(error, KeyboardInterrupt) and self._context.keyboard:
+            if self._context.interrupted is not None:
                 raise error
-            self._runner.interrupted = error
+            self._context.interrupted = error
             self.interrupt_all(error)
 
     def _make_task(
@@ -394,7 +336,7 @@ class AsyncRunner:
         except BaseException as error:
             if self._loop is None:
                 raise  # It was dropped.
-            # A GeneratorExit closes the coroutine in which it would be caught, and comes on here.
+            # `_attempt` cannot handle a GeneratorExit, which closes it; so it is handled here.
             run.outcome = run.outcome or self._failure(run, error)
         try:
             self._end(run)
@@ -407,9 +349,7 @@ class AsyncRunner:
     async def _attempt(self, run: AsyncRun, handler: Callable[..., Any]) -> None:
         claim = run.claim
         try:
-            log_start(claim)
-            if claim.broken is not None:
-                raise PayloadError(claim.broken)
+            self._context.begin(claim)
             result, warning = await self._enter(run, handler)
         except BaseException as error:
             if self._loop is None:
@@ -421,14 +361,14 @@ class AsyncRunner:
     def _failure(self, run: AsyncRun, error: BaseException) -> Outcome:
         if isinstance(error, asyncio.CancelledError):
             error = run.error or error
-        return self._runner.outcome(run.claim, error, time.monotonic() - run.since)
+        return self._context.outcome(run.claim, error, time.monotonic() - run.since)
 
     async def _enter(self, run: AsyncRun, handler: Callable[..., Any]) -> tuple[JSON, str | None]:
         leave = enter_run(run.run)
         try:
             return await self._call(run, handler), run.run.warning
         finally:
-            if run.run.has_progress:
+            if run.run.has_progress or run.run.output is not None:
                 self._request_write(run.run, False)
             leave()
 
@@ -443,7 +383,7 @@ class AsyncRunner:
                 limit = self._state.settings.max_payload_bytes
                 result = kept_result(value, limit, str(run.claim))
         finally:
-            self._runner.forget_session(context)
+            self._context.forget_session(context)
         return result
 
     async def _armed(self, run: AsyncRun, handler: Callable[..., Any]) -> object:
@@ -451,7 +391,7 @@ class AsyncRunner:
             run.arm()
             signals.send(signals.run_started, self._state.app, claim=run.claim)
             failpoints.reach("before-handler")
-            value: object = await handler(**run.claim.payload)
+            value: object = await handler(**run.run.payload)
             failpoints.reach("after-handler")
             return value
         except BaseException as error:

@@ -8,9 +8,7 @@ from asyncio import events
 from types import CodeType, FrameType
 
 #: How often the loop notes that it goes on, in seconds.
-LOOK_EVERY = 0.25
-#: For how long a step blocks the others before the log says so, in seconds.
-BLOCKED = 1.0
+STEP_EVERY = 0.25
 
 #: Every step is called by a frame of this code, which is a new one for each.
 _STEP: CodeType = events.Handle._run.__code__  # pyright: ignore[reportPrivateUsage]

@@ -10,12 +10,14 @@ from dataclasses import replace
 from ...errors import DatabaseTrouble
 from ...state import State
 from ...store import Claims
-from ...store.rows import ClaimRequest, Exchange
+from ...store.rows import ClaimRequest, Exchange, Paused
 from ...types import Outcome
 from .options import WorkOptions
 
 #: How often to look for claims that were committed late, in seconds.
 LATE_EVERY = 1.0
+#: For how long to go on with what was read of the pauses, in seconds.
+PAUSES_EVERY = 1.0
 
 
 class Exchanger:
@@ -35,16 +37,18 @@ class Exchanger:
         self._lease = state.settings.lease
         self._tasks = tuple(state.registry.tasks)
         self._after = ""
-        self._unconfirmed: str | None = None
+        self._paused = Paused()
+        self._paused_until = 0.0
+        self._unconfirmed_token: str | None = None
         self._in_trouble = False
         self._late: dict[str, float] = {}
         self._late_at = 0.0
-        self._doubtful: set[tuple[int, str]] = set()
+        self._unconfirmed_outcomes: set[tuple[int, str]] = set()
 
     @property
     def unconfirmed(self) -> bool:
         """Whether runs may have been claimed without our hearing of it."""
-        return self._unconfirmed is not None
+        return self._unconfirmed_token is not None
 
     def exchange(
         self,
@@ -64,13 +68,16 @@ class Exchanger:
         try:
             confirmed = self._confirm(outcomes) if self._in_trouble else Exchange()
             left = [outcome for outcome in outcomes if outcome.id not in confirmed.recorded]
-            exchange = self._exchange(
-                left, self._request(wanted, alone, tasks, side_by_side) if wanted > 0 else None
-            )
+            nothing = not left and wanted > 0 and self._finds_nothing()
+            if nothing:
+                wanted = 0
+            request = self._request(wanted, alone, tasks, side_by_side) if wanted > 0 else None
+            exchange = self._exchange(left, request)
+            self.exhausted = self.exhausted or nothing
             late = self._recorded_late(left, exchange)
         except DatabaseTrouble:
             self._in_trouble = True
-            self._doubtful |= {(outcome.id, outcome.token) for outcome in outcomes}
+            self._unconfirmed_outcomes |= {(outcome.id, outcome.token) for outcome in outcomes}
             raise
         self._in_trouble = False
         return replace(
@@ -81,7 +88,7 @@ class Exchanger:
 
     def first(self) -> tuple[str, bool] | None:
         """Return what `Claims.first` does, for the tasks and queues of this worker."""
-        return self._claims.first(self._tasks, self._options.queues)
+        return self._claims.first(self._tasks, self._options.queues, self._pauses())
 
     def release_late(self, now: bool = False) -> None:
         """Release what was claimed after all by an exchange whose connection broke.
@@ -103,25 +110,26 @@ class Exchanger:
 
         The server may have gone on with it, and have committed it after `_confirm` looked.
         """
-        if not self._doubtful:
+        if not self._unconfirmed_outcomes:
             return Exchange()
-        settled = [outcome for outcome in outcomes if outcome.id not in exchange.locked]
+        unlocked = [outcome for outcome in outcomes if outcome.id not in exchange.locked]
         missing = [
             outcome
-            for outcome in settled
-            if outcome.id not in exchange.recorded and (outcome.id, outcome.token) in self._doubtful
+            for outcome in unlocked
+            if outcome.id not in exchange.recorded
+            and (outcome.id, outcome.token) in self._unconfirmed_outcomes
         ]
         late = self._claims.already_recorded(missing) if missing else Exchange()
-        self._doubtful -= {(outcome.id, outcome.token) for outcome in settled}
+        self._unconfirmed_outcomes -= {(outcome.id, outcome.token) for outcome in unlocked}
         return late
 
     def _exchange(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Exchange:
         if request is not None:
-            self._unconfirmed = request.token
+            self._unconfirmed_token = request.token
         written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
         unwritten = [outcome for outcome in outcomes if not outcome.finalized]
         exchange = self._claims.exchange(unwritten, request, repeat=False)
-        self._unconfirmed = None
+        self._unconfirmed_token = None
         # Outcomes may have freed a concurrency key, and a claim may have started in the middle of
         # the keys: only a claim without either that finds nothing is final.
         self.exhausted = not (request is None or outcomes or exchange.claims or self._after)
@@ -132,11 +140,11 @@ class Exchanger:
 
     def _confirm(self, outcomes: Sequence[Outcome]) -> Exchange:
         """Give back what was claimed unheard; find which of *outcomes* are recorded."""
-        if self._unconfirmed is not None:
-            self._claims.release_token(self._unconfirmed)
-            self._late[self._unconfirmed] = time.monotonic() + self._lease
+        if self._unconfirmed_token is not None:
+            self._claims.release_token(self._unconfirmed_token)
+            self._late[self._unconfirmed_token] = time.monotonic() + self._lease
             self._late_at = time.monotonic() + LATE_EVERY
-            self._unconfirmed = None
+            self._unconfirmed_token = None
         return self._claims.already_recorded(outcomes) if outcomes else Exchange()
 
     def _request(
@@ -151,4 +159,25 @@ class Exchanger:
             alone=alone,
             after=self._after,
             side_by_side=side_by_side,
+            paused=self._pauses(),
         )
+
+    def _finds_nothing(self) -> bool:
+        """Read the pauses, if it is time to; return whether nothing is due at all, by the way.
+
+        So an idle worker sends one statement, not two.
+        """
+        now = time.monotonic()
+        if now < self._paused_until:
+            return False
+        self._paused, may_find = self._claims.look()
+        self._paused_until = now + PAUSES_EVERY
+        return not may_find
+
+    def _pauses(self) -> Paused:
+        """Return what is paused, as it was a second ago at most."""
+        now = time.monotonic()
+        if now >= self._paused_until:
+            self._paused = self._claims.paused()
+            self._paused_until = now + PAUSES_EVERY
+        return self._paused

@@ -6,15 +6,15 @@ The inbox carries claims to the runner. The mailbox carries outcomes and progres
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 
 from ...current_run import CurrentRun, Progress
 from ...types import Claim, Outcome
-from .leases import Leases, turn
+from .at_work import ProgressRequest
+from .leases import Leases, renewal_window
 from .outcomes import released
-from .runner import ProgressRequest
 
 #: How soon an outcome is tried again whose row was locked, in seconds.
 LOCKED_RETRY = 0.5
@@ -81,15 +81,19 @@ class HeldRuns:
         finished = {outcome.id for outcome in self.outcomes}
         return [claim for id_, claim in self.held.items() if id_ not in finished]
 
-    def collect(self, pause: float) -> list[Outcome]:
+    def collect(
+        self, pause: float, waiting: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> list[Outcome]:
         """Wait up to *pause* seconds for the first message, then take all that came.
 
+        :param waiting: makes a context in which it waits.
         :returns: the outcomes that came.
         """
         self.woken = False
         known = len(self.outcomes)
         with suppress(Empty):
-            item = self._mailbox.get(timeout=pause)
+            with waiting():
+                item = self._mailbox.get(timeout=pause)
             while True:
                 if isinstance(item, Outcome):
                     self.outcomes.append(item)
@@ -121,8 +125,10 @@ class HeldRuns:
         self._leases.extend((self.held[id_] for id_ in ids if id_ in self.held), sent)
 
     def prolong(self, since: float) -> None:
-        """Note that nobody can take the held runs right now: SQLite's lock is held."""
-        self._leases.prolong(self.held.values(), since, turn(self._leases.length))
+        """Extend the leases that had not ended at *since*.
+
+        While somebody holds SQLite's lock, nobody can take a run."""
+        self._leases.prolong(self.held.values(), since, renewal_window(self._leases.length))
 
     def take_back(self) -> list[Claim]:
         """Take from the inbox what the runner has not begun."""

@@ -38,13 +38,13 @@ RELIED_ON = 1.0
 _POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
 
 
-class Alarm(Protocol):
-    """What hears the signals while handlers are at work side by side."""
+class SignalReceiver(Protocol):
+    """What receives the signals while handlers are at work side by side."""
 
-    def ring(self, frame: FrameType | None) -> None:
+    def on_signal(self, frame: FrameType | None) -> None:
         """Raise what is due inside the handler at work in *frame*, if it blocks the others."""
 
-    def ignored(self, error: BaseException) -> None:
+    def raise_later_again(self, error: BaseException) -> None:
         """Raise *error* again at a later signal: a finalizer has swallowed it."""
 
 
@@ -62,7 +62,7 @@ class HandlerInterrupter:
         self.enabled: bool = in_main and hasattr(signal, "setitimer")
         self._leases = leases
         self._armed: Claim | None = None
-        self._alarm: Alarm | None = None
+        self._receiver: SignalReceiver | None = None
         self._held = 0
         self._pending = False
         self._later: KeyboardInterrupt | None = None
@@ -116,22 +116,22 @@ class HandlerInterrupter:
                 self._raise_requested(claim)
 
     @contextmanager
-    def ringing(self, alarm: Alarm) -> Generator[None]:
-        """Let *alarm* ring every quarter of a second in this block, unless it is postponed."""
+    def receiving_signals(self, receiver: SignalReceiver) -> Generator[None]:
+        """Pass the timer's signals to *receiver* in this block."""
         if not self.enabled:
             yield
             return
-        self._alarm = alarm
+        self._receiver = receiver
         signal.setitimer(signal.ITIMER_REAL, REPEAT_EVERY, REPEAT_EVERY)
         try:
             yield
         finally:
-            self._alarm = None
+            self._receiver = None
             self._stop_timer()
 
     def postpone(self, seconds: float) -> None:
-        """Let the alarm not ring for so many *seconds*."""
-        if self._alarm is not None:
+        """Send no signal for so many *seconds*."""
+        if self._receiver is not None:
             signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_EVERY)
 
     def disarm(self) -> None:
@@ -189,8 +189,8 @@ class HandlerInterrupter:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A signal heard on entering disarm() came too late: the handler has ended.
         disarming = frame is not None and frame.f_code is HandlerInterrupter.disarm.__code__
-        if self._alarm is not None:
-            self._ring(self._alarm, frame)
+        if self._receiver is not None:
+            self._pass_on_signal(self._receiver, frame)
             return
         if self._armed is None or disarming:
             self._stop_timer()
@@ -207,11 +207,11 @@ class HandlerInterrupter:
             cancel_query(frame)
             raise
 
-    def _ring(self, alarm: Alarm, frame: FrameType | None) -> None:
+    def _pass_on_signal(self, receiver: SignalReceiver, frame: FrameType | None) -> None:
         if self._held or _is_cleaning_up(frame):
-            return  # It will ring again.
+            return  # The timer sends the signal again.
         try:
-            alarm.ring(frame)
+            receiver.on_signal(frame)
         except Interruption:
             cancel_query(frame)
             raise
@@ -220,8 +220,8 @@ class HandlerInterrupter:
         """Raise an interruption again that hit a finalizer, where Python ignores exceptions."""
         armed, error = self._armed, unraisable.exc_value
         interrupts = isinstance(error, (Interruption, KeyboardInterrupt))
-        if self._alarm is not None and interrupts:
-            self._alarm.ignored(error)
+        if self._receiver is not None and interrupts:
+            self._receiver.raise_later_again(error)
         elif armed is not None and interrupts:
             self._requested[armed.id] = (armed, error)
             self._raise_again()

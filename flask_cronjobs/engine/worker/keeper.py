@@ -4,7 +4,7 @@ In one statement it records the outcomes that have come in and claims what comes
 leases, and watches for cancels and deadlines. While one commit is under way the next outcomes come
 in, so short runs travel in batches by themselves, and an outcome waits for one commit at most.
 
-Each turn of its loop has three steps: collect messages, exchange outcomes for claims, and look
+Each iteration of its loop has three steps: collect messages, exchange outcomes for claims, and look
 after the held runs.
 """
 
@@ -33,6 +33,7 @@ from .held_runs import HeldRuns
 from .listener import Listener
 from .monitor import RunMonitor
 from .options import WorkOptions
+from .output import OutputWriter
 from .prefetch import LONG
 from .runner import Runner
 
@@ -73,16 +74,22 @@ class Keeper(threading.Thread):
         self._held_runs = held_runs
         self._monitor = monitor
         self._listener = listener
-        self._announcer = Announcer(state.app, options.observer)
+        self._precedence = runner.context.precedence
+        self._announcer = Announcer(
+            state.app, options.observer, self._precedence, runner.context.pings
+        )
         limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
-        self._books = Bookkeeping(state.engine, patience=PATIENCE, limit=limit)
+        self._books = Bookkeeping(
+            state.engine, patience=PATIENCE, limit=limit, waiting=self._precedence.lent
+        )
         self._claims = Claims(self._books)
+        self._output = OutputWriter(self._books, state.settings.lease)
         self._exchanger = Exchanger(self._claims, state, options)
         self._admission = admission
         self._claimed = 0
         self._exhausted_at: float | None = None
         self._trouble_since: float | None = None
-        self._turn_at = 0.0
+        self._iteration_began = 0.0
         self._woken_at = float("-inf")
         self._stopping = False
 
@@ -100,16 +107,16 @@ class Keeper(threading.Thread):
     def run(self) -> None:
         """Work until there is nothing more to do."""
         try:
-            with self._books:
+            with self._precedence.taken(), self._books:
                 while not self._finished():
                     self._collect()
-                    self._turn_at = time.monotonic()
+                    self._iteration_began = time.monotonic()
                     self._exchange()
                     self._look_after()
                 self._exchanger.release_late(now=True)
         except BaseException as error:
             self.error = error
-            self._runner.abandoned = True
+            self._runner.context.abandoned = True
             self._held_runs.take_back()
             self._monitor.give_up(error)
         finally:
@@ -137,7 +144,8 @@ class Keeper(threading.Thread):
         """Wait for a message, and take all that came."""
         left = self._runner.left
         # Before the next claim: how many runs that takes depends on how long these were.
-        self._admission.note(self._held_runs.collect(self._pause()))
+        self._admission.note(self._held_runs.collect(self._pause(), self._precedence.lent))
+        self._admission.end_drain_if_over(self._held_runs.idle)
         if left:
             self._held_runs.release_all()
         if self._held_runs.woken:
@@ -189,7 +197,7 @@ class Keeper(threading.Thread):
         try:
             self._write_progress()  # First: nothing is written of a run after its outcome.
             self._give_up_locked()
-            self._look_at_queue()
+            self._read_queue()
             outcomes = self._held_runs.recordable
             if not outcomes and not self._exchanger.unconfirmed and wanted.limit <= 0:
                 return
@@ -214,10 +222,10 @@ class Keeper(threading.Thread):
         if wanted.tasks is not None and self._held_runs.idle:
             self._exhausted_at = None
 
-    def _look_at_queue(self) -> None:
+    def _read_queue(self) -> None:
         """Find out whether the first run in the queue waits for async handlers to end."""
-        if not self._closed() and self._admission.look_due(self._held_runs.idle):
-            self._admission.looked(self._exchanger.first())
+        if not self._closed() and self._admission.should_read_queue(self._held_runs.idle):
+            self._admission.note_first(self._exchanger.first())
 
     def _write_progress(self) -> None:
         """Write the last progress that handlers reported."""
@@ -227,11 +235,14 @@ class Keeper(threading.Thread):
                 self._held_runs.note_progress(working.run)
         for request in self._held_runs.requests:
             self._held_runs.note_progress(request.run)
+            self._output.note(request.run)
             if request.heartbeat:
                 self._monitor.beat_now()
         for claim, progress in list(self._held_runs.progress.values()):
             self._claims.progress(claim, *progress)
             del self._held_runs.progress[claim.id]
+        self._output.write()
+        self._output.write_at_work(self._runner.at_work)
         while self._held_runs.requests:
             self._held_runs.requests.pop().answered.put(None)
 
@@ -256,7 +267,7 @@ class Keeper(threading.Thread):
 
     def _give_up_locked(self) -> None:
         """Give up outcomes whose rows stay locked beyond their leases, if the worker is to end."""
-        if self._options.minute_work is None or self._closed():
+        if not self._options.resident or self._closed():
             for outcome in self._held_runs.overdue:
                 self._held_runs.remove(outcome)
                 self._report(outcome, recorded=False)
@@ -280,7 +291,7 @@ class Keeper(threading.Thread):
         if not trouble.transient or (too_long and not alone):
             raise trouble
         if alone and is_locked(trouble):
-            self._held_runs.prolong(self._turn_at)
+            self._held_runs.prolong(self._iteration_began)
         logger.warning("Trying again. %s", trouble)
 
     def _look_after(self) -> None:
@@ -295,7 +306,9 @@ class Keeper(threading.Thread):
                 self._trouble_since = None
         except DatabaseTrouble as trouble:
             self._endure(trouble)
-        stuck = self._monitor.stuck(holding=bool(self._held_runs.held))
+        self._monitor.keep_watchdog(holding=bool(self._held_runs.held))
+        self._monitor.interrupt_due()
+        stuck = self._monitor.stuck()
         if stuck is not None:
             self._end_process(stuck)
 
@@ -309,7 +322,7 @@ class Keeper(threading.Thread):
         :returns: whether the database was asked, and answered.
         """
         beating, sent = self._monitor.beating, time.monotonic()
-        renewal = self._monitor.look(self._claims, self._held_runs.held)
+        renewal = self._monitor.renew_or_watch(self._claims, self._held_runs.held)
         if beating and self._options.tick_id is not None and self._held_runs.held:
             Ticks(self._books).seen(self._options.tick_id)
         if renewal is None:
@@ -343,9 +356,12 @@ class Keeper(threading.Thread):
         self._held_runs.release_all()
         try:
             outcomes = list(self._held_runs.outcomes)
+            self._output.write_at_work(self._runner.at_work, now=True)
             self._receive(outcomes, self._exchanger.exchange(outcomes, 0, alone=False), 0.0)
         except Exception:
-            logger.exception("Could not record before ending the process; the leases will tell")
+            logger.exception(
+                "Could not record before the process is ended; runs come back by lease"
+            )
         self._announcer.close(LAST_WORDS_WITHIN)
         self._options.observer.flush()
         self._monitor.end_process(stuck)

@@ -9,16 +9,16 @@ from ...types import Claim
 
 #: On SQLite, for how many seconds the write lock is free before runs are taken back, so that living
 #: workers renew their leases: longer than a keeper needs from one try to the end of the next.
-TURN = 3.0
+RENEWAL_WINDOW = 3.0
 
 
-def turn(lease: float) -> float:
-    """Return `TURN`, or less if the *lease* is short, in seconds.
+def renewal_window(lease: float) -> float:
+    """Return `RENEWAL_WINDOW`, or less if the *lease* is short, in seconds.
 
     It is also for how long a worker that has just found the lock held knows that it still has its
     runs, although it could not renew their leases.
     """
-    return min(TURN, lease / 2)
+    return min(RENEWAL_WINDOW, lease / 2)
 
 
 _NEVER = float("-inf")

@@ -10,20 +10,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
 from ...log import logger
 from ...state import State
 from ...store import Claims, Renewal
 from ...types import Claim, Outcome
+from .at_work import AsyncRun, Blocking, SyncRun
 from .interrupts import HandlerInterrupter
 from .outcomes import failure
-from .runner import Blocking, Runner, Working
+from .runner import Runner
 from .watchdog import Watchdog
-
-if TYPE_CHECKING:
-    from .async_runner import AsyncRun
 
 #: How many heartbeats there are in a lease, and in the age at which a tick is unhealthy.
 BEATS = 4
@@ -72,8 +70,8 @@ class RunMonitor:
         """Return how long the keeper may sleep before the next duty, in seconds."""
         return 0.05 if self.stop_at is not None else WATCH_EVERY / 4
 
-    def look(self, claims: Claims, held: Mapping[int, Claim]) -> Renewal | None:
-        """Renew the leases if a heartbeat is due, or only look while a run is long.
+    def renew_or_watch(self, claims: Claims, held: Mapping[int, Claim]) -> Renewal | None:
+        """Renew the leases if a heartbeat is due; while a run is long, read whether they hold.
 
         :returns: None if neither was due.
         """
@@ -93,7 +91,7 @@ class RunMonitor:
         return None
 
     def beat_now(self) -> None:
-        """Let the next `look` be a heartbeat."""
+        """Let the next `renew_or_watch` be a heartbeat."""
         self._beat_at = float("-inf")
 
     @property
@@ -130,34 +128,43 @@ class RunMonitor:
         if all(first is not working for working in self._runner.at_work):
             self._watchdog.extend()  # The run ended before the watchdog was shortened for it.
 
-    def stuck(self, holding: bool) -> Outcome | None:
-        """Return the outcome of a run that does not end, if there is one.
+    def keep_watchdog(self, holding: bool) -> None:
+        """Keep the watchdog armed while the worker holds runs.
 
-        It is to be recorded before the process is ended.
-
-        :param holding: whether the worker holds runs, begun or not.
+        :param holding: whether it does, begun or not.
         """
-        at_work = self._runner.at_work
         if holding:
             self.arm_watchdog()
-        elif not at_work:
+        elif not self._runner.at_work:
             self._watchdog.disarm()
+
+    def interrupt_due(self) -> None:
+        """Interrupt handlers that go on after the grace of a shutdown; signal again to others."""
+        at_work = self._runner.at_work
         if self._interrupted:
-            keys = {_key(working.claim) for working in at_work}
-            self._interrupted = {
-                key: self._interrupted[key] for key in keys & self._interrupted.keys()
-            }
+            running = {_key(working.claim) for working in at_work}
+            self._interrupted = {k: v for k, v in self._interrupted.items() if k in running}
         if not at_work:
-            return None
-        now = time.monotonic()
+            return
         grace = self._state.settings.shutdown_grace
-        if self.stop_at is not None and now >= self.stop_at + grace:
+        if self.stop_at is not None and time.monotonic() >= self.stop_at + grace:
             for working in at_work:
                 self._interrupt(working.claim, ShuttingDown("the worker was told to stop"))
         self._interrupter.repeat()
+
+    def stuck(self) -> Outcome | None:
+        """Return the outcome of a run that does not end, if there is one.
+
+        It is to be recorded before the process is ended. A run is warned of where its process is
+        not ours to end.
+        """
+        at_work = self._runner.at_work
+        if not at_work:
+            return None
+        now = time.monotonic()
         blocking = self._blocking(now)
         for working in at_work:
-            reason = self._reason(working, now, grace, blocking)
+            reason = self._reason(working, now, self._state.settings.shutdown_grace, blocking)
             if reason is not None and self._may_kill and self._interrupter.enabled:
                 return failure(self._state, working.claim, reason, now - working.since)
             if reason is not None:
@@ -181,7 +188,9 @@ class RunMonitor:
         while at_work := self._runner.at_work:
             for working in at_work:
                 self.lose(working.claim)
-            if self.stuck(holding=True) is not None:
+            self.keep_watchdog(holding=True)
+            self.interrupt_due()
+            if self.stuck() is not None:
                 logger.error("%s The handler at work did not end; its process was ended.", error)
                 os._exit(ENDED)
             time.sleep(0.05)
@@ -211,7 +220,7 @@ class RunMonitor:
         return blocking
 
     def _reason(
-        self, working: Working | AsyncRun, now: float, grace: float, blocking: Blocking | None
+        self, working: SyncRun | AsyncRun, now: float, grace: float, blocking: Blocking | None
     ) -> BaseException | None:
         """Return why a run at work should have ended by now; None if it should not.
 
@@ -219,7 +228,7 @@ class RunMonitor:
         """
         error, since = self._interrupted.get(_key(working.claim), (None, now))
         due = working.since + working.timeout
-        if not isinstance(working, Working):
+        if not isinstance(working, SyncRun):
             by = None if blocking is None else blocking.at_work or working
             if by is not working:
                 if by is not None or working.told_at is None:

@@ -10,7 +10,7 @@ from ..observer import Observer
 
 
 class MinuteWork(Protocol):
-    """What one resident worker of a host does each minute beside its runs, in a thread of its own.
+    """What the first worker of a process pool does each minute, in a thread of its own.
 
     So however long it takes, the leases of the runs are renewed.
     """
@@ -51,6 +51,7 @@ class WorkOptions:
     :ivar parent: the id of the process that forked the worker, without which it stops.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
+    :ivar pings: whether a definition may have a ping URL.
     """
 
     worker: str
@@ -62,4 +63,5 @@ class WorkOptions:
     parent: int | None = None
     may_kill: bool = False
     tick_id: int | None = None
+    pings: bool = True
     observer: Observer = field(default_factory=Observer)

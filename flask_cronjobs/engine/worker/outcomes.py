@@ -6,6 +6,7 @@ import gc
 import time
 from dataclasses import replace
 from traceback import clear_frames
+from types import FrameType
 from typing import Protocol
 
 from ...errors import (
@@ -14,6 +15,7 @@ from ...errors import (
     Discard,
     RetryLater,
     ShuttingDown,
+    Snooze,
     TimedOut,
     WorkerLost,
 )
@@ -25,6 +27,7 @@ from ...types import JSON, Claim, Outcome
 
 #: The error type of a run that succeeded, but left work in its session.
 UNCOMMITTED = "UncommittedWork"
+_PACKAGE = __name__.partition(".")[0] + "."
 
 
 class Attempt(Protocol):
@@ -55,6 +58,11 @@ class Attempt(Protocol):
         """How many attempts the run has in all."""
         ...
 
+    @property
+    def definition_id(self) -> int | None:
+        """The definition whose slot the run is."""
+        ...
+
 
 def success(
     claim: Claim, result: JSON, warning: str | None, started: float, finalized: bool = False
@@ -71,6 +79,7 @@ def success(
         result=result,
         seconds=time.monotonic() - started,
         finalized=finalized,
+        definition_id=claim.definition_id,
     )
 
 
@@ -88,14 +97,18 @@ def failure(state: State, attempt: Attempt, error: BaseException, seconds: float
         error=error_text(error),
         error_type=type_name(error),
         seconds=seconds,
+        definition_id=attempt.definition_id,
     )
     if isinstance(error, ShuttingDown):
         return outcome._replace(kind="released")
     if isinstance(error, (Discard, Cancelled)):
         return outcome._replace(kind="cancelled")
+    if isinstance(error, Snooze):
+        return outcome._replace(kind="snoozed", delay=error.delay, until=error.until)
     delay = _delay(state, attempt, error)
     if not isinstance(error, (RetryLater, TimedOut)):
         outcome = outcome._replace(stack=stack_text(error))
+    outcome = outcome._replace(exception=_without_our_frames(error))
     if delay is None or attempt.attempt >= attempt.max_attempts:
         return outcome._replace(kind="dead")
     return outcome._replace(delay=delay)
@@ -115,16 +128,38 @@ def free_frames(error: BaseException) -> None:
     After an interruption, also free what is left in a cycle: a connection that SQLAlchemy was about
     to hand out would stay open.
     """
+    _clear_frames(error)
+    if not isinstance(error, Exception):
+        gc.collect()
+
+
+def _clear_frames(error: BaseException) -> None:
     seen: set[int] = set()
-    chain: list[BaseException | None] = [error]
+    chain: list[object] = [error]
     while chain:
         link = chain.pop()
-        if link is not None and id(link) not in seen:
+        if isinstance(link, BaseException) and id(link) not in seen:
             seen.add(id(link))
             clear_frames(link.__traceback__)
             chain += [link.__cause__, link.__context__]
-    if not isinstance(error, Exception):
-        gc.collect()
+            if isinstance(group := getattr(link, "exceptions", None), tuple):
+                chain += group
+
+
+def _without_our_frames(error: BaseException) -> BaseException:
+    """Return *error* so that it may be kept: its traceback begins in the app's code.
+
+    Our own frames hold the run and its app context. Others may belong to a teardown.
+    """
+    _clear_frames(error)
+    first = error.__traceback__
+    while first is not None and _is_ours(first.tb_frame):
+        first = first.tb_next
+    return error.with_traceback(first)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(_PACKAGE)
 
 
 def _delay(state: State, attempt: Attempt, error: BaseException) -> float | None:

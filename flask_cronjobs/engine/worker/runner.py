@@ -8,56 +8,29 @@ Nothing that a handler does gets past `Runner.perform`: it returns an `Outcome` 
 from __future__ import annotations
 
 import inspect
-import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from flask import Flask
 
 from ... import failpoints, signals
-from ...current_run import CurrentRun, enter_run
-from ...errors import Interruption, PayloadError, ShuttingDown
-from ...log import log_run, logger
+from ...current_run import CurrentRun, Output, enter_run
+from ...errors import Interruption, ShuttingDown
+from ...log import logger
 from ...registry.payload import kept_result
-from ...state import State
-from ...store import Bookkeeping
 from ...types import JSON, Claim, Outcome
 from . import atomic
-from .interrupts import HandlerInterrupter
-from .leases import Leases
-from .outcomes import failure, free_frames, released, success
-from .watchdog import Watchdog
+from .around import around
+from .at_work import AsyncRun, Blocking, ProgressRequest, SyncRun
+from .context import RunnerContext
+from .outcomes import free_frames, released, success
+from .output import is_kept
 
 if TYPE_CHECKING:
-    from .async_runner import AsyncRun, AsyncRunner
-
-
-class Working(NamedTuple):
-    """The run at work, for the keeper to watch.
-
-    :ivar since: when it began, by `time.monotonic`.
-    :ivar timeout: how long it may take, in seconds.
-    """
-
-    claim: Claim
-    run: CurrentRun
-    since: float
-    timeout: float
-
-
-@dataclass(frozen=True, slots=True)
-class ProgressRequest:
-    """A handler reported progress through ``current_run``, or asked for a heartbeat.
-
-    :ivar answered: receives None once the progress is written.
-    """
-
-    run: CurrentRun
-    heartbeat: bool
-    answered: SimpleQueue[None]
+    from .async_runner import AsyncRunner
 
 
 #: How long a signal may wait to be handled while there is nothing to do, in seconds.
@@ -67,74 +40,45 @@ ANSWER_WITHIN = 0.5
 
 
 class Runner:
-    """Performs claims from *inbox* until None comes, and puts outcomes into *mailbox*.
+    """Performs claims from the inbox until None comes, and puts outcomes into the mailbox.
 
-    Its thread alone writes its attributes, but for `abandoned`; the keeper reads `working`,
-    `at_work` and `left`.
+    Its thread alone writes its attributes; the keeper reads `working`, `at_work` and `left`.
 
-    :param keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
     :param side_by_side: the tasks whose handlers are at work side by side.
     :ivar working: the run at work that is not side by side with others.
-    :ivar interrupted: the exception by which the user interrupted it.
-    :ivar abandoned: whether the keeper has died. Written by the keeper: nothing more may begin.
     :ivar left: whether it performs nothing more. All its outcomes are in the mailbox by then.
     """
 
-    def __init__(
-        self,
-        state: State,
-        interrupter: HandlerInterrupter,
-        watchdog: Watchdog,
-        leases: Leases,
-        inbox: SimpleQueue[Claim | None],
-        mailbox: SimpleQueue[Any],
-        keyboard: bool,
-        side_by_side: Mapping[str, int] | None = None,
-    ) -> None:
-        self.working: Working | None = None
-        self.interrupted: BaseException | None = None
+    def __init__(self, context: RunnerContext, side_by_side: Collection[str] = ()) -> None:
+        self.working: SyncRun | None = None
         self.left: bool = False
-        self.abandoned: bool = False
-        self.keyboard: bool = keyboard
-        self._state = state
-        self._app = state.app
-        self._interrupter = interrupter
-        self._watchdog = watchdog
-        self._leases = leases
-        self._inbox = inbox
-        self._mailbox = mailbox
-        # Connects only if a handler calls once().
-        self._books = Bookkeeping(state.engine, guard=interrupter.hold)
+        self.context: RunnerContext = context
+        self._state = context.state
+        self._app = context.state.app
+        self._interrupter = context.interrupter
+        self._inbox = context.inbox
+        self._mailbox = context.mailbox
         self._handlers: dict[str, Prepared] = {}
-        self._side_by_side = side_by_side or {}
+        self._side_by_side = side_by_side
         self._async: AsyncRunner | None = None
-        if self._side_by_side:
+        if side_by_side:
             from .async_runner import AsyncRunner
 
-            self._async = AsyncRunner(
-                self,
-                state,
-                interrupter,
-                watchdog,
-                leases,
-                inbox,
-                mailbox,
-                self._books,
-                self._side_by_side,
-            )
+            self._async = AsyncRunner(context, side_by_side)
 
     def run(self) -> None:
         """Perform claims until None comes or the user interrupts."""
         try:
-            with self._books:
+            with self.context.books:
                 claim = self._next()
                 while claim is not None:
+                    self.context.precedence.give_way()
                     following = None
                     if self._async is not None and claim.job_type in self._side_by_side:
                         following = self._async.run(claim)
                     else:
                         self._mailbox.put(self.perform(claim))
-                    if self.interrupted is not None:
+                    if self.context.interrupted is not None:
                         break
                     claim = following or self._next()
         finally:
@@ -144,7 +88,7 @@ class Runner:
             self.left = True
 
     @property
-    def at_work(self) -> Sequence[Working | AsyncRun]:
+    def at_work(self) -> Sequence[SyncRun | AsyncRun]:
         """The runs at work."""
         if self.working is not None:
             return (self.working,)
@@ -191,57 +135,59 @@ class Runner:
 
     def perform(self, claim: Claim) -> Outcome:
         """Perform one claimed run and return its outcome."""
-        if not self._leases.holds(claim):
+        if not self.context.leases.holds(claim):
             return released(claim)  # Frozen or cut off since the claim: another may have the run.
         started = time.monotonic()
         try:
-            if logger.isEnabledFor(logging.INFO):
-                log_start(claim)
-            if claim.broken is not None:
-                raise PayloadError(claim.broken)
+            self.context.begin(claim)
             handler = self._handler(claim.job_type)
             result, warning = self._enter(handler, claim, started)
         except BaseException as error:
-            return self.outcome(claim, error, time.monotonic() - started)
+            return self.context.outcome(claim, error, time.monotonic() - started)
         return success(claim, result, warning, started, finalized=handler.atomic)
 
     def _enter(self, handler: Prepared, claim: Claim, started: float) -> tuple[JSON, str | None]:
-        run = CurrentRun(claim, self._request_write, self._books)
-        self.working = Working(claim, run, started, handler.timeout)
+        run = self.context.current_run(claim, self._request_write)
+        if handler.keeps_output:
+            run.output = Output()
+        self.working = SyncRun(claim, run, started, handler.timeout)
         leave = enter_run(run)
         try:
             # After `working` is set: the keeper sets one and looks at the other.
-            if self.abandoned:
+            if self.context.abandoned:
                 raise ShuttingDown("the worker's keeper has ended")
             try:
-                return self._call(handler, claim), run.warning
+                return self._call(handler, run), run.warning
             finally:
                 # Also if it failed: then it matters most how far it came.
                 if run.has_progress:
                     self._request_write(run, False)
+                elif run.output is not None:
+                    self._mailbox.put(ProgressRequest(run, False, SimpleQueue()))
         finally:
             leave()
             self.working = None
-            self._watchdog.extend()
+            self.context.watchdog.extend()
 
-    def _call(self, handler: Prepared, claim: Claim) -> JSON:
+    def _call(self, handler: Prepared, run: CurrentRun) -> JSON:
         context = self._app.app_context()
         value: JSON = None
         ended = False
         try:
             with context:
-                value = self._armed(handler, claim)
+                value = self._armed(handler, run)
                 ended = True
         except BaseException as error:
-            self.forget_session(context)
+            self.context.forget_session(context)
             # What an atomic handler did is committed already, whatever the teardown raises.
             if not (ended and handler.atomic):
                 raise
-            if not self._is_interrupted(error):
-                logger.exception("task %s, run %d: a teardown raised", claim.job_type, claim.id)
+            if not self.context.note_interrupt(error):
+                logger.exception("%s: a teardown raised", run.claim)
         return value
 
-    def _armed(self, handler: Prepared, claim: Claim) -> JSON:
+    def _armed(self, handler: Prepared, run: CurrentRun) -> JSON:
+        claim = run.claim
         # Disarm before the context is torn down: interrupted there, db.session would be left to
         # the next run, with this one's rows in it.
         try:
@@ -249,8 +195,8 @@ class Runner:
             signals.send(signals.run_started, self._app, claim=claim)
             failpoints.reach("before-handler")
             if handler.atomic:
-                return atomic.call(self._state, claim, handler.call, self._interrupter.disarm)
-            value = handler.call(**claim.payload)
+                return atomic.call(self._state, run, handler.call, self._interrupter.disarm)
+            value = handler.call(**run.payload)
             failpoints.reach("after-handler")
         except BaseException as error:
             self._interrupter.disarm()
@@ -260,36 +206,15 @@ class Runner:
             self._interrupter.disarm()
         return kept_result(value, self._state.settings.max_payload_bytes, claim)
 
-    def forget_session(self, context: object) -> None:
-        """Close the session of *context* if a teardown that raised has left it open.
-
-        It is registered under the context's id, which the next context may have again.
-        """
-        sessions: dict[int, Any] = getattr(self._state.db.session.registry, "registry", {})
-        session = sessions.pop(id(context), None)
-        if session is not None:
-            session.close()
-
-    def outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
-        """Return the outcome of an attempt that *error* ended after *seconds*."""
-        outcome = failure(self._state, claim, error, seconds)
-        return outcome._replace(kind="released") if self._is_interrupted(error) else outcome
-
-    def _is_interrupted(self, error: BaseException) -> bool:
-        """Return whether *error* comes from the keyboard. Then nothing more is begun."""
-        # Where the worker handles SIGINT itself, the handler raised this one.
-        if not (isinstance(error, KeyboardInterrupt) and self.keyboard):
-            return False
-        self.interrupted = error
-        return True
-
     def _handler(self, name: str) -> Prepared:
         handler = self._handlers.get(name)
         if handler is None:
             task = self._state.registry.get(name)
             timeout = task.options.timeout or self._state.settings.timeout
-            call = _synchronous(self._app, task.func)
-            handler = Prepared(call, timeout, task.options.atomic)
+            hooks = self._state.registry.around_of(task)
+            call = around(hooks, _synchronous(self._app, task.func))
+            kept = is_kept(self._state, task.options)
+            handler = Prepared(call, timeout, task.options.atomic, kept)
             self._handlers[name] = handler
         return handler
 
@@ -303,36 +228,13 @@ class Runner:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocking:
-    """What blocks the event loop: it does not await.
-
-    :ivar at_work: the run; None if it is not known.
-    :ivar seconds: for how long it has been seen to.
-    """
-
-    at_work: AsyncRun | None
-    seconds: float
-
-
-def log_start(claim: Claim) -> None:
-    """Log that *claim*'s run begins."""
-    log_run(
-        logging.INFO,
-        "started",
-        task=claim.job_type,
-        run_id=claim.id,
-        attempt=claim.attempt,
-        worker=claim.token,
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class Prepared:
     """A handler, ready to be called for runs."""
 
     call: Callable[..., object]
     timeout: float
     atomic: bool
+    keeps_output: bool
 
 
 def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:

@@ -72,10 +72,10 @@ class _SQLiteWatch(TransactionWatch):
         self._driver = connection.connection.dbapi_connection
         self._changes = self._driver.total_changes
         self._wrote = False
-        event.listen(connection, "before_cursor_execute", self._look)
-        event.listen(connection, "after_cursor_execute", self._look)
+        event.listen(connection, "before_cursor_execute", self._note_state)
+        event.listen(connection, "after_cursor_execute", self._note_state)
 
-    def _look(self, *_: object) -> None:
+    def _note_state(self, *_: object) -> None:
         if self._driver.in_transaction:
             self._wrote = True
         elif self._wrote or self._driver.total_changes != self._changes:
@@ -83,7 +83,7 @@ class _SQLiteWatch(TransactionWatch):
 
     def _is_another(self, session: Session) -> bool:
         if self._driver is not None:
-            self._look()
+            self._note_state()
         return self._ended
 
 

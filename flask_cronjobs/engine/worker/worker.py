@@ -13,7 +13,9 @@ from typing import Any
 
 from ...state import State
 from ...types import Claim
+from ..definition_pings import Pings
 from .admission import Admission, side_by_side_tasks
+from .context import RunnerContext
 from .held_runs import HeldRuns
 from .interrupts import HandlerInterrupter
 from .keeper import Keeper
@@ -22,8 +24,10 @@ from .listener import Listener
 from .monitor import RunMonitor
 from .options import ResidentWorker, WorkOptions
 from .outcomes import free_frames
+from .output import noting
 from .runner import Runner
 from .watchdog import Watchdog
+from .watcher import Watcher
 
 #: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
 #: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
@@ -49,15 +53,19 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         Listener(state.engine, held_runs.wake, enabled=options.resident) as listener,
     ):
         keyboard = not handle_signals
+        pings = Pings(state) if options.pings else None
         runner = Runner(
-            state, interrupter, watchdog, leases, inbox, mailbox, keyboard, side_by_side
+            RunnerContext(state, interrupter, watchdog, leases, inbox, mailbox, keyboard, pings),
+            side_by_side,
         )
         monitor = RunMonitor(state, runner, interrupter, watchdog, options.may_kill)
         admission = Admission(state, side_by_side)
         keeper = Keeper(state, runner, options, held_runs, monitor, listener, admission)
         with (
+            noting(state),
             _handling_signals(runner, keeper, interrupter, handle_signals),
             _minute_work(options, held_runs, listener, keeper),
+            Watcher(runner, options.observer, lambda: monitor.stop_at is not None),
         ):
             try:
                 keeper.start()
@@ -66,10 +74,10 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
                 keeper.stop()
                 if keeper.ident is not None:
                     keeper.join()
-    if runner.interrupted is not None:
+    if runner.context.interrupted is not None:
         # Once more: now all frames that it passed through have ended.
-        free_frames(runner.interrupted)
-        raise runner.interrupted
+        free_frames(runner.context.interrupted)
+        raise runner.context.interrupted
     if keeper.error is not None:
         raise keeper.error
     return keeper.counts
@@ -127,12 +135,12 @@ def _deferring_keyboard(
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        runner.interrupted = KeyboardInterrupt()
+        runner.context.interrupted = KeyboardInterrupt()
         keeper.stop()
-        runner.interrupt_all(runner.interrupted)
+        runner.interrupt_all(runner.context.interrupted)
         if interrupter.interruptible:
-            raise runner.interrupted
-        interrupter.raise_later(runner.interrupted)
+            raise runner.context.interrupted
+        interrupter.raise_later(runner.context.interrupted)
 
     signal.signal(signal.SIGINT, interrupt)
     try:

@@ -57,7 +57,10 @@ def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
     }
     for index in sorted(table.indexes, key=lambda index: str(index.name)):
         have = found.get(str(index.name))
-        todo = f"Make a migration that creates {index.name}, or create it as models.py says."
+        todo = (
+            f"Make a migration that creates {index.name}, or create it as "
+            "flask_cronjobs/models/tables.py says."
+        )
         if have is None and index.unique:
             what = f"{table.name} lacks the unique index {index.name}: runs may be duplicated"
             yield Finding("indexes", "error", what, todo)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from ...errors import CronJobsError
 from ...state import State
+from ...store.clock import clock_shift
 from ...store.errors import name_of
 from ..activity import TickView, ticks
 from ..definitions import DefinitionView, definitions
@@ -60,6 +61,7 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield from _host_clocks(ticks(reader, _TICKS))
     yield from _figures(verdict, figures)
     yield from _missed(figures)
+    yield from _paused(verdict)
     yield _tasks(reader)
     yield from _orphans(reader)
     yield from _definitions(reader, verdict)
@@ -88,7 +90,7 @@ def _own_clock(reader: Reader) -> Finding:
     # reader.now was read earlier, so read the time again.
     before = time.time()
     fresh = Reader(reader.state, reader.connection).now.timestamp()
-    offset = (before + time.time()) / 2 - fresh
+    offset = (before + time.time()) / 2 - fresh + clock_shift()
     if abs(offset) <= CLOCK_TOLERANCE:
         return Finding("clock", "ok", "this host's clock agrees with the database's")
     return Finding("clock", "warning", f"This host's clock is {_off(offset)}", _CLOCK_TODO)
@@ -145,6 +147,18 @@ def _missed(figures: Figures) -> Iterator[Finding]:
         )
         what = f"In the last 24 hours, {figures.missed}"
         yield Finding("missed-slots", "warning", what, todo)
+
+
+def _paused(verdict: Verdict) -> Iterator[Finding]:
+    for each in verdict.pauses:
+        by = f" by {each.paused_by}" if each.paused_by else ""
+        yield Finding(
+            "paused",
+            "warning",
+            f"The {each.kind} {each.name!r} is paused since {each.paused_at:%Y-%m-%d %H:%M} UTC"
+            f"{by}: its runs wait",
+            f"To resume it: flask jobs admin resume --{each.kind} {shlex.quote(each.name)}",
+        )
 
 
 def _tasks(reader: Reader) -> Finding:

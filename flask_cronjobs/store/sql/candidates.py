@@ -8,6 +8,7 @@ them or there are ten thousand keys. On PostgreSQL, most of it is the planner's,
 from __future__ import annotations
 
 from ...models.conditions import FREE, FREE_GROUPS, KEYED, KEYED_GROUPS, RUNNABLE
+from ...types import WORKER_LOST
 from ..dialect import Dialect
 
 #: How many runs beyond its limit a claim reads in order, before it goes from key to key, or from
@@ -17,12 +18,10 @@ FRONT = 100
 SPARE = 20
 
 _ORDER = "priority DESC, run_at, id"
-#: What `error_type` says of a run whose worker died, or lost it.
-LOST = "WorkerLost"
 #: Whether a run may be claimed together with others.
 _IN_COMPANY = f"""
     (max_attempts - attempts > 1
-        AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> '{LOST}'))
+        AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> '{WORKER_LOST}'))
     ) AS in_company
 """
 #: How many runs with keys a claim looks at.
@@ -281,7 +280,8 @@ def _claimable(d: Dialect) -> str:
 
 
 def _of_queues(d: Dialect) -> str:
-    return f"(:any_queue OR {d.one_of('queue', 'queues')})"
+    """Return the condition that the queue is one of ``:queues``, or none if ``:but_queues``."""
+    return f"(({d.one_of('queue', 'queues')}) <> :but_queues)"
 
 
 def _still_claimable(d: Dialect, run: str) -> str:

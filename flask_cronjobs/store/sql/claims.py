@@ -61,7 +61,7 @@ def _already_recorded(d: Dialect) -> str:
     WHERE {d.any_of("r.id", "SELECT id FROM o")} AND (
         (r.status = o.kind AND r.attempts = o.attempt)
         OR (o.kind = 'failed' AND r.status = 'cancelled' AND r.attempts = o.attempt)
-        OR (o.kind = 'released' AND r.attempts = o.attempt - 1)
+        OR (o.kind IN ('released', 'snoozed') AND r.attempts = o.attempt - 1)
     )
     """
 
@@ -84,7 +84,7 @@ def _expired(d: Dialect) -> str:
 
     The last is held by nobody. One look for both: most ticks find neither.
     """
-    columns = "id, locked_by, job_type, attempts, max_attempts"
+    columns = "id, locked_by, job_type, attempts, max_attempts, definition_id"
     return f"""
     SELECT * FROM (
         SELECT {columns} FROM job_runs

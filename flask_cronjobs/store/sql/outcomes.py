@@ -12,12 +12,17 @@ OUTCOME_COLUMNS = {
     **dict.fromkeys(("kind", "error", "error_type", "stack"), "text"),
     **dict.fromkeys(("attempt", "reclaimed"), "integer"),
     "delay": "double precision",
+    "until": "timestamptz",
 }
 #: Those that a plain success has: it recorded no error.
 PLAIN_COLUMNS = ("id", "token", "result")
 
 # A run whose cancel was requested while it ran is cancelled instead of retried.
-_STOPPED = "(given.kind IN ('failed', 'released') AND job_runs.cancel_requested_at IS NOT NULL)"
+_STOPPED = """
+    (given.kind IN ('failed', 'released', 'snoozed') AND job_runs.cancel_requested_at IS NOT NULL)
+"""
+#: The attempt is not counted.
+_GIVEN_BACK = "given.kind IN ('released', 'snoozed')"
 
 _FAILURE = """
     INSERT INTO job_failures
@@ -26,12 +31,15 @@ _FAILURE = """
 
 
 def _values(d: Dialect) -> str:
+    later = d.clock_after("given.delay")
     return f"""
         status = CASE WHEN {_STOPPED} THEN 'cancelled'
-                      WHEN given.kind <> 'released' THEN given.kind
+                      WHEN NOT {_GIVEN_BACK} THEN given.kind
                       WHEN job_runs.attempts > 1 THEN 'failed' ELSE 'queued' END,
-        attempts = job_runs.attempts - CASE WHEN given.kind = 'released' THEN 1 ELSE 0 END,
-        run_at = CASE WHEN given.kind = 'failed' THEN {d.clock_after("given.delay")}
+        attempts = job_runs.attempts - CASE WHEN {_GIVEN_BACK} THEN 1 ELSE 0 END,
+        snoozes = job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END,
+        run_at = CASE WHEN given.kind = 'failed' THEN {later}
+                      WHEN given.kind = 'snoozed' THEN {d.latest("given.until", later)}
                       ELSE job_runs.run_at END,
         finished_at = CASE WHEN given.kind IN ('succeeded', 'dead', 'cancelled') OR {_STOPPED}
                            THEN {d.clock} END,

@@ -1,10 +1,20 @@
-// The pages work without this script. It asks before bulk actions, and refreshes pages.
+// The pages work without this script. It asks before bulk actions, refreshes pages, and copies.
 "use strict";
 
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !window.confirm(question)) event.preventDefault();
 });
+
+// Only the browser knows its zone; the server remembers the choice.
+const zoneLink = document.querySelector("a[data-browser-zone]");
+if (zoneLink) {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const query = new URLSearchParams(location.search);
+  query.set("zone", zone);
+  zoneLink.href = `?${query}`;
+  zoneLink.hidden = !zone || zone === zoneLink.dataset.browserZone;
+}
 
 function isBusy(main) {
   // A hidden page is refreshed in any case, so that its icon stays right.
@@ -14,6 +24,23 @@ function isBusy(main) {
     (focused !== main && main.contains(focused)) ||
     !document.getSelection().isCollapsed ||
     main.querySelector("details[open] pre, a:hover, button:hover, time:hover") !== null
+  );
+}
+
+document.documentElement.classList.add("scripted");
+
+document.addEventListener("click", async (event) => {
+  if (!event.target.classList.contains("copy")) return;
+  await navigator.clipboard.writeText(event.target.parentElement.querySelector("pre").textContent);
+  event.target.textContent = "Copied";
+});
+
+function isTyped(form) {
+  const fields = form.querySelectorAll("input:not([type=hidden]), select, textarea");
+  return Array.from(fields).some((field) =>
+    field.options
+      ? Array.from(field.options).some((option) => option.selected !== option.defaultSelected)
+      : field.value !== field.defaultValue,
   );
 }
 
@@ -29,10 +56,14 @@ async function refresh(main, milliseconds) {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   const freshMain = fresh.getElementById("main");
   // The server sends a message once, so keep it until the user leaves the page.
-  const said = main.querySelector(".said");
+  const said = main.querySelector("#said");
+  const row = said?.closest("li")?.id;
+  // Nor lose what was typed and not sent.
+  const filter = main.querySelector("form.filter");
   const open = openDetails(main);
   main.replaceChildren(...freshMain.childNodes);
-  if (said) main.prepend(said);
+  if (filter && isTyped(filter)) main.querySelector("form.filter").replaceWith(filter);
+  if (said) (document.getElementById(row) || main).prepend(said);
   main.querySelectorAll("details").forEach((details, at) => (details.open = open[at] ?? details.open));
   main.dataset.refresh = freshMain.dataset.refresh ?? "";
   document.title = fresh.title;

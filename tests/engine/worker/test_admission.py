@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from flask_cronjobs.config import Settings
-from flask_cronjobs.engine.worker.admission import NOTHING, TURN, Admission, Wanted
+from flask_cronjobs.engine.worker.admission import KIND_PERIOD, NOTHING, Admission, Wanted
 from flask_cronjobs.engine.worker.held_runs import HeldRuns
 from flask_cronjobs.types import Claim, Outcome
 from tests.clock import Clock
@@ -32,7 +32,7 @@ def an_admission(plain: Iterable[str] = (), **side_by_side: int) -> Admission:
 
 
 def a_claim(task: str, number: int = 1, alone: bool = False) -> Claim:
-    return Claim(number, "host:1:t", task, {}, 1, 9, datetime.now(timezone.utc), alone=alone)
+    return Claim(number, "host:1:t", task, {}, 9 if alone else 1, 9, datetime.now(timezone.utc))
 
 
 def holding(*claims: Claim, waiting: int = 0) -> HeldRuns:
@@ -104,7 +104,7 @@ def test_idle_worker_with_both_kinds_lets_the_first_run_decide(clock: Clock) -> 
     assert admission.wanted(IDLE, busy=False) == Wanted(1, ("plain",))
     admission.note([Outcome(1, "t", "succeeded", 1, "plain", seconds=0.001)])
     assert admission.wanted(holding(a_claim("plain")), busy=False) == Wanted(50, ("plain",))
-    clock.now += TURN
+    clock.now += KIND_PERIOD
     assert admission.wanted(holding(a_claim("plain")), busy=False) == NOTHING
     in_a_turn(admission, "waits")
     assert admission.wanted(holding(a_claim("waits")), busy=False) == Wanted(9, ("waits",), True)
@@ -126,16 +126,17 @@ def test_async_runs_go_on_unless_the_first_in_the_queue_needs_an_idle_worker(clo
     admission = an_admission(["plain"], waits=MOST)
     in_a_turn(admission, "waits")
     at_work = holding(a_claim("waits"))
-    assert not admission.look_due(idle=False)
-    clock.now += TURN
-    assert admission.look_due(idle=False)
+    assert not admission.should_read_queue(idle=False)
+    clock.now += KIND_PERIOD
+    assert admission.should_read_queue(idle=False)
     for first in (None, ("waits", False)):
-        admission.looked(first)
-        assert not admission.look_due(idle=False)
+        admission.note_first(first)
+        assert not admission.should_read_queue(idle=False)
         assert admission.wanted(at_work, busy=False).limit > 0
-        clock.now += TURN
-    admission.looked(("plain", False))
+        clock.now += KIND_PERIOD
+    admission.note_first(("plain", False))
     assert admission.wanted(at_work, busy=False) == NOTHING
+    admission.end_drain_if_over(idle=True)
     assert admission.wanted(IDLE, busy=False) == Wanted(1)
 
 
@@ -143,22 +144,26 @@ def test_drain_that_takes_too_long_is_given_up_and_is_longer_next_time(clock: Cl
     admission = an_admission(waits=MOST)
     in_a_turn(admission, "waits")
     at_work = holding(a_claim("waits"))
-    length = TURN
-    clock.now += TURN
+    length = KIND_PERIOD
+    clock.now += KIND_PERIOD
     for _ in range(4):
-        assert admission.look_due(idle=False)
-        admission.looked(("waits", True))
+        assert admission.should_read_queue(idle=False)
+        admission.note_first(("waits", True))
         clock.now += length - 0.01
+        admission.end_drain_if_over(idle=False)
         assert admission.wanted(at_work, busy=False) == NOTHING
         clock.now += 0.01
+        admission.end_drain_if_over(idle=False)
         assert admission.wanted(at_work, busy=False).limit > 0
         length *= 2
-        assert not admission.look_due(idle=False)
+        assert not admission.should_read_queue(idle=False)
         clock.now += length
-    admission.looked(("waits", True))
+    admission.note_first(("waits", True))
+    admission.end_drain_if_over(idle=True)
     assert admission.wanted(IDLE, busy=False).limit > 0
     in_a_turn(admission, "waits")
-    clock.now += TURN
-    admission.looked(("waits", True))
-    clock.now += TURN
+    clock.now += KIND_PERIOD
+    admission.note_first(("waits", True))
+    clock.now += KIND_PERIOD
+    admission.end_drain_if_over(idle=False)
     assert admission.wanted(at_work, busy=False).limit > 0

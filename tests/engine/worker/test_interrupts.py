@@ -144,13 +144,13 @@ def test_timer_that_a_handler_has_stopped_is_soon_set_again(
 
 def test_run_after_async_ones_has_its_timeout() -> None:
     class Silent:
-        def ring(self, frame: object) -> None: ...
+        def on_signal(self, frame: object) -> None: ...
 
-        def ignored(self, error: BaseException) -> None: ...
+        def raise_later_again(self, error: BaseException) -> None: ...
 
     with HandlerInterrupter(EndlessLeases()) as interrupter:
         run_shortly(interrupter, 0.1)
-        with interrupter.ringing(Silent()):
+        with interrupter.receiving_signals(Silent()):
             pass
         interrupter.arm(a_claim(2), 0.1)
         with pytest.raises(TimedOut):

@@ -13,6 +13,7 @@ import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, current_run
@@ -46,7 +47,9 @@ def lose_answer(db: SQLAlchemy, part: str, at: int = 1) -> list[threading.Thread
         if part in statement:
             seen.append(threading.current_thread())
             if len(seen) == at:
-                raise psycopg.OperationalError("server closed the connection unexpectedly")
+                # SQLAlchemy 2.0 does not wrap what a listener raises before the statement.
+                lost = psycopg.OperationalError("server closed the connection unexpectedly")
+                raise OperationalError(statement, None, lost)
 
     event.listen(db.engine, "after_cursor_execute", lose)
     return seen
@@ -178,7 +181,9 @@ class TestProgress:
         def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
             if "SET progress" in statement and len(broken) < 2:
                 broken.append(statement)
-                raise psycopg.OperationalError("server closed the connection unexpectedly")
+                # SQLAlchemy 2.0 does not wrap what a listener raises before the statement.
+                lost = psycopg.OperationalError("server closed the connection unexpectedly")
+                raise OperationalError(statement, None, lost)
 
         event.listen(db.engine, part, lose)
 

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from flask import Flask, g, has_app_context
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
-from .current_run import in_run, running
-from .log import logger
-from .store.uncommitted import left_in, watch_writes
+from ..log import logger
+from .uncommitted import left_in, watch_writes
 
 _UNCOMMITTED = "_cronjobs_uncommitted"
 #: The app contexts with a note in ``g``. Every run ends one, and hardly any has one; to look into
 #: ``g`` takes longer than to look whether this is empty.
 _noted: set[int] = set()
+#: The classes of sessions whose commits are heard of.
+_heard: set[type[Session]] = set()
 _COMMIT_RUNS = "Call db.session.commit() after enqueue(), or use task.using(commit=True)."
 _COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its task atomic=True."
 
 
-def watch_commits(app: Flask, session_factory: Any) -> None:
+class Warned(Protocol):
+    """A run at work, which keeps warnings for its row."""
+
+    def warn(self, warning: str) -> None:
+        """Keep *warning*."""
+        ...
+
+
+def watch_commits(app: Flask, session_factory: Any, running: Callable[[], Warned | None]) -> None:
     """Warn when an app context of *app* ends with enqueued runs that were never committed.
 
     Inside a run, warn of everything that was not committed, and keep the warning for its row.
+
+    :param running: returns the run of the handler at work here.
     """
-    watch_writes(session_factory, in_run)
-    event.listen(session_factory, "after_commit", _forget_uncommitted)
-    event.listen(session_factory, "after_rollback", _forget_uncommitted)
+    watch_writes(session_factory, lambda: running() is not None)
+    _hear(session_factory.session_factory.class_)
 
     @app.teardown_appcontext
     def warn_of_uncommitted(error: BaseException | None) -> None:
@@ -58,8 +68,10 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
 
 
-def note_enqueued(what: str) -> None:
-    """Note that *what* was enqueued in this context, and is not committed yet."""
+def note_enqueued(session: Session, what: str) -> None:
+    """Note that *what* was enqueued in this context by *session*, and is not committed yet."""
+    if type(session) not in _heard:  # A test has replaced db.session.
+        _hear(type(session))
     _noted.add(_context())
     g.setdefault(_UNCOMMITTED, []).append(what)
 
@@ -72,6 +84,12 @@ def _take_notes() -> list[str]:
 
 def _context() -> int:
     return id(g._get_current_object())
+
+
+def _hear(kind: type[Session]) -> None:
+    _heard.add(kind)
+    event.listen(kind, "after_commit", _forget_uncommitted)
+    event.listen(kind, "after_rollback", _forget_uncommitted)
 
 
 def _forget_uncommitted(session: Session) -> None:

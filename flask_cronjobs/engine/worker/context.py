@@ -1,0 +1,98 @@
+"""What the runner and the async runner share: the worker's parts, and how an attempt ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from ...current_run import CurrentRun
+from ...log import logger
+from ...state import State
+from ...store import Bookkeeping
+from ...types import Claim, Outcome
+from ..definition_pings import Pings
+from .at_work import log_start
+from .interrupts import HandlerInterrupter
+from .leases import Leases
+from .outcomes import failure
+from .precedence import Precedence
+from .watchdog import Watchdog
+
+
+class RunnerContext:
+    """The parts of a worker that its runs need. Belongs to the runner's thread.
+
+    :param inbox: brings claims; None means that no more will come.
+    :param mailbox: takes outcomes and progress to the keeper.
+    :param keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
+    :ivar precedence: lets the keeper go first.
+    :param pings: tells monitors of the runs of definitions, if there are any.
+    :ivar books: the connection for ``once()``; connects only if a handler calls that.
+    :ivar interrupted: the exception by which the user interrupted a run.
+    :ivar abandoned: whether the keeper has died. Written by the keeper: nothing more may begin.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        interrupter: HandlerInterrupter,
+        watchdog: Watchdog,
+        leases: Leases,
+        inbox: SimpleQueue[Claim | None],
+        mailbox: SimpleQueue[Any],
+        keyboard: bool,
+        pings: Pings | None = None,
+    ) -> None:
+        self.state = state
+        self.interrupter = interrupter
+        self.watchdog = watchdog
+        self.leases = leases
+        self.inbox = inbox
+        self.mailbox = mailbox
+        self.keyboard = keyboard
+        self.precedence: Precedence = Precedence()
+        self.pings = pings
+        self.books: Bookkeeping = state.bookkeeping(guard=interrupter.hold)
+        self.interrupted: BaseException | None = None
+        self.abandoned: bool = False
+
+    def current_run(
+        self, claim: Claim, request_write: Callable[[CurrentRun, bool], None]
+    ) -> CurrentRun:
+        """Return what *claim*'s handler sees of its run."""
+        return CurrentRun(claim, request_write, self.books, self.state.settings.timezone)
+
+    def begin(self, claim: Claim) -> None:
+        """Tell that an attempt begins."""
+        if logger.isEnabledFor(logging.INFO):
+            log_start(claim)
+        if self.pings is not None:
+            self.pings.started(claim)
+
+    def outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
+        """Return the outcome of an attempt that *error* ended after *seconds*."""
+        outcome = failure(self.state, claim, error, seconds)
+        if self.note_interrupt(error):
+            return outcome._replace(kind="released", exception=None)
+        return outcome
+
+    def note_interrupt(self, error: BaseException) -> bool:
+        """Return whether *error* comes from the keyboard. Then nothing more is begun."""
+        # Where the worker handles SIGINT itself, the handler raised this one.
+        if not (isinstance(error, KeyboardInterrupt) and self.keyboard):
+            return False
+        self.interrupted = error
+        return True
+
+    def forget_session(self, context: object) -> None:
+        """Close the session of *context* if a teardown that raised has left it open.
+
+        It is registered under the context's id, which the next context may have again.
+        """
+        sessions: dict[int, Any] = getattr(self.state.db.session.registry, "registry", {})
+        # A test may have replaced db.session by one that is kept otherwise.
+        session = sessions.pop(id(context), None) if hasattr(sessions, "pop") else None
+        if session is not None:
+            session.close()

@@ -1,0 +1,166 @@
+"""Retry a run with another payload, or run it again as a new run.
+
+A payload is checked as by ``enqueue``. Where it has a value as the pages show it, hidden by
+``CRONJOBS_REDACT``, the value that is stored is meant.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any, cast
+
+from ..errors import PayloadError, UnknownTask
+from ..log import log_run
+from ..registry.handler import Handler
+from ..registry.run_columns import payload_columns, policy_columns
+from ..report.redact import HIDDEN, redacted
+from ..state import State
+from ..store.operations import Change, Operator, StoredRun
+from ..text import did_you_mean
+from ..types import JSON
+from .audit import DEFAULT_ACTOR, announce_changes
+from .runs import RETRY, no_run
+
+
+def retry_with(
+    state: State, run_id: int, payload: Mapping[str, object], actor: str = DEFAULT_ACTOR
+) -> Change:
+    """Queue a dead, cancelled or failed run again, with another *payload*.
+
+    :raises NotFound: there is no such run.
+    :raises StateConflict: its status does not allow it.
+    :raises UnknownTask: this app's code does not declare its task.
+    :raises TypeError: the handler does not take *payload*.
+    :raises PayloadError: *payload* is not plain JSON, or a value in it is still hidden.
+    """
+    with state.bookkeeping() as books:
+        operator = Operator(books)
+        run = _stored(operator, run_id)
+        if run.status not in RETRY.allowed:
+            raise RETRY.refusal(operator, run_id)
+        changes = operator.retry([run_id], _payload_columns(state, run, payload))
+        if not changes:
+            raise RETRY.refusal(operator, run_id)
+    done = "retried with another payload"
+    announce_changes(state, done, changes, actor, f"{done} by {actor}")
+    return changes[0]
+
+
+def run_again(
+    state: State,
+    run_id: int,
+    payload: Mapping[str, object] | None = None,
+    actor: str = DEFAULT_ACTOR,
+) -> int:
+    """Queue a new run like *run_id*, whatever became of that one, due now.
+
+    It has the same task, definition, queue and priority, but no idempotency key.
+
+    :param payload: its payload; default: the same.
+    :returns: the id of the new run.
+    :raises NotFound: there is no such run.
+    :raises UnknownTask: this app's code does not declare its task.
+    :raises TypeError: the handler does not take the payload (any more).
+    :raises PayloadError: *payload* is not plain JSON, or a value in it is still hidden.
+    """
+    with state.bookkeeping() as books:
+        operator = Operator(books)
+        run = _stored(operator, run_id)
+        given = _as_mapping(run) if payload is None else payload
+        values = {
+            **policy_columns(_handler(state, run), state.settings),
+            **_payload_columns(state, run, given),
+            "queue": run.queue,
+            "priority": run.priority,
+            "definition_id": run.definition_id,
+        }
+        new_id = operator.insert(values)
+    log_run(
+        logging.INFO, "ran again", task=run.task, run_id=new_id, attempt=0,
+        why=f"as run {run_id}", actor=actor,
+    )  # fmt: skip
+    return new_id
+
+
+def restored(given: JSON, shown: JSON, stored: JSON) -> JSON:
+    """Return *given*, with what is *stored* wherever it has what was *shown* in its place.
+
+    :raises PayloadError: *given* has the mark of a hidden value where it is not known which.
+    """
+    if isinstance(given, dict):
+        known = shown.keys() if isinstance(shown, dict) and isinstance(stored, dict) else ()
+        was_shown, was = cast("tuple[dict[str, JSON], ...]", (shown, stored))
+        return {
+            key: restored(value, was_shown[key], was[key])
+            if key in known
+            else restored(value, None, None)
+            for key, value in given.items()
+        }
+    if isinstance(given, list):
+        is_same = isinstance(shown, list) and isinstance(stored, list) and len(given) == len(shown)
+        nothing: list[JSON] = [None] * len(given)
+        before = cast("list[JSON]", shown if is_same else nothing)
+        was_stored = cast("list[JSON]", stored if is_same else nothing)
+        return [restored(*each) for each in zip(given, before, was_stored, strict=True)]
+    if given == shown and type(given) is type(shown):
+        return stored
+    is_mark = given == HIDDEN or (
+        isinstance(given, str) and isinstance(shown, str) and HIDDEN in given and HIDDEN in shown
+    )
+    if is_mark:
+        raise PayloadError(
+            f"The payload has {HIDDEN} in a place where no value is known. Write the value."
+        )
+    return given
+
+
+def with_hidden_values(
+    state: State, given: Mapping[str, object], stored: JSON
+) -> Mapping[str, object]:
+    """Return the payload *given*, with the values of *stored* that the pages hide."""
+    shown = redacted(stored, state.settings.redact)
+    found = restored(cast("JSON", dict(given)), shown, stored)
+    return cast("Mapping[str, object]", found)
+
+
+def _payload_columns(state: State, run: StoredRun, payload: Mapping[str, object]) -> dict[str, Any]:
+    """Return the columns that go with *payload*; a definition's own concurrency key stays."""
+    handler = _handler(state, run)
+    whole = with_hidden_values(state, payload, _parsed(run))
+    columns = payload_columns(handler, state.settings, handler.payload_from(whole))
+    key = columns["concurrency_key"] or run.concurrency_key
+    limit = run.concurrency_limit or columns["concurrency_limit"]
+    return {**columns, "concurrency_key": key, "concurrency_limit": limit if key else None}
+
+
+def _stored(operator: Operator, run_id: int) -> StoredRun:
+    run = operator.run(run_id)
+    if run is None:
+        raise no_run(run_id)
+    return run
+
+
+def _handler(state: State, run: StoredRun) -> Handler:
+    handler = state.registry.tasks.get(run.task)
+    if handler is None:
+        raise UnknownTask(
+            f"Run {run.id} is of the task {run.task!r}, which this app's code does not declare."
+            f"{did_you_mean(run.task, state.registry.tasks)}"
+        )
+    return handler
+
+
+def _parsed(run: StoredRun) -> JSON:
+    try:
+        return cast("JSON", json.loads(run.payload))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _as_mapping(run: StoredRun) -> Mapping[str, object]:
+    payload = _parsed(run)
+    if not isinstance(payload, dict):
+        raise PayloadError(f"The payload of run {run.id} cannot be read. Give another.")
+    return cast("Mapping[str, object]", payload)

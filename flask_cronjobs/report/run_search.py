@@ -1,0 +1,56 @@
+"""Search runs by id, key, task or payload. What the pages hide is not found, either."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, String, cast, or_, select, union
+
+from .reader import RUNS, Query, Reader, readable
+from .redact import redacted
+
+MAX_ID = 2**63 - 1
+#: How many payloads are looked at together.
+_BATCH = 500
+
+
+def named(search: str) -> Query:
+    """Return a SELECT of the ids of the runs whose id or idempotency key is *search*."""
+    by_key = select(RUNS.c.id).where(RUNS.c.idempotency_key == search)
+    number = search.strip().removeprefix("#")
+    if number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= MAX_ID:
+        return union(select(RUNS.c.id).where(RUNS.c.id == int(number)), by_key)
+    return by_key
+
+
+def mentions(reader: Reader, search: str) -> ColumnElement[bool]:
+    """Return the condition that a task's name or a payload may have *search* in it."""
+    of_task = RUNS.c.job_type.icontains(search, autoescape=True)
+    if not reader.state.settings.show_payload:
+        return of_task
+    payload = cast(RUNS.c.payload, String)
+    # As it is stored: with escapes, on SQLite also those of letters beyond ASCII.
+    stored = json.dumps(search, ensure_ascii=reader.sqlite)[1:-1]
+    texts = {search, stored}
+    return or_(of_task, *(payload.icontains(each, autoescape=True) for each in sorted(texts)))
+
+
+def confirmed(reader: Reader, search: str, ids: Sequence[int]) -> Collection[int]:
+    """Return those of *ids* that have *search* also in what the pages show."""
+    if not ids or not reader.state.settings.show_payload:
+        return ids
+    chosen = select(RUNS.c.id, RUNS.c.job_type, readable(reader, RUNS.c.payload))
+    found: set[int] = set()
+    for start in range(0, len(ids), _BATCH):
+        rows = reader.rows(chosen.where(RUNS.c.id.in_(ids[start : start + _BATCH])))
+        found |= {row.id for row in rows if _shows(reader, row, search.lower())}
+    return found
+
+
+def _shows(reader: Reader, row: Any, search: str) -> bool:
+    if search in row.job_type.lower():
+        return True
+    shown = json.dumps(redacted(row.payload, reader.state.settings.redact), ensure_ascii=False)
+    return search in shown.lower() or json.dumps(search, ensure_ascii=False)[1:-1] in shown.lower()

@@ -1,0 +1,224 @@
+"""The helpers: `drain`, `enqueued`, `run`, `fire` and `travel`."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from sqlalchemy import select
+
+from ..current_run import in_run
+from ..errors import SetupError, TablesMissing
+from ..extension import CronJobs
+from ..log import worker_name
+from ..models import JobRun
+from ..state import State, state_of
+from ..store.clock import clock_shift, database_now, moved_by
+from ..store.commits import uncommitted_runs
+from ..store.prepared import due_of_others, newest, next_due
+from ..store.sqlite_lock import refuse_own_lock
+from ..store.uncommitted import left_in
+from ..task import Task
+from ..types import TickReport
+from .inline import inline_worker
+from .single import (
+    aware,
+    enqueue_alone,
+    find_definition,
+    loaded,
+    perform_alone,
+    record_slot,
+    slot_of,
+)
+
+#: How much later than asked for the clock is set, in seconds: SQLite's counts milliseconds.
+_SURELY = 0.002
+
+
+def drain(
+    jobs: CronJobs | None = None, raise_errors: bool = True, with_delayed: bool = False
+) -> TickReport:
+    """Run what is due, here and now, until nothing is.
+
+    :param jobs: the current app's `~flask_cronjobs.CronJobs`; may be left out.
+    :param raise_errors: raise what a handler raised, as soon as its run is recorded. What is due
+        after that stays queued. If False, failures are only counted.
+    :param with_delayed: also run what is due later, such as retries: move the clock to each in
+        turn, as `travel` does, until nothing waits.
+    :returns: how many attempts came to which outcome.
+    :raises SetupError: nothing can run, or not all: there is no app, ``db.session`` has uncommitted
+        work, or a run is of a task that the app does not declare.
+
+    It makes no slots of schedules into runs: see `fire`.
+    """
+    state = _ready(jobs)
+    counts, started = Counter[str](), time.monotonic()
+    tasks = list(state.registry.tasks)
+    with ExitStack() as travels, _fresh_session(state):
+        while True:
+            with inline_worker(state, raise_errors=raise_errors) as worker:
+                worker.counts = counts
+                worker.drain()
+            with state.bookkeeping() as books:
+                _refuse_others(due_of_others(books, tasks))
+                wait = next_due(books, tasks) if with_delayed else None
+            if wait is None:
+                break
+            travels.enter_context(moved_by(clock_shift() + wait + _SURELY))
+    return TickReport(worker_name(), **counts, seconds=round(time.monotonic() - started, 3))
+
+
+def enqueued(task: Task[..., Any] | str | None = None, *, after: int = 0) -> list[JobRun]:
+    """Return the runs that were enqueued, oldest first, whatever has become of them.
+
+    :param task: the task, or its name; None for all tasks.
+    :param after: leave out runs up to this id, as those that other tests have committed.
+    :returns: the runs, with their ``payload``, ``run_at``, ``idempotency_key`` and ``status``. Runs
+        that ``db.session`` has not committed yet are among them; slots of schedules are not.
+    :raises UnknownTask: no task has that name.
+    """
+    state = state_of()
+    query = select(JobRun).where(JobRun.definition_id.is_(None), JobRun.id > after)
+    if task is not None:
+        query = query.where(JobRun.job_type == _name_of(state, task))
+    query = query.order_by(JobRun.id).execution_options(populate_existing=True)
+    return list(state.db.session.scalars(query))
+
+
+def last_run() -> int:
+    """Return the id of the newest run that is committed; 0 if there is none, or no table."""
+    with suppress(TablesMissing), state_of().bookkeeping() as books:
+        return newest(books)
+    return 0
+
+
+def run(
+    task: Task[..., Any] | str,
+    payload: Mapping[str, object] | None = None,
+    /,
+    *,
+    attempt: int = 1,
+    scheduled_for: datetime | None = None,
+    definition: str | None = None,
+    raise_errors: bool = True,
+    **arguments: object,
+) -> JobRun:
+    """Call a handler as a run, so that ``current_run``, ``once``, timeouts and retries work.
+
+    :param task: the task, or its name.
+    :param payload: arguments of the handler; more may be given by name.
+    :param attempt: which attempt it is, from 1.
+    :param scheduled_for: for when it was scheduled (aware); by default now.
+    :param definition: the name of the definition whose run it is; then *payload* is its payload,
+        unless another is given.
+    :param raise_errors: raise what the handler raised.
+    :returns: the run as it ended, with its ``status`` and ``result``.
+    :raises UnknownTask: no task has that name.
+    :raises NotFound: there is no such definition.
+    :raises TypeError: the handler does not take these arguments.
+    :raises PayloadError: an argument is not plain JSON.
+    :raises ValueError: a run of this task has no such attempt.
+    :raises SetupError: as of `drain`.
+    """
+    state = _ready()
+    values: dict[str, object] = {"attempts": attempt - 1}
+    if scheduled_for is not None:
+        values["scheduled_for"] = aware(scheduled_for)
+    given: Mapping[str, object] = {**(payload or {}), **arguments}
+    with _fresh_session(state):
+        if definition is not None:
+            found = find_definition(state, definition)
+            values["definition_id"] = found.id
+            given = given or found.spec.payload
+        run_id = enqueue_alone(state, _name_of(state, task), given, attempt)
+        perform_alone(state, run_id, values, raise_errors)
+    return loaded(state, run_id)
+
+
+def fire(definition: str, at: datetime | None = None, raise_errors: bool = True) -> JobRun:
+    """Make the slot of a definition into a run and perform it, at its time.
+
+    :param definition: the definition's name.
+    :param at: a moment that its schedule names (aware); by default the next one. The clock is moved
+        there meanwhile, as `travel` does.
+    :param raise_errors: raise what the handler raised.
+    :returns: the run as it ended; ``skipped`` if an earlier one has not finished.
+    :raises NotFound: there is no such definition.
+    :raises ValueError: its schedule does not name *at*.
+    :raises StateConflict: the slot has a run already, or the definition is paused.
+    :raises SetupError: as of `drain`.
+    """
+    state = _ready()
+    with _fresh_session(state):
+        moment = slot_of(find_definition(state, definition), at)
+        with travel(moment):
+            slot = record_slot(state, definition, moment)
+            if not slot.skipped:
+                perform_alone(state, slot.run_id, {}, raise_errors)
+    return loaded(state, slot.run_id)
+
+
+@contextmanager
+def travel(to: datetime | timedelta) -> Generator[None]:
+    """Move the clock that jobs see, which is the database's; it goes on from there.
+
+    :param to: a time (aware), or by how much to move.
+    :raises ValueError: it is a naive time.
+    :raises SetupError: there is no current app.
+
+    At the end of the block the clock is set back. It holds for all apps of this process, and for
+    what is enqueued, claimed and recorded; not for Python's clock, nor for other processes.
+    """
+    if isinstance(to, timedelta):
+        distance = to.total_seconds()
+    else:
+        now = cast("datetime", state_of().db.session.scalar(select(database_now())))
+        distance = (aware(to) - now).total_seconds() + _SURELY
+    with moved_by(clock_shift() + distance):
+        yield
+
+
+def _ready(jobs: CronJobs | None = None) -> State:
+    """Return the state of the current app.
+
+    :raises SetupError: a worker would not see what the test has done so far.
+    """
+    state = state_of()
+    if jobs is not None and jobs.tasks is not state.registry.tasks:
+        raise SetupError(f"This CronJobs is not initialized on the current app {state.app.name!r}.")
+    if in_run():
+        raise SetupError("The helpers of flask_cronjobs.testing cannot be used inside a handler.")
+    runs, work = uncommitted_runs(), left_in(state.db.session)
+    if runs or work:
+        found = " and ".join(filter(None, (runs and f"enqueued runs ({runs})", work)))
+        raise SetupError(
+            f"db.session has uncommitted work that no worker would see: {found}. Call "
+            "db.session.commit() first."
+        )
+    refuse_own_lock(state.db.session(), state.bookkeeping())
+    return state
+
+
+@contextmanager
+def _fresh_session(state: State) -> Generator[None]:
+    """Let the test's session load again, after this block, what was changed in it."""
+    try:
+        yield
+    finally:
+        state.db.session.expire_all()
+
+
+def _refuse_others(tasks: list[str]) -> None:
+    if tasks:
+        raise SetupError(
+            f"Runs of {', '.join(map(repr, tasks))} are due, but the current app declares no such "
+            "task. Import the module that declares it."
+        )
+
+
+def _name_of(state: State, task: Task[..., Any] | str) -> str:
+    return state.registry.get(task if isinstance(task, str) else task.name).name

@@ -1,0 +1,71 @@
+"""Retry, cancel or discard all runs of a filter: the page that asks, and the action."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flask import request
+from flask.typing import ResponseReturnValue
+
+from ..errors import StateConflict
+from ..operations import CANCEL, DISCARD, RETRY, Action, BulkResult
+from ..report import RunFilter
+from ..report.humanize import plural
+from ..state import state_of
+from .actions import MOST, actor
+from .format import Tone
+from .params import BadQuery, filter_args, needed, run_filter
+from .render import Said, back, reader_page
+
+BULK: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
+
+
+def bulk() -> ResponseReturnValue:
+    """Ask whether to change all runs of the URL's filter, and say how many there are."""
+    action, which = _action(request.args), run_filter(request.args)
+    try:
+        count = action.count(state_of(), which, MOST)
+    except StateConflict as error:
+        return _back(which, f"Nothing was changed. {error}", "bad")
+    return reader_page(
+        "bulk",
+        "warn",
+        action=action,
+        statuses=action.statuses(which),
+        count=count,
+        args=filter_args(which),
+    )
+
+
+def bulk_act() -> ResponseReturnValue:
+    """Change all runs of the form's filter, up to `MOST`."""
+    action, which = _action(request.form), run_filter(request.form)
+    try:
+        result = action.many(state_of(), which, actor(), most=MOST)
+    except StateConflict as error:
+        return _back(which, f"Nothing was changed. {error}", "bad")
+    return _back(which, _said(action, result), "good")
+
+
+def _back(which: RunFilter, message: str, tone: Tone) -> ResponseReturnValue:
+    args: dict[str, Any] = {**filter_args(which)}
+    return back("runs", Said(tone, message), **args)
+
+
+def _action(args: Mapping[str, str]) -> Action:
+    action = BULK.get(needed(args, "do"))
+    if action is None:
+        raise BadQuery(f"do must be one of {', '.join(BULK)}.")
+    return action
+
+
+def _said(action: Action, result: BulkResult) -> str:
+    message = f"{plural(result.changed, 'run')} {action.done}."
+    if result.asked:
+        message += f" {plural(result.asked, 'worker')} asked to stop."
+    if result.left:
+        message += f" {result.left:,} had changed meanwhile."
+    if result.beyond:
+        message += f" {result.beyond:,} more match; {action.name} again for the next ones."
+    return message

@@ -1,0 +1,206 @@
+"""``tick`` and ``work`` on a terminal, in a pipe and into a log."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.cli.terminal import PATIENCE, ROOT, Terminal
+from tests.process.support import wait_until
+from tests.rows import Rows
+
+APP = """
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from flask import Flask
+from flask_cronjobs import CronJobs, current_run
+from flask_sqlalchemy import SQLAlchemy
+
+app = Flask(__name__)
+app.config["SQLALCHEMY_DATABASE_URI"] = os.environ["URL"]
+SQLAlchemy(app)
+jobs = CronJobs(app)
+
+
+@jobs.task(schedule="0 7 1 1 *")
+def yearly(): ...
+
+
+@jobs.task(timeout=60)
+def export():
+    print("begun", end="", flush=True)
+    current_run.progress(0.25, "rows")
+    while not Path("talk").exists():
+        time.sleep(0.02)
+    print()
+    for number in range(30):
+        print(f"printed {number}", file=(sys.stdout, sys.stderr)[number % 2], flush=True)
+    subprocess.run(["echo", "by a program"], check=True)
+    while not Path("end").exists():
+        time.sleep(0.02)
+
+
+@jobs.task(retry=False)
+def broken():
+    raise ValueError("no such thing")
+"""
+SAID = [*(f"printed {number}" for number in range(30)), "by a program"]
+STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
+
+
+class Place:
+    """A folder with the app, on a database with the job tables."""
+
+    def __init__(self, folder: Path, url: str, rows: Rows) -> None:
+        self.folder = folder
+        self.rows = rows
+        self.env = {"URL": url, "FLASK_APP": "app.py"}
+        self.started: ExitStack = ExitStack()
+        (folder / "app.py").write_text(APP)
+
+    def enqueue(self, task: str) -> None:
+        """Insert a run of *task* that is due, which dies if its first attempt fails."""
+        self.rows.run(job_type=task, max_attempts=1)
+
+    def start(self, *args: str, stdout: IO[str] | int) -> subprocess.Popen[str]:
+        """Start ``flask jobs`` with its standard output somewhere."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "flask", "jobs", *args], cwd=self.folder, text=True,
+            stdout=stdout, env={**os.environ, **self.env, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+
+    def output(self, *args: str) -> str:
+        """Run ``flask jobs`` in a pipe, and return what it printed."""
+        output, _ = self.start(*args, stdout=subprocess.PIPE).communicate(timeout=PATIENCE)
+        return output
+
+    def on_terminal(self, *args: str, **env: str) -> Terminal:
+        """Run ``flask jobs`` on a terminal."""
+        terminal = Terminal("jobs", *args, env={**self.env, **env}, cwd=self.folder)
+        return self.started.enter_context(terminal)
+
+    def allow(self, what: str) -> None:
+        """Let the handler go on to *what*."""
+        (self.folder / what).touch()
+
+
+@pytest.fixture
+def place(tmp_path: Path, database_url: str, rows: Rows) -> Iterator[Place]:
+    made = Place(tmp_path, database_url, rows)
+    with made.started:
+        yield made
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_run_at_work_is_in_the_lowest_line_and_disturbs_nothing(place: Place, workers: str) -> None:
+    place.enqueue("export")
+    terminal = place.on_terminal("tick", "--workers", workers)
+    terminal.wait_for(lambda output: "at work" in output)
+    place.allow("talk")
+    terminal.wait_for(lambda output: "by a program" in output)
+    terminal.wait_for(lambda output: re.search(r"run 1, [2-9] s", output))
+    *_, shown = terminal.screen.rows
+    assert re.fullmatch(r"1 at work: export run 1, \d+ s, 25% rows", shown.rstrip())
+    assert terminal.screen.margins == (0, 22)
+    place.allow("end")
+    assert terminal.end() == 0
+    screen = terminal.screen
+    assert screen.margins == (0, 23), "the terminal scrolls as a whole again"
+    first, *said, outcome, summary = screen.lines
+    assert (first, said) == ("begun", SAID)
+    assert outcome.startswith("succeeded  export  run 1  attempt 1  ")
+    assert summary.startswith("tick: 1 succeeded in ")
+
+
+def test_outcomes_have_colors_on_a_terminal(place: Place) -> None:
+    place.enqueue("broken")
+    terminal = place.on_terminal("tick")
+    assert terminal.end() == 0
+    assert "\x1b[31mdead     \x1b[0m  broken  run 1" in terminal.output
+
+
+def test_no_color_is_heeded(place: Place) -> None:
+    place.enqueue("broken")
+    terminal = place.on_terminal("tick", NO_COLOR="1")
+    assert terminal.end() == 0
+    assert "\x1b" not in terminal.output
+    assert terminal.lines[0].startswith("dead       broken  run 1")
+
+
+def test_idle_tick_says_on_a_terminal_what_is_next(place: Place) -> None:
+    assert place.output("tick") == ""
+    terminal = place.on_terminal("tick")
+    assert terminal.end() == 0
+    (line,) = terminal.lines
+    assert re.fullmatch(
+        r"Nothing was due; next: yearly, \d{4}-01-01 07:00:00 UTC \(in \d+ [dhmins ]+\)", line
+    )
+
+
+def test_work_greets_on_a_terminal_and_says_for_what_it_waits_at_ctrl_c(place: Place) -> None:
+    place.rows.run(job_type="broken", age=-90)
+    terminal = place.on_terminal("work")
+    terminal.wait_for(lambda output: "Working until Ctrl-C; next: broken, " in output)
+    place.enqueue("export")
+    terminal.wait_for(lambda output: "at work" in output)
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.wait_for(lambda output: "Stopping, with 1 at work: export run 2" in output)
+    assert terminal.screen.margins == (0, 23)
+    place.allow("talk")
+    place.allow("end")
+    assert terminal.end() == 0
+    assert terminal.lines[-1].startswith("succeeded  export  run 2")
+
+
+def test_a_terminal_that_can_do_nothing_gets_plain_lines(place: Place) -> None:
+    place.enqueue("export")
+    place.allow("talk")
+    terminal = place.on_terminal("tick", TERM="dumb", NO_COLOR="1")
+    terminal.wait_for(lambda output: "by a program" in output)
+    with pytest.raises(AssertionError):
+        wait_until(lambda: terminal.read() and "at work" in terminal.output, timeout=2)
+    place.allow("end")
+    assert terminal.end() == 0
+    assert "\x1b" not in terminal.output
+
+
+def test_log_has_the_time_of_each_line(place: Place) -> None:
+    log = place.folder / "log"
+    place.enqueue("broken")
+    with log.open("w") as file:
+        assert place.start("tick", stdout=file).wait(PATIENCE) == 0
+    first, second = log.read_text().splitlines()
+    assert re.match(f"{STAMP}dead       broken  run 1", first)
+    assert re.match(f"{STAMP}tick: 1 dead in ", second)
+
+
+def test_tick_has_plain_lines_in_a_pipe(place: Place) -> None:
+    place.enqueue("broken")
+    first, second = place.output("tick").splitlines()
+    assert first.startswith("dead       broken  run 1")
+    assert second.startswith("tick: 1 dead in ")
+    assert "\x1b" not in first + second
+
+
+def test_work_has_the_time_of_each_line_in_a_pipe(place: Place) -> None:
+    place.enqueue("broken")
+    process = place.start("work", stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.terminate()
+    rest, _ = process.communicate(timeout=PATIENCE)
+    assert re.match(f"{STAMP}dead       broken  run 1", line)
+    assert (rest, process.returncode) == ("", 0)

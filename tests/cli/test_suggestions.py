@@ -1,0 +1,136 @@
+"""Commands that are suggested: the ones that were meant, with the options of ``flask``, quoted."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from flask import Flask
+from flask.cli import FlaskGroup
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.cli import jobs_group
+from tests.rows import Rows
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """What is suggested does not depend on the database."""
+    return sqlite_url
+
+
+@pytest.fixture
+def flask(app: Flask, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Call ``flask``, or what *program* is, as from a shell."""
+
+    def call(*args: str, program: str = "flask") -> Result:
+        monkeypatch.setattr(sys, "argv", [program, *args])
+        group = FlaskGroup(create_app=lambda: app)
+        return CliRunner().invoke(group, args, prog_name=program)
+
+    return call
+
+
+def suggested(result: Result) -> list[str]:
+    assert result.exit_code == 2
+    return [line.strip() for line in result.output.partition("Did you mean:\n")[2].splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [
+        (["list"], "admin list"),
+        (["list", "--status", "dead"], "admin list --status dead"),
+        (["show", "5"], "admin show 5"),
+        (["run", "a task"], "admin run 'a task'"),
+        (["admin", "tick", "--workers", "2"], "tick --workers 2"),
+        (["worker"], "work"),
+        (["status"], "admin"),
+        (["admin", "ls"], "admin list"),
+        (["admin", "retrz", "5"], "admin retry 5"),
+        (["tikc"], "tick"),
+        (["definitionz"], "admin definitions"),
+    ],
+)
+def test_near_miss_is_answered_by_the_whole_command(
+    flask: Call, args: list[str], meant: str
+) -> None:
+    assert suggested(flask("jobs", *args)) == [f"flask jobs {meant}"]
+
+
+def test_what_resembles_nothing_is_refused_without_a_suggestion(flask: Call) -> None:
+    result = flask("jobs", "qqqq")
+    assert result.exit_code == 2
+    assert result.output.endswith("Error: There is no command 'qqqq'.\n")
+
+
+@pytest.mark.parametrize(
+    "options", [["--app", "a shop"], ["-A", "jobs", "--debug"], ["--app=jobs"], []]
+)
+def test_options_of_flask_are_kept(flask: Call, rows: Rows, options: list[str]) -> None:
+    def words(line: str) -> list[str]:
+        return shlex.split(line)
+
+    expected = ["flask", *options, "jobs", "admin"]
+    (line,) = suggested(flask(*options, "jobs", "list"))
+    assert words(line) == [*expected, "list"]
+    missing = flask(*options, "jobs", "admin", "show", "9").output
+    assert words(missing.partition("To list runs: ")[2]) == [*expected, "list"]
+    refused = flask(*options, "jobs", "admin", "retry", "9").output
+    assert words(refused.partition("To list runs: ")[2]) == [*expected, "list"]
+    rows.run("dead", age=9)
+    rows.run("dead", age=9)
+    older = flask(*options, "jobs", "admin", "list", "--limit", "1").output
+    assert words(older.partition("Older: ")[2])[: len(expected)] == expected
+    rows.definition("my own")
+    paused = flask(*options, "jobs", "admin", "pause", "my own").output
+    assert words(paused.partition("resume it: ")[2]) == [*expected, "resume", "my own"]
+    doctor = flask(*options, "jobs", "admin", "doctor").output
+    assert f"{shlex.join(expected)} list --status dead" in " ".join(doctor.split())
+    rows.effect("it", state="in_doubt")
+    assert f"{shlex.join(expected)} effects" in flask(*options, "jobs", "admin").output
+
+
+def test_tick_without_tables_says_what_to_run_for_the_same_app(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CronJobs(app)
+    args = ["--app", "shop", "jobs", "tick"]
+    monkeypatch.setattr(sys, "argv", ["flask", *args])
+    result = CliRunner().invoke(FlaskGroup(create_app=lambda: app), args, prog_name="flask")
+    assert "Run: flask --app shop jobs admin init" in result.output
+
+
+@pytest.mark.parametrize(
+    ("program", "called"), [("python -m flask", "python -m flask"), ("shop.py", "python shop.py")]
+)
+def test_program_is_called_as_it_was(flask: Call, program: str, called: str) -> None:
+    assert suggested(flask("jobs", "list", program=program)) == [f"{called} jobs admin list"]
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield *path, name
+
+
+@pytest.mark.parametrize("path", list(commands(jobs_group)), ids=" ".join)
+def test_every_command_has_h_and_examples(flask: Call, path: tuple[str, ...]) -> None:
+    result = flask("jobs", *path, "-h")
+    assert result.exit_code == 0
+    assert result.output == flask("jobs", *path, "--help").output
+    shown = [line.strip() for line in result.output.partition("Examples:\n")[2].splitlines()]
+    assert shown
+    called = " ".join(("jobs", *path))
+    assert any(called in line for line in shown)
+    assert max(map(len, result.output.splitlines())) <= 80

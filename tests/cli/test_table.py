@@ -1,0 +1,101 @@
+"""Tables: columns align whatever the characters; only a terminal cuts."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from flask_cronjobs.cli import output
+from flask_cronjobs.cli import table as table_module
+from flask_cronjobs.cli.cells import cut_to_width, text_width
+from flask_cronjobs.cli.table import table
+from tests.cli.terminal import Terminal
+
+WIDE = ["ascii", "漢字の名前", "e\u0301te\u0301", "한국어", "📦 parcel", "❤\ufe0f", "\uff46"]
+APP = """
+from flask import Flask
+from flask_cronjobs import CronJobs
+from flask_sqlalchemy import SQLAlchemy
+
+app = Flask(__name__)
+app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite:///x.sqlite"
+SQLAlchemy(app)
+jobs = CronJobs(app)
+
+
+@jobs.task(name="漢字の名前" * 12)
+def one(): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "cells"),
+    [
+        ("", 0),
+        ("abc", 3),
+        ("漢字", 4),
+        ("e\u0301", 1),
+        ("한", 2),
+        (unicodedata.normalize("NFD", "한"), 2),
+        ("📦", 2),
+        ("❤", 1),
+        ("❤\ufe0f", 2),
+        ("\uff46", 2),
+    ],
+)
+def test_width_of_a_text_is_that_on_a_terminal(text: str, cells: int) -> None:
+    assert text_width(text) == cells
+
+
+@pytest.mark.parametrize("text", WIDE)
+def test_cut_text_fits_and_is_a_beginning(text: str) -> None:
+    for size in range(1, text_width(text) + 2):
+        cut = cut_to_width(text, size)
+        assert text_width(cut) <= size
+        assert text.startswith(cut.removesuffix("…"))
+        assert (cut == text) == (text_width(text) <= size)
+
+
+def test_columns_align_behind_wide_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    table(("NAME", "NEXT"), [(name, "|") for name in WIDE])
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert {text_width(line.partition("|")[0]) for line in lines} == {12}
+
+
+def test_no_cell_is_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    table(("A", "B", "C"), [("x" * 200, "漢" * 100, "last")])
+    _, line = capsys.readouterr().out.splitlines()
+    assert line == f"{'x' * 200}  {'漢' * 100}  last"
+
+
+def test_a_row_fits_on_a_line_of_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(table_module, "width", lambda: 50)
+    assert output.width() == 80
+    table(("A", "B", "C"), [("x" * 200, "漢" * 100, "last")], flexible=0)
+    _, line = capsys.readouterr().out.splitlines()
+    assert text_width(line) <= 50
+    assert line.endswith("  last")
+    assert line.count("…") == 2
+
+
+def test_a_list_fits_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+
+    def admin(*args: str) -> list[str]:
+        terminal = Terminal("jobs", "admin", *args, env={}, cwd=tmp_path, size=(24, 60))
+        assert terminal.end() == 0, terminal.output
+        return terminal.lines
+
+    admin("init")
+    admin("run", "漢字の名前" * 12)
+    header, line = admin("list")
+    assert header.split() == ["ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR"]
+    assert text_width(line) <= 60
+    assert text_width(line.partition("0/10")[0]) == header.index("ATTEMPT")
+    assert "…" in line

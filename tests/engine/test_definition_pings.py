@@ -1,0 +1,337 @@
+"""The pings of a definition: a monitor is told how its runs go, and holds up none of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, update
+
+from flask_cronjobs import CronJobs, Discard, Retry, TaskError, current_run
+from flask_cronjobs.engine import definition_pings
+from flask_cronjobs.engine.definition_pings import Pings
+from flask_cronjobs.models import JobDefinition, JobRun
+from flask_cronjobs.state import State
+from flask_cronjobs.store import Bookkeeping, Definitions
+from flask_cronjobs.types import Claim
+from tests.monitor import Monitor
+from tests.rows import ago
+
+pytestmark = pytest.mark.usefixtures("context")
+
+AGAIN = Retry(max_attempts=2, base=0, jitter=False)
+APP = """
+import os, signal, time
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from flask_cronjobs import CronJobs
+
+app = Flask(__name__)
+app.config["SQLALCHEMY_DATABASE_URI"] = os.environ["URL"]
+app.config["CRONJOBS_SHUTDOWN_GRACE"] = 0
+db = SQLAlchemy(app)
+jobs = CronJobs(app)
+
+@jobs.task
+def work(): ...
+
+@jobs.task(schedule="@yearly", ping=os.environ["MONITOR"] + "stuck", timeout=0.5, retry=False)
+def stuck():
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    while True:
+        time.sleep(0.1)
+
+for number in range(4):
+    ping = os.environ["MONITOR"] + str(number)
+    work.schedule("@yearly", name=f"work {number}", ping=ping, overlap="allow")
+"""
+
+
+@pytest.fixture
+def run(jobs: CronJobs, db: SQLAlchemy, monitor: Monitor) -> Callable[..., None]:
+    """Declare a nightly handler that pings the monitor, and run it until it ends."""
+
+    def run(handler: Any, ping: str = "uuid", **options: Any) -> None:
+        jobs.task(name="nightly", schedule="@yearly", ping=monitor.url + ping, **options)(handler)
+        jobs.tick()
+        jobs.run_now("nightly")
+        jobs.tick()
+        jobs.tick()
+
+    return run
+
+
+def paths(monitor: Monitor) -> list[str]:
+    return [path for path, _ in monitor.requests]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_start_and_success_are_told(
+    run: Callable[..., None], monitor: Monitor, is_async: bool
+) -> None:
+    async def later() -> None: ...
+
+    run(later if is_async else lambda: None)
+    assert paths(monitor) == ["/uuid/start", "/uuid"]
+
+
+def test_failure_is_told_when_no_attempt_is_left(
+    run: Callable[..., None], monitor: Monitor
+) -> None:
+    def fail() -> None:
+        raise ValueError
+
+    run(fail, retry=AGAIN)
+    assert paths(monitor) == ["/uuid/start", "/uuid/start", "/uuid/fail"]
+
+
+def test_success_after_a_failed_attempt_is_no_failure(
+    run: Callable[..., None], monitor: Monitor
+) -> None:
+    def fail_once() -> None:
+        if current_run.attempt == 1:
+            raise ValueError
+
+    run(fail_once, retry=AGAIN)
+    assert paths(monitor) == ["/uuid/start", "/uuid/start", "/uuid"]
+
+
+def test_run_that_is_discarded_did_not_succeed(run: Callable[..., None], monitor: Monitor) -> None:
+    def needless() -> None:
+        raise Discard
+
+    run(needless)
+    assert paths(monitor) == ["/uuid/start", "/uuid/fail"]
+
+
+def test_query_of_the_url_stays_behind_the_path(run: Callable[..., None], monitor: Monitor) -> None:
+    run(lambda: None, ping="key/slug?create=1")
+    assert paths(monitor) == ["/key/slug/start?create=1", "/key/slug?create=1"]
+
+
+def test_enqueued_run_and_other_definitions_ping_nothing(
+    jobs: CronJobs, db: SQLAlchemy, monitor: Monitor
+) -> None:
+    @jobs.task(schedule="@yearly", ping=f"{monitor.url}uuid")
+    def nightly() -> None: ...
+
+    nightly.schedule("@yearly", name="silent")
+    jobs.tick()
+    nightly.using(commit=True).enqueue()
+    jobs.run_now("silent")
+    assert jobs.tick().succeeded == 2
+    assert paths(monitor) == []
+
+
+def test_without_pings_a_tick_starts_no_thread_for_them(
+    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    start = threading.Thread.start
+
+    def note(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", note)
+    jobs.task(name="it", schedule="@yearly")(lambda: None)
+    jobs.tick()
+    jobs.run_now("it")
+    assert jobs.tick().succeeded == 1
+    assert "cronjobs-keeper" in started
+    assert "cronjobs-pings" not in started
+
+
+def test_ping_of_a_definition_in_the_database_can_be_changed(
+    jobs: CronJobs, db: SQLAlchemy, monitor: Monitor
+) -> None:
+    jobs.task(name="it")(lambda: None)
+    for ping in (f"{monitor.url}first", f"{monitor.url}second", None):
+        jobs.add_definition("nightly", "it", schedule="@yearly", ping=ping)
+        jobs.run_now("nightly")
+        assert jobs.tick().succeeded == 1
+    assert paths(monitor) == ["/first/start", "/first", "/second/start", "/second"]
+
+
+def test_ping_that_the_code_drops_is_dropped(
+    jobs: CronJobs, db: SQLAlchemy, run: Callable[..., None], monitor: Monitor
+) -> None:
+    run(lambda: None)
+    db.session.execute(update(JobDefinition).values(ping_url="https://old.example/uuid"))
+    db.session.commit()
+    jobs.tick()
+    found = db.session.scalars(select(JobDefinition.ping_url)).one()
+    assert found == f"{monitor.url}uuid"
+
+
+def test_run_that_its_worker_did_not_survive_is_told_as_failed(
+    jobs: CronJobs, db: SQLAlchemy, monitor: Monitor
+) -> None:
+    jobs.task(name="nightly", schedule="@yearly", ping=f"{monitor.url}uuid")(lambda: None)
+    jobs.tick()
+    jobs.run_now("nightly")
+    lost: Any = {"status": "running", "locked_by": "gone:1:x", "locked_until": ago(5)}
+    lost |= {"attempts": 1, "max_attempts": 1, "concurrency_share": 1}
+    db.session.execute(update(JobRun).values(lost))
+    db.session.commit()
+    assert jobs.tick().reclaimed == 1
+    assert paths(monitor) == ["/uuid/fail"]
+
+
+@pytest.fixture
+def flask_jobs(
+    database_url: str, jobs: CronJobs, monitor: Monitor, tmp_path: Path
+) -> Callable[..., int]:
+    """Run a command of an app in a process of its own, and return its status."""
+    (tmp_path / "pinging.py").write_text(APP)
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "URL": database_url, "MONITOR": monitor.url}
+
+    def flask_jobs(*arguments: str) -> int:
+        command = [sys.executable, "-m", "flask", "--app", "pinging", "jobs", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment).returncode
+
+    return flask_jobs
+
+
+def test_workers_of_a_pool_ping_each_run_once(
+    flask_jobs: Callable[..., int], monitor: Monitor
+) -> None:
+    assert flask_jobs("tick") == 0
+    for number in range(4):
+        assert flask_jobs("admin", "run", f"work {number}") == 0
+    assert flask_jobs("tick", "--workers", "2") == 0
+    each = [f"/{number}{path}" for number in range(4) for path in ("", "/start")]
+    assert sorted(paths(monitor)) == sorted(each)
+
+
+def test_worker_that_ends_with_a_handler_that_does_not_end_tells_of_the_failure_first(
+    flask_jobs: Callable[..., int], monitor: Monitor
+) -> None:
+    assert flask_jobs("tick") == 0
+    assert flask_jobs("admin", "run", "stuck") == 0
+    assert flask_jobs("tick") != 0
+    assert paths(monitor) == ["/stuck/start", "/stuck/fail"]
+
+
+class TestTrouble:
+    def test_slow_monitor_holds_up_no_run_and_the_end_for_a_limited_time(
+        self,
+        run: Callable[..., None],
+        monitor: Monitor,
+        db: SQLAlchemy,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        monitor.delay = 1.0
+        monkeypatch.setattr("flask_cronjobs.engine.worker.announcer.CLOSE_WITHIN", 0.2)
+        run(lambda: None)
+        ended = db.session.scalars(select(JobRun)).one()
+        assert ended.finished_at is not None
+        assert ended.started_at is not None
+        assert (ended.finished_at - ended.started_at).total_seconds() < 0.5
+        assert "took longer than 0.2 s and were left" in caplog.text
+
+    def test_pings_that_a_monitor_does_not_keep_up_with_are_dropped(
+        self,
+        state: State,
+        jobs: CronJobs,
+        monitor: Monitor,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        jobs.task(name="it")(lambda: None)
+        jobs.add_definition("it", "it", schedule="@yearly", ping=monitor.url)
+        monkeypatch.setattr(definition_pings, "MOST", 2)
+        monitor.delay = 0.2
+        pings = Pings(state)
+        for _ in range(6):
+            pings.started(Claim(1, "t", "it", {}, 1, 1, ago(0), definition_id=1))
+        pings.close()
+        assert 2 <= len(monitor.requests) <= 3
+        assert "was dropped: 2 wait for their monitor" in caplog.text
+
+    def test_reading_the_urls_holds_up_no_run(
+        self, state: State, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate = threading.Event()
+        monkeypatch.setattr(Definitions, "ping_urls", lambda self: gate.wait(30) and {})
+        pings = Pings(state)
+        began = time.monotonic()
+        for number in range(20):
+            pings.started(Claim(1, "t", "it", {}, 1, 1, ago(0), definition_id=number))
+        assert time.monotonic() - began < 5
+        gate.set()
+        pings.close()
+
+    def test_url_that_somebody_wrote_into_the_table_harms_nothing_and_is_not_logged(
+        self, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        jobs.task(name="it")(lambda: None)
+        jobs.add_definition("it", "it", schedule="@yearly")
+        for url in ("http://[s3cr3t", "file:///etc/s3cr3t"):
+            db.session.execute(update(JobDefinition).values(ping_url=url))
+            db.session.commit()
+            jobs.run_now("it")
+            assert jobs.tick().succeeded == 1
+        assert "ping" in caplog.text
+        assert "s3cr3t" not in caplog.text
+
+    def test_database_that_does_not_answer_loses_the_ping_alone(
+        self,
+        run: Callable[..., None],
+        db: SQLAlchemy,
+        monitor: Monitor,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        from flask_cronjobs import DatabaseTrouble
+
+        def fail(self: Definitions) -> dict[int, str]:
+            raise DatabaseTrouble("The database is gone.")
+
+        monkeypatch.setattr(Definitions, "ping_urls", fail)
+        run(lambda: None)
+        assert db.session.scalars(select(JobRun.status)).all() == ["succeeded"]
+        assert "A ping of a definition was not sent: The database is gone." in caplog.text
+
+
+class TestSecrecy:
+    def test_admin_shows_the_host_alone(
+        self, app: Flask, jobs: CronJobs, state: State, db: SQLAlchemy
+    ) -> None:
+        url = "https://ada:s3cr3t@monitor.example/s3cr3t"
+        jobs.task(name="it", schedule="@yearly", ping=url)(lambda: None)
+        jobs.tick()
+        for arguments in ([], ["--json"]):
+            done = app.test_cli_runner().invoke(args=["jobs", "admin", "definitions", *arguments])
+            assert "monitor.example" in done.output
+            assert "s3cr3t" not in done.output
+            if arguments:
+                assert json.loads(done.output)["definitions"][0]["ping"] == "monitor.example"
+        with Bookkeeping(db.engine) as books:
+            row = Definitions(books).find("it")
+        assert row is not None
+        assert row.spec.ping_url == url
+        assert "s3cr3t" not in repr(row)
+        assert "s3cr3t" not in repr(jobs.declarations["it"])
+
+    @pytest.mark.parametrize("ping", ["s3cr3t", "ftp://s3cr3t", 5, "https://a\n.s3cr3t"])
+    def test_what_is_no_url_is_refused_and_not_repeated(self, jobs: CronJobs, ping: Any) -> None:
+        with pytest.raises(TaskError, match="The ping of the definition 'it' is not a URL") as info:
+            jobs.task(name="it", schedule="@yearly", ping=ping)(lambda: None)
+        assert "s3cr3t" not in str(info.value)
+
+    def test_ping_without_a_schedule_is_refused(self, jobs: CronJobs) -> None:
+        with pytest.raises(TaskError, match="has ping, but no schedule"):
+            jobs.task(name="it", ping="https://monitor.example/uuid")(lambda: None)

@@ -1,0 +1,237 @@
+"""The signal ``definition_late``: once for each slot that does not come, by one worker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, text, update
+
+from flask_cronjobs import CronJobs, definition_late
+from flask_cronjobs.engine import resident as resident_module
+from flask_cronjobs.engine.late import tell_late
+from flask_cronjobs.engine.resident import serve
+from flask_cronjobs.engine.tick import TickOptions
+from flask_cronjobs.engine.worker.keeper import Keeper
+from flask_cronjobs.models import JobDefinition, JobRun
+from flask_cronjobs.state import State
+from flask_cronjobs.store import Bookkeeping
+from flask_cronjobs.types import LateSlot
+from tests.marks import on_postgresql, on_sqlite
+from tests.rows import Rows, ago
+from tests.store.kit import in_threads
+
+pytestmark = pytest.mark.usefixtures("context")
+
+#: Longer than ``CRONJOBS_HEALTH_OVERDUE``, which is 600 seconds.
+LATE = 1200
+
+
+@pytest.fixture
+def told(app: Flask) -> Iterator[list[LateSlot]]:
+    """What a receiver was told."""
+    told: list[LateSlot] = []
+
+    def receive(sender: Flask, late: LateSlot) -> None:
+        told.append(late)
+
+    definition_late.connect(receive, app)
+    yield told
+    definition_late.disconnect(receive)
+
+
+def move(db: SQLAlchemy, at: datetime) -> None:
+    """Let the slot *at* be the next one."""
+    db.session.execute(update(JobDefinition).values(next_run_at=at))
+    db.session.commit()
+
+
+class TestSlotThatNobodyRecords:
+    """The code that ticks does not declare it."""
+
+    def test_is_told_once(
+        self,
+        jobs: CronJobs,
+        rows: Rows,
+        told: list[LateSlot],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        at = ago(LATE)
+        id_ = rows.definition("nightly", job_type="backup", next_run_at=at)
+        jobs.tick()
+        jobs.tick()
+        (late,) = told
+        assert (late.definition_id, late.definition, late.job_type) == (id_, "nightly", "backup")
+        assert (late.at, late.run_id) == (at, None)
+        assert LATE <= late.seconds < LATE + 60
+        assert caplog.text.count("'nightly' is late: its slot of") == 1
+
+    def test_is_told_again_at_its_next_slot(
+        self, jobs: CronJobs, db: SQLAlchemy, rows: Rows, told: list[LateSlot]
+    ) -> None:
+        slots = [ago(3 * LATE), ago(LATE)]
+        rows.definition("nightly", next_run_at=slots[0])
+        jobs.tick()
+        move(db, slots[1])
+        jobs.tick()
+        assert [late.at for late in told] == slots
+
+    @pytest.mark.parametrize(
+        "values",
+        [{"next_run_at": ago(60)}, {"next_run_at": ago(LATE), "paused_at": ago(5000)}],
+        ids=["due for a minute", "paused"],
+    )
+    def test_is_not_late(
+        self, jobs: CronJobs, rows: Rows, told: list[LateSlot], values: dict[str, datetime]
+    ) -> None:
+        rows.definition("nightly", **values)
+        jobs.tick()
+        assert told == []
+
+    def test_without_a_receiver_is_left_to_a_process_that_has_one(
+        self, jobs: CronJobs, db: SQLAlchemy, rows: Rows, request: pytest.FixtureRequest
+    ) -> None:
+        rows.definition("nightly", next_run_at=ago(LATE))
+
+        def of_another_app(sender: Flask, late: LateSlot) -> None:
+            raise AssertionError
+
+        definition_late.connect(of_another_app, Flask("other"))
+        jobs.tick()
+        definition_late.disconnect(of_another_app)
+        assert db.session.scalars(select(JobDefinition.late_slot)).all() == [None]
+        told = request.getfixturevalue("told")
+        jobs.tick()
+        assert len(told) == 1
+
+    def test_is_told_once_by_many_that_look_at_once(
+        self, app: Flask, rows: Rows, state: State, told: list[LateSlot]
+    ) -> None:
+        names = [f"job {number}" for number in range(8)]
+        for name in names:
+            rows.definition(name, next_run_at=ago(LATE))
+        barrier = threading.Barrier(4)
+
+        def look() -> None:
+            with Bookkeeping(state.engine) as books:
+                barrier.wait(30)
+                tell_late(state, books)
+
+        in_threads(*[look] * 4)
+        # On PostgreSQL a row that another one has locked may be left to the next look.
+        assert sorted(late.definition for late in told) == sorted(
+            {late.definition for late in told}
+        )
+        with Bookkeeping(state.engine) as books:
+            tell_late(state, books)
+        assert sorted(late.definition for late in told) == names
+
+    @on_postgresql
+    def test_whose_row_is_locked_holds_up_nobody_and_is_told_later(
+        self, jobs: CronJobs, db: SQLAlchemy, rows: Rows, told: list[LateSlot]
+    ) -> None:
+        rows.definition("nightly", next_run_at=ago(LATE))
+        with db.engine.begin() as connection:
+            connection.execute(text("SELECT 1 FROM job_definitions FOR UPDATE"))
+            began = time.monotonic()
+            jobs.tick()
+            assert time.monotonic() - began < 20
+            assert told == []
+        jobs.tick()
+        assert len(told) == 1
+
+    @on_sqlite
+    def test_that_cannot_be_read_stops_no_other(
+        self, jobs: CronJobs, db: SQLAlchemy, rows: Rows, told: list[LateSlot]
+    ) -> None:
+        rows.definition("broken")
+        db.session.execute(text("UPDATE job_definitions SET next_run_at = '0000-00-00'"))
+        db.session.commit()
+        rows.definition("nightly", next_run_at=ago(LATE))
+        jobs.tick()
+        assert [late.definition for late in told] == ["nightly"]
+
+    def test_receiver_that_raises_is_logged_and_not_told_again(
+        self, app: Flask, jobs: CronJobs, rows: Rows, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(sender: Flask, late: LateSlot) -> None:
+            raise ValueError("no pager")
+
+        definition_late.connect(fail, app)
+        rows.definition("nightly", next_run_at=ago(LATE))
+        jobs.tick()
+        jobs.tick()
+        definition_late.disconnect(fail)
+        assert caplog.text.count("A receiver of the signal 'definition-late' raised") == 1
+
+
+class TestRunThatDoesNotBegin:
+    def test_is_told_once_and_so_is_a_later_slot(
+        self, jobs: CronJobs, rows: Rows, told: list[LateSlot]
+    ) -> None:
+        """No worker takes its queue."""
+        id_ = rows.definition("nightly", next_run_at=ago(-3600))
+        slots = [ago(2 * LATE), ago(LATE)]
+        runs = [rows.run(definition_id=id_, queue="slow", scheduled_for=at) for at in slots]
+        for _ in range(3):
+            jobs.tick(queues=["default"])
+        assert [(late.at, late.run_id) for late in told] == list(zip(slots, runs, strict=True))
+        assert {late.definition for late in told} == {"nightly"}
+
+    @pytest.mark.parametrize("status", ["failed", "running", "succeeded", "dead", "cancelled"])
+    def test_begun_or_ended_it_is_not_late(
+        self, jobs: CronJobs, rows: Rows, told: list[LateSlot], status: str
+    ) -> None:
+        id_ = rows.definition("nightly", next_run_at=ago(-3600))
+        rows.run(status, definition_id=id_, scheduled_for=ago(LATE), run_at=ago(-60))
+        jobs.tick()
+        assert told == []
+
+    def test_enqueued_run_is_of_no_definition(
+        self, jobs: CronJobs, rows: Rows, told: list[LateSlot]
+    ) -> None:
+        rows.run(scheduled_for=ago(LATE))
+        jobs.tick()
+        assert told == []
+
+
+def test_slot_that_comes_after_an_outage_was_late_and_is_told_once(
+    jobs: CronJobs, db: SQLAlchemy, told: list[LateSlot]
+) -> None:
+    jobs.task(name="hourly", schedule="0 * * * *")(lambda: None)
+    jobs.tick()
+    slot = ago(7200).replace(minute=0, second=0, microsecond=0)
+    move(db, slot)
+    db.session.execute(update(JobDefinition).values(considered_until=slot - timedelta(minutes=1)))
+    db.session.commit()
+    report = jobs.tick()
+    assert report.succeeded == 1
+    assert [late.at for late in told] == [slot]
+    jobs.tick()
+    assert len(told) == 1
+    assert db.session.scalars(select(JobRun.status).order_by(JobRun.id.desc())).first()
+
+
+def test_resident_worker_tells_too(
+    jobs: CronJobs,
+    rows: Rows,
+    state: State,
+    told: list[LateSlot],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resident_module, "MINUTE", 0.05)
+    rows.definition("nightly", next_run_at=ago(LATE))
+    thread = threading.Thread(target=serve, args=(state, TickOptions(workers=1)))
+    thread.start()
+    until = time.monotonic() + 60
+    while not told and time.monotonic() < until:
+        time.sleep(0.02)
+    for keeper in [each for each in threading.enumerate() if isinstance(each, Keeper)]:
+        keeper.stop()
+    thread.join(60)
+    assert [late.definition for late in told] == ["nightly"]

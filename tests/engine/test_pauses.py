@@ -1,0 +1,229 @@
+"""The runs of a paused task or queue wait; all others go on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import func, select, text
+
+from flask_cronjobs import CronJobs, NotFound
+from flask_cronjobs.engine.worker import exchange
+from flask_cronjobs.models import JobPause, JobRun
+from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.report.due import due
+from flask_cronjobs.report.health import headline, tone, verdict_and_figures
+from flask_cronjobs.state import State
+from tests.rows import Rows
+
+pytestmark = pytest.mark.usefixtures("context")
+
+
+@pytest.fixture
+def seen() -> list[str]:
+    """The tasks whose handlers were called."""
+    return []
+
+
+@pytest.fixture
+def tasks(jobs: CronJobs, seen: list[str]) -> dict[str, Any]:
+    """Four tasks: two queues, one with a concurrency key, one that is async."""
+
+    @jobs.task(queue="mail")
+    def send() -> None:
+        seen.append("send")
+
+    @jobs.task
+    def plain() -> None:
+        seen.append("plain")
+
+    @jobs.task(concurrency=1)
+    def keyed() -> None:
+        seen.append("keyed")
+
+    @jobs.task
+    async def waiting() -> None:
+        seen.append("waiting")
+
+    return {task.name: task for task in (send, plain, keyed, waiting)}
+
+
+def enqueue_all(tasks: dict[str, Any]) -> None:
+    for task in tasks.values():
+        task.using(commit=True).enqueue()
+
+
+@pytest.mark.parametrize("name", ["send", "plain", "keyed", "waiting"])
+def test_runs_of_a_paused_task_wait(
+    jobs: CronJobs, tasks: dict[str, Any], seen: list[str], name: str
+) -> None:
+    jobs.pause(task=name)
+    enqueue_all(tasks)
+    assert jobs.tick().succeeded == 3
+    assert sorted(seen) == sorted(tasks.keys() - {name})
+    assert jobs.resume(task=name)
+    assert jobs.tick().succeeded == 1
+    assert seen[-1] == name
+
+
+@pytest.mark.parametrize("name", ["mail", "default"])
+@pytest.mark.parametrize("queues", [(), ("mail", "default")], ids=["any", "given"])
+def test_runs_of_a_paused_queue_wait(
+    jobs: CronJobs, tasks: dict[str, Any], seen: list[str], name: str, queues: tuple[str, ...]
+) -> None:
+    jobs.pause(queue=name)
+    enqueue_all(tasks)
+    jobs.tick(queues=queues)
+    assert ("send" in seen) == (name != "mail")
+    assert ("plain" in seen) == ("keyed" in seen) == ("waiting" in seen) == (name != "default")
+    assert jobs.resume(queue=name)
+    jobs.tick(queues=queues)
+    assert sorted(seen) == sorted(tasks)
+
+
+def test_tick_of_a_paused_queue_alone_runs_nothing_else(
+    jobs: CronJobs, tasks: dict[str, Any], seen: list[str]
+) -> None:
+    jobs.pause(queue="mail")
+    enqueue_all(tasks)
+    jobs.tick(queues=("mail",))
+    assert seen == []
+
+
+def test_backlog_of_a_paused_task_is_passed_over(
+    jobs: CronJobs, db: SQLAlchemy, tasks: dict[str, Any], seen: list[str]
+) -> None:
+    for name in ("send", "keyed"):
+        tasks[name].using(priority=9, commit=True).enqueue_many([{}] * 400)
+        jobs.pause(task=name)
+    tasks["plain"].using(commit=True).enqueue()
+    jobs.tick()
+    assert seen == ["plain"]
+
+
+def test_pause_holds_within_a_second_also_for_a_tick_at_work(
+    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "PAUSES_EVERY", 0.0)
+    seen: list[int] = []
+
+    @jobs.task(retry=False)
+    def busy(number: int) -> None:
+        """Alone, as a last attempt: none is claimed ahead."""
+        seen.append(number)
+        if number == 3:
+            jobs.pause(task="busy")
+
+    busy.using(commit=True).enqueue_many([{"number": number} for number in range(9)])
+    jobs.tick()
+    assert seen == [0, 1, 2, 3]
+    waiting = select(func.count()).where(JobRun.status == "queued")
+    assert db.session.scalars(waiting).one() == 5
+
+
+def test_slots_of_a_paused_task_are_enqueued_and_wait(
+    jobs: CronJobs, db: SQLAlchemy, rows: Rows
+) -> None:
+    @jobs.task
+    def nightly() -> None: ...
+
+    jobs.add_definition("every", "nightly", schedule="* * * * *", overlap="allow")
+    past = "'2020-01-01 00:00:00.000000'"
+    db.session.execute(text(f"UPDATE job_definitions SET next_run_at = {past}, "
+                            f"considered_until = {past}"))  # fmt: skip
+    db.session.commit()
+    jobs.pause(task="nightly")
+    report = jobs.tick()
+    assert (report.recorded, report.attempts) == (1, 0)
+    assert db.session.scalars(select(JobRun.status).where(JobRun.status == "queued")).all()
+    jobs.resume(task="nightly")
+    assert jobs.tick().succeeded == 1
+
+
+def test_pausing_twice_keeps_the_first(jobs: CronJobs, db: SQLAlchemy) -> None:
+    jobs.pause(queue="mail")
+    first = db.session.scalars(select(JobPause.paused_at)).one()
+    jobs.pause(queue="mail")
+    assert db.session.scalars(select(JobPause.paused_at)).one() == first
+    assert (jobs.resume(queue="mail"), jobs.resume(queue="mail")) == (True, False)
+
+
+def test_task_and_queue_of_one_name_are_two(jobs: CronJobs, tasks: dict[str, Any]) -> None:
+    jobs.pause(queue="send")
+    enqueue_all(tasks)
+    assert jobs.tick().succeeded == 4
+
+
+def test_what_cannot_be_paused_is_refused(jobs: CronJobs, tasks: dict[str, Any]) -> None:
+    with pytest.raises(NotFound, match=r"There is no task 'sent'\. Did you mean"):
+        jobs.pause(task="sent")
+    with pytest.raises(NotFound, match="There is no queue ''"):
+        jobs.pause(queue="")
+    for give in ({}, {"name": "x", "queue": "y"}, {"queue": "x", "task": "y"}):
+        with pytest.raises(TypeError, match="Give one of them"):
+            jobs.pause(**give)
+
+
+class TestReports:
+    def test_what_is_paused_is_not_overdue_but_worth_a_look(
+        self, jobs: CronJobs, tasks: dict[str, Any], state: State, rows: Rows
+    ) -> None:
+        rows.tick()
+        rows.run(age=7200, job_type="send", queue="mail")
+        rows.run(age=7200, job_type="keyed", concurrency_key="keyed", concurrency_limit=1)
+        assert not jobs.health().ok
+        jobs.pause(queue="mail")
+        jobs.pause(task="keyed")
+        verdict, figures = verdict_and_figures(state)
+        assert (verdict.ok, figures.overdue.value, figures.oldest) == (True, 0, None)
+        assert tone(verdict, figures) == "warn"
+        assert headline(verdict, figures).endswith("but 2 tasks and queues are paused")
+        jobs.resume(task="keyed")
+        (paused,) = jobs.health().pauses
+        assert (paused.kind, paused.name, paused.paused_by) == ("queue", "mail", "Python")
+        assert str(paused) == "the queue mail is paused"
+        assert not jobs.health().ok
+
+    def test_doctor_says_since_when_and_by_whom(self, jobs: CronJobs, state: State) -> None:
+        jobs.pause(queue="mail")
+        (finding,) = [each for each in examine(state) if each.id == "paused"]
+        assert finding.what.startswith("The queue 'mail' is paused since 20")
+        assert finding.what.endswith("by Python: its runs wait")
+        assert finding.todo == "To resume it: flask jobs admin resume --queue mail"
+
+    def test_dry_run_leaves_them_out(
+        self, jobs: CronJobs, tasks: dict[str, Any], state: State
+    ) -> None:
+        enqueue_all(tasks)
+        jobs.pause(queue="mail")
+        jobs.pause(task="keyed")
+        assert [task for task, _, _ in due(state).runs] == ["plain", "waiting"]
+
+
+class TestCommands:
+    def test_pause_overview_and_resume(self, app: Flask, tasks: dict[str, Any]) -> None:
+        def run(*args: str) -> str:
+            result = app.test_cli_runner().invoke(args=["jobs", "admin", *args])
+            assert result.exit_code == 0, result.output
+            return result.output
+
+        assert run("pause", "--queue", "mail") == (
+            "Paused the queue mail. To resume it: flask jobs admin resume --queue mail\n"
+        )
+        assert run("pause", "--queue", "mail").startswith("mail is paused already.")
+        assert "Paused the task plain." in run("pause", "--task", "plain")
+        overview = run()
+        assert "Paused" in overview
+        assert "queue  mail" in overview
+        assert "(shell)" in overview
+        assert "No task of this app's code has the queue nail" in run("pause", "--queue", "nail")
+        assert run("resume", "--queue", "mail") == "Resumed the queue mail.\n"
+        assert run("resume", "--queue", "mail") == "mail is not paused.\n"
+
+    @pytest.mark.parametrize("args", [(), ("x", "--queue", "y"), ("--queue", "x", "--task", "y")])
+    def test_one_of_them_is_to_be_given(self, app: Flask, args: tuple[str, ...]) -> None:
+        result = app.test_cli_runner().invoke(args=["jobs", "admin", "pause", *args])
+        assert result.exit_code == 2
+        assert "Give the NAME of a definition, --queue NAME or --task NAME." in result.output

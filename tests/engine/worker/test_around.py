@@ -1,0 +1,331 @@
+"""Context managers around handlers: what they see, and what their errors do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import current_app
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import text
+
+from flask_cronjobs import (
+    CronJobs,
+    CurrentRun,
+    Retry,
+    RetryLater,
+    TaskError,
+    TimedOut,
+    current_run,
+    run_dead,
+)
+from flask_cronjobs.types import Outcome
+from tests.marks import on_sqlite
+from tests.rows import the_run
+
+pytestmark = pytest.mark.usefixtures("context")
+
+KINDS = {"plain": {}, "atomic": {"atomic": True}, "async": {}, "async alone": {"retry": False}}
+inner: ContextVar[str] = ContextVar("inner", default="not set")
+
+
+@pytest.fixture(params=KINDS)
+def enqueue(request: pytest.FixtureRequest, jobs: CronJobs) -> Any:
+    """Declare a handler, as plain or as async function, and enqueue a run."""
+
+    def enqueue(handler: Any, **options: Any) -> None:
+        async def later() -> Any:
+            await asyncio.sleep(0)
+            return handler()
+
+        func = later if "async" in request.param else handler
+        given = {"name": "it", "retry": Retry(2, base=0, jitter=False)}
+        task = jobs.task(**{**given, **KINDS[request.param], **options})(func)
+        task.using(commit=True).enqueue()
+
+    return enqueue
+
+
+def test_hooks_enclose_the_handler_the_first_outermost_and_know_its_run(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Any
+) -> None:
+    said: list[Any] = []
+
+    @jobs.around
+    def outer(run: CurrentRun) -> Iterator[None]:
+        said.append(("in", run.task, run.id, run.attempt, current_app.name))
+        token = inner.set("set by the hook")
+        yield
+        inner.reset(token)
+        said.append("out")
+
+    @jobs.around
+    @contextlib.contextmanager
+    def second(run: CurrentRun) -> Iterator[None]:
+        said.append("second")
+        assert current_run.id == run.id
+        yield
+        said.append("second out")
+
+    class Own:
+        def __init__(self, run: CurrentRun) -> None:
+            said.append("own")
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *error: object) -> None:
+            said.append(("own out", *error))
+
+    enqueue(lambda: inner.get(), around=Own)
+    jobs.tick()
+    run = the_run(db)
+    assert (run.status, run.result) == ("succeeded", "set by the hook")
+    left = [("own out", None, None, None), "second out", "out"]
+    assert said == [("in", "it", run.id, 1, "tests"), "second", "own", *left]
+    assert inner.get() == "not set"
+
+
+def test_plain_call_and_other_tasks_have_no_hook_of_a_task(jobs: CronJobs, db: SQLAlchemy) -> None:
+    said: list[str] = []
+
+    def hook(run: CurrentRun) -> Iterator[None]:
+        said.append(run.task)
+        yield
+
+    @jobs.task(around=hook)
+    def hooked() -> int:
+        return 1
+
+    @jobs.task
+    def other() -> None: ...
+
+    assert hooked() == 1
+    other.using(commit=True).enqueue()
+    hooked.using(commit=True).enqueue()
+    assert jobs.tick().succeeded == 2
+    assert said == ["hooked"]
+
+
+def test_hook_sees_the_error_and_cannot_swallow_it(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Any
+) -> None:
+    seen: list[str] = []
+
+    @jobs.around
+    def outer(run: CurrentRun) -> Iterator[None]:
+        with contextlib.suppress(ValueError):
+            yield
+
+    @jobs.around
+    def swallows(run: CurrentRun) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            seen.append(str(error))
+
+    def fail() -> None:
+        raise ValueError("it broke")
+
+    enqueue(fail, retry=False)
+    assert jobs.tick().dead == 1
+    assert seen == ["it broke"]
+    assert the_run(db).last_error == "it broke"
+
+
+def test_hook_may_raise_another_error_instead(jobs: CronJobs, db: SQLAlchemy, enqueue: Any) -> None:
+    @jobs.around
+    def translates(run: CurrentRun) -> Iterator[None]:
+        try:
+            yield
+        except ConnectionError as error:
+            raise RetryLater(300, "the shop is closed") from error
+
+    def fail() -> None:
+        raise ConnectionError
+
+    enqueue(fail, retry=2)
+    jobs.tick()
+    run = the_run(db)
+    assert (run.status, run.last_error) == ("failed", "the shop is closed")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_error_of_a_hook_fails_the_attempt_and_the_retry_calls_again(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Any, when: str
+) -> None:
+    called: list[int] = []
+
+    @jobs.around
+    def breaks(run: CurrentRun) -> Iterator[None]:
+        if when == "before" and run.attempt == 1:
+            raise OSError("no collector")
+        yield
+        if when == "after" and run.attempt == 1:
+            raise OSError("no collector")
+
+    enqueue(lambda: called.append(current_run.attempt), retry=Retry(2, base=0, jitter=False))
+    report = jobs.tick()
+    jobs.tick()
+    assert report.failed == 1
+    assert called == ([2] if when == "before" else [1, 2])
+    assert the_run(db).status == "succeeded"
+
+
+def test_error_of_a_hook_after_an_atomic_handler_rolls_its_work_back(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    with db.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE notes (label text)"))
+
+    def breaks(run: CurrentRun) -> Iterator[None]:
+        yield
+        raise OSError("no collector")
+
+    @jobs.task(atomic=True, retry=False, around=breaks)
+    def writes() -> None:
+        db.session.execute(text("INSERT INTO notes VALUES ('x')"))
+
+    writes.using(commit=True).enqueue()
+    assert jobs.tick().dead == 1
+    assert db.session.scalars(text("SELECT label FROM notes")).all() == []
+    assert the_run(db).error_type == "OSError"
+
+
+@on_sqlite
+@pytest.mark.parametrize("where", ["before", "in", "after"])
+def test_timeout_covers_hooks_and_reaches_them(
+    jobs: CronJobs, db: SQLAlchemy, where: str, enqueue: Any
+) -> None:
+    seen: list[type[BaseException]] = []
+
+    @jobs.around
+    def outer(run: CurrentRun) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            seen.append(type(error))
+            raise
+
+    @jobs.around
+    def slow(run: CurrentRun) -> Iterator[None]:
+        spin(where == "before")
+        yield
+        spin(where == "after")
+
+    enqueue(lambda: spin(where == "in"), timeout=0.3, retry=False)
+    assert jobs.tick().dead == 1
+    assert the_run(db).error_type == "TimedOut"
+    assert seen == [TimedOut]
+
+
+def spin(long: bool) -> None:
+    until = time.monotonic() + (3.0 if long else 0.0)
+    while time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def test_exception_that_is_told_begins_in_the_app(jobs: CronJobs, app: Any) -> None:
+    told: list[Outcome] = []
+
+    def receive(sender: Any, outcome: Outcome) -> None:
+        told.append(outcome)
+
+    run_dead.connect(receive, app)
+
+    @jobs.around
+    def hook(run: CurrentRun) -> Iterator[None]:
+        yield
+
+    @jobs.task(retry=False)
+    def fail() -> None:
+        raise ValueError
+
+    fail.using(commit=True).enqueue()
+    jobs.tick()
+    stack: Any = told[0].exception
+    assert stack.__traceback__.tb_frame.f_code.co_name == "fail"
+
+
+def blocks_of_the_docs() -> str:
+    """The recipe for OpenTelemetry, as the page has it."""
+    page = (Path(__file__).parents[3] / "docs" / "hooks.md").read_text()
+    block = page.partition("### OpenTelemetry")[2].partition("```python\n")[2].partition("```")[0]
+    assert "start_as_current_span" in block
+    return block
+
+
+def test_recipe_for_opentelemetry_makes_a_span_around_each_attempt(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    exec(blocks_of_the_docs(), {"jobs": jobs, "CurrentRun": CurrentRun})
+
+    def charge() -> None:
+        with provider.get_tracer("test").start_as_current_span("nested"):
+            if current_run.attempt == 1:
+                raise ValueError("declined")
+
+    enqueue(charge, retry=Retry(2, base=0, jitter=False))
+    jobs.tick()
+    jobs.tick()
+    run = the_run(db)
+    assert run.status == "succeeded"
+    nested, first, nested_again, second = exporter.get_finished_spans()
+    assert (first.name, first.attributes) == ("job it", {"job.id": run.id, "job.attempt": 1})
+    assert (first.status.status_code, second.status.status_code) == (
+        trace.StatusCode.ERROR,
+        trace.StatusCode.UNSET,
+    )
+    assert [event.name for event in first.events] == ["exception"]
+    for inner_span, outer_span in ((nested, first), (nested_again, second)):
+        assert inner_span.parent is not None
+        assert inner_span.parent.span_id == outer_span.context.span_id
+
+
+class TestDeclaration:
+    def test_async_hook_is_refused(self, jobs: CronJobs) -> None:
+        async def generator(run: CurrentRun) -> Any:
+            yield
+
+        async def coroutine(run: CurrentRun) -> None: ...
+
+        for hook in (generator, coroutine):
+            with pytest.raises(TaskError, match=f"{hook.__name__} is an async def"):
+                jobs.around(hook)  # type: ignore[type-var]
+
+    def test_what_cannot_be_called_is_refused(self, jobs: CronJobs) -> None:
+        with pytest.raises(TaskError, match="Give a function that takes the run"):
+            jobs.task(around="tracer")(lambda: None)  # type: ignore[call-overload]
+
+    def test_hook_that_returns_no_context_manager_fails_the_attempt_plainly(
+        self, jobs: CronJobs, db: SQLAlchemy
+    ) -> None:
+        jobs.around(lambda run: None)  # type: ignore[type-var]
+        jobs.task(name="it", retry=False)(lambda: None).using(commit=True).enqueue()
+        assert jobs.tick().dead == 1
+        assert "no context manager" in str(the_run(db).last_error)
+
+    def test_hook_that_does_not_yield_fails_the_attempt_plainly(
+        self, jobs: CronJobs, db: SQLAlchemy
+    ) -> None:
+        @jobs.around
+        def hook(run: CurrentRun) -> Iterator[None]:
+            if run.id < 0:
+                yield
+
+        jobs.task(name="it", retry=False)(lambda: None).using(commit=True).enqueue()
+        assert jobs.tick().dead == 1
+        assert "didn't yield" in str(the_run(db).last_error)

@@ -1,0 +1,189 @@
+"""What a handler learns of its run's definition: its name, its zone, and the day there."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import delete, select, text, update
+
+from flask_cronjobs import CronJobs, Retry, current_run
+from flask_cronjobs.models import JobDefinition, JobRun
+from flask_cronjobs.state import State
+from tests.rows import ago, the_run
+
+pytestmark = pytest.mark.usefixtures("context")
+
+#: Seven in the morning of the 16th in Tokyo, and still the 15th in UTC.
+SLOT = datetime(2026, 1, 15, 22, 0, tzinfo=timezone.utc)
+AGAIN = Retry(max_attempts=2, base=0, jitter=False)
+
+
+def said() -> dict[str, Any]:
+    return {
+        "definition": current_run.definition,
+        "timezone": current_run.timezone,
+        "day": current_run.scheduled_local.date().isoformat(),
+    }
+
+
+def tick_slot(jobs: CronJobs, db: SQLAlchemy) -> JobRun:
+    """Record the definitions, let slots be due, and run the latest."""
+    jobs.tick()
+    db.session.execute(update(JobDefinition).values(next_run_at=SLOT, considered_until=None))
+    db.session.commit()
+    jobs.tick()
+    db.session.expire_all()
+    return db.session.scalars(
+        select(JobRun).where(JobRun.status != "skipped").order_by(JobRun.id.desc())
+    ).first() or pytest.fail("no run")
+
+
+def enqueue_at_slot(db: SQLAlchemy, task: Any, definition_id: int) -> None:
+    """A run of the definition for `SLOT`, as the tick records it."""
+    run = task.using(run_at=SLOT).enqueue()
+    run.definition_id = definition_id
+    db.session.commit()
+
+
+def definition_id(db: SQLAlchemy) -> int:
+    return db.session.scalars(select(JobDefinition.id)).one()
+
+
+@pytest.fixture
+def daily(jobs: CronJobs, db: SQLAlchemy) -> Any:
+    """A task with a definition in Tokyo, which a tick has recorded."""
+
+    @jobs.task
+    def report() -> Any:
+        return said()
+
+    report.schedule("0 7 * * *", name="daily-report", timezone="Asia/Tokyo")
+    jobs.tick()
+    return report
+
+
+def test_day_is_that_of_the_schedule_and_not_of_utc(
+    jobs: CronJobs, db: SQLAlchemy, daily: Any
+) -> None:
+    enqueue_at_slot(db, daily, definition_id(db))
+    jobs.tick()
+    expected = {"definition": "daily-report", "timezone": "Asia/Tokyo", "day": "2026-01-16"}
+    assert the_run(db).result == expected
+
+
+def test_slot_that_a_tick_records_has_its_definition(
+    jobs: CronJobs, db: SQLAlchemy, daily: Any
+) -> None:
+    run = tick_slot(jobs, db)
+    result: Any = run.result
+    assert (result["definition"], result["timezone"]) == ("daily-report", "Asia/Tokyo")
+    assert run.scheduled_for.hour == 22
+
+
+def test_run_that_an_operator_starts_has_its_definition(
+    jobs: CronJobs, db: SQLAlchemy, daily: Any
+) -> None:
+    jobs.run_now("daily-report")
+    jobs.tick()
+    result: Any = the_run(db).result
+    assert (result["definition"], result["timezone"]) == ("daily-report", "Asia/Tokyo")
+
+
+def test_enqueued_run_has_none_and_the_zone_of_the_app_and_asks_no_database(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, state: State
+) -> None:
+    settings = replace(state.settings, timezone="America/Lima")
+    app.extensions["cronjobs"] = replace(state, settings=settings)
+
+    @jobs.task
+    def plain() -> Any:
+        return [said(), current_run.books._connection is None]
+
+    plain.using(run_at=datetime(2026, 1, 15, 3, tzinfo=timezone.utc), commit=True).enqueue()
+    jobs.tick()
+    known = {"definition": None, "timezone": "America/Lima", "day": "2026-01-14"}
+    assert the_run(db).result == [known, True]
+
+
+def test_handler_that_does_not_ask_reads_nothing(jobs: CronJobs, db: SQLAlchemy) -> None:
+    @jobs.task(schedule="0 7 * * *")
+    def idle() -> bool:
+        return current_run.books._connection is None
+
+    assert tick_slot(jobs, db).result is True
+
+
+@pytest.mark.parametrize("in_thread", [False, True], ids=["in its task", "in a thread"])
+def test_async_handler_learns_it_too(jobs: CronJobs, db: SQLAlchemy, in_thread: bool) -> None:
+    @jobs.task(schedule="0 7 * * *", timezone="Asia/Tokyo")
+    async def report() -> Any:
+        found = await asyncio.to_thread(said) if in_thread else said()
+        return {**found, "own": current_run.books._connection is not None}
+
+    result: Any = tick_slot(jobs, db).result
+    assert result["own"] is not in_thread, "the connection of the run belongs to its thread"
+    assert (result["definition"], result["timezone"]) == ("report", "Asia/Tokyo")
+
+
+def test_handler_with_uncommitted_work_learns_it(jobs: CronJobs, db: SQLAlchemy) -> None:
+    @jobs.task(schedule="0 7 * * *", atomic=True)
+    def writes() -> Any:
+        db.session.execute(text("UPDATE job_ticks SET host = 'other'"))
+        return current_run.definition
+
+    assert tick_slot(jobs, db).result == "writes"
+
+
+class TestRetry:
+    @pytest.fixture
+    def seen(self, jobs: CronJobs, db: SQLAlchemy) -> list[Any]:
+        """What each attempt of a run learned; the first one fails, and none has begun yet."""
+        seen: list[Any] = []
+
+        @jobs.task(retry=AGAIN)
+        def report() -> None:
+            seen.append(said())
+            if current_run.attempt == 1:
+                raise ValueError("once more")
+
+        report.schedule("0 7 * * *", name="old-name", timezone="Asia/Tokyo")
+        jobs.tick()
+        enqueue_at_slot(db, report, definition_id(db))
+        jobs.tick(max_runs=1)
+        return seen
+
+    def test_after_its_definition_was_renamed_has_the_new_name(
+        self, jobs: CronJobs, db: SQLAlchemy, seen: list[Any]
+    ) -> None:
+        db.session.execute(update(JobDefinition).values(name="new-name", origin="database"))
+        db.session.commit()
+        jobs.tick()
+        assert [each["definition"] for each in seen] == ["old-name", "new-name"]
+        assert {each["day"] for each in seen} == {"2026-01-16"}
+
+    def test_after_its_definition_was_removed_has_none_and_says_which_zone_it_uses(
+        self, jobs: CronJobs, db: SQLAlchemy, seen: list[Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        db.session.execute(delete(JobDefinition))
+        db.session.commit()
+        jobs.tick()
+        assert seen[-1] == {"definition": None, "timezone": "UTC", "day": "2026-01-15"}
+        assert caplog.text.count("its definition has been removed") == 1
+
+    def test_after_its_worker_was_lost_has_it_still(
+        self, jobs: CronJobs, db: SQLAlchemy, seen: list[Any]
+    ) -> None:
+        lost = {"status": "running", "locked_by": "gone:1:x", "locked_until": ago(5)}
+        db.session.execute(update(JobRun).values(attempts=1, max_attempts=3, **lost))
+        db.session.commit()
+        assert jobs.tick().reclaimed == 1
+        db.session.execute(update(JobRun).values(run_at=ago(1)))
+        db.session.commit()
+        jobs.tick()
+        assert [each["definition"] for each in seen] == ["old-name", "old-name"]

@@ -1,0 +1,269 @@
+"""What handlers print and log is kept for each attempt, and passed on as ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.logging import default_handler
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, text
+
+from flask_cronjobs import CronJobs, Retry, TaskError, report
+from flask_cronjobs.current_run import MAX_OUTPUT, Output
+from flask_cronjobs.engine.worker import output as module
+from flask_cronjobs.models import JobOutput, JobRun
+from flask_cronjobs.state import State, state_of
+
+pytestmark = pytest.mark.usefixtures("context")
+
+Perform = Callable[..., JobRun]
+AGAIN = Retry(max_attempts=2, base=0, jitter=False)
+
+
+def outputs(db: SQLAlchemy, run: JobRun) -> dict[int, str]:
+    """The outputs of a run, by attempt."""
+    db.session.rollback()
+    found = select(JobOutput.attempt, JobOutput.output).where(JobOutput.run_id == run.id)
+    return {row.attempt: row.output for row in db.session.execute(found)}
+
+
+def test_prints_and_logs_are_kept_in_order_and_once(
+    app: Flask, db: SQLAlchemy, perform: Perform, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app.logger.addHandler(default_handler)
+
+    def speak() -> None:
+        print("first")
+        app.logger.warning("second %s", "é")  # Printed on stderr, too.
+        sys.stderr.writelines(["third\n"])
+        quiet = logging.getLogger("tests.quiet")
+        quiet.propagate = False
+        quiet.error("fourth")
+
+    run = perform(speak, keep_output=True)
+    lines = outputs(db, run)[1].splitlines()
+    assert lines[0] == "first"
+    assert lines[1].endswith("Z WARNING tests: second é")
+    assert lines[2] == "third"
+    assert lines[3].endswith("ERROR tests.quiet: fourth")
+    assert len(lines) == 4
+    seen = capsys.readouterr()
+    assert seen.out == "first\n"
+    assert "third" in seen.err
+    assert "second é" in seen.err
+
+
+def test_nothing_is_kept_or_replaced_unless_asked_for(db: SQLAlchemy, perform: Perform) -> None:
+    streams: list[object] = []
+    before = sys.stdout
+
+    def speak() -> None:
+        print("hello")
+        streams.append(sys.stdout)
+
+    assert outputs(db, perform(speak)) == {}
+    assert streams == [before]
+
+
+@pytest.mark.parametrize(("everywhere", "here", "kept"), [(True, None, 1), (True, False, 0)])
+def test_setting_holds_where_the_task_does_not_say(
+    db: SQLAlchemy, state: State, perform: Perform, everywhere: bool, here: bool | None, kept: int
+) -> None:
+    object.__setattr__(state.settings, "keep_output", everywhere)
+    assert len(outputs(db, perform(lambda: print("hello"), keep_output=here))) == kept
+
+
+def test_streams_and_loggers_are_put_back(perform: Perform) -> None:
+    before = (sys.stdout, sys.stderr, logging.Logger.callHandlers)
+    perform(lambda: print("hello"), keep_output=True)
+    assert (sys.stdout, sys.stderr, logging.Logger.callHandlers) == before
+
+
+def test_a_silent_handler_leaves_no_row(db: SQLAlchemy, perform: Perform) -> None:
+    assert outputs(db, perform(lambda: None, keep_output=True)) == {}
+
+
+def test_a_bad_option_is_refused(jobs: CronJobs) -> None:
+    options: dict[str, Any] = {"name": "it", "keep_output": "yes"}
+    with pytest.raises(TaskError, match="keep_output is 'yes'"):
+        jobs.task(**options)(lambda: None)
+
+
+def test_each_failed_attempt_keeps_its_own(jobs: CronJobs, db: SQLAlchemy, state: State) -> None:
+    from flask_cronjobs import current_run
+
+    @jobs.task(retry=AGAIN, keep_output=True)
+    def fail() -> None:
+        print("attempt", current_run.attempt)
+        raise ValueError("no")
+
+    run = fail.using(commit=True).enqueue()
+    for _ in range(2):
+        jobs.tick()
+    assert outputs(db, run) == {1: "attempt 1\n", 2: "attempt 2\n"}
+    view = report.run(state, run.id)
+    assert view is not None
+    assert [each.output for each in view.attempts] == ["attempt 2\n", "attempt 1\n"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_timeout_keeps_what_was_said_before(db: SQLAlchemy, perform: Perform, kind: str) -> None:
+    def plain() -> None:
+        print("before")
+        time.sleep(60)
+
+    async def waits() -> None:
+        print("before")
+        await asyncio.sleep(60)
+
+    run = perform(waits if kind == "async" else plain, timeout=0.2, keep_output=True)
+    assert run.error_type == "TimedOut"
+    assert outputs(db, run) == {1: "before\n"}
+
+
+def test_an_atomic_handler_keeps_its_output(db: SQLAlchemy, perform: Perform) -> None:
+    def work() -> None:
+        db.session.execute(text("UPDATE job_ticks SET pid = 1"))  # Takes SQLite's lock.
+        print("within")
+
+    run = perform(work, atomic=True, keep_output=True)
+    assert (run.status, outputs(db, run)) == ("succeeded", {1: "within\n"})
+
+
+def test_async_handlers_and_their_threads_do_not_mix(jobs: CronJobs, db: SQLAlchemy) -> None:
+    @jobs.task(keep_output=True)
+    async def speak(word: str) -> None:
+        for _ in range(3):
+            print(word)
+            await asyncio.sleep(0.01)
+            await asyncio.to_thread(print, word)
+            logging.getLogger("any").error(word)
+
+    runs = [speak.using(commit=True).enqueue(word=word) for word in ("one", "two")]
+    jobs.tick()
+    for run, word, other in zip(runs, ("one", "two"), ("two", "one"), strict=True):
+        said = outputs(db, run)[1]
+        assert said.count(word) == 9
+        assert other not in said
+
+
+def test_threads_are_heard_that_run_in_the_context_of_the_handler(
+    db: SQLAlchemy, perform: Perform
+) -> None:
+    def speak() -> None:
+        context = contextvars.copy_context()
+        heard = threading.Thread(target=context.run, args=(print, "heard"))
+        unheard = threading.Thread(target=contextvars.Context().run, args=(print, "unheard"))
+        for thread in (heard, unheard):
+            thread.start()
+            thread.join()
+
+    assert outputs(db, perform(speak, keep_output=True)) == {1: "heard\n"}
+
+
+def test_only_the_end_of_a_long_output_is_kept(db: SQLAlchemy, perform: Perform) -> None:
+    def speak() -> None:
+        for number in range(60_000):
+            print(f"line {number}")
+
+    said = outputs(db, perform(speak, keep_output=True))[1]
+    lines = said.splitlines()
+    assert lines[0] == "… earlier output left out …"
+    assert lines[-1] == "line 59999"
+    assert all(line.startswith("line ") for line in lines[1:])
+    assert 0.9 * MAX_OUTPUT < len(said.encode()) <= MAX_OUTPUT + 40
+
+
+def test_one_line_of_many_bytes_is_cut(db: SQLAlchemy, perform: Perform) -> None:
+    said = outputs(db, perform(lambda: print("é" * 5_000_000), keep_output=True))[1]
+    assert len(said.encode()) <= MAX_OUTPUT + 40
+    assert said.rstrip().endswith("é" * 1000)
+
+
+def test_credentials_and_odd_characters_are_hidden(db: SQLAlchemy, perform: Perform) -> None:
+    def speak() -> None:
+        print("password=hunter2 postgresql://me:hunter2@db/x \0 \ud800")
+        logging.getLogger().error("Authorization: Bearer hunter2hunter2")
+
+    said = outputs(db, perform(speak, keep_output=True))[1]
+    assert "hunter2" not in said
+    assert "password=***" in said
+
+
+def test_a_record_that_cannot_be_formatted_is_kept_as_it_is(
+    db: SQLAlchemy, perform: Perform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    run = perform(lambda: logging.getLogger().error("%d runs", "x"), keep_output=True)
+    assert outputs(db, run) == {1: "ERROR root: '%d runs'\n"}
+
+
+def test_output_shows_while_the_handler_works(
+    jobs: CronJobs, app: Flask, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WRITE_EVERY", 0.05)
+    seen: list[str] = []
+
+    @jobs.task(keep_output=True)
+    def speak() -> None:
+        print("so far")
+        until = time.monotonic() + 30
+        while not seen and time.monotonic() < until:
+            time.sleep(0.05)
+            seen.extend(db.session.scalars(select(JobOutput.output)))
+            db.session.rollback()
+
+    speak.using(commit=True).enqueue()
+    jobs.tick()
+    assert seen == ["so far\n"]
+
+
+def test_pruning_a_run_prunes_its_output(
+    jobs: CronJobs, db: SQLAlchemy, state: State, perform: Perform
+) -> None:
+    run = perform(lambda: print("hello"), keep_output=True)
+    db.session.execute(text("UPDATE job_runs SET finished_at = '2020-01-01 00:00:00.000000'"))
+    db.session.commit()
+    assert outputs(db, run) != {}
+    assert jobs.prune() == 1
+    assert db.session.scalars(select(JobOutput)).all() == []
+
+
+def test_two_workers_in_one_process_share_the_streams(state: State, jobs: CronJobs) -> None:
+    jobs.task(name="it", keep_output=True)(lambda: None)
+    before = sys.stdout
+    first, second = module.noting(state), module.noting(state)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert sys.stdout is not before
+    second.__exit__(None, None, None)
+    assert sys.stdout is before
+
+
+def test_threads_may_add_while_the_keeper_takes() -> None:
+    output = Output()
+
+    def add() -> None:
+        for _ in range(5_000):
+            output.add("x" * 100)
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert set(output.take()) <= {"x"}
+    assert MAX_OUTPUT <= len(output.take()) <= 5 * MAX_OUTPUT
+
+
+def test_settings_reach_the_state(app: Flask) -> None:
+    assert state_of(app).settings.keep_output is False

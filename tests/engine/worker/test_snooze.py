@@ -1,0 +1,194 @@
+"""A handler that raises `Snooze` comes back later, and no attempt is used up."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, text, update
+
+from flask_cronjobs import CronJobs, RetryLater, Snooze, current_run
+from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
+
+pytestmark = pytest.mark.usefixtures("context")
+
+
+def make_due(db: SQLAlchemy) -> None:
+    db.session.execute(update(JobRun).values(run_at=datetime(2020, 1, 1, tzinfo=timezone.utc)))
+    db.session.commit()
+
+
+def test_snoozed_run_waits_with_all_its_attempts(perform: Any, db: SQLAlchemy) -> None:
+    def handler() -> None:
+        raise Snooze(3600, "the report is not there yet")
+
+    run = perform(handler)  # One attempt in all.
+    assert (run.status, run.attempts, run.snoozes) == ("queued", 0, 1)
+    assert (run.error_type, run.last_error) == ("Snooze", "the report is not there yet")
+    assert (run.run_at - run.updated_at).total_seconds() == pytest.approx(3600, abs=5)
+    assert run.finished_at is run.failed_at is run.locked_by is None
+    assert db.session.scalars(select(JobFailure)).all() == []
+
+
+def test_run_can_be_snoozed_more_often_than_it_has_attempts(jobs: CronJobs, db: SQLAlchemy) -> None:
+    seen: list[tuple[int, int]] = []
+
+    @jobs.task(retry=2)
+    def patient() -> str:
+        seen.append((current_run.attempt, current_run.snoozes))
+        if current_run.snoozes < 5:
+            raise Snooze(timedelta(hours=1))
+        return "ready"
+
+    run = patient.using(commit=True).enqueue()
+    for _ in range(6):
+        make_due(db)
+        jobs.tick()
+    db.session.refresh(run)
+    assert seen == [(1, number) for number in range(6)]
+    assert (run.status, run.attempts, run.snoozes, run.result) == ("succeeded", 1, 5, "ready")
+    assert run.last_error is run.error_type is None
+
+
+def test_failures_before_and_after_keep_their_numbers(jobs: CronJobs, db: SQLAlchemy) -> None:
+    ends = iter([RetryLater(0), Snooze(60), RetryLater(0), RetryLater(0)])
+
+    @jobs.task(retry=3)
+    def unlucky() -> None:
+        raise next(ends)
+
+    run = unlucky.using(commit=True).enqueue()
+    jobs.tick()
+    db.session.refresh(run)
+    assert (run.status, run.attempts, run.snoozes) == ("failed", 1, 1)
+    make_due(db)
+    jobs.tick()
+    db.session.refresh(run)
+    assert (run.status, run.attempts, run.snoozes) == ("dead", 3, 1)
+    failures = db.session.scalars(select(JobFailure.attempt).order_by(JobFailure.attempt)).all()
+    assert failures == [1, 2, 3]
+
+
+def test_snooze_until_a_time(perform: Any) -> None:
+    noon = datetime(2090, 6, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+
+    def handler() -> None:
+        raise Snooze(noon)
+
+    assert perform(handler).run_at == noon
+
+
+def test_snooze_until_a_time_that_has_passed_waits_a_second(perform: Any) -> None:
+    def handler() -> None:
+        raise Snooze(datetime(2020, 1, 1, tzinfo=timezone.utc))
+
+    run = perform(handler)
+    assert run.snoozes == 1
+    assert (run.run_at - run.updated_at).total_seconds() == pytest.approx(1, abs=0.5)
+
+
+@pytest.mark.parametrize("delay", [0, 0.5, -1, 400 * 86400, datetime(2030, 1, 1), timedelta(0)])
+def test_delay_that_cannot_be_is_refused(delay: Any) -> None:
+    with pytest.raises(ValueError, match="Snooze: "):
+        Snooze(delay)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_tick_counts_and_logs_it(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture, workers: int
+) -> None:
+    @jobs.task
+    def waiting() -> None:
+        raise Snooze(datetime(2090, 1, 1, tzinfo=timezone.utc), "not yet")
+
+    waiting.using(commit=True).enqueue()
+    runner = app.test_cli_runner()
+    with caplog.at_level("INFO", "flask_cronjobs"):
+        printed = runner.invoke(args=["jobs", "tick", "--workers", str(workers)]).output
+    assert "snoozed    waiting" in printed
+    assert "not yet" in printed
+    assert "1 snoozed in" in printed
+    tick = db.session.scalars(select(JobTick).order_by(JobTick.id.desc())).first()
+    assert tick is not None
+    assert (tick.snoozed, tick.failed, tick.released) == (1, 0, 0)
+
+
+def test_what_an_atomic_handler_did_before_is_rolled_back(jobs: CronJobs, db: SQLAlchemy) -> None:
+    db.session.execute(text("CREATE TABLE work (what text)"))
+    db.session.commit()
+
+    @jobs.task(atomic=True)
+    def booking() -> None:
+        db.session.execute(text("INSERT INTO work VALUES ('half')"))
+        raise Snooze(60)
+
+    run = booking.using(commit=True).enqueue()
+    jobs.tick()
+    db.session.refresh(run)
+    assert (run.status, run.snoozes) == ("queued", 1)
+    assert db.session.scalars(text("SELECT what FROM work")).all() == []
+
+
+def test_async_handlers_can_snooze(jobs: CronJobs, db: SQLAlchemy) -> None:
+    @jobs.task
+    async def waiting(number: int) -> int:
+        if number % 2 and not current_run.snoozes:
+            raise Snooze(60)
+        return number
+
+    waiting.using(commit=True).enqueue_many([{"number": number} for number in range(4)])
+    report = jobs.tick()
+    assert (report.succeeded, report.snoozed) == (2, 2)
+    make_due(db)
+    assert jobs.tick().succeeded == 2
+
+
+def test_effects_and_progress_of_a_snoozed_attempt_stay(jobs: CronJobs, db: SQLAlchemy) -> None:
+    done: list[str] = []
+
+    @jobs.task
+    def stepwise() -> None:
+        jobs.once("step-1", done.append, "one")
+        current_run.progress(1 / 2, "half")
+        if not current_run.snoozes:
+            jobs.once("step-2", _snooze)
+        jobs.once("step-2", done.append, "two")
+
+    run = stepwise.using(commit=True).enqueue()
+    jobs.tick()
+    db.session.refresh(run)
+    assert (run.progress, run.progress_message) == (0.5, "half")
+    assert db.session.scalars(select(JobEffect.key)).all() == ["step-1"]
+    make_due(db)
+    jobs.tick()
+    db.session.refresh(run)
+    assert (run.status, done) == ("succeeded", ["one", "two"])
+
+
+def _snooze() -> None:
+    raise Snooze(60)
+
+
+def test_cancel_asked_meanwhile_comes_first(jobs: CronJobs, db: SQLAlchemy) -> None:
+    @jobs.task
+    def cancelled() -> None:
+        jobs.cancel(current_run.id)
+        raise Snooze(60)
+
+    run = cancelled.using(commit=True).enqueue()
+    report = jobs.tick()
+    db.session.refresh(run)
+    assert (run.status, report.cancelled, report.snoozed) == ("cancelled", 1, 0)
+
+
+def test_commands_say_how_often_and_why(app: Flask, perform: Any) -> None:
+    def handler() -> None:
+        raise Snooze(3600, "the shop is closed")
+
+    run = perform(handler)
+    shown = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(run.id)]).output
+    assert "snoozed          1 time" in shown
+    assert "the shop is closed" in shown

@@ -1,0 +1,300 @@
+"""What receivers of signals and the log are given of the exception that ended an attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask import Flask, g
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import update
+
+from flask_cronjobs import (
+    CronJobs,
+    Discard,
+    Retry,
+    RetryLater,
+    TimedOut,
+    WorkerLost,
+    run_cancelled,
+    run_dead,
+    run_failed,
+)
+from flask_cronjobs.engine.observer import Observer
+from flask_cronjobs.engine.worker import announcer
+from flask_cronjobs.engine.worker.announcer import Announcer
+from flask_cronjobs.engine.worker.precedence import Precedence
+from flask_cronjobs.models import JobRun
+from flask_cronjobs.types import Outcome
+from tests.process.support import wait_until
+from tests.rows import Rows, ago
+
+pytestmark = pytest.mark.usefixtures("context")
+
+AGAIN = Retry(max_attempts=2, base=0, jitter=False)
+
+
+class Broken(Exception):
+    """An exception to which weak references can be made."""
+
+
+class Big:
+    """What a handler held."""
+
+
+@pytest.fixture
+def told(app: Flask) -> Iterator[list[Outcome]]:
+    """The outcomes that the signals of failures told."""
+    told: list[Outcome] = []
+
+    def receive(sender: Flask, outcome: Outcome) -> None:
+        told.append(outcome)
+
+    for signal in (run_failed, run_dead, run_cancelled):
+        signal.connect(receive, app)
+    yield told
+    receive.__doc__ = "It is alive until here: signals hold it weakly."
+
+
+def frames(error: BaseException | None) -> list[Any]:
+    assert error is not None
+    found, link = [], error.__traceback__
+    while link is not None:
+        found.append(link.tb_frame)
+        link = link.tb_next
+    return found
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_failure_and_death_carry_the_exception_itself(
+    jobs: CronJobs, told: list[Outcome], is_async: bool
+) -> None:
+    raised: list[Broken] = []
+
+    def fail() -> None:
+        local = Big()  # noqa: F841
+        raised.append(Broken("it broke"))
+        raise raised[-1]
+
+    async def fail_later() -> None:
+        await asyncio.sleep(0)
+        fail()
+
+    jobs.task(name="it", retry=AGAIN)(fail_later if is_async else fail).using(commit=True).enqueue()
+    jobs.tick()
+    jobs.tick()
+    assert [outcome.kind for outcome in told] == ["failed", "dead"]
+    assert [outcome.exception for outcome in told] == raised
+    for outcome in told:
+        names = [frame.f_code.co_name for frame in frames(outcome.exception)]
+        assert names == (["fail_later", "fail"] if is_async else ["fail"])
+        assert all(
+            frame.f_locals.keys() <= {"raised", "fail"} for frame in frames(outcome.exception)
+        )
+
+
+def test_timeout_and_retry_later_are_exceptions_too(
+    jobs: CronJobs, told: list[Outcome], database_url: str
+) -> None:
+    @jobs.task(timeout=0.2, retry=False)
+    def endless() -> None:
+        while True:
+            ...
+
+    @jobs.task
+    def later() -> None:
+        raise RetryLater(60, "the bank asked us to wait")
+
+    endless.using(commit=True).enqueue()
+    later.using(commit=True).enqueue()
+    jobs.tick()
+    assert {type(outcome.exception) for outcome in told} == {TimedOut, RetryLater}
+
+
+def test_discarded_run_has_none(jobs: CronJobs, told: list[Outcome]) -> None:
+    @jobs.task
+    def needless() -> None:
+        raise Discard("nothing to do")
+
+    needless.using(commit=True).enqueue()
+    jobs.tick()
+    assert [(outcome.kind, outcome.exception) for outcome in told] == [("cancelled", None)]
+
+
+def test_each_run_of_a_lost_worker_has_a_worker_lost_of_its_own(
+    jobs: CronJobs, rows: Rows, told: list[Outcome], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        rows.run("running", locked_until=ago(60), max_attempts=2)
+    assert jobs.tick().reclaimed == 2
+    first, second = (outcome.exception for outcome in told)
+    assert isinstance(first, WorkerLost)
+    assert isinstance(second, WorkerLost)
+    assert first is not second
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [first, second]
+
+
+def test_run_that_ends_without_an_attempt_has_none(
+    jobs: CronJobs, db: SQLAlchemy, rows: Rows, told: list[Outcome]
+) -> None:
+    rows.run("failed", attempts=1, max_attempts=2)
+    db.session.execute(update(JobRun).values(max_attempts=1))
+    db.session.commit()
+    jobs.tick()
+    assert [(outcome.kind, outcome.exception) for outcome in told] == [("dead", None)]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_nothing_of_the_handler_or_the_run_lives_on_when_all_is_told(
+    jobs: CronJobs, caplog: pytest.LogCaptureFixture, is_async: bool
+) -> None:
+    caplog.set_level(logging.CRITICAL, "flask_cronjobs")  # pytest keeps each record.
+    alive: list[weakref.ref[Any]] = []
+
+    def fail() -> None:
+        local = g.mine = Big()
+        error = Broken(Big())
+        alive.extend(weakref.ref(each) for each in (local, error, error.args[0]))
+        raise error
+
+    async def fail_later() -> None:
+        fail()
+
+    jobs.task(name="it", retry=False)(fail_later if is_async else fail).using(commit=True).enqueue()
+    gc.collect()
+    gc.disable()
+    try:
+        assert jobs.tick().dead == 1
+        if is_async:
+            gc.collect()  # A task and its coroutine are a cycle, whatever they come to.
+        assert [each() for each in alive] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_kept_exception_holds_neither_the_run_nor_its_app_context(
+    app: Flask, jobs: CronJobs, told: list[Outcome]
+) -> None:
+    alive: list[weakref.ref[Any]] = []
+
+    @app.teardown_appcontext
+    def close(error: BaseException | None) -> None:
+        if error is not None and "mine" in g:
+            held = g.mine
+            raise ValueError("teardown") from (error if held else None)
+
+    @jobs.task(retry=False)
+    def fail() -> None:
+        g.mine = Big()
+        alive.append(weakref.ref(g.mine))
+        raise Broken
+
+    fail.using(commit=True).enqueue()
+    jobs.tick()
+    gc.collect()
+    (outcome,) = told
+    assert isinstance(outcome.exception, ValueError)
+    assert isinstance(outcome.exception.__cause__, Broken)
+    assert alive[0]() is None
+
+
+def test_frames_of_a_group_are_freed_too(jobs: CronJobs, told: list[Outcome]) -> None:
+    class Group(Exception):
+        exceptions: tuple[object, ...] = ()
+
+    def member() -> None:
+        local = Big()  # noqa: F841
+        raise Broken
+
+    @jobs.task(retry=False)
+    def fail() -> None:
+        group = Group()
+        try:
+            member()
+        except Broken as error:
+            group.exceptions = (error, "no exception", group)
+        raise group
+
+    fail.using(commit=True).enqueue()
+    jobs.tick()
+    raised: Any = told[0].exception
+    assert frames(raised.exceptions[0])[-1].f_code.co_name == "member"
+    assert "local" not in frames(raised.exceptions[0])[-1].f_locals
+
+
+def test_announcer_that_waits_for_more_keeps_no_exception(
+    app: Flask, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "flask_cronjobs")
+    error = Broken()
+    alive = weakref.ref(error)
+    telling = Announcer(app, Observer(), Precedence())
+    telling.tell(Outcome(1, "t", "dead", 1, "it", exception=error), recorded=True)
+    del error
+    telling.send()
+    wait_until(lambda: telling._told == 1)
+    wait_until(lambda: alive() is None, timeout=5)
+    telling.close(5.0)
+
+
+class TestLog:
+    def test_record_has_the_exception_and_prints_the_stack_without_credentials(
+        self, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @jobs.task(retry=AGAIN)
+        def fail() -> None:
+            raise Broken("at postgresql://ada:hunter2@host/db\ndead: task other, run 1")
+
+        fail.using(commit=True).enqueue()
+        jobs.tick()
+        jobs.tick()
+        records = [record for record in caplog.records if record.exc_info]
+        assert [record.levelno for record in records] == [logging.WARNING, logging.ERROR]
+        for record in records:
+            assert record.exc_info is not None
+            assert type(record.exc_info[1]) is Broken
+            first, *stack = logging.Formatter().format(record).splitlines()
+            assert first.endswith("Broken")
+            assert "Traceback (most recent call last):" in stack[0]
+            assert any("in fail" in line for line in stack)
+            assert all(line.startswith("  ") for line in stack), "a line that looks like our own"
+            assert "hunter2" not in "".join(stack)
+
+    def test_reason_to_retry_later_is_one_line(
+        self, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @jobs.task
+        def later() -> None:
+            raise RetryLater(60, "the bank asked us to wait")
+
+        later.using(commit=True).enqueue()
+        jobs.tick()
+        (record,) = (record for record in caplog.records if record.exc_info)
+        printed = logging.Formatter().format(record).splitlines()
+        assert printed[1:] == ["  RetryLater: the bank asked us to wait"]
+
+    def test_success_has_none(self, jobs: CronJobs, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        jobs.task(name="it")(lambda: None).using(commit=True).enqueue()
+        jobs.tick()
+        assert any(record.message.startswith("succeeded") for record in caplog.records)
+        assert not any(record.exc_info for record in caplog.records)
+
+
+def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
+    app: Flask, jobs: CronJobs, told: list[Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcer, "MOST_EXCEPTIONS", 2)
+    telling = Announcer(app, Observer(), Precedence())
+    for number in range(3):
+        telling.tell(Outcome(number, "t", "dead", 1, "it", exception=Broken()), recorded=True)
+    telling.send()
+    telling.close(5.0)
+    assert [outcome.exception is None for outcome in told] == [False, False, True]
+    telling.tell(Outcome(3, "t", "dead", 1, "it", exception=Broken()), recorded=True)
+    assert telling._next[0][0].exception is not None, "all are told, so there is room again"

@@ -1,0 +1,316 @@
+"""Keys that come free: while a run is pending, or while it waits; and what replaces a run."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, update
+
+from flask_cronjobs import (
+    CronJobs,
+    KeyConflict,
+    NewRun,
+    RetryLater,
+    Snooze,
+    StateConflict,
+    TaskError,
+)
+from flask_cronjobs.models import JobRun
+from flask_cronjobs.operations import retry_many
+from flask_cronjobs.state import State
+
+pytestmark = pytest.mark.usefixtures("context")
+ENDED = datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def seen() -> list[Any]:
+    """The arguments of the calls of `index`."""
+    return []
+
+
+@pytest.fixture
+def index(jobs: CronJobs, seen: list[Any]) -> Any:
+    """A task whose runs all have one key."""
+
+    @jobs.task(retry=2)
+    def index(text: str = "") -> None:
+        seen.append(text)
+        if text == "later":
+            raise RetryLater(3600)
+        if text == "snooze":
+            raise Snooze(3600)
+
+    return index.using(idempotency_key="index:7")
+
+
+def set_all(db: SQLAlchemy, **values: Any) -> None:
+    db.session.commit()
+    db.session.execute(update(JobRun).values(**values))
+    db.session.commit()
+
+
+def runs(db: SQLAlchemy) -> list[JobRun]:
+    db.session.expire_all()
+    return list(db.session.scalars(select(JobRun).order_by(JobRun.id)))
+
+
+class TestPending:
+    @pytest.mark.parametrize("status", ["succeeded", "dead", "cancelled", "skipped"])
+    def test_key_is_free_again_once_its_run_has_ended(
+        self, db: SQLAlchemy, index: Any, status: str
+    ) -> None:
+        pending = index.using(unique_while="pending")
+        first = pending.enqueue()
+        assert pending.enqueue().id == first.id
+        set_all(db, status=status, finished_at=ENDED, started_at=ENDED)
+        second = pending.enqueue()
+        db.session.commit()
+        assert (second.id != first.id, second.is_new) == (True, True)
+        assert second.unique_while == "pending"
+        assert [run.idempotency_key for run in runs(db)] == ["index:7", "index:7"]
+
+    @pytest.mark.parametrize("text", ["later", "snooze"])
+    def test_run_that_waits_for_its_next_attempt_is_pending(
+        self, db: SQLAlchemy, jobs: CronJobs, index: Any, text: str
+    ) -> None:
+        pending = index.using(unique_while="pending")
+        first = pending.using(commit=True).enqueue(text)
+        jobs.tick()
+        again = pending.enqueue(text)
+        assert (again.id, again.is_new) == (first.id, False)
+
+    def test_run_that_is_running_is_pending(self, db: SQLAlchemy, jobs: CronJobs) -> None:
+        found: list[tuple[int, bool]] = []
+
+        @jobs.task
+        def restless() -> None:
+            run = keyed.enqueue()
+            found.append((run.id, run.is_new))
+            db.session.commit()
+
+        keyed = restless.using(idempotency_key="r", unique_while="pending")
+        first = keyed.using(commit=True).enqueue()
+        jobs.tick()
+        assert found == [(first.id, False)]
+
+    def test_many_at_once(self, db: SQLAlchemy, jobs: CronJobs) -> None:
+        @jobs.task
+        def many_task() -> None: ...
+
+        pending = many_task.using(unique_while="pending")
+        many = [NewRun({}, idempotency_key=key) for key in ("a", "b", "a")]
+        pending.using(idempotency_key="b").enqueue()
+        first = pending.enqueue_many(many)
+        assert first.is_new == [True, False, False]
+        assert first[0] == first[2]
+        set_all(db, status="succeeded", finished_at=ENDED)
+        second = pending.enqueue_many(many)
+        assert second.is_new == [True, True, False]
+        assert not set(first) & set(second)
+
+    def test_key_of_another_task_is_refused_only_while_it_is_held(
+        self, db: SQLAlchemy, jobs: CronJobs, index: Any
+    ) -> None:
+        @jobs.task
+        def other() -> None: ...
+
+        pending = other.using(idempotency_key="index:7", unique_while="pending")
+        index.using(unique_while="pending").enqueue()
+        with pytest.raises(KeyConflict, match="is queued and holds the key until it has ended"):
+            pending.enqueue()
+        set_all(db, status="succeeded", finished_at=ENDED)
+        assert pending.enqueue().is_new
+
+    def test_the_run_that_has_the_key_says_for_how_long(self, db: SQLAlchemy, index: Any) -> None:
+        """Not the call that asks for it."""
+        first = index.enqueue()
+        set_all(db, status="succeeded", finished_at=ENDED)
+        assert index.using(unique_while="pending").enqueue().id == first.id
+
+
+class TestRetryOfAnEndedRun:
+    def test_it_takes_its_key_back(self, db: SQLAlchemy, jobs: CronJobs, index: Any) -> None:
+        pending = index.using(unique_while="pending")
+        first = pending.enqueue()
+        set_all(db, status="dead", finished_at=ENDED)
+        assert jobs.retry(first.id).status == "queued"
+        assert pending.enqueue().id == first.id
+
+    def test_it_is_refused_if_the_key_is_taken(
+        self, db: SQLAlchemy, jobs: CronJobs, index: Any
+    ) -> None:
+        pending = index.using(unique_while="pending")
+        first = pending.enqueue()
+        set_all(db, status="dead", finished_at=ENDED)
+        second = pending.enqueue()
+        db.session.commit()
+        expected = f"Run {first.id} has given up its idempotency key, and run {second.id} has it"
+        with pytest.raises(StateConflict, match=expected):
+            jobs.retry(first.id)
+        jobs.cancel(second.id)
+        assert jobs.retry(first.id).status == "queued"
+        with pytest.raises(StateConflict, match=f"run {first.id} has it now"):
+            jobs.retry(second.id)
+
+    def test_of_several_the_last_one_is_retried(
+        self, db: SQLAlchemy, state: State, index: Any
+    ) -> None:
+        pending = index.using(unique_while="pending")
+        ids: list[int] = []
+        for _ in range(3):
+            ids.append(pending.enqueue().id)
+            set_all(db, status="dead", finished_at=ENDED)
+        result = retry_many(state, ids)
+        assert (result.changed, result.left) == (1, 2)
+        assert [run.status for run in runs(db)] == ["dead", "dead", "queued"]
+
+    def test_one_that_has_begun_needs_no_key_that_is_for_waiting_runs(
+        self, db: SQLAlchemy, jobs: CronJobs, index: Any
+    ) -> None:
+        waiting = index.using(unique_while="waiting")
+        first = waiting.enqueue()
+        set_all(db, status="dead", started_at=ENDED, finished_at=ENDED)
+        second = waiting.enqueue()
+        db.session.commit()
+        assert jobs.retry(first.id).status == "queued"
+        assert waiting.enqueue().id == second.id
+
+    def test_a_failed_one_keeps_its_key_and_is_retried(
+        self, db: SQLAlchemy, jobs: CronJobs, state: State, index: Any
+    ) -> None:
+        pending = index.using(unique_while="pending")
+        pending.enqueue()
+        set_all(db, status="dead", finished_at=ENDED)
+        pending.using(commit=True).enqueue("later")
+        jobs.tick()
+        assert retry_many(state, [run.id for run in runs(db)]).changed == 1
+        assert [run.status for run in runs(db)] == ["dead", "queued"]
+
+
+class TestReplace:
+    def test_run_that_waits_gets_the_new_payload_and_time(
+        self, db: SQLAlchemy, jobs: CronJobs, index: Any, seen: list[Any]
+    ) -> None:
+        debounced = index.using(replace=True, delay=3600)
+        first = debounced.enqueue("old")
+        db.session.commit()
+        due = first.run_at
+        set_all(db, run_at=due - timedelta(minutes=50))
+        again = debounced.enqueue("new")
+        assert (again.id, again.is_new, again.payload) == (first.id, False, {"text": "new"})
+        assert abs((again.run_at - due).total_seconds()) < 60
+        db.session.commit()
+        set_all(db, run_at=ENDED)
+        jobs.tick()
+        assert seen == ["new"]
+
+    def test_payload_alone(self, db: SQLAlchemy, index: Any) -> None:
+        first = index.using(replace=True, delay=60).enqueue("old")
+        db.session.commit()
+        due = first.run_at
+        again = index.using(replace="payload", delay=3600).enqueue("new")
+        assert (again.run_at, again.payload) == (due, {"text": "new"})
+
+    def test_time_alone(self, db: SQLAlchemy, index: Any) -> None:
+        when = datetime(2090, 1, 1, tzinfo=timezone.utc)
+        index.using(replace=True, delay=60).enqueue("old")
+        db.session.commit()
+        again = index.using(replace="run_at", run_at=when).enqueue("new")
+        assert (again.run_at, again.payload) == (when, {"text": "old"})
+
+    def test_rollback_undoes_it(self, db: SQLAlchemy, index: Any) -> None:
+        debounced = index.using(replace=True)
+        run = debounced.enqueue("old")
+        db.session.commit()
+        debounced.enqueue("new")
+        db.session.rollback()
+        assert run.payload == {"text": "old"}
+
+    def test_concurrency_key_follows_the_payload(self, db: SQLAlchemy, jobs: CronJobs) -> None:
+        @jobs.task(concurrency=1, concurrency_key="user:{user}")
+        def sync(user: int) -> None: ...
+
+        debounced = sync.using(idempotency_key="s", replace=True)
+        debounced.enqueue(1)
+        assert debounced.enqueue(2).concurrency_key == "user:2"
+
+    @pytest.mark.parametrize("text", ["plain", "later", "snooze"])
+    def test_run_that_has_begun_stays_and_a_new_one_waits(
+        self, db: SQLAlchemy, jobs: CronJobs, index: Any, text: str
+    ) -> None:
+        debounced = index.using(replace=True)
+        first = debounced.using(commit=True).enqueue(text)
+        jobs.tick()
+        second = debounced.enqueue("new")
+        third = debounced.enqueue("newest")
+        db.session.commit()
+        assert second is third
+        assert [run.payload["text"] for run in runs(db)] == [text, "newest"]
+        assert first.id != second.id
+
+    def test_run_that_is_running_stays_and_a_new_one_waits(
+        self, db: SQLAlchemy, jobs: CronJobs
+    ) -> None:
+        seen: list[tuple[int, bool]] = []
+
+        @jobs.task
+        def save(number: int) -> None:
+            if number < 3:
+                seen.append((number, debounced.enqueue(number + 1).is_new))
+                db.session.commit()
+
+        debounced = save.using(idempotency_key="s", replace=True)
+        debounced.using(commit=True).enqueue(1)
+        jobs.tick()
+        assert seen == [(1, True), (2, True)]
+        assert [run.status for run in runs(db)] == ["succeeded"] * 3
+
+    def test_run_of_another_task_is_not_changed(
+        self, db: SQLAlchemy, jobs: CronJobs, index: Any
+    ) -> None:
+        @jobs.task
+        def other() -> None: ...
+
+        index.using(replace=True).enqueue("mine")
+        with pytest.raises(KeyConflict):
+            other.using(idempotency_key="index:7", replace=True).enqueue()
+        assert runs(db)[0].payload == {"text": "mine"}
+
+    def test_key_that_is_held_longer_is_not_given_up(
+        self, db: SQLAlchemy, index: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        first = index.using(unique_while="pending").enqueue("old")
+        assert index.using(replace=True).enqueue("new").payload == {"text": "new"}
+        set_all(db, started_at=ENDED, status="failed", attempts=1)
+        assert index.using(replace=True).enqueue("newer").id == first.id
+        assert runs(db)[0].payload == {"text": "new"}
+        assert "with another payload, which is failed and holds the key until it has" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"unique_while": "always"}, "unique_while is 'always'"),
+        ({"replace": "priority"}, "replace is 'priority'"),
+        ({"replace": True, "unique_while": "pending"}, "a run that has begun is never changed"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(
+    index: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TaskError, match=message):
+        index.using(**options)
+
+
+def test_replace_needs_a_key_and_one_run(jobs: CronJobs) -> None:
+    @jobs.task
+    def keyless() -> None: ...
+
+    with pytest.raises(TaskError, match="without an idempotency_key"):
+        keyless.using(replace=True).enqueue()
+    with pytest.raises(TaskError, match="does not replace"):
+        keyless.using(replace=True).enqueue_many([{}])

@@ -1,0 +1,36 @@
+"""An outside monitor, for tests of pings."""
+
+from __future__ import annotations
+
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+
+class Monitor(HTTPServer):
+    """An outside monitor that answers as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self.status = 200
+        self.delay = 0.0
+        self.location: str | None = None
+        self.requests: list[tuple[str, str | None]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: Monitor
+
+    def do_GET(self) -> None:
+        self.server.requests.append((self.path, self.headers["Authorization"]))
+        time.sleep(self.server.delay)
+        self.send_response(self.server.status)
+        if self.server.location is not None:
+            self.send_header("Location", self.server.location)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""

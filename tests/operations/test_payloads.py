@@ -1,0 +1,170 @@
+"""An operator gives a run another payload, or repeats a run with the same or another one."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from flask_cronjobs import CronJobs, NotFound, PayloadError, StateConflict, operations
+from flask_cronjobs.errors import UnknownTask
+from flask_cronjobs.operations.payloads import restored
+from flask_cronjobs.report import redacted
+from flask_cronjobs.state import State
+from flask_cronjobs.types import JSON
+from tests.rows import Rows
+
+
+@pytest.fixture(autouse=True)
+def _tasks(jobs: CronJobs) -> None:
+    @jobs.task(concurrency_key="user:{user}", queue="mail")
+    def send(user: int, token: str = "") -> None:
+        raise ValueError("no")
+
+
+def test_retry_with_another_payload_changes_what_follows_from_it(state: State, rows: Rows) -> None:
+    run_id = rows.run("dead", payload={"user": 1}, concurrency_key="user:1", concurrency_limit=1)
+    change = operations.retry_with(state, run_id, {"user": 2})
+    assert (change.run_id, change.status) == (run_id, "queued")
+    run = rows.get(run_id)
+    assert (run.status, run.payload, run.concurrency_key) == ("queued", {"user": 2}, "user:2")
+    assert run.max_attempts > run.attempts
+
+
+@pytest.mark.parametrize(
+    ("payload", "error", "says"),
+    [
+        ({"usr": 1}, TypeError, "usr"),
+        ({}, TypeError, "user"),
+        ({"user": float("nan")}, PayloadError, "is nan"),
+        ({"user": "***"}, PayloadError, "Write the value"),
+    ],
+)
+def test_a_payload_that_the_handler_does_not_take_changes_nothing(
+    state: State, rows: Rows, payload: dict[str, object], error: type[Exception], says: str
+) -> None:
+    run_id = rows.run("dead", payload={"user": 1})
+    with pytest.raises(error, match=says):
+        operations.retry_with(state, run_id, payload)
+    with pytest.raises(error, match=says):
+        operations.run_again(state, run_id, payload)
+    assert (rows.get(run_id).status, rows.get(run_id).payload) == ("dead", {"user": 1})
+
+
+@pytest.mark.parametrize("status", ["queued", "running", "succeeded", "skipped"])
+def test_only_a_run_that_can_be_retried_gets_another_payload(
+    state: State, rows: Rows, status: str
+) -> None:
+    run_id = rows.run(status, payload={"user": 1})
+    with pytest.raises(StateConflict, match=f"Run {run_id} "):
+        operations.retry_with(state, run_id, {"user": 2})
+    assert rows.get(run_id).payload == {"user": 1}
+
+
+def test_values_that_the_pages_hide_stay_what_they_are(state: State, rows: Rows) -> None:
+    stored: JSON = {"user": 1, "token": "abc"}
+    run_id = rows.run("dead", payload=stored)
+    shown = redacted(stored, state.settings.redact)
+    assert shown == {"user": 1, "token": "***"}
+    operations.retry_with(state, run_id, {"user": 2, "token": "***"})
+    assert rows.get(run_id).payload == {"user": 2, "token": "abc"}
+
+
+@pytest.mark.parametrize(
+    "status", ["queued", "running", "succeeded", "failed", "dead", "cancelled", "skipped"]
+)
+def test_run_again_makes_a_new_run_whatever_became_of_the_other(
+    state: State, rows: Rows, caplog: pytest.LogCaptureFixture, status: str
+) -> None:
+    definition = rows.definition("nightly", job_type="send")
+    old = rows.run(
+        status, payload={"user": 1, "token": "abc"}, definition_id=definition, queue="slow",
+        priority=7, idempotency_key="once", concurrency_key=None,
+    )  # fmt: skip
+    before = rows.get(old)
+    with caplog.at_level(logging.INFO, "flask_cronjobs"):
+        new = rows.get(operations.run_again(state, old, actor="ada"))
+    assert new.id != old
+    assert (new.status, new.attempts, new.payload) == ("queued", 0, {"user": 1, "token": "abc"})
+    assert (new.queue, new.priority, new.definition_id) == ("slow", 7, definition)
+    assert (new.idempotency_key, new.concurrency_key) == (None, "user:1")
+    assert (rows.get(old).status, rows.get(old).updated_at) == (before.status, before.updated_at)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert f"as run {old}" in line
+    assert "ada" in line
+
+
+def test_run_again_of_a_definition_that_is_gone_belongs_to_none(state: State, rows: Rows) -> None:
+    old = rows.run("succeeded", payload={"user": 1}, definition_id=4711)
+    assert rows.get(operations.run_again(state, old)).definition_id is None
+
+
+def test_two_new_runs_of_one_definition_are_two(state: State, rows: Rows) -> None:
+    definition = rows.definition("nightly", job_type="send")
+    old = rows.run("dead", payload={"user": 1}, definition_id=definition)
+    assert operations.run_again(state, old) != operations.run_again(state, old)
+
+
+def test_the_key_of_a_definition_without_overlap_stays(
+    state: State, jobs: CronJobs, rows: Rows
+) -> None:
+    jobs.task(name="plain")(lambda word="x": None)
+    key: dict[str, Any] = {"concurrency_key": "definition:nightly", "concurrency_limit": 1}
+    run_id = rows.run("dead", job_type="plain", **key)
+    operations.retry_with(state, run_id, {"word": "y"})
+    again = rows.get(operations.run_again(state, run_id))
+    for run in (rows.get(run_id), again):
+        assert (run.concurrency_key, run.concurrency_limit) == ("definition:nightly", 1)
+
+
+def test_unknown_runs_and_tasks_are_named(state: State, rows: Rows) -> None:
+    with pytest.raises(NotFound, match="no run 99"):
+        operations.run_again(state, 99)
+    run_id = rows.run("dead", job_type="sennd", payload={"user": 1})
+    with pytest.raises(UnknownTask, match="Did you mean 'send'"):
+        operations.run_again(state, run_id)
+
+
+def test_a_run_with_hidden_values_now_takes_the_definition_s(
+    state: State, jobs: CronJobs, rows: Rows
+) -> None:
+    rows.definition("nightly", job_type="send", payload={"user": 1, "token": "abc"})
+    new = operations.run_now(state, "nightly", {"user": 5, "token": "***"})
+    assert rows.get(new).payload == {"user": 5, "token": "abc"}
+
+
+def test_methods_of_the_extension_do_the_same(context: None, jobs: CronJobs, rows: Rows) -> None:
+    run_id = rows.run("dead", payload={"user": 1})
+    assert jobs.retry(run_id, {"user": 3}).status == "queued"
+    assert rows.get(jobs.run_again(run_id)).payload == {"user": 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "stored", "whole"),
+    [
+        ({"a": {"token": "***"}}, {"a": {"token": [1]}}, {"a": {"token": [1]}}),
+        (["token", "***"], ["token", "abc"], ["token", "abc"]),
+        ({"a": 1}, {"a": True}, {"a": 1}),
+        ({"new": None, "token": "***"}, {"token": "x"}, {"new": None, "token": "x"}),
+        ("postgresql://me:***@db", "postgresql://me:pw@db", None),
+        ("***", "***", "***"),
+    ],
+)
+def test_restored_puts_back_what_was_hidden_in_its_place(
+    given: Any, stored: Any, whole: Any
+) -> None:
+    shown = redacted(stored, ("token",))
+    if whole is None:
+        given, whole = shown, stored
+    assert restored(given, shown, stored) == whole
+    assert type(restored(given, shown, stored)) is type(whole)
+
+
+@pytest.mark.parametrize(
+    "given", [{"moved": "***"}, {"token": ["***"]}, ["***"], {"url": "x://***@y"}]
+)
+def test_a_hidden_value_in_another_place_is_refused(given: Any) -> None:
+    stored: JSON = {"token": "x", "url": "x://secret@z"}
+    with pytest.raises(PayloadError, match="Write the value"):
+        restored(given, redacted(stored, ("token",)), stored)

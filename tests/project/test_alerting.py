@@ -1,0 +1,103 @@
+"""The page about alerting: its receivers tell, and its rules read figures that there are."""
+
+from __future__ import annotations
+
+import re
+import smtplib
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from flask_cronjobs import CronJobs
+
+from .pages import blocks, dispose, named, prelude
+
+PAGE = named("alerting.md")
+
+
+@pytest.fixture
+def sentry(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """Sentry's SDK, as far as the page uses it."""
+    made = MagicMock()
+    for name in ("sentry_sdk", "sentry_sdk.integrations", "sentry_sdk.integrations.logging"):
+        module = ModuleType(name)
+        vars(module).update(new_scope=made.new_scope, ignore_logger=made.ignore_logger)
+        monkeypatch.setitem(sys.modules, name, module)
+    return made
+
+
+@pytest.fixture
+def smtp(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    made = MagicMock()
+    monkeypatch.setattr(smtplib, "SMTP", made)
+    return made
+
+
+@pytest.fixture
+def names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentry: MagicMock, smtp: MagicMock
+) -> Iterator[dict[str, Any]]:
+    """What the page's blocks have made, one after the other."""
+    monkeypatch.chdir(tmp_path)
+    names = prelude()
+    names["jobs"] = CronJobs(names["app"], authorize=lambda action: True)
+    for block in blocks(PAGE, "python"):
+        exec(block.code, names)
+    with names["app"].app_context():
+        names["db"].create_all()
+    yield names
+    dispose(names)
+
+
+def test_dead_run_is_told_by_mail_and_to_sentry(
+    names: dict[str, Any], smtp: MagicMock, sentry: MagicMock
+) -> None:
+    @names["jobs"].task(retry=False)
+    def hopeless() -> None:
+        raise ConnectionError("the bank is closed")
+
+    with names["app"].app_context():
+        hopeless.using(commit=True).enqueue()
+        assert names["jobs"].tick().dead == 1
+    (sent,) = smtp.return_value.__enter__.return_value.send_message.call_args.args
+    assert sent["Subject"] == "hopeless is dead: ConnectionError"
+    assert "the bank is closed" in sent.get_content()
+    assert "flask jobs admin retry 1" in sent.get_content()
+    scope = sentry.new_scope.return_value.__enter__.return_value
+    assert scope.fingerprint == ["cronjobs", "hopeless", "ConnectionError"]
+    scope.capture_message.assert_called_once_with(
+        "hopeless is dead: the bank is closed", level="error"
+    )
+    sentry.ignore_logger.assert_called_once_with("flask_cronjobs")
+
+
+def test_handler_calls_its_own_url(names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = MagicMock()
+    monkeypatch.setattr(urllib.request, "urlopen", fetched)
+    with names["app"].app_context():
+        names["back_up"].using(commit=True).enqueue()
+        assert names["jobs"].tick().succeeded == 1
+    assert fetched.call_args.args == ("https://monitor.example/ping/back-up",)
+
+
+def test_rules_name_figures_of_the_metrics(names: dict[str, Any]) -> None:
+    with names["app"].app_context():
+        names["jobs"].tick()
+    scraped = names["app"].test_client().get("/jobs/metrics").text
+    figures = set(re.findall(r"^(cronjobs_\w+)", scraped, re.MULTILINE))
+    scrape, rules = (yaml.safe_load(block.text) for block in blocks(PAGE, "yaml"))
+    (group,) = rules["groups"]
+    assert all({"alert", "expr", "labels", "annotations"} <= set(rule) for rule in group["rules"])
+    read = set(re.findall(r"\bcronjobs_\w+", PAGE.read_text()))
+    assert read
+    assert read <= figures
+    (job,) = scrape["scrape_configs"]
+    assert f'up{{job="{job["job_name"]}"}}' in group["rules"][1]["expr"]
+    assert job["metrics_path"] == "/jobs/metrics"

@@ -1,0 +1,183 @@
+"""Each block of the documentation is checked, in whatever language it is.
+
+Blocks of Python run: see `test_readme`, `test_quickstart` and `test_alerting`.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+import yaml  # type: ignore[import-untyped]
+from sqlalchemy import Engine, create_engine, text
+
+from flask_cronjobs.cli import jobs_group
+from flask_cronjobs.store import create_tables
+
+from .pages import PAGES, ROOT, Block, all_blocks, blocks, named
+
+#: Languages with a check, Sphinx's own, and text: trees, crontabs and what a terminal shows.
+CHECKED = {"python", "py", "sh", "sql", "yaml", "ini", "dockerfile", "bat"}
+UNCHECKED = {"text", "{toctree}", "{include}", "{eval-rst}", "{glossary}"}
+
+
+def each(*languages: str) -> list[Any]:
+    found = all_blocks(*languages)
+    assert found
+    return [pytest.param(block, id=block.name) for block in found]
+
+
+def test_each_block_names_a_language_that_is_checked() -> None:
+    strange = {
+        f"{block.name}: {block.language or 'none'}"
+        for page in PAGES
+        for block in blocks(page)
+        if block.language not in CHECKED | UNCHECKED
+    }
+    assert strange == set()
+
+
+def test_no_block_is_overlooked() -> None:
+    for page in PAGES:
+        fences = re.findall(r"^ *```", page.read_text(), re.MULTILINE)
+        assert len(fences) == 2 * len(blocks(page)), page.name
+
+
+@pytest.mark.parametrize("block", each("py"))
+def test_python_of_another_package_compiles(block: Block) -> None:
+    assert block.code.co_names
+    assert "\n*Before:*\n\n```py\n" in block.page.read_text()  # Ours is marked `python`, and runs.
+
+
+@pytest.mark.parametrize("block", each("sh"))
+def test_shell_can_read_the_block(block: Block) -> None:
+    read = subprocess.run(["sh", "-n"], input=block.text, text=True, capture_output=True)
+    assert (read.returncode, read.stderr) == (0, "")
+
+
+@pytest.fixture
+def engine(postgresql_url: str) -> Iterator[Engine]:
+    made = create_engine(postgresql_url)
+    create_tables(made)
+    yield made
+    made.dispose()
+
+
+@pytest.mark.parametrize("block", each("sql"))
+def test_postgresql_runs_the_block(block: Block, engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(block.text))
+
+
+@pytest.mark.parametrize("block", each("ini"))
+def test_unit_starts_a_command_that_exists(block: Block) -> None:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(block.text)
+    assert set(unit) == {"DEFAULT", "Unit", "Service", "Install"}
+    assert_command_exists(shlex.split(unit["Service"]["ExecStart"])[1:])
+    assert unit["Service"]["User"]
+
+
+@pytest.mark.parametrize("block", each("yaml"))
+def test_commands_in_the_yaml_exist(block: Block) -> None:
+    documents = list(yaml.safe_load_all(block.text))
+    assert all(isinstance(document, dict) for document in documents)
+    for command in commands_in(documents):
+        if command[1] == "jobs":
+            assert_command_exists(command[1:])
+
+
+def commands_in(node: Any) -> Iterator[list[str]]:
+    """Each ``command`` that begins with ``flask``, however deep it is."""
+    if isinstance(node, dict):
+        command = node.get("command")
+        if isinstance(command, list) and command[0] == "flask":
+            yield command
+    if isinstance(node, (dict, list)):
+        for child in node.values() if isinstance(node, dict) else node:
+            yield from commands_in(child)
+
+
+def test_yaml_of_containers_has_commands_to_check() -> None:
+    found = [
+        " ".join(command)
+        for block in blocks(named("containers.md"), "yaml")
+        for command in commands_in(list(yaml.safe_load_all(block.text)))
+    ]
+    assert found == ["flask db upgrade", "flask jobs work", "flask jobs work", "flask jobs tick"]
+
+
+def assert_command_exists(words: list[str]) -> None:
+    assert words[0] == "jobs"
+    command = jobs_group.get_command(click.Context(jobs_group), words[1])
+    assert command is not None
+    assert len(words) == 2
+
+
+@pytest.mark.parametrize("block", each("dockerfile"))
+def test_dockerfile_has_only_instructions(block: Block) -> None:
+    words = [line.split()[0] for line in block.text.splitlines()]
+    assert words[0] == "FROM"
+    assert set(words) <= {"FROM", "RUN", "WORKDIR", "COPY", "USER", "ENV", "CMD"}
+
+
+@pytest.mark.parametrize("block", each("bat"))
+def test_command_for_windows_is_one_line(block: Block) -> None:
+    assert block.text.count("\n") == 1
+
+
+def our_messages() -> str:
+    """Every text in the package, as one."""
+    return "\n".join(
+        node.value
+        for path in (ROOT / "flask_cronjobs").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def test_messages_that_troubleshooting_quotes_are_ours() -> None:
+    quoted = set(re.findall(r'^### .*?"(.+)"', named("troubleshooting.md").read_text(), re.M))
+    others = {
+        "No such command 'jobs'",
+        "No module named 'psycopg2'",
+        "RuntimeError: Unable to build URLs outside an active request",
+        "database is locked",
+        "prepared statement … does not exist",
+        "QueuePool limit … reached",
+    }
+    assert others < quoted
+    messages = our_messages()
+    assert {message for message in quoted - others if message not in messages} == set()
+
+
+def test_readme_has_no_link_that_breaks_on_the_package_index() -> None:
+    """The index shows the page alone: it has neither our files nor our pictures."""
+    readme = (ROOT / "README.md").read_text()
+    targets = re.findall(
+        r"\]\(([^)]+)\)|^\[[^\]]+\]: (\S+)|<(?:img|a) [^>]*=\"([^\"]+)", readme, re.M
+    )
+    links = ["".join(target) for target in targets]
+    assert links
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+def test_the_home_page_is_the_readme() -> None:
+    marker = "<!-- The home page of the documentation ends here. -->"
+    assert (ROOT / "README.md").read_text().count(marker) == 1
+    assert marker in (ROOT / "docs" / "index.md").read_text()
+
+
+def test_each_page_is_in_the_table_of_contents_once() -> None:
+    trees = blocks(named("index.md"), "{toctree}")
+    listed = [line for tree in trees for line in tree.text.split("\n\n")[1].split()]
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert sorted(listed) == sorted(pages)

@@ -1,0 +1,171 @@
+"""The quickstart, word for word: from a wheel, in an empty environment, to a green page."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from flask_cronjobs import CronJobs
+
+from .pages import ROOT, blocks, dispose, named, without_times
+
+PAGE = named("quickstart.md")
+#: The blocks by what they begin with; the last one of all is about the example app.
+APP, LATER, AUTHORIZE, FACTORY = blocks(PAGE, "python")
+SHELL = blocks(PAGE, "sh")[:-1]
+SERVER = "flask run --debug\n"
+SHOWN = blocks(PAGE, "text")
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    subprocess.run([*build, "--wheel-dir", str(folder), str(ROOT)], check=True, timeout=200)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+class Reader:
+    """Somebody who types what the page shows, in an empty folder.
+
+    Only the port differs, since 5000 may be taken here, and where pip finds the package.
+    """
+
+    def __init__(self, folder: Path, wheel: Path, port: int) -> None:
+        constraint = folder.parent / "constraint.txt"
+        constraint.write_text(f"Flask-CronJobs @ {wheel.as_uri()}\n")
+        self.folder, self.port = folder, port
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+        self.environment = {
+            **kept,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PIP_CONSTRAINT": str(constraint),
+            "FLASK_RUN_PORT": str(port),
+        }
+
+    def type(self, block: str) -> str:
+        """Type *block* in a shell in which the environment is active, and return what it says."""
+        script = f"set -e\n{self._activate}{block.replace(':5000', f':{self.port}')}"
+        done = subprocess.run(
+            ["sh", "-c", script],
+            cwd=self.folder,
+            env=self.environment,
+            text=True,
+            capture_output=True,
+            timeout=250,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def serve(self) -> subprocess.Popen[bytes]:
+        """Start the server, as in a terminal of its own, and wait until it answers."""
+        with (self.folder / "server.log").open("wb") as log:
+            server = subprocess.Popen(
+                ["sh", "-c", f"{self._activate}exec {SERVER}"],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        for _ in range(200):
+            with socket.socket() as client:
+                if client.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return server
+            time.sleep(0.1)
+        raise AssertionError((self.folder / "server.log").read_text())
+
+    @property
+    def _activate(self) -> str:
+        return ". .venv/bin/activate\n" if (self.folder / ".venv").exists() else ""
+
+
+@pytest.fixture
+def reader(tmp_path: Path, wheel: Path, port: int) -> Reader:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    return Reader(folder, wheel, port)
+
+
+@pytest.mark.slow
+def test_quickstart_leads_to_a_green_page(reader: Reader) -> None:
+    app = reader.folder / "app.py"
+    install, tables, first, second, dry, server, sign_up, crontab = (b.text for b in SHELL)
+    reader.type(install)
+    app.write_text(APP.text)
+    assert "job_runs" in reader.type(tables)
+    assert reader.type(first) == ""
+    said = reader.type(second).partition("\n")[2]  # Without the line of `admin run`.
+    assert without_times(said) == without_times(SHOWN[0].text)
+    assert "next: " in reader.type(dry)
+    app.write_text(f"{APP.text}\n\n{LATER.text}")
+    assert server == SERVER
+    running = reader.serve()
+    try:
+        assert without_times(reader.type(sign_up)) == without_times(SHOWN[1].text)
+        page = f"http://127.0.0.1:{reader.port}/jobs/"
+        with urllib.request.urlopen(page, timeout=10) as answer:
+            html = answer.read().decode()
+        assert page.replace(str(reader.port), "5000") in PAGE.read_text()
+        assert "<title>All is well" in html
+        assert "refresh_prices" in html
+    finally:
+        os.killpg(running.pid, signal.SIGTERM)
+        running.wait(20)
+    assert f"cd {reader.folder}" in reader.type(crontab)
+
+
+def client_of(source: str) -> tuple[dict[str, object], FlaskClient]:
+    names: dict[str, object] = {"__name__": "app"}
+    exec(source, names)
+    return names, names["app"].test_client()  # type: ignore[attr-defined]
+
+
+def test_line_that_the_page_replaces_opens_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    replaced = re.search(r"replace the line `(.*)` by this", PAGE.read_text())
+    assert replaced is not None
+    line = next(line for line in APP.text.splitlines() if line.startswith(replaced[1]))
+    closed, client = client_of(APP.text.replace(line, AUTHORIZE.text))
+    assert client.get("/jobs/").status_code == 403
+    opened = AUTHORIZE.text.replace("return False", "return True")
+    names, client = client_of(APP.text.replace(line, opened))
+    with names["app"].app_context():  # type: ignore[attr-defined]
+        names["db"].create_all()  # type: ignore[attr-defined]
+    assert client.get("/jobs/").status_code == 200
+    dispose(closed)
+    dispose(names)
+
+
+def test_factory_of_the_page_makes_an_app_that_ticks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "shop"}
+    exec(FACTORY.code, names)
+    app = names["create_app"]()  # type: ignore[operator]
+    with app.app_context():
+        names["db"].create_all()  # type: ignore[attr-defined]
+        assert CronJobs().tick().failed == 0
+        assert app.test_cli_runner().invoke(args=["jobs", "tick", "--dry-run"]).exit_code == 0
+    dispose({**names, "app": app})

@@ -1,0 +1,75 @@
+"""The shop of `docs/testing.md` and its tests, run as a reader would."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.project.pages import ROOT, blocks, named
+
+
+def write_files(folder: Path, conftest: str) -> None:
+    """Write the blocks of the page to the files that their first lines name.
+
+    :param conftest: which of them has the fixture `app`.
+    """
+    files = dict(re.findall(r"\A# (\S+)\n(.*)", block, re.DOTALL)[0] for block in python_blocks())
+    if conftest != "conftest.py":
+        fixtures = files["conftest.py"].partition("@pytest.fixture\ndef client")
+        files["conftest.py"] = files[conftest] + "\n\n" + "".join(fixtures[1:])
+    for name, text in files.items():
+        if not name.startswith("conftest_"):
+            (folder / name).write_text(text)
+
+
+def python_blocks() -> list[str]:
+    return [block.text for block in blocks(named("testing.md"), "python")]
+
+
+def run_tests(folder: Path, url: str) -> str:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-W",
+            "error",
+            "-p",
+            "flask_cronjobs.testing.plugin",
+        ],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "TEST_DATABASE_URL": url,
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_tests_of_the_page_pass_in_memory(tmp_path: Path) -> None:
+    write_files(tmp_path, "conftest.py")
+    assert "8 passed" in run_tests(tmp_path, "")
+
+
+def test_tests_of_the_page_pass_in_a_transaction_each(tmp_path: Path, database_url: str) -> None:
+    write_files(tmp_path, "conftest_with_transaction.py")
+    for _ in range(2):  # Nothing is left behind.
+        assert "8 passed" in run_tests(tmp_path, database_url)
+
+
+@pytest.mark.parametrize("name", ["drain", "enqueued", "run", "fire", "travel"])
+def test_every_helper_and_fixture_is_on_the_page(name: str) -> None:
+    page = named("testing.md").read_text()
+    assert re.search(rf"\| `{name}\(.*?`jobs_{name}`", page)

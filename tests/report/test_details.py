@@ -1,0 +1,114 @@
+"""One definition, and one task."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from flask_cronjobs import CronJobs, Retry, report
+from flask_cronjobs.report.task_code import task_code
+from flask_cronjobs.state import State
+from tests.rows import Rows, ago
+
+
+def test_a_definition_has_its_own_last_runs(state: State, rows: Rows) -> None:
+    own = rows.definition("own", payload={"password": "x", "user": 1})
+    other = rows.definition("other")
+    for age in range(60, 0, -1):
+        rows.run("succeeded", age=age * 60, definition_id=own)
+    rows.run("dead", definition_id=other)
+    found = report.definition(state, "own")
+    assert found is not None
+    assert (found.view.name, found.words) == ("own", "every 5 minutes")
+    assert found.payload == {"password": "***", "user": 1}
+    assert len(found.runs) == 50
+    assert {run.definition for run in found.runs} == {"own"}
+    assert found.runs[0].scheduled_for > found.runs[1].scheduled_for
+    assert (found.statistics.runs, found.statistics.success_rate) == (60, 1.0)
+    assert len(found.slots) == 10
+    assert found.slots[9] - found.slots[0] == timedelta(minutes=45)
+    assert found.task is None
+
+
+def test_a_broken_or_paused_definition_has_no_slots(state: State, rows: Rows) -> None:
+    rows.definition("broken", schedule="61 * * * *")
+    rows.definition("paused", paused_at=ago(5))
+    broken, paused = report.definition(state, "broken"), report.definition(state, "paused")
+    assert broken is not None
+    assert (broken.slots, broken.words) == ((), None)
+    assert paused is not None
+    assert paused.slots == ()
+    assert report.definition(state, "absent") is None
+
+
+def test_a_task_has_the_runs_of_all_its_definitions_and_others(
+    state: State, rows: Rows, jobs: CronJobs
+) -> None:
+    jobs.task(name="known")(lambda: None)
+    rows.definition("b", job_type="send")
+    rows.definition("a", job_type="send")
+    rows.definition("c", job_type="other")
+    scheduled = rows.run("succeeded", definition_id=1)
+    dead = rows.run("dead")
+    rows.run("dead", job_type="other")
+    found = report.task(state, "send")
+    assert found is not None
+    assert [view.name for view in found.definitions] == ["a", "b"]
+    assert [run.id for run in found.runs] == [dead, scheduled]
+    assert found.statistics.success_rate == 0.5
+    assert (found.declared, found.partial) == (None, False)
+    known = report.task(state, "known")
+    assert known is not None
+    assert (known.runs, known.definitions) == ((), ())
+    assert report.task(state, "absent") is None
+
+
+def test_runs_of_a_task_are_searched_among_the_newest(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.report.run_list.WINDOW", 2)
+    rows.definition("a", job_type="rare")
+    rows.run("dead", job_type="rare")
+    rows.run("dead"), rows.run("dead")
+    found = report.task(state, "rare")
+    assert found is not None
+    assert (found.runs, found.partial) == ((), True)
+
+
+def test_the_code_of_a_task_is_told_without_default_values(state: State, jobs: CronJobs) -> None:
+    @jobs.task(retry=Retry(max_attempts=3, base=60), timeout=90, queue="mail", atomic=True)
+    def send(user: int, *, secret: str = "hunter2", **more: object) -> None:
+        """Send it.
+
+        At once.
+        """
+
+    code = task_code(state, "send")
+    assert code is not None
+    assert code.arguments == ("user", "secret=…", "**more")
+    assert code.doc == "Send it.\n\nAt once."
+    assert dict(code.options) == {
+        "retry": "3 attempts, exponential delays from 1 min to 1 h",
+        "timeout": "1 min 30 s",
+        "queue": "mail",
+        "atomic": "yes",
+    }
+
+
+def test_the_options_of_a_task_without_any_are_those_of_the_app(
+    state: State, jobs: CronJobs
+) -> None:
+    jobs.task(name="bare")(lambda: None)
+    jobs.task(name="once", retry=False)(lambda: None)
+    jobs.task(name="mine", retry=lambda attempt, error: 5.0)(lambda: None)
+    options = {}
+    for name in ("bare", "once", "mine"):
+        code = task_code(state, name)
+        assert code is not None
+        assert code.doc is None
+        options[name] = dict(code.options)
+    usual = "10 attempts, exponential delays from 10 s to 1 h"
+    assert options["bare"] == {"retry": usual, "timeout": "1 h"}
+    assert options["once"]["retry"] == "1 attempt"
+    assert options["mine"]["retry"] == "10 attempts at most, after delays that a function chooses"

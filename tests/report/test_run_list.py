@@ -1,0 +1,159 @@
+"""Lists of runs in their order, and what a search finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from flask_cronjobs import report
+from flask_cronjobs.report import Cursor, RunFilter, order_of, run_list
+from flask_cronjobs.state import State
+from flask_cronjobs.types import Status
+from tests.rows import Rows, ago
+
+
+def ids(state: State, search: str | None = None, **values: object) -> list[int]:
+    which = RunFilter(search=search, **values)  # type: ignore[arg-type]
+    return [row.id for row in report.runs(state, which).rows]
+
+
+def paged(state: State, status: Status, limit: int = 2) -> list[int]:
+    """All ids of a list, page by page."""
+    which, order = RunFilter(status=status), order_of(status, False)
+    found: list[int] = []
+    cursor: Cursor | None = None
+    while True:
+        page = report.runs(state, which, cursor, limit, order)
+        found += [row.id for row in page.rows]
+        cursor = page.next
+        if cursor is None:
+            return found
+
+
+# Order
+
+
+def test_the_dead_are_listed_by_their_death(state: State, rows: Rows) -> None:
+    made = {age: rows.run("dead", age=age) for age in (50, 10, 90, 30, 70)}
+    assert paged(state, "dead") == [made[age] for age in sorted(made)]
+
+
+@pytest.mark.parametrize("status", ["queued", "failed"])
+def test_waiting_runs_are_listed_as_they_come_due(state: State, rows: Rows, status: Status) -> None:
+    made = {
+        age: rows.run(
+            status,
+            age=age,
+            concurrency_key="k" if age % 20 else None,
+            concurrency_limit=1 if age % 20 else None,
+        )
+        for age in (50, -10, 90, -30, 70)
+    }
+    assert paged(state, status) == [made[age] for age in sorted(made, reverse=True)]
+
+
+def test_runs_of_one_moment_are_listed_once_each(state: State, rows: Rows) -> None:
+    moment = ago(100)
+    made = [rows.run("dead", finished_at=moment) for _ in range(7)]
+    assert paged(state, "dead", 3) == made[::-1]
+    waiting = [rows.run("queued", run_at=moment) for _ in range(7)]
+    assert paged(state, "queued", 3) == waiting
+
+
+def test_other_runs_are_listed_by_id(state: State, rows: Rows) -> None:
+    made = [rows.run("succeeded", age=age) for age in (10, 90, 50)]
+    assert paged(state, "succeeded") == made[::-1]
+
+
+# Search
+
+
+@pytest.fixture
+def _shown(state: State) -> None:
+    object.__setattr__(state.settings, "show_payload", True)
+
+
+def test_finds_by_id_and_by_the_whole_key(state: State, rows: Rows) -> None:
+    first = rows.run(idempotency_key="invoice:1")
+    second = rows.run(idempotency_key="invoice:12")
+    assert ids(state, str(first)) == [first]
+    assert ids(state, f"#{second} ") == [second]
+    assert ids(state, "invoice:1") == [first]
+    assert ids(state, "invoice") == []
+    assert ids(state, "9" * 30) == []
+
+
+def test_finds_an_old_run_by_its_id_and_key_beyond_the_window(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_list, "WINDOW", 3)
+    old = rows.run("succeeded", idempotency_key="old")
+    for _ in range(5):
+        rows.run("succeeded")
+    page = report.runs(state, RunFilter(search="old"))
+    assert [row.id for row in page.rows] == [old]
+    assert page.partial
+    assert page.searched_to is not None
+    assert ids(state, str(old)) == [old]
+
+
+def test_a_run_with_the_wanted_id_must_match_the_rest_of_the_filter(
+    state: State, rows: Rows
+) -> None:
+    run_id = rows.run("dead")
+    assert ids(state, str(run_id), status="dead") == [run_id]
+    assert ids(state, str(run_id), status="queued") == []
+
+
+def test_finds_by_a_part_of_the_task_s_name(state: State, rows: Rows) -> None:
+    run_id = rows.run(job_type="send_report")
+    rows.run(job_type="import_%")
+    assert ids(state, "REPORT") == [run_id]
+    assert ids(state, "%") != [run_id]
+    assert len(ids(state, "%")) == 1
+
+
+@pytest.mark.usefixtures("_shown")
+@pytest.mark.parametrize("search", ["ADA@example", "Müller", '"user": 7', 'a "quoted" word', "\\n"])
+def test_finds_by_a_part_of_the_payload(state: State, rows: Rows, search: str) -> None:
+    payload = {"to": "ada@example.org", "name": "Müller", "user": 7, "t": 'a "quoted" word\\n'}
+    run_id = rows.run(payload=payload)
+    rows.run(payload={"to": "bob@other.org", "name": "Muller", "user": 8})
+    assert ids(state, search) == [run_id]
+
+
+def test_payloads_that_are_hidden_are_not_searched(state: State, rows: Rows) -> None:
+    rows.run(payload={"to": "ada@example.org"})
+    assert ids(state, "ada@example") == []
+
+
+@pytest.mark.usefixtures("_shown")
+@pytest.mark.parametrize("status", [None, "queued"])
+def test_values_that_are_redacted_are_not_found(
+    state: State, rows: Rows, status: Status | None
+) -> None:
+    rows.run(payload={"token": "hunter2", "url": "x://me:hunter2@db/", "to": "ada"})
+    assert ids(state, "hunter2", status=status) == []
+    assert len(ids(state, "ada", status=status)) == 1
+    assert report.matching_ids(state, RunFilter(search="hunter2", status=status)) == []
+    assert len(report.matching_ids(state, RunFilter(search="ada", status=status))) == 1
+
+
+@pytest.mark.usefixtures("_shown")
+def test_pages_go_on_past_runs_whose_match_is_hidden(state: State, rows: Rows) -> None:
+    last = rows.run(payload={"to": "ada"})
+    for _ in range(4):
+        rows.run(payload={"token": "ada"})
+    found: list[int] = []
+    cursor: Cursor | None = None
+    partial: Sequence[bool] = []
+    for _ in range(6):
+        page = report.runs(state, RunFilter(search="ada"), cursor, 2)
+        found += [row.id for row in page.rows]
+        partial = [*partial, page.partial]
+        cursor = page.next
+        if cursor is None:
+            break
+    assert found == [last]
+    assert partial == [True, True, False]

@@ -1,0 +1,182 @@
+"""Enqueues of one key beside a worker that claims and ends its runs."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from flask_cronjobs.models import JobRun
+from flask_cronjobs.store import enqueue_many, insert_run
+from flask_cronjobs.store.enqueue_many import RunRow, insert_keyed_runs
+from flask_cronjobs.types import Claim, OutcomeKind
+from tests.marks import on_postgresql
+from tests.store.kit import Kit, begin_with_the_write_lock
+from tests.store.test_insert_runs import SHARED, values
+
+NUMBER = 30
+#: How often a thread enqueues at most, on a machine that is too busy for a race.
+MOST = 3000
+
+
+@pytest.fixture
+def kit(kit: Kit) -> Kit:
+    """Writers on SQLite begin with the write lock, as apps that write at once should."""
+    begin_with_the_write_lock(kit)
+    return kit
+
+
+class Enqueuers:
+    """Threads that call *enqueue*, `NUMBER` times each, and keep what it returned or raised.
+
+    :param enough: whether what was returned shows that there was a race. They go on until then.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        enqueue: Callable[[int], Any],
+        enough: Callable[[list[Any]], bool] = bool,
+    ) -> None:
+        self.returned: list[Any] = []
+        self._enough = enough
+        self.errors: list[BaseException] = []
+        self._enqueue = enqueue
+        self._threads = [threading.Thread(target=self._run) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        try:
+            for number in range(MOST):
+                if number >= NUMBER and self._enough(self.returned):
+                    return
+                self.returned.append(self._enqueue(number))
+        except BaseException as error:
+            self.errors.append(error)
+
+    @property
+    def at_work(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
+
+
+def work(kit: Kit, enqueuers: Enqueuers, *kinds: OutcomeKind) -> list[Claim]:
+    """Claim and end runs by *kinds*, until nothing is left and nobody enqueues."""
+    claims: list[Claim] = []
+    chance = random.Random(7)
+    while True:
+        last = not enqueuers.at_work
+        claimed = kit.claim(limit=1)
+        claims += claimed
+        for claim in claimed:
+            assert kit.finish(claim, chance.choice(kinds), delay=0.0)
+        if last and not claimed:
+            return claims
+
+
+def test_key_has_one_pending_run_at_a_time(kit: Kit) -> None:
+    def enqueue(number: int) -> int:
+        with Session(kit.engine) as session:
+            run, _ = insert_run(session, values("key") | {"unique_while": "pending"})
+            found = run.id
+            pending = select(func.count()).where(JobRun.finished_at.is_(None))
+            assert session.scalars(pending).one() <= 1
+            session.commit()
+        return found
+
+    enqueuers = Enqueuers(3, enqueue, enough=lambda returned: len(set(returned)) > 1)
+    work(kit, enqueuers, "succeeded", "succeeded", "cancelled", "failed", "released")
+    assert enqueuers.errors == []
+    rows = kit.all_rows()
+    assert set(enqueuers.returned) == {row.id for row in rows}
+    assert {row.status for row in rows} <= {"succeeded", "cancelled"}
+    assert 1 < len(rows) < len(enqueuers.returned)
+
+
+def test_many_keys_at_once_have_one_pending_run_each(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enqueue_many, "BATCH", 3)
+    keys = [f"key-{number}" for number in range(7)]
+    shared = SHARED | {"unique_while": "pending"}
+
+    def enqueue(number: int) -> list[int]:
+        rows = [RunRow("{}", idempotency_key=key) for key in keys]
+        random.Random(number).shuffle(rows)
+        with Session(kit.engine) as session:
+            found = insert_keyed_runs(session, shared, rows)
+            session.commit()
+        return [one.id for one in found]
+
+    enqueuers = Enqueuers(3, enqueue)
+    work(kit, enqueuers, "succeeded", "failed")
+    assert enqueuers.errors == []
+    assert all(len(set(ids)) == len(keys) for ids in enqueuers.returned)
+    assert {id_ for ids in enqueuers.returned for id_ in ids} == {row.id for row in kit.all_rows()}
+
+
+def test_what_is_replaced_was_seen_by_no_attempt(kit: Kit) -> None:
+    """Each claim sees what its row has to the end, and the last payload is executed."""
+
+    def enqueue(number: int) -> int:
+        with Session(kit.engine) as session:
+            waiting = values("key", payload={"number": number}) | {"unique_while": "waiting"}
+            run, _ = insert_run(session, waiting, replace=True)
+            found = run.id
+            session.commit()
+        return found
+
+    enqueuers = Enqueuers(1, enqueue)
+    claims = work(kit, enqueuers, "succeeded", "failed", "snoozed")
+    assert enqueuers.errors == []
+    rows = {row.id: row for row in kit.all_rows()}
+    for claim in claims:
+        assert claim.payload == rows[claim.id].payload
+    assert {"number": NUMBER - 1} in [claim.payload for claim in claims if claim.attempt == 1]
+    assert enqueuers.returned == sorted(enqueuers.returned)
+
+
+@on_postgresql
+def test_replacing_waits_for_a_claim_and_makes_a_run_of_its_own(kit: Kit) -> None:
+    waiting = {"unique_while": "waiting"}
+    with Session(kit.engine) as session:
+        first = insert_run(session, values("key", payload={"a": 1}) | waiting)[0].id
+        session.commit()
+    replaced: list[Any] = []
+
+    def replace() -> None:
+        with Session(kit.engine) as session:
+            new = values("key", payload={"a": 2}) | waiting
+            run, became = insert_run(session, new, replace=True)
+            replaced.append((run.id != first, became))
+            session.commit()
+
+    thread = threading.Thread(target=replace)
+    with kit.engine.begin() as claiming:
+        claiming.exec_driver_sql(
+            "UPDATE job_runs SET status = 'running', attempts = 1, started_at = now(), "
+            "locked_by = 'host:1:token', locked_until = now() + interval '1 minute'"
+        )
+        thread.start()
+        thread.join(0.3)
+        assert replaced == []
+    thread.join()
+    assert replaced == [(True, "new")]
+    assert kit.row(first).payload == {"a": 1}
+
+
+@on_postgresql
+def test_claim_passes_over_a_run_that_is_being_replaced(kit: Kit) -> None:
+    waiting = values("key") | {"unique_while": "waiting"}
+    with Session(kit.engine) as session:
+        insert_run(session, waiting)
+        session.commit()
+        insert_run(session, waiting | {"payload": '{"a": 2}'}, replace=True)
+        assert kit.claim() == ()
+        session.commit()
+    assert kit.claim_one().payload == {"a": 2}

@@ -1,0 +1,272 @@
+"""`drain` and `enqueued`, in every set-up."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from flask_cronjobs import PayloadError, SetupError, TimedOut, run_dead, run_succeeded
+from flask_cronjobs.models import JobEffect, JobFailure, JobRun
+from flask_cronjobs.testing import drain, enqueued
+from tests.testing.conftest import SHARED
+from tests.testing.shop import OutOfStockError, Shop
+
+
+def test_drain_runs_what_is_due_and_what_that_enqueues(shop: Shop) -> None:
+    order = shop.order()
+    run_id = shop.ship.enqueue(order).id
+    shop.db.session.commit()
+    report = drain(shop.jobs)
+    assert (report.succeeded, report.attempts) == (2, 2)
+    assert shop.state_of(order) == "shipped"
+    assert shop.mailed == [order]
+    assert shop.db.session.get_one(JobRun, run_id).result == f"parcel {order}"
+
+
+def test_drain_with_nothing_to_do_reports_nothing(shop: Shop) -> None:
+    assert drain(shop.jobs).attempts == 0
+
+
+def test_drain_raises_what_a_handler_raised_once_it_is_recorded(shop: Shop) -> None:
+    shop.ship.using(commit=True).enqueue(99)
+    shop.mail.using(commit=True, priority=-1).enqueue(1)
+    with pytest.raises(OutOfStockError) as raised:
+        drain(shop.jobs)
+    assert "ship" in {frame.name for frame in raised.traceback}
+    assert shop.statuses() == ["failed", "queued"]
+    (failure,) = shop.db.session.scalars(select(JobFailure))
+    assert failure.error_type.endswith("OutOfStockError")
+
+
+def test_drain_counts_failures_if_it_is_not_to_raise(shop: Shop) -> None:
+    shop.ship.using(commit=True).enqueue(99)
+    shop.mail.using(commit=True, priority=-1).enqueue(1)
+    report = drain(shop.jobs, raise_errors=False)
+    assert (report.failed, report.succeeded) == (1, 1)
+
+
+def test_drain_with_delayed_runs_retries_until_the_run_is_dead(shop: Shop) -> None:
+    run_id = shop.ship.using(commit=True).enqueue(99).id
+    report = drain(shop.jobs, raise_errors=False, with_delayed=True)
+    assert (report.failed, report.dead) == (2, 1)
+    ended = shop.db.session.get_one(JobRun, run_id)
+    assert (ended.status, ended.attempts) == ("dead", 3)
+    assert ended.finished_at is not None
+    assert (ended.finished_at - ended.created_at).total_seconds() >= 60 + 120
+
+
+def test_drain_with_delayed_runs_what_is_enqueued_for_tomorrow(shop: Shop) -> None:
+    shop.mail.using(delay=86_400, commit=True).enqueue(5)
+    assert drain(shop.jobs).attempts == 0
+    assert drain(shop.jobs, with_delayed=True).succeeded == 1
+    assert shop.mailed == [5]
+
+
+def test_decisions_of_a_handler_are_not_raised(shop: Shop) -> None:
+    for how in ("discard", "later"):
+        shop.decide.using(commit=True).enqueue(how)
+    report = drain(shop.jobs)
+    assert (report.cancelled, report.failed) == (1, 1)
+    assert shop.statuses() == ["cancelled", "failed"]
+
+
+def test_work_of_a_failed_handler_is_rolled_back_and_its_effect_stays(shop: Shop) -> None:
+    order = shop.order()
+    shop.spoil.using(commit=True).enqueue(order)
+    report = drain(shop.jobs, raise_errors=False, with_delayed=True)
+    assert (report.failed, report.dead) == (2, 1)
+    assert shop.state_of(order) == "new"
+    assert shop.mailed == [order]
+    assert [effect.state for effect in shop.db.session.scalars(select(JobEffect))] == ["done"]
+
+
+@pytest.mark.parametrize("shop", [n for n in SHARED if n != "sqlite-memory"], indirect=True)
+def test_effect_survives_the_rollback_of_the_transaction_around_it(shop: Shop) -> None:
+    order = shop.order()
+    shop.charge.using(commit=True).enqueue(order, fail=True)
+    drain(shop.jobs, raise_errors=False, with_delayed=True)
+    assert shop.mailed == ["paid"]
+    assert shop.state_of(order) == "new"
+
+
+@pytest.mark.parametrize("shop", ["sqlite-memory", "sqlite-file"], indirect=True)
+def test_effect_amid_uncommitted_work_is_refused_where_the_app_would_refuse_it(shop: Shop) -> None:
+    shop.charge.using(commit=True).enqueue(shop.order())
+    with pytest.raises(SetupError, match="once\\(\\) cannot write its mark"):
+        drain(shop.jobs)
+    assert shop.mailed == []
+
+
+def test_atomic_handlers_commit_with_their_run_or_not_at_all(shop: Shop) -> None:
+    good, bad = shop.order(), shop.order()
+    shop.pack.using(commit=True).enqueue(good)
+    shop.pack.using(commit=True).enqueue(bad, fail=True)
+    report = drain(shop.jobs, raise_errors=False)
+    assert (report.succeeded, report.failed) == (1, 1)
+    assert (shop.state_of(good), shop.state_of(bad)) == ("packed", "new")
+    assert shop.statuses() == ["succeeded", "failed"]
+
+
+def test_timeouts_work_and_another_timer_goes_on_afterwards(shop: Shop) -> None:
+    shop.hang.using(commit=True).enqueue()
+    signal.setitimer(signal.ITIMER_REAL, 100)
+    try:
+        with pytest.raises(TimedOut):
+            drain(shop.jobs)
+        assert 90 < signal.getitimer(signal.ITIMER_REAL)[0] < 100
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    assert shop.statuses() == ["failed"]
+
+
+def test_async_handlers_run(shop: Shop) -> None:
+    run_id = shop.fetch.using(commit=True).enqueue(1).id
+    drain(shop.jobs)
+    assert shop.db.session.get_one(JobRun, run_id).result == 2
+
+
+def test_signals_and_the_log_tell_of_the_runs(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    told = []
+
+    def receive(sender: object, outcome: object, **rest: object) -> None:
+        told.append(outcome)
+
+    with run_succeeded.connected_to(receive), run_dead.connected_to(receive):
+        caplog.set_level(logging.INFO, "flask_cronjobs")
+        shop.mail.using(commit=True).enqueue(1)
+        drain(shop.jobs)
+    assert [outcome.kind for outcome in told] == ["succeeded"]  # type: ignore[attr-defined]
+    assert "succeeded" in caplog.text
+
+
+def test_objects_of_the_test_show_what_became_of_them(shop: Shop) -> None:
+    run = shop.mail.enqueue(1)
+    shop.db.session.commit()
+    run_id = run.id  # Loads it again: the session is in a transaction.
+    drain(shop.jobs)
+    assert shop.db.session.get_one(JobRun, run_id).status == "succeeded"
+
+
+def test_uncommitted_runs_are_an_error_not_nothing_to_do(shop: Shop) -> None:
+    shop.mail.enqueue(1)
+    with pytest.raises(SetupError, match=r"uncommitted work.*mail \(run \d+\).*commit"):
+        drain(shop.jobs)
+    shop.db.session.commit()
+    assert drain(shop.jobs).succeeded == 1
+
+
+def test_uncommitted_objects_are_an_error(shop: Shop) -> None:
+    shop.db.session.add(shop.Order())
+    with pytest.raises(SetupError, match="1 new object"):
+        drain(shop.jobs)
+
+
+@pytest.mark.parametrize("shop", ["sqlite-memory", "sqlite-file"], indirect=True)
+def test_flushed_work_that_holds_the_database_is_an_error(shop: Shop) -> None:
+    shop.db.session.add(shop.Order())
+    shop.db.session.flush()
+    with pytest.raises(SetupError, match="Commit"):
+        drain(shop.jobs)
+
+
+def test_runs_of_tasks_that_the_app_does_not_know_are_an_error(shop: Shop) -> None:
+    run = shop.mail.enqueue(1)
+    run.job_type = "elsewhere"
+    shop.db.session.commit()
+    with pytest.raises(SetupError, match=r"'elsewhere' are due.*declares no such task"):
+        drain(shop.jobs)
+
+
+def test_another_instance_is_an_error(shop: Shop) -> None:
+    from flask_cronjobs import CronJobs
+
+    with pytest.raises(SetupError, match="not initialized on the current app"):
+        drain(CronJobs())
+
+
+def test_tick_is_refused_where_it_would_see_nothing(shop: Shop, request: Any) -> None:
+    name = request.node.callspec.params["shop"]
+    shop.mail.using(commit=True).enqueue(1)
+    if name in SHARED:
+        with pytest.raises(SetupError, match=r"Use drain\(\)|use drain\(\)"):
+            shop.jobs.tick()
+    else:
+        assert shop.jobs.tick().succeeded == 1
+
+
+def test_operators_methods_and_reports_work_beside_the_tests_session(shop: Shop) -> None:
+    run = shop.mail.using(commit=True).enqueue(1)
+    shop.jobs.cancel(run.id)
+    assert shop.statuses() == ["cancelled"]
+    shop.db.session.commit()
+    shop.jobs.retry(run.id)
+    shop.jobs.add_definition("extra", "mail", schedule="@daily", payload={"order_id": 3})
+    assert shop.jobs.run_now("extra") > run.id
+    assert shop.jobs.health().word == "never"
+    assert drain(shop.jobs).succeeded == 2
+    assert shop.mailed == [1, 3]
+
+
+def test_once_outside_of_runs_leaves_its_mark_in_the_test(shop: Shop) -> None:
+    assert shop.jobs.once("key", lambda: 1) == 1
+    assert shop.jobs.once("key", lambda: 2) == 1
+
+
+def test_enqueued_runs_are_seen_committed_or_not(shop: Shop) -> None:
+    at = datetime(2030, 1, 2, 3, 4, tzinfo=timezone.utc)
+    shop.mail.using(run_at=at, idempotency_key="k").enqueue(1)
+    (run,) = enqueued(shop.mail)
+    assert (run.payload, run.run_at, run.idempotency_key) == ({"order_id": 1}, at, "k")
+    shop.ship.using(commit=True).enqueue(2)
+    assert [run.job_type for run in enqueued()] == ["mail", "ship"]
+    assert [run.payload for run in enqueued("ship")] == [{"order_id": 2}]
+    assert enqueued(after=run.id) == enqueued("ship")
+
+
+def test_payloads_are_checked_before_anything_runs(shop: Shop) -> None:
+    with pytest.raises(PayloadError):
+        shop.mail.enqueue(float("nan"))  # type: ignore[arg-type]
+    assert drain(shop.jobs).attempts == 0
+
+
+def test_handler_that_enqueues_itself_for_ever_is_stopped(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flask_cronjobs.testing import inline
+
+    monkeypatch.setattr(inline, "MOST", 5)
+
+    @shop.jobs.task
+    def again() -> None:
+        again.using(commit=True).enqueue()
+
+    again.using(commit=True).enqueue()
+    with pytest.raises(SetupError, match="5 attempts were made"):
+        drain(shop.jobs)
+
+
+def test_ctrl_c_in_a_handler_gives_the_run_back_and_ends_the_test(shop: Shop) -> None:
+    @shop.jobs.task
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    interrupted.using(commit=True).enqueue()
+    with pytest.raises(KeyboardInterrupt):
+        drain(shop.jobs, raise_errors=False)
+    (run,) = enqueued("interrupted")
+    assert (run.status, run.attempts) == ("queued", 0)
+
+
+def test_drain_inside_a_handler_is_refused(shop: Shop) -> None:
+    @shop.jobs.task
+    def nested() -> None:
+        drain(shop.jobs)
+
+    nested.using(commit=True).enqueue()
+    with pytest.raises(SetupError, match="inside a handler"):
+        drain(shop.jobs)

@@ -1,0 +1,152 @@
+"""The fixtures, in a pytest of their own; and the helpers with unittest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flask_cronjobs
+
+ROOT = Path(flask_cronjobs.__file__).parents[1]
+APP = """
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from flask_cronjobs import CronJobs
+
+db, jobs = SQLAlchemy(), CronJobs()
+
+@jobs.task(schedule="@daily")
+def greet(name: str = "world") -> str:
+    return f"Hello, {name}"
+
+@pytest.fixture
+def app(tmp_path):
+    app = Flask("greeter")
+    app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite://"
+    db.init_app(app)
+    jobs.init_app(app)
+    with app.app_context():
+        db.create_all()
+        greet.using(commit=True, delay=3600).enqueue("from before")
+
+    @app.post("/greet/<name>")
+    def view(name):
+        greet.using(commit=True).enqueue(name)
+        return "soon"
+
+    yield app
+    with app.app_context():
+        db.engine.dispose()
+"""
+TESTS = """
+from datetime import timedelta
+
+def test_fixtures(app, jobs_drain, jobs_enqueued, jobs_run, jobs_fire, jobs_travel):
+    assert jobs_enqueued() == []
+    app.test_client().post("/greet/Ada")
+    (run,) = jobs_enqueued("greet")
+    assert run.payload == {"name": "Ada"}
+    assert jobs_drain().succeeded == 1
+    assert jobs_run("greet", name="Bob").result == "Hello, Bob"
+    assert jobs_fire("greet").result == "Hello, world"
+    jobs_travel(timedelta(hours=2))
+    assert jobs_drain().succeeded == 1
+
+def test_clock_is_set_back(app, jobs_drain):
+    assert jobs_drain().succeeded == 0
+    with app.app_context():
+        assert jobs_drain(with_delayed=True).succeeded == 1
+"""
+UNITTEST = f"""
+import unittest
+from flask_cronjobs.testing import drain, enqueued
+{APP.replace("@pytest.fixture", "").replace("import pytest", "")}
+
+class Tests(unittest.TestCase):
+    def test_view(self):
+        generator = app(None)
+        shop = next(generator)
+        shop.test_client().post("/greet/Ada")
+        with shop.app_context():
+            assert len(enqueued(jobs.get("greet"))) == 2
+            assert drain(jobs).succeeded == 1
+        next(generator, None)
+
+unittest.main()
+"""
+
+
+def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in *folder*, without the plugins that are installed."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def pytest_in(folder: Path, tests: str, conftest: str = APP) -> subprocess.CompletedProcess[str]:
+    (folder / "conftest.py").write_text(conftest)
+    (folder / "test_it.py").write_text(tests)
+    plugin = ("-p", "flask_cronjobs.testing.plugin", "-p", "no:cacheprovider")
+    return python(folder, "-m", "pytest", "-q", "-W", "error", *plugin)
+
+
+def test_fixtures_use_the_app_of_the_tests(tmp_path: Path) -> None:
+    done = pytest_in(tmp_path, TESTS)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_missing_app_is_said_plainly(tmp_path: Path) -> None:
+    done = pytest_in(tmp_path, "def test_it(jobs_drain): ...", conftest="")
+    assert "The fixture jobs_drain needs a fixture `app` that returns your Flask" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_app_without_the_extension_is_said_plainly(tmp_path: Path) -> None:
+    conftest = "import flask, pytest\napp = pytest.fixture(lambda: flask.Flask('bare'))"
+    done = pytest_in(tmp_path, "def test_it(jobs_drain): jobs_drain()", conftest)
+    assert "Flask-CronJobs is not initialized on the app 'bare'" in done.stdout
+
+
+def test_plugin_imports_nothing_until_it_is_used(tmp_path: Path) -> None:
+    code = "import flask_cronjobs.testing.plugin, sys; print(*sys.modules)"
+    modules = set(python(tmp_path, "-c", code).stdout.split())
+    assert "flask_cronjobs.testing.plugin" in modules
+    heavy = ("flask", "werkzeug", "sqlalchemy", "flask_sqlalchemy", "blinker", "asyncio")
+    assert modules.isdisjoint(heavy)
+    ours = {name for name in modules if name.startswith("flask_cronjobs")}
+    assert ours == {
+        *("flask_cronjobs", "flask_cronjobs.testing", "flask_cronjobs.testing.plugin"),
+    }
+
+
+def test_plugin_is_declared_to_pytest() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    declared = '[project.entry-points.pytest11]\nflask_cronjobs = "flask_cronjobs.testing.plugin"'
+    assert declared in text
+
+
+def test_helpers_need_no_pytest(tmp_path: Path) -> None:
+    (tmp_path / "tests.py").write_text(UNITTEST)
+    done = python(tmp_path, "-W", "error", "tests.py")
+    assert done.returncode == 0, done.stderr
+    assert "OK" in done.stderr
+
+
+@pytest.mark.parametrize("order", ["flask_cronjobs.current_run, flask_cronjobs", "flask_cronjobs"])
+def test_current_run_is_the_public_name_however_it_is_imported(order: str, tmp_path: Path) -> None:
+    code = (
+        f"import {order}; from flask_cronjobs.models import JobRun; import flask_cronjobs.once\n"
+        "from flask_cronjobs import current_run, CronJobs\nprint(type(current_run).__name__)"
+    )
+    assert python(tmp_path, "-c", code).stdout == "LocalProxy\n"

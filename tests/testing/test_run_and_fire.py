@@ -1,0 +1,240 @@
+"""`run`, `fire` and `travel`, in every set-up."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select
+
+from flask_cronjobs import (
+    CronJobs,
+    NotFound,
+    PayloadError,
+    SetupError,
+    StateConflict,
+    TimedOut,
+    UnknownTask,
+)
+from flask_cronjobs.models import JobDefinition, JobEffect
+from flask_cronjobs.store.clock import clock_shift, database_now
+from flask_cronjobs.testing import drain, enqueued, fire, run, travel
+from tests.testing.shop import OutOfStockError, Shop
+
+#: A Tuesday; the first is seven o'clock in Tokyo, so a slot of the report.
+SLOT = datetime(2030, 1, 7, 22, 0, tzinfo=timezone.utc)
+LATER = datetime(2031, 5, 6, 7, 8, 9, tzinfo=timezone.utc)
+
+
+def test_run_calls_the_handler_as_a_run(shop: Shop) -> None:
+    order = shop.order()
+    done = run(shop.ship, order_id=order)
+    assert (done.status, done.result, done.attempts) == ("succeeded", f"parcel {order}", 1)
+    assert done.queue == "default"
+    assert shop.state_of(order) == "shipped"
+    assert [each.status for each in enqueued(shop.mail)] == ["queued"]
+
+
+def test_run_performs_no_other_run(shop: Shop) -> None:
+    shop.mail.using(commit=True, priority=9).enqueue(1)
+    run("mail", order_id=2)
+    assert shop.mailed == [2]
+    assert shop.statuses() == ["queued", "succeeded"]
+
+
+def test_run_of_an_attempt_and_a_time_is_seen_by_the_handler(shop: Shop) -> None:
+    done = run(shop.report, {"kind": "x"}, attempt=4, scheduled_for=SLOT)
+    assert shop.runs == [{"kind": "x", "attempt": 4, "at": SLOT, "id": done.id}]
+    assert (done.progress, done.progress_message) == (0.5, "half")
+
+
+def test_run_of_a_definition_has_its_payload(shop: Shop) -> None:
+    done = run(shop.report, definition="report")
+    assert shop.runs[0]["kind"] == "daily"
+    definition = shop.db.session.scalars(select(JobDefinition)).one()
+    assert done.definition_id == definition.id
+
+
+def test_run_raises_what_the_handler_raised(shop: Shop) -> None:
+    with pytest.raises(OutOfStockError):
+        run(shop.ship, order_id=99)
+    assert shop.statuses() == ["failed"]
+    again = run(shop.ship, {"order_id": 99}, attempt=3, raise_errors=False)
+    assert again.status == "dead"
+
+
+def test_run_knows_timeouts_and_effects(shop: Shop) -> None:
+    with pytest.raises(TimedOut):
+        run(shop.hang)
+    order = shop.order()
+    for attempt in (1, 2):
+        assert (
+            run(shop.spoil, order_id=order, attempt=attempt, raise_errors=False).status == "failed"
+        )
+    assert shop.mailed == [order]
+    assert shop.db.session.scalars(select(JobEffect.state)).all() == ["done"]
+
+
+@pytest.mark.parametrize("shop", ["sqlite-memory", "postgresql"], indirect=True)
+def test_run_refuses_what_a_run_could_not_be(shop: Shop) -> None:
+    with pytest.raises(ValueError, match="attempt is 4, but a run of 'ship' has 3 at most"):
+        run(shop.ship, order_id=1, attempt=4)
+    with pytest.raises(ValueError, match="attempt is 0"):
+        run(shop.ship, order_id=1, attempt=0)
+    with pytest.raises(ValueError, match="no time zone"):
+        run(shop.ship, order_id=1, scheduled_for=datetime(2030, 1, 1))
+    with pytest.raises(UnknownTask):
+        run("shop")
+    with pytest.raises(NotFound, match="no definition 'reports'"):
+        run(shop.report, definition="reports")
+    with pytest.raises(TypeError):
+        run(shop.ship)
+    with pytest.raises(PayloadError):
+        run(shop.ship, order_id=object())
+    assert shop.number_of_runs() == 0
+
+
+def test_run_that_its_concurrency_key_keeps_waiting_is_an_error(shop: Shop) -> None:
+    @shop.jobs.task(concurrency=1)
+    def alone() -> None: ...
+
+    other = alone.using(commit=True).enqueue()
+    other.status, other.locked_by, other.concurrency_share = "running", "h:1:x", 1
+    other.locked_until = datetime.now(timezone.utc) + timedelta(hours=1)
+    other.started_at = datetime.now(timezone.utc)
+    shop.db.session.commit()
+    with pytest.raises(StateConflict, match="concurrency key"):
+        run(alone)
+
+
+def test_fire_runs_a_slot_at_its_time(shop: Shop) -> None:
+    done = fire("report", at=SLOT)
+    assert (done.status, done.scheduled_for) == ("succeeded", SLOT)
+    assert shop.runs == [{"kind": "daily", "attempt": 1, "at": SLOT, "id": done.id}]
+    assert done.finished_at is not None
+    assert timedelta() <= done.finished_at - SLOT < timedelta(minutes=1)
+    assert clock_shift() == 0
+
+
+def test_fire_without_a_time_runs_the_next_slot(shop: Shop) -> None:
+    definition_then = fire("report")
+    definition = shop.db.session.scalars(select(JobDefinition)).one()
+    assert definition_then.scheduled_for == definition.next_run_at
+    assert definition_then.scheduled_for > datetime.now(timezone.utc)
+
+
+def test_fire_refuses_what_is_no_slot(shop: Shop) -> None:
+    with pytest.raises(ValueError, match=r"does not name 2030-01-07 22:01:00.*2030-01-08 22:00"):
+        fire("report", at=SLOT + timedelta(minutes=1))
+    with pytest.raises(NotFound, match=r"no definition 'reports'.*report"):
+        fire("reports")
+    fire("report", at=SLOT)
+    with pytest.raises(StateConflict, match="has a run already"):
+        fire("report", at=SLOT)
+    shop.db.session.commit()
+    shop.jobs.pause("report")
+    with pytest.raises(StateConflict, match="paused"):
+        fire("report")
+
+
+def test_fire_skips_a_slot_while_an_earlier_run_waits(shop: Shop) -> None:
+    first = fire("report", at=SLOT)
+    first.status, first.finished_at = "queued", None
+    shop.db.session.commit()
+    second = fire("report", at=SLOT + timedelta(days=1))
+    assert (second.status, second.error_type) == ("skipped", "Overlap")
+    assert len(shop.runs) == 1
+
+
+def test_fire_raises_what_the_handler_raised(shop: Shop) -> None:
+    @shop.jobs.task(schedule="@daily")
+    def broken() -> None:
+        raise OutOfStockError
+
+    with pytest.raises(OutOfStockError):
+        fire("broken")
+    assert fire("broken", at=SLOT.replace(hour=0), raise_errors=False).status == "failed"
+
+
+def now(shop: Shop) -> datetime:
+    """The time that the jobs see."""
+    found: datetime = shop.db.session.scalar(select(database_now()))
+    return found
+
+
+def test_travel_moves_the_clock_and_sets_it_back(shop: Shop) -> None:
+    with travel(LATER):
+        assert timedelta() <= now(shop) - LATER < timedelta(seconds=30)
+        with travel(timedelta(hours=-1)):
+            assert timedelta() <= now(shop) - LATER + timedelta(hours=1) < timedelta(seconds=30)
+        assert timedelta() <= now(shop) - LATER < timedelta(seconds=30)
+    assert abs(now(shop) - datetime.now(timezone.utc)) < timedelta(seconds=30)
+
+
+def test_runs_come_due_where_the_clock_has_moved(shop: Shop) -> None:
+    shop.mail.using(run_at=LATER, commit=True).enqueue(1)
+    shop.mail.using(delay=3600, commit=True).enqueue(2)
+    assert drain(shop.jobs).attempts == 0
+    with travel(timedelta(hours=1, seconds=1)):
+        assert drain(shop.jobs).succeeded == 1
+    with travel(LATER):
+        shop.mail.using(delay=60, commit=True).enqueue(3)
+        assert drain(shop.jobs).succeeded == 1
+        (run,) = enqueued(shop.mail)[2:]
+        assert timedelta(seconds=60) <= run.run_at - LATER < timedelta(seconds=90)
+    assert shop.mailed == [2, 1]
+    assert all(run.status != "dead" for run in enqueued())
+
+
+def test_many_runs_are_enqueued_by_the_moved_clock(shop: Shop) -> None:
+    shop.mail.enqueue_many([{"order_id": 1}])
+    with travel(LATER):
+        shop.mail.enqueue_many([{"order_id": 2}])
+        assert [run.created_at > LATER for run in enqueued()] == [False, True]
+
+
+@pytest.mark.parametrize("shop", ["sqlite-file", "postgresql"], indirect=True)
+def test_ticks_see_the_moved_clock(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    shop.jobs.tick()  # Declares the definition.
+    with travel(SLOT + timedelta(seconds=1)):
+        report = shop.jobs.tick()
+        assert (report.recorded, report.succeeded) == (1, 1)
+        assert shop.runs[0]["at"] == SLOT
+        age = shop.jobs.health().age
+        assert age is not None
+        assert age < 5
+    assert "clock" not in caplog.text
+
+
+def test_travel_needs_a_time_with_a_zone(shop: Shop) -> None:
+    with pytest.raises(ValueError, match="no time zone"), travel(datetime(2030, 1, 1)):
+        pass
+
+
+def test_helpers_need_an_app_context() -> None:
+    for helper in (drain, enqueued, lambda: run("x"), lambda: fire("x")):
+        with pytest.raises(SetupError, match="no current app"):
+            helper()
+
+
+def test_handler_that_ends_the_tests_transaction_is_named(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    with app.app_context(), db.engine.connect() as connection:
+        transaction = connection.begin()
+
+        @jobs.task
+        def rough() -> None:
+            """Commit below the session, which it does not know."""
+            transaction.commit()
+
+        engines: Any = db.engines
+        engine, engines[None] = engines[None], connection
+        rough.using(commit=True).enqueue()
+        with pytest.raises(SetupError, match="ended the transaction in which the test works"):
+            drain(jobs)
+        db.session.remove()
+        engines[None] = engine

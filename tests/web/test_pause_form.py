@@ -1,0 +1,61 @@
+"""Pausing a task or a queue on the overview."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flask.testing import FlaskClient
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select
+from werkzeug.test import TestResponse
+
+from flask_cronjobs.models import JobPause
+
+Post = Callable[..., TestResponse]
+
+
+def test_pause_and_resume(client: FlaskClient, post: Post, ticked: Callable[..., None]) -> None:
+    ticked()
+    assert '<option value="task:remind">remind</option>' in client.get("/jobs/").text
+    assert post("/jobs/pause", what="task:remind").status_code == 303
+    page = client.get("/jobs/").text
+    assert "The task remind is paused. Its runs wait until it is resumed." in page
+    assert "the task remind is paused" in page
+    assert "by ada" in page
+    assert 'value="task:remind"><button>Resume' in page.replace("\n", "").replace("  ", "")
+    post("/jobs/resume", what="task:remind")
+    assert "The task remind is resumed." in client.get("/jobs/").text
+    post("/jobs/resume", what="task:remind")
+    assert "The task remind was not paused." in client.get("/jobs/").text
+
+
+def test_who_may_only_read_sees_no_button(
+    client: FlaskClient, post: Post, rights: set[str]
+) -> None:
+    post("/jobs/pause", what="queue:default")
+    rights.discard("act")
+    page = client.get("/jobs/").text
+    assert "paused" in page
+    assert "<button>" not in page.partition('id="paused"')[2].partition("</section>")[0]
+    assert post("/jobs/pause", what="task:remind").status_code == 403
+
+
+def test_names_that_are_nothing_are_refused(client: FlaskClient, post: Post) -> None:
+    for what in ("task:nobody", "definition:remind", "queue:", ""):
+        post("/jobs/pause", what=what)
+    assert "Paused tasks and queues" in client.get("/jobs/").text
+
+
+def test_run_page_says_how_often_a_run_was_snoozed(
+    client: FlaskClient, add: Callable[..., int]
+) -> None:
+    run_id = add("queued", snoozes=2, error_type="Snooze", last_error="the shop is closed")
+    assert "<dd>2 times: the shop is closed</dd>" in client.get(f"/jobs/runs/{run_id}").text
+
+
+def test_page_names_stay_text(client: FlaskClient, db: SQLAlchemy, post: Post) -> None:
+    post("/jobs/pause", what="queue:<b>x</b>")
+    page = client.get("/jobs/").text
+    assert "<b>x</b>" not in page.replace("&lt;b&gt;", "")
+    with client.application.app_context():
+        assert db.session.scalars(select(JobPause.name)).all() == ["<b>x</b>"]
