@@ -1,6 +1,13 @@
 """Configuration of Sphinx."""
 
+import sys
 from importlib.metadata import version as version_of
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent))
+from commands import reference
 
 project = "Flask-CronJobs"
 author = "Flask-CronJobs contributors"
@@ -9,14 +16,43 @@ version = release = version_of("Flask-CronJobs")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
-nitpicky = False
+# Each name in a docstring leads somewhere, but for those of other projects: those need a network.
+nitpicky = True
+default_role = "py:obj"
+nitpick_ignore_regex = [
+    (
+        r"py:.*",
+        r"(blinker|click|collections|contextlib|datetime|flask|flask_sqlalchemy|sqlalchemy)\..*",
+    ),
+    (r"py:.*", r"(datetime|timedelta|Flask|SQLAlchemy|Namespace)"),
+    # Types of ours that stand for what the text beside them says.
+    (
+        r"py:.*",
+        r"(.*\.)?~?(H|P|R|JSON|Authorize|Actor|Catchup|Overlap|Replace|UniqueWhile|Bookkeeping|Declaration)",
+    ),
+    (r"py:obj", r"types\..*"),
+]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
+autodoc_typehints_format = "short"
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
+
+# Otherwise the two hyphens of an option become one dash.
+smartquotes = False
 
 html_theme = "furo"
 html_title = f"{project} {version}"
 html_copy_source = False
+
+
+def setup(app: Sphinx) -> None:
+    """Put the command reference into its page."""
+    app.connect("source-read", _add_commands)
+
+
+def _add_commands(app: Sphinx, page: str, source: list[str]) -> None:
+    if page == "commands":
+        source[0] = source[0].replace("<!-- commands -->", reference())
