@@ -3,10 +3,10 @@
     python -m benchmarks.pages [--short] [--rounds N] [--only sqlite|postgresql]
 
 PostgreSQL gets 1,000,000 finished, 100,000 queued and 1,000 dead runs, SQLite 200,000 finished (a
-twentieth of that with ``--short``). Half of the queued runs are older than all that is finished and
-half are newer, so that no page is fast by luck. Each page is measured several times; the medians
-are printed, then the plan of the slowest statement. Exits 1 if a page takes 150 ms or more, or
-sends more than 15 statements.
+twentieth of that with ``--short``). Both get 10,000 definitions. Half of the queued runs are older
+than all that is finished and half are newer, so that no page is fast by luck. Each page is measured
+several times; the medians are printed, then the plan of the slowest statement. Exits 1 if a page
+takes 150 ms or more, or sends more than 15 statements.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Connection, Engine, event, text
 
 from flask_cronjobs import CronJobs, report
-from flask_cronjobs.report import RunFilter
+from flask_cronjobs.report import DefinitionFilter, RunFilter
 from flask_cronjobs.state import State, state_of
 from flask_cronjobs.store import create_tables
 from flask_cronjobs.types import STATUSES
@@ -36,7 +36,8 @@ from tests import postgres
 
 MILLISECONDS = 150.0
 STATEMENTS = 15
-DEFINITIONS = 50
+TASKS = 50
+DEFINITIONS = 10_000
 HOSTS = 5
 
 
@@ -119,9 +120,10 @@ def make_app(url: str) -> Flask:
     """Return an app with all tasks of the rows but one, so that some rows are orphans."""
     app = Flask("pages")
     app.config.update(SQLALCHEMY_DATABASE_URI=url, SECRET_KEY="pages")
+    app.config["CRONJOBS_SHOW_PAYLOAD"] = True
     SQLAlchemy(app)
     jobs = CronJobs(authorize=lambda action: True)
-    for number in range(DEFINITIONS):
+    for number in range(TASKS):
         jobs.task(name=f"task_{number}", schedule="*/5 * * * *")(lambda: None)
     jobs.init_app(app)
     return app
@@ -138,13 +140,18 @@ def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
         "runs: of a task that has none": RunFilter(task="nobody"),
         "runs: succeeded, a queue with none": RunFilter(status="succeeded", queue="nobody"),
         "runs: by error": RunFilter(error="boom"),
+        "runs: with a text that is nowhere": RunFilter(search="nothing like it"),
+        "runs: with an id": RunFilter(search="17"),
+        "runs: queued, with a text": RunFilter(search="nothing like it", status="queued"),
         "runs: dead by error type": RunFilter(status="dead", error_type="ValueError"),
         "runs: of a definition": RunFilter(definition="task_3"),
         "runs: skipped of a definition": RunFilter(definition="task_3", status="skipped"),
         "runs: older than a week": RunFilter(older_than=7 * 86400.0),
     }
     found: dict[str, Callable[[], object]] = {
-        name: lambda which=which: report.runs(state, which)  # type: ignore[misc]
+        name: lambda which=which: report.runs(  # type: ignore[misc]
+            state, which, order=report.order_of(which.status, which.overdue)
+        )
         for name, which in filters.items()
     }
     middle = report.runs(state).rows[-1].id // 2
@@ -155,6 +162,16 @@ def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
     found["effects: open"] = lambda: report.effects(state, open_only=True)
     found["ticks"] = lambda: report.ticks(state)
     found["overview"] = lambda: report.overview(state)
+    lists = {
+        "by need": DefinitionFilter(),
+        "by next slot": DefinitionFilter(sort="next"),
+        "that need a person": DefinitionFilter(state="attention"),
+        "that no code declares": DefinitionFilter(state="unknown"),
+        "searched": DefinitionFilter(search="99"),
+    }
+    for name, wanted in lists.items():
+        found[f"definitions {name}"] = lambda wanted=wanted: report.definition_list(state, wanted)  # type: ignore[misc]
+    found["definitions: the last page"] = lambda: report.definition_list(state, page=10_000)
     for path in web_paths(app, middle):
         found[f"GET {path}"] = lambda path=path: _get(app, path)  # type: ignore[misc]
     return found
@@ -167,9 +184,16 @@ def web_paths(app: Flask, run_id: int) -> list[str]:
     # The tick route answers every method, with 404 to all but a POST with the token.
     ours = [path for path in paths if path.startswith(f"{prefix}/") and "static" not in path]
     ours = [path for path in ours if path != f"{prefix}/tick"]
-    found = [path.replace("<int:run_id>", str(run_id)) for path in ours]
+    queries = {
+        f"{prefix}/definition": "?name=task_3",
+        f"{prefix}/task": "?name=task_3",
+        f"{prefix}/run": "?name=task_3",
+        f"{prefix}/runs/bulk": "?do=cancel&status=queued",
+    }
+    found = [path.replace("<int:run_id>", str(run_id)) + queries.get(path, "") for path in ours]
     if f"{prefix}/runs" in ours:
         found += [f"{prefix}/runs?status={status}" for status in ("queued", "succeeded", "skipped")]
+        found += [f"{prefix}/runs?q=nothing", f"{prefix}/runs?format=json"]
     return [path for path in found if "<" not in path]
 
 
@@ -258,7 +282,7 @@ def _queued(connection: Connection, sql: Callable[[str], str], number: int, labe
 
 _DEFINITIONS = """
 INSERT INTO job_definitions (name, job_type, schedule, next_run_at)
-SELECT 'task_' || (i - 1), 'task_' || (i - 1), i || CASE i % 4
+SELECT 'task_' || (i - 1), 'task_' || ((i - 1) % 50), (i % 60) || CASE i % 4
     WHEN 0 THEN ' * * * *' WHEN 1 THEN ' 7 * * 1-5' WHEN 2 THEN ' 3 1 * *' ELSE ' */2 * * *' END,
     AGO(-60) FROM NUMBERS
 """
@@ -274,16 +298,18 @@ FROM NUMBERS
 _FINISHED = """
 INSERT INTO job_runs (definition_id, job_type, payload, run_at, scheduled_for, status, attempts,
     started_at, finished_at, result)
-SELECT CASE WHEN i % 10 = 0 THEN i / 10 % 50 + 1 END, 'task_' || (i / 10 % 50), '{"user_id": 1}',
+SELECT CASE i % 20 WHEN 0 THEN i / 20 % 50 + 1 WHEN 10 THEN i / 20 % 10000 + 1 END,
+    'task_' || (i / 10 % 50), '{"user_id": 1}',
     AGO(10000000.0 - i), AGO(10000000.0 - i),
     CASE WHEN i % 10000 = 0 THEN 'skipped' WHEN i % 10000 = 1 THEN 'cancelled' ELSE 'succeeded' END,
     1, AGO(1000000.5 - i), AGO(1000000.0 - i), '{"sent": 1}'
 FROM NUMBERS
 """
 _DEAD = """
-INSERT INTO job_runs (job_type, payload, run_at, scheduled_for, status, attempts, started_at,
-    finished_at, failed_at, last_error, error_type)
-SELECT 'task_' || (i % 50), '{"user_id": 1}', AGO(i * 100), AGO(i * 100), 'dead', 10, AGO(i * 100),
+INSERT INTO job_runs (definition_id, job_type, payload, run_at, scheduled_for, status, attempts,
+    started_at, finished_at, failed_at, last_error, error_type)
+SELECT CASE WHEN i % 2 = 0 THEN i END, 'task_' || (i % 50), '{"user_id": 1}',
+    AGO(i * 100), AGO(i * 100), 'dead', 10, AGO(i * 100),
     AGO(i * 100), AGO(i * 100), 'boom ' || i,
     CASE WHEN i % 3 = 0 THEN 'ValueError' ELSE 'OSError' END
 FROM NUMBERS
