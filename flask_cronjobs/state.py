@@ -50,7 +50,7 @@ Actor = Callable[[], str]
 EXTENSION = "cronjobs"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, frozen=True)
 class State:
     """The extension's state for one app.
 

@@ -293,8 +293,7 @@ class DefinitionSpec:
     ping_url: str | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedSlot:
+class RecordedSlot(NamedTuple):
     """The row of ``job_runs`` for a slot that runs, or for skipped ones.
 
     :ivar run_id: the row's id.
@@ -312,8 +311,7 @@ class RecordedSlot:
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class LateSlot:
+class LateSlot(NamedTuple):
     """A slot that did not come in time.
 
     :ivar definition: the definition's name.

@@ -72,7 +72,7 @@ class Printer(Observer):
     def slot(self, slot: RecordedSlot) -> None:
         """Print a skipped slot; a run is printed when it has run."""
         if self.as_json:
-            self.slots.append({**asdict(slot), "at": slot.at.isoformat()})
+            self.slots.append({**slot._asdict(), "at": slot.at.isoformat()})
         elif slot.skipped:
             from ..report.humanize import plural
 

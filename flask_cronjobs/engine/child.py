@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -36,7 +35,7 @@ class PipeObserver(Observer):
 
     def slot(self, slot: RecordedSlot) -> None:
         """Send *slot*."""
-        self._send({"slot": {**asdict(slot), "at": slot.at.isoformat()}})
+        self._send({"slot": {**slot._asdict(), "at": slot.at.isoformat()}})
 
     def outcome(self, outcome: Outcome) -> None:
         """Send *outcome*, without what may be large or is no JSON."""
