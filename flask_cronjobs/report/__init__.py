@@ -12,7 +12,7 @@ from .counts import Count
 from .definition_list import DefinitionFilter, DefinitionList, definition_list
 from .definitions import Cell, DefinitionView, definition_names, definitions, next_slots
 from .details import DefinitionDetail, TaskDetail, definition, task
-from .effects import doubts, effects
+from .effects import effects
 from .health import Figures, Verdict, headline, tone, verdict, verdict_and_figures
 from .overview import Overview, dead_groups, orphans, overview
 from .pauses import PauseView, pauses
@@ -50,7 +50,6 @@ __all__ = [
     "definition_list",
     "definition_names",
     "definitions",
-    "doubts",
     "effects",
     "gaps",
     "headline",

@@ -12,10 +12,10 @@ from sqlalchemy import ColumnElement, Row, func, null, or_, select, text, union_
 from ..models.conditions import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
 from ..types import Status
 from .counts import Count
-from .health import waiting
 from .reader import DEFINITIONS, RUNS, Query, Reader, Source, reading
 from .run_order import LATEST_DEATH, NEWEST, Cursor, Order
 from .run_search import confirmed, mentions, named
+from .waiting import waiting
 
 
 @dataclass(frozen=True, slots=True)

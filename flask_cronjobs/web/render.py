@@ -22,6 +22,7 @@ from ..text import printable
 from . import format, zone
 from .format import Tone
 from .guard import may
+from .urls import page_urls
 
 #: A part of the URLs of static files.
 VERSION = version("Flask-CronJobs")
@@ -75,6 +76,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "say": format,
         "tone": tone,
         "version": VERSION,
+        "url_for": page_urls(),
         "zone": state_of().settings.timezone,
         "message": message,
         "may_act": False,

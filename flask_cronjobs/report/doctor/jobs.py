@@ -12,7 +12,6 @@ from ...store.clock import clock_shift
 from ...store.errors import name_of
 from ..activity import TickView, ticks
 from ..definitions import DefinitionView, definitions
-from ..effects import doubts
 from ..health import Figures, Verdict, verdict_and_figures
 from ..humanize import duration, plural
 from ..late import CHECK, unrecorded
@@ -65,7 +64,7 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield _tasks(reader)
     yield from _orphans(reader)
     yield from _definitions(reader, verdict)
-    yield from _doubts(reader)
+    yield from _doubts(figures)
     yield from _settings(reader)
 
 
@@ -282,8 +281,8 @@ def _definition(view: DefinitionView) -> Iterator[Finding]:
         )
 
 
-def _doubts(reader: Reader) -> Iterator[Finding]:
-    number = doubts(reader)
+def _doubts(figures: Figures) -> Iterator[Finding]:
+    number = figures.doubts
     if number:
         yield Finding(
             "effects-in-doubt",
