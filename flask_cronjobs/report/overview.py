@@ -120,9 +120,7 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
     )
 
 
-def orphans(
-    source: Source, groups: Sequence[Waiting] | None = None
-) -> tuple[Orphan, ...]:
+def orphans(source: Source, groups: Sequence[Waiting] | None = None) -> tuple[Orphan, ...]:
     """Return the tasks of waiting runs that this app's code does not declare, the oldest 50.
 
     :param groups: what `waiting_groups` found, if that was read before.

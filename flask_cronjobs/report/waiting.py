@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,6 +16,8 @@ from .reader import RUNS, Query, Reader
 #: From so many tasks, queues and priorities on, each with a step of its own, it is faster to read
 #: all runs.
 MOST_STEPS = 1_000
+#: For more priorities than these, `first_due` reads all runs.
+MOST_PRIORITIES = 10
 _GROUP = ("job_type", "queue", "priority")
 _UP = f"{', '.join(_GROUP)}, run_at, id"
 
@@ -73,6 +75,33 @@ def waiting(before: datetime) -> tuple[Query, Query]:
     return free, _keyed(before)
 
 
+def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Query]:
+    """Return statements for the first *limit* rows of *parts*, in the order of their due times.
+
+    The indexes of waiting runs begin with the priority: so there is a statement for each, unless
+    there are many.
+
+    :param parts: two SELECTs, of runs without a concurrency key, and of runs with one.
+    """
+    for part, rows in zip(parts, (FREE, KEYED), strict=True):
+        found = [row.priority for row in reader.rows(_priorities(rows))]
+        if len(found) > MOST_PRIORITIES:
+            yield part
+            continue
+        for priority in found or [0]:
+            first = part.where(RUNS.c.priority == priority).order_by(RUNS.c.run_at, RUNS.c.id)
+            yield first.limit(limit)
+
+
+def _priorities(rows: str) -> Query:
+    highest = select(func.max(RUNS.c.priority).label("priority")).where(text(rows))
+    steps = highest.cte("steps", recursive=True)
+    lower = highest.where(RUNS.c.priority < steps.c.priority).scalar_subquery()
+    steps = steps.union_all(select(lower).where(steps.c.priority.is_not(None)))
+    found = select(steps.c.priority).where(steps.c.priority.is_not(None))
+    return found.limit(MOST_PRIORITIES + 1)
+
+
 def waiting_for_us(
     reader: Reader, before: datetime, paused: Sequence[PauseView]
 ) -> tuple[Query, Query]:
@@ -107,7 +136,7 @@ def _rows(reader: Reader, sql: str) -> list[Waiting]:
     columns = (column(name, String) for name in ("job_type", "queue"))
     times = (column(name, UTCDateTime()) for name in ("oldest", "due"))
     rows = reader.rows(statement.columns(*columns, *times))
-    return [Waiting(*row) for row in rows]
+    return [Waiting(row.job_type, row.queue, row.oldest, row.due) for row in rows]
 
 
 _TAKEN = """
