@@ -15,6 +15,7 @@ from .details import DefinitionDetail, TaskDetail, definition, task
 from .effects import effects
 from .health import Figures, Verdict, headline, tone, verdict, verdict_and_figures
 from .overview import Overview, dead_groups, orphans, overview
+from .paging import cut_page
 from .pauses import PauseView, pauses
 from .reader import reading
 from .redact import redacted
@@ -45,6 +46,7 @@ __all__ = [
     "Verdict",
     "activity",
     "arguments",
+    "cut_page",
     "dead_groups",
     "definition",
     "definition_list",
