@@ -2,8 +2,8 @@
 
     python -m benchmarks.pages [--short] [--rounds N] [--only sqlite|postgresql]
 
-PostgreSQL gets 1,000,000 finished, 100,000 queued and 1,000 dead runs, SQLite 200,000 finished (a
-twentieth of that with ``--short``). Both get 10,000 definitions. Half of the queued runs are older
+Both databases get 1,000,000 finished, 100,000 queued and 1,000 dead runs (a twentieth of that with
+``--short``) and 10,000 definitions. Half of the queued runs are older
 than all that is finished and half are newer, so that no page is fast by luck. Each page is measured
 several times; the medians are printed, then the plan of the slowest statement. Exits 1 if a page
 takes 150 ms or more, or sends more than 15 statements.
@@ -80,15 +80,14 @@ def main() -> int:
     """Measure on each database; return 1 if a limit is exceeded."""
     options = _options()
     shrink = 20 if options.short else 1
+    size = Size(1_000_000 // shrink, 100_000 // shrink, 1_000)
     broken = False
     if options.only != "postgresql":
         with tempfile.TemporaryDirectory() as folder:
             url = f"sqlite:///{Path(folder) / 'pages.sqlite'}"
-            size = Size(200_000 // shrink, 20_000 // shrink, 1_000 // shrink)
             broken |= measure(url, size, options.rounds)
     if options.only != "sqlite":
         with postgres.running_server() as server:
-            size = Size(1_000_000 // shrink, 100_000 // shrink, 1_000)
             broken |= measure(server.create_database(), size, options.rounds)
     return int(broken)
 
@@ -193,7 +192,9 @@ def web_paths(app: Flask, run_id: int) -> list[str]:
     found = [path.replace("<int:run_id>", str(run_id)) + queries.get(path, "") for path in ours]
     if f"{prefix}/runs" in ours:
         found += [f"{prefix}/runs?status={status}" for status in ("queued", "succeeded", "skipped")]
+        found += [f"{prefix}/runs?status=queued&task=task_3", f"{prefix}/runs?overdue=1"]
         found += [f"{prefix}/runs?q=nothing", f"{prefix}/runs?format=json"]
+        found += [f"{prefix}/?format=json", f"{prefix}/definitions?sort=next"]
     return [path for path in found if "<" not in path]
 
 

@@ -110,6 +110,11 @@ def cut(text: str, limit: int) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
+def shortened(text: str, limit: int) -> str:
+    """Return the head of *text*, of *limit* characters, the last of them ``…`` if it goes on."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
 def one_line(text: str) -> str:
     """Replace what is not printable: it could fake a log line or control a terminal."""
     if text.isprintable():

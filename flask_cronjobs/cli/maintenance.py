@@ -127,10 +127,11 @@ def doctor(as_json: bool) -> None:
 
 def _list_effects(everything: bool, limit: int, before: int | None, as_json: bool) -> None:
     with report.reading(state_of()) as reader:
-        rows = report.effects(reader, open_only=not everything, before=before, limit=limit)
+        found = report.effects(reader, open_only=not everything, before=before, limit=limit + 1)
         now = reader.now
+    rows, following = report.cut_page(found, limit)
     if as_json:
-        print_json({"effects": rows, "before": rows[-1].id if len(rows) == limit else None})
+        print_json({"effects": rows, "before": following})
         return
     if not rows:
         click.echo("No effects." if everything else "No effect is being done or in doubt.")
@@ -138,8 +139,8 @@ def _list_effects(everything: bool, limit: int, before: int | None, as_json: boo
         ("ID", "STATE", "RUN", "SINCE", "KEY"),
         [(row.id, row.state, row.run_id, since(now, row.created_at), row.key) for row in rows],
     )
-    if len(rows) == limit:
-        click.echo(f"Older: {this_command(before=rows[-1].id)}", err=True)
+    if following is not None:
+        click.echo(f"Older: {this_command(before=following)}", err=True)
 
 
 def _print(finding: Finding) -> None:

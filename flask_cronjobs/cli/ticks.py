@@ -43,8 +43,8 @@ def list_ticks(limit: int, before: int | None, as_json: bool) -> None:
     Newest first, of all hosts. Ticks are kept for a day.
     """
     with report.reading(state_of()) as reader:
-        ticks, gaps, now = report.ticks(reader, limit, before), report.gaps(reader), reader.now
-    following = ticks[-1].id if len(ticks) == limit else None
+        found, gaps, now = report.ticks(reader, limit + 1, before), report.gaps(reader), reader.now
+    ticks, following = report.cut_page(found, limit)
     if as_json:
         print_json({"ticks": ticks, "gaps": gaps, "before": following})
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 from .. import report
 from ..errors import CronJobsError, NotFound, StateConflict
@@ -110,8 +110,7 @@ class Action:
         :raises StateConflict: the filter's status does not allow it.
         """
         with report.reading(state) as reader:
-            found = (report.matching_ids(reader, part) for part in self._parts(which))
-            return [run_id for ids in found for run_id in ids]
+            return report.matching_ids(reader, which, self._allowed(which))
 
     def count(self, state: State, which: RunFilter, most: int) -> Count:
         """Return how many runs of *which* can be changed, counted up to *most*.
@@ -119,16 +118,17 @@ class Action:
         :raises StateConflict: the filter's status does not allow it.
         """
         with report.reading(state) as reader:
-            counts = [report.matching_count(reader, part, most) for part in self._parts(which)]
-        number = sum(count.value for count in counts)
-        return Count(min(number, most), number > most or any(count.capped for count in counts))
+            return report.matching_count(reader, which, most, self._allowed(which))
 
-    def _parts(self, which: RunFilter) -> list[RunFilter]:
-        """Return *which* for each of its statuses that can be changed."""
+    def _allowed(self, which: RunFilter) -> list[Status]:
+        """Return `statuses`.
+
+        :raises StateConflict: there are none.
+        """
         allowed = self.statuses(which)
         if not allowed:
             raise StateConflict(f"Each of these runs {self.refusals[self._statuses(which)[0]]}")
-        return [replace(which, status=status) for status in allowed]
+        return allowed
 
     def statuses(self, which: RunFilter) -> list[Status]:
         """Return the statuses of those runs of *which* that can be changed; none if none can."""

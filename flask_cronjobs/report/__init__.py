@@ -12,9 +12,10 @@ from .counts import Count
 from .definition_list import DefinitionFilter, DefinitionList, definition_list
 from .definitions import Cell, DefinitionView, definition_names, definitions, next_slots
 from .details import DefinitionDetail, TaskDetail, definition, task
-from .effects import doubts, effects
+from .effects import effects
 from .health import Figures, Verdict, headline, tone, verdict, verdict_and_figures
 from .overview import Overview, dead_groups, orphans, overview
+from .paging import cut_page
 from .pauses import PauseView, pauses
 from .reader import reading
 from .redact import redacted
@@ -45,12 +46,12 @@ __all__ = [
     "Verdict",
     "activity",
     "arguments",
+    "cut_page",
     "dead_groups",
     "definition",
     "definition_list",
     "definition_names",
     "definitions",
-    "doubts",
     "effects",
     "gaps",
     "headline",

@@ -66,16 +66,24 @@ def find_definitions(
     limit: int = 50,
 ) -> DefinitionList:
     """Return what `definition_list` does, for a caller that knows the *missed* slots."""
-    which = which or DefinitionFilter()
+    which, page = which or DefinitionFilter(), max(1, page)
     found = needs(reader, missed)
     conditions = _conditions(reader, which, found)
-    count = select(func.count()).select_from(DEFINITIONS).where(*conditions)
-    total = cast("int", reader.value(count))
-    pages = max(1, -(-total // limit))
-    page = max(1, min(page, pages))
-    statement = whole_rows(reader).where(*conditions).order_by(*_order(which.sort, found))
-    rows = reader.rows(statement.limit(limit).offset((page - 1) * limit))
-    return DefinitionList(definition_views(reader, rows, found), total, page, pages, reader.now)
+    total = select(func.count()).select_from(DEFINITIONS).where(*conditions)
+    statement = (
+        whole_rows(reader)
+        .add_columns(total.scalar_subquery().label("total"))
+        .where(*conditions)
+        .order_by(*_order(which.sort, found))
+        .limit(limit)
+    )
+    rows = reader.rows(statement.offset((page - 1) * limit))
+    if not rows and page > 1:
+        page = max(1, -(-cast("int", reader.value(total)) // limit))
+        rows = reader.rows(statement.offset((page - 1) * limit))
+    number = rows[0].total if rows else 0
+    pages = max(1, -(-number // limit))
+    return DefinitionList(definition_views(reader, rows, found), number, page, pages, reader.now)
 
 
 def _conditions(reader: Reader, which: DefinitionFilter, found: Needs) -> list[ColumnElement[bool]]:

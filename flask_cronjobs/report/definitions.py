@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -161,28 +162,45 @@ def definition_views(
 ) -> tuple[DefinitionView, ...]:
     """Return the definitions of *rows* with their last runs."""
     cells = _cells(reader, [row.id for row in rows])
-    return tuple(_view(reader, row, tuple(cells[row.id]), found.of(row)) for row in rows)
+    return tuple(_whole(reader, row, tuple(cells[row.id]), found.of(row)) for row in rows)
 
 
-def _view(
+def bare_definitions(reader: Reader) -> Iterator[DefinitionView]:
+    """Yield all definitions by name, without their runs, next slots and needs."""
+    for row in reader.rows(whole_rows(reader).order_by(DEFINITIONS.c.name)):
+        yield _view(reader, row)
+
+
+def _whole(
     reader: Reader, row: Row[Any], cells: tuple[Cell, ...], needed: tuple[Need, ...]
 ) -> DefinitionView:
-    slots, broken = _slots(row, reader.now)
+    view = _view(reader, row)
+    waits = view.broken is None and view.paused_at is None
+    return replace(
+        view,
+        cells=cells,
+        last_seconds=next((c.took for c in reversed(cells) if c.took is not None), None),
+        next_slots=_slots(row, reader.now) if waits else (),
+        needs=needed,
+    )
+
+
+def _view(reader: Reader, row: Row[Any]) -> DefinitionView:
     jobs = reader.state.registry
     undeclared = row.origin == "code" and row.name not in jobs.declarations
     return DefinitionView(
         **{name: getattr(row, name) for name in _OWN},
         task=row.job_type,
-        cells=cells,
-        last_seconds=next((c.took for c in reversed(cells) if c.took is not None), None),
-        next_slots=() if row.paused_at is not None else slots,
-        broken=broken,
+        cells=(),
+        last_seconds=None,
+        next_slots=(),
+        broken=_broken(row),
         orphaned=row.job_type not in jobs.tasks,
         undeclared=undeclared,
         elsewhere=undeclared and row.app is not None and row.undeclared_since is None,
         due_since=_due_since(row, reader.now),
         ping=None if row.ping_url is None else host_of(str(row.ping_url)),
-        needs=needed,
+        needs=(),
     )
 
 
@@ -193,15 +211,26 @@ def _due_since(row: Row[Any], now: datetime) -> datetime | None:
     return at
 
 
-def _slots(row: Row[Any], now: datetime) -> tuple[tuple[datetime, ...], str | None]:
+def _broken(row: Row[Any]) -> str | None:
+    """Return why the definition *row* cannot be read, if it cannot."""
     if row.next_run_at == UNREADABLE:
-        return (), "Its next_run_at is not a time."
+        return "Its next_run_at is not a time."
     if not isinstance(row.payload, dict):
-        return (), "Its payload is not a JSON object."
+        return "Its payload is not a JSON object."
+    return _unreadable(row.schedule, row.timezone)
+
+
+@lru_cache(maxsize=1_000)
+def _unreadable(cron: str, zone: str) -> str | None:
     try:
-        return _with_owed(row, next_slots(row.schedule, row.timezone, now), now), None
+        Schedule(cron, zone)
     except ScheduleError as error:
-        return (), str(error)
+        return str(error)
+    return None
+
+
+def _slots(row: Row[Any], now: datetime) -> tuple[datetime, ...]:
+    return _with_owed(row, next_slots(row.schedule, row.timezone, now), now)
 
 
 def _with_owed(row: Row[Any], slots: tuple[datetime, ...], now: datetime) -> tuple[datetime, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select, text
+from sqlalchemy import ScalarSelect, select, text
 
 from ..models.conditions import OPEN_EFFECT
 from ..store.operations import is_in_doubt
-from .counts import Count, capped, count_of
+from .counts import capped
 from .reader import EFFECTS, Source, reading
 
 
@@ -59,8 +59,6 @@ def effects(
     )
 
 
-def doubts(source: Source) -> Count:
-    """Return how many effects are in doubt, up to a cap."""
-    with reading(source) as reader:
-        found = select(EFFECTS.c.id).where(text(OPEN_EFFECT), is_in_doubt(reader.now))
-        return count_of(reader.rows(select(capped(found)))[0][0])
+def doubts(now: datetime) -> ScalarSelect[int]:
+    """Return a subquery that counts the effects in doubt, up to `CAP` plus one."""
+    return capped(select(EFFECTS.c.id).where(text(OPEN_EFFECT), is_in_doubt(now)))

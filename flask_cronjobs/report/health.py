@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
-from sqlalchemy import ColumnElement, func, literal, select, text, union_all
+from sqlalchemy import ColumnElement, Integer, literal, select, text
 
 from ..config import Settings
-from ..models.conditions import DEAD, FREE, KEYED, RUNNING
+from ..models.conditions import DEAD, RUNNING
 from .activity import did_its_work
 from .counts import Count, capped, count_of
+from .effects import doubts
 from .humanize import ago, duration, plural, seconds_since
 from .late import Late, late_definitions
 from .missed import Missed, missed_slots
-from .pauses import PauseView, not_paused, pauses
+from .pauses import PauseView, pauses
 from .reader import RUNS, TICKS, Query, Reader, Source, reading
+from .waiting import Waiting, oldest_due, waiting_for_us, waiting_groups
 
 #: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
 #: ``overdue``: ticks come, but runnable work, or a slot, has waited too long.
@@ -62,7 +64,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The four figures of the overview.
+    """The figures of the overview.
 
     :ivar overdue: runnable runs due for longer than ``CRONJOBS_HEALTH_OVERDUE``, without those that
         wait for a concurrency key.
@@ -70,6 +72,7 @@ class Figures:
     :ivar stale: running runs whose lease ran out.
     :ivar dead: runs that ended dead in the last 24 hours.
     :ivar missed: slots that were missed in the last 24 hours.
+    :ivar doubts: effects in doubt.
     """
 
     overdue: Count
@@ -77,7 +80,8 @@ class Figures:
     running: Count
     stale: Count
     dead: Count
-    missed: Missed | None = None
+    missed: Missed | None
+    doubts: Count
 
 
 #: How many of the latest ticks are searched for the one that was seen alive last.
@@ -88,14 +92,20 @@ def verdict(source: Source) -> Verdict:
     """Return whether ticks come and runnable work is claimed in time."""
     with reading(source) as reader:
         paused = pauses(reader)
-        return _verdict(reader, _oldest_due(reader, paused), paused)
+        return _verdict(reader, oldest_due(reader, waiting_groups(reader), paused), paused)
 
 
-def verdict_and_figures(source: Source) -> tuple[Verdict, Figures]:
-    """Return the verdict and the figures, in fewer statements than apart."""
+def verdict_and_figures(
+    source: Source, groups: Sequence[Waiting] | None = None
+) -> tuple[Verdict, Figures]:
+    """Return the verdict and the figures, in fewer statements than apart.
+
+    :param groups: what `waiting_groups` found, if that was read before.
+    """
     with reading(source) as reader:
         paused = pauses(reader)
-        oldest = _oldest_due(reader, paused)
+        found = waiting_groups(reader) if groups is None else groups
+        oldest = oldest_due(reader, found, paused)
         return _verdict(reader, oldest, paused), _figures(reader, oldest, paused)
 
 
@@ -131,50 +141,6 @@ def _worries(verdict: Verdict, figures: Figures) -> list[str]:
     if len(verdict.pauses) > 1:
         worries.append(f"{len(verdict.pauses)} tasks and queues are paused")
     return worries + [str(paused) for paused in verdict.pauses[:1] if len(verdict.pauses) == 1]
-
-
-def waiting(before: datetime) -> tuple[Query, Query]:
-    """Return statements for runnable runs due *before*: without a concurrency key, and with one.
-
-    These are two statements, since each has its own partial index. Runs whose key is at its limit
-    are left out, since no tick can run them.
-    """
-    free = select(RUNS.c.id, RUNS.c.run_at).where(text(FREE), RUNS.c.run_at <= before)
-    return free, _keyed(before)
-
-
-def _keyed(before: datetime) -> Query:
-    full = (
-        select(RUNS.c.concurrency_key.label("key"), func.count().label("taken"))
-        .where(RUNS.c.concurrency_share.is_not(None))
-        .group_by(RUNS.c.concurrency_key)
-        .cte("taken")
-    )
-    # The condition of the partial index must name no table, so this is a subquery, not a join.
-    taken = select(full.c.taken).where(full.c.key == RUNS.c.concurrency_key).scalar_subquery()
-    return select(RUNS.c.id, RUNS.c.run_at).where(
-        text(KEYED),
-        RUNS.c.run_at <= before,
-        func.coalesce(taken, 0) < RUNS.c.concurrency_limit,
-    )
-
-
-def _waiting_for_us(
-    reader: Reader, before: datetime, paused: Sequence[PauseView]
-) -> tuple[Query, Query]:
-    """Return `waiting`, without what is paused, and without the tasks of other code.
-
-    No tick of this app is slow for those.
-    """
-    free, keyed = (each.where(*not_paused(reader, paused)) for each in waiting(before))
-    if tasks := list(reader.state.registry.tasks):
-        free, keyed = (each.where(RUNS.c.job_type.in_(tasks)) for each in (free, keyed))
-    return free, keyed
-
-
-def _oldest_due(reader: Reader, paused: Sequence[PauseView]) -> datetime | None:
-    either = union_all(*_waiting_for_us(reader, reader.now, paused)).subquery()
-    return cast("datetime | None", reader.value(select(func.min(either.c.run_at))))
 
 
 def _verdict(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, ...]) -> Verdict:
@@ -249,13 +215,17 @@ def _sentence(
 def _figures(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, ...]) -> Figures:
     now = reader.now
     long_ago = now - timedelta(seconds=reader.state.settings.health_overdue)
-    free, keyed = _waiting_for_us(reader, long_ago, paused)
+    overdue: ColumnElement[int] = literal(0, Integer)
+    if oldest is not None and oldest <= long_ago:
+        free, keyed = waiting_for_us(reader, long_ago, paused)
+        overdue = capped(free) + capped(keyed)
     row = reader.rows(
         select(
-            (capped(free) + capped(keyed)).label("overdue"),
+            overdue.label("overdue"),
             capped(_some(text(RUNNING))).label("running"),
             capped(_some(text(RUNNING), RUNS.c.locked_until <= now)).label("stale"),
             capped(_some(text(DEAD), RUNS.c.finished_at >= now - timedelta(days=1))).label("dead"),
+            doubts(now).label("doubts"),
         )
     )[0]
     return Figures(
@@ -265,6 +235,7 @@ def _figures(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, .
         stale=count_of(row.stale),
         dead=count_of(row.dead),
         missed=missed_slots(reader),
+        doubts=count_of(row.doubts),
     )
 
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import func, select, text, union_all
+from sqlalchemy import func, literal, select, text
 
-from ..models.conditions import DEAD, FREE, KEYED
+from ..models.conditions import DEAD, FREE_GROUPS, KEYED_GROUPS
 from .activity import Bucket, activity
-from .counts import Count
+from .counts import Count, capped, count_of
 from .definition_list import DefinitionList, find_definitions
-from .effects import doubts
 from .health import Figures, Verdict, verdict_and_figures
-from .reader import RUNS, Source, reading
+from .reader import RUNS, Reader, Source, reading, values_of
 from .run_list import ERROR_SHOWN, first_line
+from .waiting import Waiting, waiting_groups
 
 #: How many dead runs, newest first, `dead_groups` reads.
 DEAD_LOOKED_AT = 10_000
-#: How many waiting runs `orphans` reads.
-WAITING_LOOKED_AT = 100_000
 #: How many definitions the first page shows.
 DEFINITIONS_SHOWN = 25
 _GROUPS = 50
-_NAMES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +67,16 @@ class Overview:
 def overview(source: Source) -> Overview:
     """Return what the first page shows, of the definitions those first that need a person."""
     with reading(source) as reader:
-        verdict, figures = verdict_and_figures(reader)
+        groups = waiting_groups(reader)
+        verdict, figures = verdict_and_figures(reader, groups)
         return Overview(
             verdict=verdict,
             figures=figures,
             definitions=find_definitions(reader, figures.missed, limit=DEFINITIONS_SHOWN),
             dead=dead_groups(reader),
-            orphans=orphans(reader),
+            orphans=orphans(reader, groups),
             activity=activity(reader),
-            doubts=doubts(reader),
+            doubts=figures.doubts,
         )
 
 
@@ -121,25 +120,30 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
     )
 
 
-def orphans(source: Source) -> tuple[Orphan, ...]:
-    """Return the tasks of waiting runs that this app's code does not declare; at most 50."""
-    arms = [
-        select(RUNS.c.job_type, RUNS.c.run_at).where(text(part)).limit(WAITING_LOOKED_AT)
-        for part in (FREE, KEYED)
-    ]
-    either = union_all(*(select(arm.subquery()) for arm in arms)).subquery()
-    number = func.count().label("number")
-    statement = (
-        select(either.c.job_type, number, func.min(either.c.run_at).label("oldest"))
-        .group_by(either.c.job_type)
-        .order_by(number.desc(), either.c.job_type)
-        .limit(_NAMES)
-    )
+def orphans(source: Source, groups: Sequence[Waiting] | None = None) -> tuple[Orphan, ...]:
+    """Return the tasks of waiting runs that this app's code does not declare, the oldest 50.
+
+    :param groups: what `waiting_groups` found, if that was read before.
+    """
     with reading(source) as reader:
-        # Filtered here, not in SQL: a long NOT IN would be compared with each row.
-        known = reader.state.registry.tasks
-        rows = [row for row in reader.rows(statement) if row.job_type not in known]
-    return tuple(
-        Orphan(row.job_type, Count(row.number, row.number >= WAITING_LOOKED_AT), row.oldest)
-        for row in rows[:_GROUPS]
+        oldest: dict[str, datetime] = {}
+        for group in waiting_groups(reader) if groups is None else groups:
+            if group.task not in reader.state.registry.tasks:
+                oldest[group.task] = min(group.oldest, oldest.get(group.task, group.oldest))
+        tasks = sorted(oldest, key=lambda task: (oldest[task], task))[:_GROUPS]
+        numbers = _waiting_of(reader, tasks)
+    return tuple(Orphan(task, numbers[task], oldest[task]) for task in tasks)
+
+
+def _waiting_of(reader: Reader, tasks: Sequence[str]) -> dict[str, Count]:
+    """Return how many runs of each of *tasks* wait."""
+    if not tasks:
+        return {}
+    each = values_of(reader, tasks)
+    own = RUNS.c.job_type == each.c.value
+    free, keyed = (
+        capped(select(literal(1)).select_from(RUNS).where(text(rows), own).correlate(each))
+        for rows in (FREE_GROUPS, KEYED_GROUPS)
     )
+    rows = reader.rows(select(each.c.value, (free + keyed).label("number")))
+    return {row.value: count_of(row.number) for row in rows}

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Row,
     String,
     Table,
+    TableValuedAlias,
     TypeDecorator,
     any_,
     event,
@@ -105,8 +106,19 @@ def is_one_of(
     """Return the condition that *column* is one of many *ids*, which are sent as one parameter."""
     if not reader.sqlite:
         return column == any_(literal(list(ids), ARRAY(BigInteger)))
-    each = func.json_each(json.dumps(list(ids))).table_valued("value")
-    return column.in_(select(each.c.value))
+    return column.in_(select(_each(list(ids)).c.value))
+
+
+def values_of(reader: Reader, values: Sequence[str]) -> TableValuedAlias:
+    """Return a table with one column ``value``: *values*, which are sent as one parameter."""
+    if not reader.sqlite:
+        values_array = literal(list(values), ARRAY(String))
+        return func.unnest(values_array).table_valued("value").render_derived()
+    return _each(values)
+
+
+def _each(values: Sequence[object]) -> TableValuedAlias:
+    return func.json_each(json.dumps(values)).table_valued("value")
 
 
 def _load_odd_values(connection: Connection, cursor: Any, *rest: object) -> None:

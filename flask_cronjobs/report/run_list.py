@@ -9,13 +9,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, null, or_, select, text, union_all
 
-from ..models.conditions import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
-from ..types import Status
+from ..models.conditions import DEAD, FREE, FREE_GROUPS, KEYED, KEYED_GROUPS, RUNNING, SET_ASIDE
+from ..types import STATUSES, Status
 from .counts import Count
-from .health import waiting
 from .reader import DEFINITIONS, RUNS, Query, Reader, Source, reading
-from .run_order import LATEST_DEATH, NEWEST, Cursor, Order
+from .run_order import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, Order
 from .run_search import confirmed, mentions, named
+from .waiting import first_due, waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,8 @@ WINDOW = 50_000
 #: How many characters of an error a list shows.
 ERROR_SHOWN = 300
 _LONGEST_PAGE = 500
+#: Of the waiting runs in their order, most match these.
+_NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
 _SHOWN = tuple(RunRow.__dataclass_fields__)
 
 
@@ -152,63 +154,76 @@ def runs(
     return RunPage(tuple(rows), going_on, partial, back_to, reader.now)
 
 
-def _named(reader: Reader, which: RunFilter) -> list[int]:
+def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[int]:
     """Return the runs whose id or key is searched for, however old they are."""
     if which.search is None:
         return []
-    others = _conditions(reader, replace(which, search=None))
+    others = _conditions(reader, replace(which, search=None), statuses)
     wanted = select(RUNS.c.id).where(RUNS.c.id.in_(named(which.search)), *others)
     return [row.id for row in reader.rows(wanted)]
 
 
-def matching_ids(source: Source, which: RunFilter, limit: int = 1_000_000) -> list[int]:
-    """Return the ids of all runs that match *which*, newest first, for bulk actions."""
+def matching_ids(
+    source: Source, which: RunFilter, statuses: Sequence[Status] = (), limit: int = 1_000_000
+) -> list[int]:
+    """Return the ids of all runs that match *which*, newest first, for bulk actions.
+
+    :param statuses: only runs of these; none means any.
+    """
     with reading(source) as reader:
-        found = _first(_statements(reader, which), limit, NEWEST, fenced=not _is_wide(which))
+        wide = _is_wide(which) and "succeeded" in (statuses or STATUSES)
+        found = _first(_statements(reader, which, statuses), limit, NEWEST, fenced=not wide)
         ids = [row.id for row in reader.rows(found)]
         if which.search is None:
             return ids
         real = confirmed(reader, which.search, ids)
-        by_name = _named(reader, which)
+        by_name = _named(reader, which, statuses)
         return [*by_name, *(each for each in ids if each in real and each not in by_name)]
 
 
-def matching_count(source: Source, which: RunFilter, most: int) -> Count:
-    """Return how many runs match *which*, counted up to *most*."""
+def matching_count(
+    source: Source, which: RunFilter, most: int, statuses: Sequence[Status] = ()
+) -> Count:
+    """Return how many runs `matching_ids` finds, counted up to *most*."""
     if which.search is not None:
-        number = len(matching_ids(source, which, most + 1))
+        number = len(matching_ids(source, which, statuses, most + 1))
         return Count(min(number, most), number > most)
     with reading(source) as reader:
-        some = [part.limit(most + 1).subquery() for part in _statements(reader, which)]
+        some = [part.limit(most + 1).subquery() for part in _statements(reader, which, statuses)]
         counts = [select(func.count()).select_from(each).scalar_subquery() for each in some]
         number = sum(reader.rows(select(*counts))[0])
     return Count(min(number, most), number > most)
 
 
-def _statements(reader: Reader, which: RunFilter) -> list[Query]:
+def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[Query]:
     """Return statements for the ids that match *which*: one for each index that is used."""
-    conditions = _conditions(reader, which)
+    conditions = _conditions(reader, which, statuses)
     if which.overdue:
         edge = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
         return [part.where(*conditions) for part in waiting(edge)]
-    return [
-        select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at).where(*part, *conditions)
-        for part in _parts("running" if which.stale else which.status)
-    ]
+    wanted = ("running",) if which.stale else statuses or (which.status,)
+    # Each once: queued and failed runs are in the same indexes.
+    parts = dict.fromkeys(part for status in wanted for part in _parts(status, which.task))
+    columns = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
+    return [columns.where(*map(text, filter(None, [part])), *conditions) for part in parts]
 
 
-def _parts(status: str | None) -> tuple[tuple[Any, ...], ...]:
+def _parts(status: str | None, task: str | None) -> tuple[str, ...]:
     """Return the exact conditions of the partial indexes that hold runs of *status*."""
     if status in ("queued", "failed"):
-        return (text(FREE),), (text(KEYED),)
+        return (FREE, KEYED) if task is None else (FREE_GROUPS, KEYED_GROUPS)
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
-    return ((text(narrow[status]),) if status in narrow else (),)
+    return (narrow.get(status or "", ""),)
 
 
-def _conditions(reader: Reader, which: RunFilter) -> list[ColumnElement[bool]]:
+def _conditions(
+    reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()
+) -> list[ColumnElement[bool]]:
     c = RUNS.c
     equal = {"status": which.status, "job_type": which.task, "queue": which.queue}
     found = [c[name] == value for name, value in equal.items() if value is not None]
+    if statuses:
+        found.append(c.status.in_(statuses))
     if which.error is not None:
         found.append(
             or_(
@@ -260,6 +275,8 @@ def page_ids(
         floor = _floor(reader, cursor)
         if floor is not None:
             found = [part.where(RUNS.c.id >= floor.id) for part in found]
+    if order == DUE_FIRST and which in _NEARLY_ALL_WAITING:
+        found = list(first_due(reader, found, limit + 1))
     # The index of the dead has their order: so they need no fence.
     fenced = not _is_wide(which) and order != LATEST_DEATH
     return reader.rows(_first(found, limit + 1, order, fenced)), floor
@@ -273,10 +290,12 @@ def _is_wide(which: RunFilter) -> bool:
 
 
 def _floor(reader: Reader, cursor: Cursor | None) -> Row[Any] | None:
-    newest = select(RUNS.c.id, RUNS.c.created_at).order_by(RUNS.c.id.desc())
+    # The id alone: PostgreSQL finds it in the index, without the rows of the others.
+    newest = select(RUNS.c.id).order_by(RUNS.c.id.desc()).offset(WINDOW - 1).limit(1)
     if cursor is not None:
         newest = newest.where(RUNS.c.id < cursor.id)
-    rows = reader.rows(newest.offset(WINDOW - 1).limit(1))
+    floor = select(RUNS.c.id, RUNS.c.created_at).where(RUNS.c.id == newest.scalar_subquery())
+    rows = reader.rows(floor)
     return rows[0] if rows else None
 
 

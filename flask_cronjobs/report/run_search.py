@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from sqlalchemy import ColumnElement, String, cast, or_, select, union
 
-from .reader import RUNS, Query, Reader, readable
+from ..types import JSON
+from .reader import RUNS, Query, Reader, is_one_of, readable
 from .redact import redacted
 
 MAX_ID = 2**63 - 1
 #: How many payloads are looked at together.
-_BATCH = 500
+_BATCH = 1_000
 
 
 def named(search: str) -> Query:
@@ -41,16 +41,19 @@ def confirmed(reader: Reader, search: str, ids: Sequence[int]) -> Collection[int
     """Return those of *ids* that have *search* also in what the pages show."""
     if not ids or not reader.state.settings.show_payload:
         return ids
-    chosen = select(RUNS.c.id, RUNS.c.job_type, readable(reader, RUNS.c.payload))
-    found: set[int] = set()
-    for start in range(0, len(ids), _BATCH):
-        rows = reader.rows(chosen.where(RUNS.c.id.in_(ids[start : start + _BATCH])))
-        found |= {row.id for row in rows if _shows(reader, row, search.lower())}
+    of_task = RUNS.c.job_type.icontains(search, autoescape=True)
+    by_task = select(RUNS.c.id).where(is_one_of(reader, RUNS.c.id, ids), of_task)
+    found = {row.id for row in reader.rows(by_task)}
+    # Only of the others are payloads read, which may be large.
+    left = [run_id for run_id in ids if run_id not in found]
+    payloads = select(RUNS.c.id, readable(reader, RUNS.c.payload))
+    for start in range(0, len(left), _BATCH):
+        some = is_one_of(reader, RUNS.c.id, left[start : start + _BATCH])
+        rows = reader.rows(payloads.where(some))
+        found |= {row.id for row in rows if _shows(reader, row.payload, search.lower())}
     return found
 
 
-def _shows(reader: Reader, row: Any, search: str) -> bool:
-    if search in row.job_type.lower():
-        return True
-    shown = json.dumps(redacted(row.payload, reader.state.settings.redact), ensure_ascii=False)
+def _shows(reader: Reader, payload: JSON, search: str) -> bool:
+    shown = json.dumps(redacted(payload, reader.state.settings.redact), ensure_ascii=False)
     return search in shown.lower() or json.dumps(search, ensure_ascii=False)[1:-1] in shown.lower()

@@ -19,6 +19,7 @@ from ..errors import (
 from ..log import logger
 from ..state import state_of
 from ..store.migrations import how_to_create_tables
+from ..text import shortened
 from .format import Tone
 from .guard import is_reader
 from .render import page, wants_json
@@ -78,7 +79,7 @@ def own_failure(error: CronJobsError) -> ResponseReturnValue:
 
 def failure(code: int, text: str, title: str | None = None) -> Response:
     """Render *text* as a page or, for machines, as a line; cut, since it may repeat the request."""
-    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    text = shortened(text, _LONGEST)
     if wants_json():
         return Response(json.dumps({"error": text}), code, mimetype="application/json")
     if request.endpoint in MACHINES:

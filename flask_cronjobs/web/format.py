@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timezone, tzinfo
+from datetime import date, datetime, timezone, tzinfo
 from functools import lru_cache
 from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
@@ -63,25 +63,28 @@ def tone_of(status: Status) -> Tone:
 
 def clock(moment: datetime, zone: str, now: datetime) -> str:
     """Return *moment* in *zone* as ``today 07:00`` or ``Mon 23 Nov 07:00:12``."""
-    local, today = moment.astimezone(_zone(zone)), now.astimezone(_zone(zone))
-    near = _NEAR.get((local.date() - today.date()).days)
+    local, today = moment.astimezone(_zone(zone)), _day(now, zone)
+    near = _NEAR.get((local.date() - today).days)
     if near is not None:
-        return f"{near} {hour(moment, zone)}"
+        return f"{near} {_hour(local)}"
     year = f" {local.year}" if local.year != today.year else ""
     day = f"{_DAYS[local.weekday()]} {local.day} {_MONTHS[local.month - 1]}{year}"
-    return f"{day} {hour(moment, zone)}"
+    return f"{day} {_hour(local)}"
 
 
 def hour(moment: datetime, zone: str) -> str:
     """Return the time of *moment* in *zone*, with seconds unless it is a whole minute: a slot."""
-    local = moment.astimezone(_zone(zone))
+    return _hour(moment.astimezone(_zone(zone)))
+
+
+def _hour(local: datetime) -> str:
     whole = local.second == local.microsecond == 0
     return f"{local:%H:%M}" if whole else f"{local:%H:%M:%S}"
 
 
 def same_day(moment: datetime, other: datetime, zone: str) -> bool:
     """Return whether two moments are on the same day in *zone*."""
-    return moment.astimezone(_zone(zone)).date() == other.astimezone(_zone(zone)).date()
+    return _day(moment, zone) == _day(other, zone)
 
 
 def iso(moment: datetime) -> str:
@@ -142,6 +145,11 @@ def describe(run: RunView) -> str:
 
 def _ago(moment: datetime | None, now: datetime) -> str:
     return "" if moment is None else ago(seconds_since(moment, now))
+
+
+@lru_cache(maxsize=64)
+def _day(moment: datetime, zone: str) -> date:
+    return moment.astimezone(_zone(zone)).date()
 
 
 @lru_cache(maxsize=64)

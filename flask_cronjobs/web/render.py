@@ -18,10 +18,11 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from ..report.plain import plain_data
 from ..state import state_of
-from ..text import printable
+from ..text import printable, shortened
 from . import format, zone
 from .format import Tone
 from .guard import may
+from .urls import page_urls
 
 #: A part of the URLs of static files.
 VERSION = version("Flask-CronJobs")
@@ -75,6 +76,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "say": format,
         "tone": tone,
         "version": VERSION,
+        "url_for": page_urls(),
         "zone": state_of().settings.timezone,
         "message": message,
         "may_act": False,
@@ -128,7 +130,7 @@ def back(endpoint: str, said: Said, **values: Any) -> AnyResponse:
     """
     response = redirect(url_for(f".{endpoint}", **values, _anchor="said"), 303)
     run_id = "" if said.run_id is None else str(said.run_id)
-    content = f"{said.tone} {said.place} {run_id} {_shortened(said.text)}"
+    content = f"{said.tone} {said.place} {run_id} {shortened(said.text, _LONGEST_MESSAGE)}"
     response.set_cookie(
         _COOKIE,
         _signer().sign(quote(content)).decode(),
@@ -154,10 +156,6 @@ def _templates() -> Environment:
 def _printable(value: object) -> object:
     """Clean a text for a page; what macros return is markup, and clean already."""
     return printable(value) if type(value) is str else value
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE - 1]}…"
 
 
 def _message() -> Said | None:

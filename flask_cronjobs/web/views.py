@@ -44,15 +44,15 @@ def effects() -> ResponseReturnValue:
     with report.reading(state_of()) as reader:
         found = report.effects(reader, open_only=not everything, before=before, limit=limit + 1)
         now = reader.now
-    more = found[limit - 1].id if len(found) > limit else None
+    shown, more = report.cut_page(found, limit)
     return reader_page(
         "effects",
-        effects=found[:limit],
+        effects=shown,
         everything=everything,
         before=before,
         more=more,
         now=now,
-        data={"effects": found[:limit], "before": more},
+        data={"effects": shown, "before": more},
     )
 
 
@@ -63,14 +63,14 @@ def ticks() -> ResponseReturnValue:
         found = report.ticks(reader, _TICKS + 1, before)
         gaps = report.gaps(reader) if before is None else ()
         now = reader.now
-    more = found[_TICKS - 1].id if len(found) > _TICKS else None
+    shown, more = report.cut_page(found, _TICKS)
     return reader_page(
         "ticks",
-        ticks=found[:_TICKS],
+        ticks=shown,
         gaps=gaps,
         before=before,
         more=more,
         now=now,
         refresh=0 if before else REFRESH,
-        data={"ticks": found[:_TICKS], "gaps": gaps, "before": more},
+        data={"ticks": shown, "gaps": gaps, "before": more},
     )

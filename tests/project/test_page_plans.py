@@ -91,6 +91,55 @@ def test_pages_cost_no_more_with_many_more_finished_runs(state: State) -> None:
     assert [name for name in REPORTS if many[name] > 2 * few[name] + 100] == [], (few, many)
 
 
+#: What must not cost more for a longer backlog.
+OF_A_BACKLOG: dict[str, Callable[[State], object]] = {
+    "health": report.verdict,
+    "overview": report.overview,
+    "queued runs as due": REPORTS["queued runs as due"],
+    "overdue runs as due": lambda state: report.runs(
+        state, RunFilter(overdue=True), order=report.order_of(None, True)
+    ),
+}
+#: The same, once autovacuum has analyzed the table: only then PostgreSQL chooses the best index.
+WITH_STATISTICS: dict[str, Callable[[State], object]] = {
+    "queued runs of a task": lambda state: report.runs(
+        state, RunFilter(status="queued", task="one")
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_pages_cost_no_more_with_a_longer_backlog(state: State, analyzed: bool) -> None:
+    reads = OF_A_BACKLOG | (WITH_STATISTICS if analyzed else {})
+    # So many that each count on a page stops at its cap.
+    wait(state.engine, 2 * MANY, analyzed)
+    for read in reads.values():
+        read(state)
+    few = {name: cost(state, read) for name, read in reads.items()}
+    wait(state.engine, 3 * MANY, analyzed)
+    many = {name: cost(state, read) for name, read in reads.items()}
+    assert [name for name in few if many[name] > 2 * few[name] + 100] == [], (few, many)
+
+
+def wait(engine: Engine, number: int, analyze: bool) -> None:
+    """Add so many runs that wait, a quarter of them for a concurrency key."""
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO job_runs (job_type, priority, run_at, scheduled_for, concurrency_key,"
+                " concurrency_limit) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n"
+                " WHERE i < :number) SELECT CASE i % 5 WHEN 0 THEN 'removed' ELSE 'send' END,"
+                " i % 3, '2026-01-01', '2026-01-01', CASE WHEN i % 4 = 0 THEN 'k' || i END,"
+                " CASE WHEN i % 4 = 0 THEN 1 END FROM n"
+            ),
+            {"number": number},
+        )
+    if analyze:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("ANALYZE")
+
+
 def cost(state: State, read: Callable[[State], object]) -> int:
     """In pages; on SQLite, which does not count them, in hundreds of its machine's steps."""
     if state.engine.dialect.name == "sqlite":

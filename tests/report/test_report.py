@@ -262,7 +262,7 @@ def test_an_effect_is_in_doubt_once_its_owner_is_gone(state: State, rows: Rows) 
         "marked": "in_doubt",
         "done": "done",
     }
-    assert report.doubts(state) == Count(4)
+    assert report.verdict_and_figures(state)[1].doubts == Count(4)
     assert "done" not in {effect.key for effect in report.effects(state, open_only=True)}
 
 

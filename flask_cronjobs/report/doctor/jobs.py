@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ...errors import CronJobsError
 from ...state import State
 from ...store.clock import clock_shift
 from ...store.errors import name_of
 from ..activity import TickView, ticks
-from ..definitions import DefinitionView, definitions
-from ..effects import doubts
+from ..definitions import DefinitionView, bare_definitions
 from ..health import Figures, Verdict, verdict_and_figures
 from ..humanize import duration, plural
 from ..late import CHECK, unrecorded
 from ..overview import orphans
 from ..reader import Reader, reading
+from ..waiting import Waiting, waiting_groups
 from .database import database, schema, versions
 from .finding import Finding
 
@@ -55,7 +55,8 @@ def _examine(reader: Reader) -> Iterator[Finding]:
 
 
 def _jobs(reader: Reader) -> Iterator[Finding]:
-    verdict, figures = verdict_and_figures(reader)
+    groups = waiting_groups(reader)
+    verdict, figures = verdict_and_figures(reader, groups)
     yield _ticks(verdict)
     yield _own_clock(reader)
     yield from _host_clocks(ticks(reader, _TICKS))
@@ -63,9 +64,9 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield from _missed(figures)
     yield from _paused(verdict)
     yield _tasks(reader)
-    yield from _orphans(reader)
+    yield from _orphans(reader, groups)
     yield from _definitions(reader, verdict)
-    yield from _doubts(reader)
+    yield from _doubts(figures)
     yield from _settings(reader)
 
 
@@ -169,8 +170,8 @@ def _tasks(reader: Reader) -> Finding:
     return Finding("tasks", "warning", "This app's code declares no task: nothing can run", todo)
 
 
-def _orphans(reader: Reader) -> Iterator[Finding]:
-    for orphan in orphans(reader):
+def _orphans(reader: Reader, groups: Sequence[Waiting]) -> Iterator[Finding]:
+    for orphan in orphans(reader, groups):
         yield Finding(
             "orphaned-task",
             "warning",
@@ -182,24 +183,19 @@ def _orphans(reader: Reader) -> Iterator[Finding]:
 
 
 def _definitions(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
-    after, number, sound = None, 0, True
+    number, sound = 0, True
     apps: dict[str, list[str]] = {}
-    while True:
-        page = definitions(reader, after, 200)
-        number += len(page.rows)
-        for view in page.rows:
-            if view.elsewhere and view.app not in (None, reader.state.app.name):
-                apps.setdefault(str(view.app), []).append(view.name)
-            for finding in (
-                *_definition(view),
-                *_late(reader, view, verdict),
-                *_overwritten(reader, view),
-            ):
-                sound = False
-                yield finding
-        after = page.after
-        if after is None:
-            break
+    for view in bare_definitions(reader):
+        number += 1
+        if view.elsewhere and view.app not in (None, reader.state.app.name):
+            apps.setdefault(str(view.app), []).append(view.name)
+        for finding in (
+            *_definition(view),
+            *_late(reader, view, verdict),
+            *_overwritten(reader, view),
+        ):
+            sound = False
+            yield finding
     if sound:
         yield Finding("definitions", "ok", f"{plural(number, 'definition')}, none broken")
     yield from _unrecorded(reader, verdict)
@@ -282,8 +278,8 @@ def _definition(view: DefinitionView) -> Iterator[Finding]:
         )
 
 
-def _doubts(reader: Reader) -> Iterator[Finding]:
-    number = doubts(reader)
+def _doubts(figures: Figures) -> Iterator[Finding]:
+    number = figures.doubts
     if number:
         yield Finding(
             "effects-in-doubt",

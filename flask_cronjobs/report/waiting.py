@@ -1,0 +1,219 @@
+"""What waits to run: by task and queue, however many runs there are, and the runs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import String, bindparam, column, func, select, text
+
+from ..models.columns import UTCDateTime
+from ..models.conditions import FREE, FREE_GROUPS, KEYED, KEYED_GROUPS
+from .pauses import PauseView, names, not_paused
+from .reader import RUNS, Query, Reader
+
+#: From so many tasks, queues and priorities on, each with a step of its own, it is faster to read
+#: all runs.
+MOST_STEPS = 1_000
+#: For more priorities than these, `first_due` reads all runs.
+MOST_PRIORITIES = 10
+_GROUP = ("job_type", "queue", "priority")
+_UP = f"{', '.join(_GROUP)}, run_at, id"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The waiting runs of a task in a queue, of one priority or of several.
+
+    :ivar oldest: when the first of them was, or will be, due.
+    :ivar due: the same of those that a tick could run now; None if there are none. Runs whose
+        concurrency key is at its limit are left out.
+    """
+
+    task: str
+    queue: str
+    oldest: datetime
+    due: datetime | None
+
+
+def waiting_groups(reader: Reader) -> list[Waiting]:
+    """Return what waits, by task and queue; there may be several of the same.
+
+    It goes from one task, queue and priority to the next, in the order of an index, and reads one
+    run of each. So a backlog costs no more than a few runs.
+    """
+    rows = _rows(reader, _by_steps(reader.sqlite))
+    if len(rows) >= MOST_STEPS:
+        rows = _rows(reader, _by_reading_all())
+    return rows
+
+
+def oldest_due(
+    reader: Reader, groups: Sequence[Waiting], paused: Sequence[PauseView]
+) -> datetime | None:
+    """Return since when the oldest run that this app's ticks could run has been due."""
+    tasks, queues = names(paused, "task"), names(paused, "queue")
+    known = reader.state.registry.tasks
+    due = (
+        group.due
+        for group in groups
+        if (not known or group.task in known)
+        and group.task not in tasks
+        and group.queue not in queues
+    )
+    return min((moment for moment in due if moment is not None), default=None)
+
+
+def waiting(before: datetime) -> tuple[Query, Query]:
+    """Return statements for runnable runs due *before*: without a concurrency key, and with one.
+
+    These are two statements, since each has its own partial index. Runs whose key is at its limit
+    are left out, since no tick can run them.
+    """
+    free = select(RUNS.c.id, RUNS.c.run_at).where(text(FREE), RUNS.c.run_at <= before)
+    return free, _keyed(before)
+
+
+def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Query]:
+    """Return statements for the first *limit* rows of *parts*, in the order of their due times.
+
+    The indexes of waiting runs begin with the priority: so there is a statement for each, unless
+    there are many.
+
+    :param parts: two SELECTs, of runs without a concurrency key, and of runs with one.
+    """
+    for part, rows in zip(parts, (FREE, KEYED), strict=True):
+        found = [row.priority for row in reader.rows(_priorities(rows))]
+        if len(found) > MOST_PRIORITIES:
+            yield part
+            continue
+        for priority in found or [0]:
+            first = part.where(RUNS.c.priority == priority).order_by(RUNS.c.run_at, RUNS.c.id)
+            yield first.limit(limit)
+
+
+def _priorities(rows: str) -> Query:
+    highest = select(func.max(RUNS.c.priority).label("priority")).where(text(rows))
+    steps = highest.cte("steps", recursive=True)
+    lower = highest.where(RUNS.c.priority < steps.c.priority).scalar_subquery()
+    steps = steps.union_all(select(lower).where(steps.c.priority.is_not(None)))
+    found = select(steps.c.priority).where(steps.c.priority.is_not(None))
+    return found.limit(MOST_PRIORITIES + 1)
+
+
+def waiting_for_us(
+    reader: Reader, before: datetime, paused: Sequence[PauseView]
+) -> tuple[Query, Query]:
+    """Return `waiting`, without what is paused, and without the tasks of other code.
+
+    No tick of this app is slow for those.
+    """
+    free, keyed = (each.where(*not_paused(reader, paused)) for each in waiting(before))
+    if tasks := list(reader.state.registry.tasks):
+        free, keyed = (each.where(RUNS.c.job_type.in_(tasks)) for each in (free, keyed))
+    return free, keyed
+
+
+def _keyed(before: datetime) -> Query:
+    full = (
+        select(RUNS.c.concurrency_key.label("key"), func.count().label("taken"))
+        .where(RUNS.c.concurrency_share.is_not(None))
+        .group_by(RUNS.c.concurrency_key)
+        .cte("taken")
+    )
+    # The condition of the partial index must name no table, so this is a subquery, not a join.
+    taken = select(full.c.taken).where(full.c.key == RUNS.c.concurrency_key).scalar_subquery()
+    return select(RUNS.c.id, RUNS.c.run_at).where(
+        text(KEYED),
+        RUNS.c.run_at <= before,
+        func.coalesce(taken, 0) < RUNS.c.concurrency_limit,
+    )
+
+
+def _rows(reader: Reader, sql: str) -> list[Waiting]:
+    statement = text(sql).bindparams(bindparam("now", reader.now, UTCDateTime()))
+    columns = (column(name, String) for name in ("job_type", "queue"))
+    times = (column(name, UTCDateTime()) for name in ("oldest", "due"))
+    rows = reader.rows(statement.columns(*columns, *times))
+    return [Waiting(row.job_type, row.queue, row.oldest, row.due) for row in rows]
+
+
+_TAKEN = """
+    taken AS (
+        SELECT concurrency_key AS key, count(*) AS number FROM job_runs
+        WHERE concurrency_share IS NOT NULL GROUP BY concurrency_key
+    )
+"""
+_HAS_SHARE = """
+    COALESCE((SELECT number FROM taken WHERE key = job_runs.concurrency_key), 0) < concurrency_limit
+"""
+
+
+def _by_steps(sqlite: bool) -> str:
+    same = " AND ".join(f"{name} {{}} keyed.{name}" for name in _GROUP)
+    if sqlite:
+        in_group = same.format(*["="] * 3)
+    else:
+        # Not by ``=``: then the order would mean nothing, and the planner might choose any index.
+        in_group = " AND ".join(_compare(sign, "keyed") for sign in (">=", "<="))
+    first_due = f"""
+        SELECT run_at FROM job_runs
+        WHERE {KEYED_GROUPS} AND {in_group} AND run_at <= :now AND {_HAS_SHARE}
+        ORDER BY {_UP} LIMIT 1
+    """
+    return f"""
+    WITH RECURSIVE {_TAKEN},
+    {_steps("free", FREE_GROUPS, sqlite)},
+    {_steps("keyed", KEYED_GROUPS, sqlite)}
+    SELECT job_type, queue, run_at AS oldest, CASE WHEN run_at <= :now THEN run_at END AS due
+    FROM (SELECT * FROM free LIMIT {MOST_STEPS}) AS some_free
+    UNION ALL
+    SELECT job_type, queue, run_at, ({first_due})
+    FROM (SELECT * FROM keyed LIMIT {MOST_STEPS}) AS keyed
+    """
+
+
+def _steps(name: str, rows: str, sqlite: bool) -> str:
+    """Return a CTE *name* of the first run of each task, queue and priority."""
+
+    def first(condition: str) -> str:
+        found = f"SELECT id FROM job_runs WHERE {rows} AND {condition}"
+        return f"({found} ORDER BY {_UP} LIMIT 1)"
+
+    following = first(_compare(">", name))
+    if sqlite:
+        # SQLite would search its index for the first of the three columns only.
+        task, queue, priority = (f"{each} {{}} {name}.{each}" for each in _GROUP)
+        deeper = (
+            f"{task.format('=')} AND {queue.format('=')} AND {priority.format('>')}",
+            f"{task.format('=')} AND {queue.format('>')}",
+            task.format(">"),
+        )
+        following = f"COALESCE({', '.join(first(each) for each in deeper)})"
+    columns = ", ".join(f"r.{each}" for each in (*_GROUP, "run_at"))
+    return f"""
+    {name}({", ".join(_GROUP)}, run_at) AS (
+        SELECT {columns} FROM job_runs r WHERE r.id = {first("1 = 1")}
+        UNION ALL
+        SELECT {columns} FROM {name} JOIN job_runs r ON r.id = {following}
+    )
+    """
+
+
+def _compare(sign: str, name: str) -> str:
+    """Return SQL that compares the three columns with those of *name*, in their order."""
+    return f"({', '.join(_GROUP)}) {sign} ({', '.join(f'{name}.{each}' for each in _GROUP)})"
+
+
+def _by_reading_all() -> str:
+    parts = ((FREE_GROUPS, "run_at <= :now"), (KEYED_GROUPS, f"run_at <= :now AND {_HAS_SHARE}"))
+    selects = (
+        f"""
+        SELECT job_type, queue, min(run_at) AS oldest,
+            min(CASE WHEN {is_due} THEN run_at END) AS due
+        FROM job_runs WHERE {rows} GROUP BY job_type, queue
+        """
+        for rows, is_due in parts
+    )
+    return f"WITH {_TAKEN} {' UNION ALL '.join(selects)}"

@@ -1,0 +1,157 @@
+"""What waits to run is found by steps from group to group, as if all of it were read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import CronJobs, report
+from flask_cronjobs.operations import CANCEL
+from flask_cronjobs.report import RunFilter, waiting
+from flask_cronjobs.report.waiting import Waiting, waiting_groups
+from flask_cronjobs.state import State, state_of
+from tests.rows import Rows
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def state(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> State:
+    """An app that declares the task ``send``."""
+    jobs.task(name="send")(lambda: None)
+    return state_of(app)
+
+
+@pytest.fixture
+def rows(app: Flask, db: SQLAlchemy) -> Rows:
+    return Rows(app, db)
+
+
+@contextmanager
+def by_reading_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if there were more groups than `waiting_groups` goes through."""
+    with monkeypatch.context() as patched:
+        patched.setattr(waiting, "MOST_STEPS", 1)
+        yield
+
+
+def groups(state: State) -> dict[tuple[str, str], tuple[int, int | None]]:
+    """For each task and queue, for how many hours the first run has been due, and the first of
+    those that a tick could run now."""
+    found: dict[tuple[str, str], list[Waiting]] = {}
+    with report.reading(state) as reader:
+        for each in waiting_groups(reader):
+            found.setdefault((each.task, each.queue), []).append(each)
+        now = reader.now
+
+    def hours(moments: list[object]) -> int | None:
+        return max((round((now - m).total_seconds() / HOUR) for m in moments if m), default=None)  # type: ignore[operator]
+
+    return {
+        key: (hours([each.oldest for each in some]) or 0, hours([each.due for each in some]))
+        for key, some in found.items()
+    }
+
+
+def test_the_oldest_run_of_each_task_and_queue_is_found(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for task in ("other", "send"):
+        for queue in ("default", "mail"):
+            for priority in (0, 5, -3):
+                for age in (2, 3, 1):
+                    at = (age + priority + 5) * HOUR
+                    rows.run(job_type=task, queue=queue, priority=priority, age=at)
+    rows.run(job_type="send", queue="later", age=-HOUR)
+    rows.run("failed", job_type="failing", age=4 * HOUR)
+    for status in ("running", "succeeded", "dead"):
+        rows.run(status, job_type="ended", age=99 * HOUR)
+    expected = {
+        ("other", "default"): (13, 13),
+        ("other", "mail"): (13, 13),
+        ("send", "default"): (13, 13),
+        ("send", "mail"): (13, 13),
+        ("send", "later"): (-1, None),
+        ("failing", "default"): (4, 4),
+    }
+    assert groups(state) == expected
+    with by_reading_all(monkeypatch):
+        assert groups(state) == expected
+
+
+def test_a_run_whose_key_is_at_its_limit_is_not_due(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.run("running", concurrency_key="a", concurrency_limit=1, concurrency_share=1)
+    rows.run("running", concurrency_key="b", concurrency_limit=2, concurrency_share=2)
+    for number in range(3):
+        rows.run(age=(10 + number) * HOUR, concurrency_key="a", concurrency_limit=1)
+    rows.run(age=6 * HOUR, concurrency_key="b", concurrency_limit=2)
+    rows.run(age=5 * HOUR, concurrency_key="c", concurrency_limit=1)
+    rows.run(job_type="full", age=8 * HOUR, concurrency_key="a", concurrency_limit=1)
+    expected = {("send", "default"): (12, 6), ("full", "default"): (8, None)}
+    assert groups(state) == expected
+    with by_reading_all(monkeypatch):
+        assert groups(state) == expected
+    assert round((report.verdict(state).oldest or 0) / HOUR) == 6
+
+
+def test_the_verdict_leaves_out_tasks_of_other_code_and_what_is_paused(
+    state: State, rows: Rows, jobs: CronJobs, app: Flask
+) -> None:
+    rows.run(job_type="other", age=9 * HOUR)
+    rows.run(queue="mail", age=8 * HOUR)
+    rows.run(age=2 * HOUR)
+    rows.tick()
+    assert round((report.verdict(state).oldest or 0) / HOUR) == 8
+    with app.app_context():
+        jobs.pause(queue="mail")
+    verdict, figures = report.verdict_and_figures(state)
+    assert round((verdict.oldest or 0) / HOUR) == 2
+    assert figures.overdue.value == 1
+    (orphan,) = report.orphans(state)
+    assert (orphan.task, orphan.count.value) == ("other", 1)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("overdue", [False, True])
+def test_waiting_runs_are_listed_as_due_whatever_their_priority(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, many: bool, overdue: bool
+) -> None:
+    if many:
+        monkeypatch.setattr(waiting, "MOST_PRIORITIES", 1)
+    made: dict[int, int] = {}
+    for number in range(12):
+        key, limit = (f"k{number}", 1) if number % 3 else (None, None)
+        age = 20 + (number * 7) % 12
+        made[age] = rows.run(
+            priority=number % 4, age=age * HOUR, concurrency_key=key, concurrency_limit=limit
+        )
+    which = RunFilter(overdue=True) if overdue else RunFilter(status="queued")
+    order = report.order_of(which.status, which.overdue)
+    seen: list[int] = []
+    page = report.runs(state, which, limit=5, order=order)
+    while True:
+        seen += [row.id for row in page.rows]
+        if page.next is None:
+            break
+        page = report.runs(state, which, page.next, 5, order)
+    assert seen == [made[age] for age in sorted(made, reverse=True)]
+
+
+def test_a_bulk_action_finds_the_runs_of_all_its_statuses_once(state: State, rows: Rows) -> None:
+    wanted = {rows.run(status) for status in ("queued", "failed", "running")}
+    wanted.add(rows.run(concurrency_key="k", concurrency_limit=1))
+    for status in ("succeeded", "dead", "cancelled"):
+        rows.run(status)
+    found = CANCEL.ids(state, RunFilter(task="send"))
+    assert (sorted(found), CANCEL.count(state, RunFilter(task="send"), 10).value) == (
+        sorted(wanted),
+        4,
+    )
+    assert sorted(CANCEL.ids(state, RunFilter(search="sen"))) == sorted(wanted)
+    assert CANCEL.count(state, RunFilter(task="send"), 3).capped
