@@ -103,6 +103,8 @@ REFUSED = [
     ("@", "no alias '@'", "Write five fields"),
     # Steps.
     ("5/15 * * * *", "the minute field says '5/15', a step on a single number", "'5-59/15'"),
+    ("44/15 * * * *", "a step on a single number", "Write '44-59/15'"),
+    ("45/15 * * * *", "a step on a single number", "Write '45'"),
     ("59/15 * * * *", "a step on a single number", "Write '59'"),
     ("0 3/4 * * *", "the hour field says '3/4'", "Write '3-23/4'"),
     ("0 0 * * mon/2", "the day-of-week field says 'mon/2'", "Write '1-6/2'"),
@@ -435,6 +437,14 @@ def test_moment_of_any_zone_is_an_instant():
     schedule = Schedule("0 7 * * *", "Europe/Berlin")
     assert schedule.next_after(at("2026-01-01T07:00+01:00")) == at("2026-01-02T06:00")
     assert schedule.next_after(at("2026-01-01T00:59:59-05:00")) == at("2026-01-01T06:00")
+
+
+def test_lists_looks_at_the_hour_and_the_minute_of_the_wall_clock_alone():
+    schedule = Schedule("30 7,9 1 * *", "Europe/Berlin")
+    assert schedule.lists(at("2026-01-05T06:30"))
+    assert schedule.lists(at("2026-07-05T09:30+02:00"))
+    assert not schedule.lists(at("2026-01-01T07:30"))
+    assert not schedule.lists(at("2026-01-01T06:31"))
 
 
 @pytest.mark.parametrize("method", ["next_after", "between", "between_until", "count", "tail"])
