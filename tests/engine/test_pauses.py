@@ -150,6 +150,20 @@ def test_pausing_twice_keeps_the_first(jobs: CronJobs, db: SQLAlchemy) -> None:
     assert (jobs.resume(queue="mail"), jobs.resume(queue="mail")) == (True, False)
 
 
+def test_resuming_one_leaves_the_others_paused(
+    jobs: CronJobs, db: SQLAlchemy, tasks: dict[str, Any]
+) -> None:
+    for name in ("plain", "keyed"):
+        jobs.pause(task=name)
+    jobs.pause(queue="plain")
+    jobs.resume(task="plain")
+    left = select(JobPause.kind, JobPause.name).order_by(JobPause.kind)
+    assert [tuple(row) for row in db.session.execute(left)] == [
+        ("queue", "plain"),
+        ("task", "keyed"),
+    ]
+
+
 def test_task_and_queue_of_one_name_are_two(jobs: CronJobs, tasks: dict[str, Any]) -> None:
     jobs.pause(queue="send")
     enqueue_all(tasks)

@@ -103,6 +103,8 @@ REFUSED = [
     ("@", "no alias '@'", "Write five fields"),
     # Steps.
     ("5/15 * * * *", "the minute field says '5/15', a step on a single number", "'5-59/15'"),
+    ("44/15 * * * *", "a step on a single number", "Write '44-59/15'"),
+    ("45/15 * * * *", "a step on a single number", "Write '45'"),
     ("59/15 * * * *", "a step on a single number", "Write '59'"),
     ("0 3/4 * * *", "the hour field says '3/4'", "Write '3-23/4'"),
     ("0 0 * * mon/2", "the day-of-week field says 'mon/2'", "Write '1-6/2'"),
@@ -321,9 +323,9 @@ CHANGES = [
      "2026-04-22T12:00", "2026-04-24T22:00",
      ["2026-04-22T22:00", "2026-04-23T22:00", "2026-04-24T21:00"]),
     ("midnight gap in Havana", "@daily", "America/Havana",
-     "2026-03-07T12:00", "2026-03-09T12:00", ["2026-03-08T05:00", "2026-03-09T04:00"]),
+     "2024-03-09T12:00", "2024-03-11T12:00", ["2024-03-10T05:00", "2024-03-11T04:00"]),
     ("midnight overlap in Havana", "@daily", "America/Havana",
-     "2026-10-31T12:00", "2026-11-02T12:00", ["2026-11-01T04:00", "2026-11-02T05:00"]),
+     "2024-11-02T12:00", "2024-11-04T12:00", ["2024-11-03T04:00", "2024-11-04T05:00"]),
     ("midnight gap in Beirut", "0 0 29 3 *", "Asia/Beirut",
      "2026-03-01T00:00", "2026-04-01T00:00", ["2026-03-28T22:00"]),
     ("midnight overlap in Beirut: the day before comes again", "30 23 * * *", "Asia/Beirut",
@@ -435,6 +437,14 @@ def test_moment_of_any_zone_is_an_instant():
     schedule = Schedule("0 7 * * *", "Europe/Berlin")
     assert schedule.next_after(at("2026-01-01T07:00+01:00")) == at("2026-01-02T06:00")
     assert schedule.next_after(at("2026-01-01T00:59:59-05:00")) == at("2026-01-01T06:00")
+
+
+def test_lists_looks_at_the_hour_and_the_minute_of_the_wall_clock_alone():
+    schedule = Schedule("30 7,9 1 * *", "Europe/Berlin")
+    assert schedule.lists(at("2026-01-05T06:30"))
+    assert schedule.lists(at("2026-07-05T09:30+02:00"))
+    assert not schedule.lists(at("2026-01-01T07:30"))
+    assert not schedule.lists(at("2026-01-01T06:31"))
 
 
 @pytest.mark.parametrize("method", ["next_after", "between", "between_until", "count", "tail"])

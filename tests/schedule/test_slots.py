@@ -51,6 +51,18 @@ def test_latest_runs_the_newest_and_records_the_others_as_one_gap() -> None:
     assert plan.following == LATEST + MINUTE
 
 
+def test_watermark_that_was_moved_back_gives_its_slots_again() -> None:
+    first, considered = LATEST - 3 * MINUTE, LATEST - MINUTE
+    plan = plan_slots(7, EVERY_MINUTE, "all", first, NOW, considered=considered)
+    assert running(plan) == [first, first + MINUTE, considered, LATEST]
+
+
+def test_slots_between_what_was_considered_and_the_watermark_are_owed() -> None:
+    considered = LATEST - 3 * MINUTE
+    plan = plan_slots(7, EVERY_MINUTE, "all", LATEST, NOW, considered=considered)
+    assert running(plan) == [LATEST - 2 * MINUTE, LATEST - MINUTE, LATEST]
+
+
 @pytest.mark.parametrize("hours", [1, 24, 24 * 365], ids=["an hour", "a day", "a year"])
 def test_outage_of_any_length_is_one_run_and_one_gap(hours: int) -> None:
     plan = planned("latest", hours * 60)

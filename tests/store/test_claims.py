@@ -50,9 +50,8 @@ def test_claimed_row_is_running_locked_and_its_attempt_counted(kit: Kit) -> None
     assert (row.status, row.attempts, row.locked_by) == ("running", 1, claim.token)
     assert row.started_at is not None
     assert row.locked_until is not None
-    assert row.locked_until - row.started_at == pytest.approx(
-        timedelta(seconds=60), abs=timedelta(seconds=2)
-    )
+    lease = (row.locked_until - row.started_at).total_seconds()
+    assert lease == pytest.approx(60.0, abs=2.0)
     assert row.finished_at is None
 
 

@@ -154,3 +154,22 @@ def test_ids_of_deleted_rows_are_never_used_again(kit: Kit, table: str) -> None:
     first = make()
     kit.sql(f"DELETE FROM {table}")
     assert make() > first
+
+
+class TestUndeclared:
+    def test_only_what_the_app_s_code_declared_once_and_now_lacks_is_marked(self, kit: Kit) -> None:
+        kit.define("declared", app="this")
+        gone = kit.define("gone", app="this")
+        of_no_app = kit.define("of no app", app=None)
+        kit.define("of another", app="another")
+        kit.define("added by hand", app="this", origin="database")
+        kit.define("added by hand, of no app", app=None, origin="database")
+        kit.definitions.mark_undeclared(["declared"], "this")
+        marked = kit.sql("SELECT id FROM job_definitions WHERE undeclared_since IS NOT NULL")
+        assert {row.id for row in marked} == {gone, of_no_app}
+
+    def test_mark_keeps_its_time(self, kit: Kit) -> None:
+        since = ago(minutes=5)
+        gone = kit.define("gone", app="this", undeclared_since=since)
+        kit.definitions.mark_undeclared([], "this")
+        assert kit.definition(gone).undeclared_since == since

@@ -25,8 +25,11 @@ MOST = 3000
 
 
 @pytest.fixture
-def kit(kit: Kit) -> Kit:
-    """Writers on SQLite begin with the write lock, as apps that write at once should."""
+def kit(database_url: str, kit: Kit) -> Kit:
+    """Writers on SQLite begin with the write lock, as apps that write at once should.
+
+    It names `database_url`, since pytest 8.2.0 looks no further for what `on_postgresql` sets.
+    """
     begin_with_the_write_lock(kit)
     return kit
 

@@ -93,7 +93,9 @@ class HeldRuns:
         known = len(self.outcomes)
         with suppress(Empty):
             with waiting():
-                item = self._mailbox.get(timeout=pause)
+                # On Python 3.10, get(timeout=0.0) may wait forever: what is left of the timeout is
+                # negative by then, and a negative one means no timeout.
+                item = self._mailbox.get(block=pause > 0, timeout=pause)
             while True:
                 if isinstance(item, Outcome):
                     self.outcomes.append(item)
