@@ -33,3 +33,7 @@ OPEN_EFFECT = "state IN ('begun', 'in_doubt')"
 SCHEDULED = "paused_at IS NULL AND next_run_at IS NOT NULL"
 PINGED = "ping_url IS NOT NULL"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
+IN_BATCH = "batch_id IS NOT NULL"
+#: Of a batch: some member has not ended, or some may still join.
+OPEN_BATCH = "finished_at IS NULL"
+ENDED_BATCH = "finished_at IS NOT NULL"
