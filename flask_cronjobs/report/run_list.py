@@ -13,7 +13,7 @@ from ..models.conditions import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
 from ..types import Status
 from .counts import Count
 from .health import waiting
-from .reader import DEFINITIONS, RUNS, Query, Reader, Source, reading
+from .reader import BATCHES, DEFINITIONS, RUNS, Query, Reader, Source, reading
 from .run_order import LATEST_DEATH, NEWEST, Cursor, Order
 from .run_search import confirmed, mentions, named
 
@@ -31,6 +31,7 @@ class RunFilter:
     :ivar stale: only running runs whose lease ran out.
     :ivar search: exactly the id or idempotency key, or a part of the task's name or of the payload,
         if pages may show that; case does not matter.
+    :ivar batch: the key of the runs' batch.
     """
 
     status: Status | None = None
@@ -44,6 +45,7 @@ class RunFilter:
     overdue: bool = False
     stale: bool = False
     search: str | None = None
+    batch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +195,17 @@ def _statements(reader: Reader, which: RunFilter) -> list[Query]:
         return [part.where(*conditions) for part in waiting(edge)]
     return [
         select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at).where(*part, *conditions)
-        for part in _parts("running" if which.stale else which.status)
+        for part in _parts("running" if which.stale else which.status, which.batch is not None)
     ]
 
 
-def _parts(status: str | None) -> tuple[tuple[Any, ...], ...]:
-    """Return the exact conditions of the partial indexes that hold runs of *status*."""
+def _parts(status: str | None, of_batch: bool) -> tuple[tuple[Any, ...], ...]:
+    """Return the exact conditions of the partial indexes that hold runs of *status*.
+
+    :param of_batch: whether they are of one batch, which has its own index.
+    """
+    if of_batch:
+        return ((),)
     if status in ("queued", "failed"):
         return (text(FREE),), (text(KEYED),)
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
@@ -220,6 +227,9 @@ def _conditions(reader: Reader, which: RunFilter) -> list[ColumnElement[bool]]:
         found.append(func.coalesce(c.error_type, "") == which.error_type)
     if which.definition is not None:
         found.append(c.definition_id == _definition_id(which.definition))
+    if which.batch is not None:
+        key = BATCHES.c.key == which.batch
+        found.append(c.batch_id == select(BATCHES.c.id).where(key).scalar_subquery())
     if which.stale:
         found.append(c.locked_until <= reader.now)
     if which.search is not None:
@@ -261,7 +271,7 @@ def page_ids(
         if floor is not None:
             found = [part.where(RUNS.c.id >= floor.id) for part in found]
     # The index of the dead has their order: so they need no fence.
-    fenced = not _is_wide(which) and order != LATEST_DEATH
+    fenced = not _is_wide(which) and (order != LATEST_DEATH or which.batch is not None)
     return reader.rows(_first(found, limit + 1, order, fenced)), floor
 
 

@@ -110,6 +110,22 @@ class Batches:
             numbers = numbers_of(counted(members, self._dialect.parsed(row.pruned)))
         return BatchCounts(key=row.key, finished=row.total is not None, **numbers)
 
+    def close(self, batch_id: int) -> bool:
+        """Close an open batch; return False if another transaction holds it."""
+        d = self._dialect
+        free = f"SELECT id FROM job_batches WHERE id = :id {d.skip_locked}"
+        sql = f"""
+            UPDATE job_batches SET closed_at = COALESCE(closed_at, {d.now})
+            WHERE {d.any_of("id", free)} RETURNING id
+        """
+        return bool(self._books.rows(text(sql), {"id": batch_id}))
+
+    def keys_of_family(self, batch_id: int) -> list[str]:
+        """Return the keys of the batches of `family`."""
+        ids = {"ids": many(self._dialect, self.family(batch_id))}
+        sql = f"SELECT key FROM job_batches WHERE {_among(self._dialect, 'id')}"
+        return [row.key for row in self._books.rows(text(sql), ids)]
+
     def family(self, batch_id: int) -> list[int]:
         """Return a batch's id, and those of the batches inside it that have not ended."""
         rows = self._books.rows(text(_FAMILY), {"id": batch_id})
@@ -241,31 +257,42 @@ def numbers_of(counts: Counter[str]) -> dict[str, int]:
     return {"total": sum(counts.values()), **{name: counts[name] for name in TERMINAL}}
 
 
-def hold_batches(connection: Connection, d: Dialect, run_ids: Sequence[int]) -> list[int] | None:
+def hold_batches(
+    connection: Connection, d: Dialect, run_ids: Sequence[int]
+) -> dict[int, list[int]]:
     """Lock the batches of *run_ids*, and those around them, for `reopen` or `recount`.
 
-    :returns: the ids; None if another transaction holds one of them, so that those runs are to be
-        left alone.
+    :returns: for each batch of the runs, itself and those around it; nothing, if another
+        transaction holds one of these: then its runs are to be left alone.
     """
-    found = connection.execute(text(_batches_of(d)), {"ids": many(d, run_ids)}).all()
-    ids = [row.id for row in found]
-    if not ids:
-        return []
-    locked = connection.execute(text(_lock_all(d)), {"ids": many(d, ids)}).all()
-    return ids if len(locked) == len(ids) else None
+    rows = connection.execute(text(_batches_of(d)), {"ids": many(d, run_ids)}).all()
+    if not rows:
+        return {}
+    around = {row.id: row.parent_id for row in rows}
+    locked = connection.execute(text(_lock_all(d)), {"ids": many(d, around)})
+    free = {row.id for row in locked}
+    held: dict[int, list[int]] = {}
+    for batch in {row.id for row in rows if row.own}:
+        chain: list[int] = []
+        outer: int | None = batch
+        while outer is not None and outer in around and outer not in chain:
+            chain.append(outer)
+            outer = around[outer]
+        held[batch] = chain if free.issuperset(chain) else []
+    return held
 
 
-def reopen(connection: Connection, d: Dialect, ids: Sequence[int], again: bool) -> None:
+def reopen(connection: Connection, d: Dialect, ids: Iterable[int], again: int | None) -> None:
     """Note that batches have live members again: those of *ids*, which are locked.
 
     From now on they go on when a member dies.
 
-    :param again: whether their ``then`` is enqueued again when they end.
+    :param again: the batch whose ``then`` is to be enqueued again when it ends.
     """
-    connection.execute(text(_reopen(d)), {"ids": many(d, ids), "again": again})
+    connection.execute(text(_reopen(d)), {"ids": many(d, ids), "again": again or 0})
 
 
-def recount(connection: Connection, d: Dialect, ids: Sequence[int]) -> None:
+def recount(connection: Connection, d: Dialect, ids: Iterable[int]) -> None:
     """Count the members of those of *ids* that have ended: an operator has changed some."""
     sql = f"SELECT id, pruned FROM job_batches WHERE {_among(d, 'id')} AND NOT ({OPEN_BATCH})"
     for row in connection.execute(text(sql), {"ids": many(d, ids)}).all():
@@ -466,13 +493,13 @@ def _cancel(d: Dialect) -> str:
 
 def _batches_of(d: Dialect) -> str:
     return f"""
-        WITH RECURSIVE around(id, parent_id) AS (
-            SELECT b.id, b.parent_id FROM job_batches b WHERE b.id IN (
+        WITH RECURSIVE around(id, parent_id, own) AS (
+            SELECT b.id, b.parent_id, 1 FROM job_batches b WHERE b.id IN (
                 SELECT batch_id FROM job_runs WHERE {_among(d, "id")} AND batch_id IS NOT NULL)
             UNION
-            SELECT b.id, b.parent_id FROM job_batches b JOIN around ON b.id = around.parent_id
+            SELECT b.id, b.parent_id, 0 FROM job_batches b JOIN around ON b.id = around.parent_id
         )
-        SELECT id FROM around
+        SELECT id, parent_id, own FROM around
     """
 
 
@@ -480,7 +507,7 @@ def _reopen(d: Dialect) -> str:
     return f"""
         UPDATE job_batches SET finished_at = NULL, total = NULL, succeeded = NULL, dead = NULL,
             cancelled = NULL, skipped = NULL, on_dead = 'continue',
-            then_run_id = CASE WHEN :again THEN NULL ELSE then_run_id END
+            then_run_id = CASE WHEN id = :again THEN NULL ELSE then_run_id END
         WHERE {_among(d, "id")}
     """
 
