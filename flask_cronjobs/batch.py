@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from sqlalchemy.orm import Session
 
 from .enqueue import Joined, explaining_missing_tables, joined, wake
-from .errors import BatchClosed, NotFound, SetupError, TaskError
+from .errors import BatchClosed, NotFound, TaskError
 from .registry.handler import Handler
 from .registry.options import EnqueueOptions, is_key
 from .registry.run_columns import policy_columns, stored_payload

@@ -72,9 +72,7 @@ def retry_batch(
     found = _found(state, key)
     retry = RETRY
     if again:
-        retry = replace(
-            RETRY, change=lambda operator, ids, _: operator.retry(ids, again=found.id)
-        )
+        retry = replace(RETRY, change=lambda operator, ids, _: operator.retry(ids, again=found.id))
     return retry.many(state, RunFilter(batch=key, status="dead"), actor, progress, most)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, null, or_, select, text, union_all
 
-from ..models.conditions import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
+from ..models.conditions import DEAD, FREE, IN_BATCH, KEYED, RUNNING, SET_ASIDE
 from ..types import Status
 from .counts import Count
 from .health import waiting
@@ -205,7 +205,7 @@ def _parts(status: str | None, of_batch: bool) -> tuple[tuple[Any, ...], ...]:
     :param of_batch: whether they are of one batch, which has its own index.
     """
     if of_batch:
-        return ((),)
+        return ((text(RUNNING if status == "running" else IN_BATCH),) if status else (),)
     if status in ("queued", "failed"):
         return (text(FREE),), (text(KEYED),)
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}

@@ -214,9 +214,9 @@ def close_batch(connection: Connection, d: Dialect, key: str) -> tuple[int, Ende
 def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None:
     """End a batch in *connection*'s transaction.
 
-    1. Lock its row, so that nobody else ends, fills or reopens it. 2. Look whether a member is live,
-    by a statement of its own: it sees what was committed before the lock. 3. Count. 4. Enqueue
-    ``then``, unless that was done before. 5. Write it down.
+    1. Lock its row, so that nobody else ends, fills or reopens it. 2. Look whether a member is
+    live, by a statement of its own: it sees what was committed before the lock. 3. Count. 4.
+    Enqueue ``then``, unless that was done before. 5. Write it down.
 
     :returns: None if a member is live, if it is not closed or has ended, or if somebody else holds
         its row.
@@ -358,7 +358,11 @@ def _among(d: Dialect, column: str) -> str:
 
 #: The statuses of a batch's members, and how many have each. ``open``: a batch that has not ended.
 MEMBERS = """
-    SELECT status, count(*) AS members FROM job_runs WHERE batch_id = :id GROUP BY status
+    SELECT status, count(*) AS members FROM job_runs
+    WHERE batch_id = :id AND status <> 'running' GROUP BY status
+    UNION ALL
+    SELECT 'running' AS status, count(*) AS members FROM job_runs
+    WHERE batch_id = :id AND status = 'running'
     UNION ALL
     SELECT status, count(*) AS members FROM (
         SELECT CASE WHEN finished_at IS NULL THEN 'open' WHEN dead > 0 THEN 'dead'
@@ -381,13 +385,21 @@ def _has(status: str) -> str:
     vacuum, entries of all those that have had the status.
     """
     return f"""
-        (SELECT r.id FROM job_runs r WHERE r.batch_id = b.id AND r.status = '{status}'
+        (SELECT r.id FROM job_runs r
+         WHERE r.batch_id = b.id AND r.status = '{status}' AND r.status <> 'running'
          ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
     """
 
 
+#: From its end, too.
+_IS_RUNNING = """
+    (SELECT r.id FROM job_runs r WHERE r.status = 'running' AND r.batch_id = b.id
+     ORDER BY r.locked_until DESC LIMIT 1) IS NOT NULL
+"""
+
+
 _LIVE = f"""
-    ({_has("queued")} OR {_has("failed")} OR {_has("running")} OR EXISTS (
+    ({_has("queued")} OR {_has("failed")} OR {_IS_RUNNING} OR EXISTS (
         SELECT 1 FROM job_batches c WHERE c.parent_id = b.id AND c.finished_at IS NULL))
 """
 _HAS_DEAD = f"""
@@ -402,7 +414,8 @@ def _unended(d: Dialect, some: bool) -> str:
     which = f"AND {_among(d, 'b.id')}" if some else ""
     return f"""
         SELECT * FROM (
-            SELECT b.id, CASE WHEN b.closed_at IS NULL THEN 0 WHEN {_LIVE} THEN 0 ELSE 1 END AS ready,
+            SELECT b.id,
+                CASE WHEN b.closed_at IS NULL THEN 0 WHEN {_LIVE} THEN 0 ELSE 1 END AS ready,
                 CASE WHEN {_HAS_DEAD} THEN 1 ELSE 0 END AS stopped
             FROM job_batches b WHERE {OPEN_BATCH} AND b.id > :after {which}
             ORDER BY b.id LIMIT :step
@@ -472,7 +485,8 @@ def _waiting(d: Dialect, begin: bool) -> str:
     kind = "timestamptz" if d.name == "postgresql" else "text"
     beyond = "" if begin else f"AND (run_at, id) > (CAST(:run_at AS {kind}), :run_id)"
     return f"""
-        SELECT id, run_at FROM job_runs WHERE batch_id = :id AND status = :status {beyond}
+        SELECT id, run_at FROM job_runs
+        WHERE batch_id = :id AND status = :status AND status <> 'running' {beyond}
             AND EXISTS (SELECT 1 FROM job_batches WHERE id = :stopped_id AND on_dead = 'stop')
         ORDER BY run_at, id LIMIT :step
     """
@@ -521,7 +535,8 @@ def _note_pruned(d: Dialect) -> str:
 _OLD = """
     SELECT b.id FROM job_batches b
     WHERE b.finished_at IS NOT NULL AND b.finished_at < {past}
-        AND (SELECT r.id FROM job_runs r WHERE r.batch_id = b.id LIMIT 1) IS NULL
+        AND (SELECT r.id FROM job_runs r
+             WHERE r.batch_id = b.id AND r.status <> 'running' LIMIT 1) IS NULL
         AND NOT EXISTS (SELECT 1 FROM job_batches p WHERE p.id = b.parent_id)
     ORDER BY b.finished_at LIMIT :step
 """

@@ -26,9 +26,7 @@ def batches() -> ResponseReturnValue:
     before = row_id(request.args, "before")
     limit = clamped(request.args, "limit", 25)
     with report.reading(state_of()) as reader:
-        found = report.batches(
-            reader, unfinished=not everything, before=before, limit=limit + 1
-        )
+        found = report.batches(reader, unfinished=not everything, before=before, limit=limit + 1)
         now = reader.now
     more = found[limit - 1].id if len(found) > limit else None
     return reader_page(

@@ -67,9 +67,7 @@ def test_cancel_retry_and_close(run: Callable[..., Result], batch: str) -> None:
     assert "running" in run().output
 
 
-@pytest.mark.parametrize(
-    "wrong", [("--retry",), ("b", "--again"), ("b", "--retry", "--cancel")]
-)
+@pytest.mark.parametrize("wrong", [("--retry",), ("b", "--again"), ("b", "--retry", "--cancel")])
 def test_wrong_use(run: Callable[..., Result], wrong: tuple[str, ...]) -> None:
     assert run(*wrong).exit_code == 2
 

@@ -82,7 +82,8 @@ def test_then_runs_once_with_the_counts(
     row = batch_row(db)
     assert (row.total, row.succeeded, row.dead, row.cancelled, row.skipped) == (7, 5, 1, 1, 0)
     (run,) = runs_of(db, "then")
-    assert row.then_run_id == run.id and run.batch_id is None
+    assert row.then_run_id == run.id
+    assert run.batch_id is None
     jobs.tick()
     assert len(told) == 1
 
@@ -142,7 +143,7 @@ def test_closed_batch_is_not_filled_again(jobs: CronJobs, db: SQLAlchemy, work: 
 def test_batch_that_is_closed_meanwhile_takes_no_more_runs(
     jobs: CronJobs, db: SQLAlchemy, work: Any
 ) -> None:
-    with pytest.raises(BatchClosed), jobs.batch("b", close=False):
+    with pytest.raises(BatchClosed), jobs.batch("b", close=False):  # noqa: PT012
         work.enqueue()
         db.session.commit()
         jobs.batch("b").close()
@@ -153,7 +154,7 @@ def test_batch_that_is_closed_meanwhile_takes_no_more_runs(
 
 
 def test_batch_rolled_back_inside_its_block(jobs: CronJobs, db: SQLAlchemy, work: Any) -> None:
-    with pytest.raises(BatchClosed, match="rolled back"), jobs.batch("b"):
+    with pytest.raises(BatchClosed, match="rolled back"), jobs.batch("b"):  # noqa: PT012
         work.enqueue()
         db.session.rollback()
         work.enqueue()
@@ -162,7 +163,7 @@ def test_batch_rolled_back_inside_its_block(jobs: CronJobs, db: SQLAlchemy, work
 
 
 def test_error_leaves_the_batch_open(jobs: CronJobs, db: SQLAlchemy, work: Any) -> None:
-    with pytest.raises(ZeroDivisionError), jobs.batch("b"):
+    with pytest.raises(ZeroDivisionError), jobs.batch("b"):  # noqa: PT012
         work.enqueue()
         raise ZeroDivisionError
     db.session.commit()

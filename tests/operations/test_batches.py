@@ -10,9 +10,8 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
-from flask_cronjobs import CronJobs, NotFound, Retry, StateConflict, Task, current_run
+from flask_cronjobs import CronJobs, NotFound, Retry, StateConflict, Task, current_run, report
 from flask_cronjobs import operations as ops
-from flask_cronjobs import report
 from flask_cronjobs.models import JobBatch, JobRun
 from flask_cronjobs.report import BatchView
 from flask_cronjobs.state import State
