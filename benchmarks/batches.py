@@ -24,7 +24,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, text
 
-from flask_cronjobs import CronJobs, report
+from flask_cronjobs import Batch, CronJobs, report
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import create_tables
 from tests import postgres
@@ -129,8 +129,8 @@ class _App:
                     began = time.perf_counter()
                     found = report.batch(state_of(), batch.key)
                     times.append(time.perf_counter() - began)
-                assert found is not None
-                assert found.counts.total == runs
+                    assert found is not None
+                    assert found.counts.total == runs
                 median = statistics.median(times) * 1000
                 print(f"{name}: figures of {runs:,} runs {state}: {median:.0f} ms")
 
@@ -146,7 +146,7 @@ class _App:
         stat = _stat(self._server)
         return own + sum(int(ticks) for ticks in stat[11:15]) / os.sysconf("SC_CLK_TCK")
 
-    def _batch(self):  # type: ignore[no-untyped-def]
+    def _batch(self) -> Batch:
         self._number += 1
         return self.jobs.batch(f"batch {self._number}", then=self.then)
 

@@ -33,7 +33,7 @@ from ..models import JobDefinition, JobEffect, JobRun
 from ..types import Status
 from .batches import hold_batches, recount, reopen
 from .clock import database_now
-from .connection import Bookkeeping
+from .connection import Bookkeeping, Rows
 from .dialect import Dialect, dialect_of, insert_into
 
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
@@ -248,7 +248,7 @@ class Operator:
             # By the list, too: so PostgreSQL looks the rows up, also to compare them with `free`.
             changed = update(JobRun).where(JobRun.id.in_(left), JobRun.id.in_(free)).values(values)
             if batches is None:
-                changes += [Change(*row) for row in self._books.rows(_returning(changed))]
+                changes += _changes(self._books.rows(_returning(changed)))
             else:
                 changes += self._books.transaction(partial(_changed, changed, left, batches))
             if len(changes) == len(ids):
@@ -272,11 +272,15 @@ def _changed(
     held = hold_batches(connection, dialect, ids)
     if busy := [batch for batch, around in held.items() if not around]:
         statement = statement.where(func.coalesce(JobRun.batch_id, 0).not_in(busy))
-    changes = [Change(*row) for row in connection.execute(_returning(statement))]
+    changes = _changes(connection.execute(_returning(statement)).all())
     touched = {each for change in changes for each in held.get(change.batch_id or 0, ())}
     if touched:
         batches(connection, dialect, sorted(touched))
     return changes
+
+
+def _changes(rows: Rows) -> list[Change]:
+    return [Change(row.id, row.job_type, row.status, row.attempts, row.batch_id) for row in rows]
 
 
 def _returning(statement: Update) -> Any:

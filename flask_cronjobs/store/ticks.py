@@ -17,7 +17,7 @@ from ..types import TickReport, stored_time
 from .batches import note_pruned, prune_batches
 from .clock import database_now
 from .connection import Bookkeeping
-from .dialect import Dialect
+from .dialect import dialect_of
 
 #: How many rows one pruning transaction deletes at most.
 BATCH = 1000
@@ -114,9 +114,7 @@ class Ticks:
         pruned = 0
         for condition, seconds in ((DONE, retention), (DEAD, retention_dead)):
             while True:
-                prune = partial(
-                    _prune_runs, dialect=self._dialect, condition=condition, seconds=seconds
-                )
+                prune = partial(_prune_runs, condition=condition, seconds=seconds)
                 deleted = self._books.transaction(prune)
                 pruned += deleted
                 if deleted < BATCH or over():
@@ -203,7 +201,7 @@ def _prune_effects(connection: Connection, seconds: float) -> int:
     return len(ids)
 
 
-def _prune_runs(connection: Connection, dialect: Dialect, condition: str, seconds: float) -> int:
+def _prune_runs(connection: Connection, condition: str, seconds: float) -> int:
     # Lock the rows: a run that an operator retries at this moment keeps both its row and failures.
     run = models.JobRun
     oldest = (
@@ -213,8 +211,10 @@ def _prune_runs(connection: Connection, dialect: Dialect, condition: str, second
         .limit(BATCH)
         .with_for_update(skip_locked=True)
     )
-    rows = [tuple(row) for row in connection.execute(oldest)]
-    ids = note_pruned(connection, dialect, rows)
+    rows = connection.execute(oldest).all()
+    ids = note_pruned(
+        connection, dialect_of(connection.engine), [(row[0], row[1], row[2]) for row in rows]
+    )
     if ids:
         for model in (models.JobFailure, models.JobOutput):
             connection.execute(delete(model).where(model.run_id.in_(ids)))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
 from flask_cronjobs import (
     BatchClosed,
@@ -255,7 +255,7 @@ def test_raw_insert_counts(jobs: CronJobs, db: SQLAlchemy, work: Any) -> None:
         pass
     db.session.commit()
     batch = batch_row(db).id
-    db.session.execute(JobRun.__table__.insert().values(job_type="work", batch_id=batch))
+    db.session.execute(insert(JobRun).values(job_type="work", batch_id=batch))
     jobs.batch("b").close()
     db.session.commit()
     jobs.tick()

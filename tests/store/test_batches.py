@@ -95,8 +95,8 @@ def test_closing_waits_for_who_fills(kit: Kit) -> None:
 @pytest.mark.parametrize("live", ["queued", "failed", "running"])
 def test_live_run_keeps_its_batch_open(kit: Kit, live: str) -> None:
     batch = make_batch(kit)
-    values = {"failed": {"attempts": 1}}.get(live, {})
-    kit.run(batch_id=batch, status=live if live != "running" else "queued", **values)
+    status = "queued" if live == "running" else live
+    kit.run(batch_id=batch, status=status, attempts=int(live == "failed"))
     if live == "running":
         assert kit.claim_one().batch_id == batch
     assert end_batches(kit.books, lambda outcome: None).enqueued == 0
@@ -111,7 +111,7 @@ def test_stopping_goes_on_where_it_was_left(kit: Kit) -> None:
     assert kit.finish(claim, "dead")
     told: list[int] = []
     left = end_batches(kit.books, lambda outcome: told.append(outcome.id), [batch], seconds=-1)
-    assert left == (0, {batch})
+    assert (left.enqueued, left.left) == (0, frozenset({batch}))
     done = end_batches(kit.books, lambda outcome: told.append(outcome.id), left.left)
     assert (done.enqueued, len(told), len(set(told))) == (1, 31, 31)
     statuses = kit.sql("SELECT status, count(*) FROM job_runs GROUP BY status ORDER BY status")
