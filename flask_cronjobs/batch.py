@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import Token
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -115,7 +116,7 @@ class Batch:
 
     def _open(self, session: Session, parent: int | None) -> None:
         connection = writing_connection(session)
-        new = OpenBatch(**{**_fields(self._new), "parent_id": parent})
+        new = replace(self._new, parent_id=parent)
         self._id = open_batch(connection, dialect_of(connection.engine), new)
         self.is_new = self._id is not None
         if self.is_new:
@@ -186,7 +187,3 @@ def _with_then(
     }
     own = {name: columns[name] for name in THEN_COLUMNS}
     return OpenBatch(key, on_dead, None, then.name, text, own)
-
-
-def _fields(new: OpenBatch) -> dict[str, Any]:
-    return {name: getattr(new, name) for name in OpenBatch.__dataclass_fields__}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .. import report
@@ -10,6 +11,7 @@ from ..errors import NotFound, StateConflict
 from ..report import BatchView, RunFilter
 from ..state import State
 from ..store.batches import Batches
+from ..store.operations import Change, Operator
 from .audit import DEFAULT_ACTOR, log_action
 from .runs import CANCEL, RETRY, BulkResult, Progress
 
@@ -70,9 +72,11 @@ def retry_batch(
     :raises NotFound: there is no such batch.
     """
     found = _found(state, key)
-    retry = RETRY
-    if again:
-        retry = replace(RETRY, change=lambda operator, ids, _: operator.retry(ids, again=found.id))
+
+    def change(operator: Operator, ids: Sequence[int], reason: str) -> list[Change]:
+        return operator.retry(ids, again=found.id if again else None)
+
+    retry = replace(RETRY, change=change)
     return retry.many(state, RunFilter(batch=key, status="dead"), actor, progress, most)
 
 

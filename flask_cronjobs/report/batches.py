@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from sqlalchemy import ColumnElement, Row, case, func, select, text
 
@@ -126,7 +126,7 @@ def _view(row: Row[Any], members: Counter[str]) -> BatchView:
     if row.finished_at is not None:
         numbers = {name: getattr(row, name) or 0 for name in ("total", *TERMINAL)}
     else:
-        pruned = row.pruned if isinstance(row.pruned, dict) else {}
+        pruned = cast("dict[str, int]", row.pruned or {})
         counts = members + Counter(pruned)
         numbers = {"total": counts.total(), **{name: counts[name] for name in TERMINAL}}
     return BatchView(
