@@ -153,7 +153,7 @@ class OperatorMethods:
         """Return how far a batch is, as its rows say now.
 
         :param key: the batch's key.
-        :returns: the counts; None if there is no such batch. ``finished`` says whether it has ended.
+        :returns: the counts, with whether it has ``finished``; None if there is no such batch.
         """
         from .report import batch
 

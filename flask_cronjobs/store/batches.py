@@ -265,14 +265,22 @@ def hold_batches(
     :returns: for each batch of the runs, itself and those around it; nothing, if another
         transaction holds one of these: then its runs are to be left alone.
     """
-    rows = connection.execute(text(_batches_of(d)), {"ids": many(d, run_ids)}).all()
-    if not rows:
+    sql = f"SELECT DISTINCT batch_id FROM job_runs WHERE {_among(d, 'id')}"
+    rows = connection.execute(text(sql), {"ids": many(d, run_ids)})
+    own = {row.batch_id for row in rows} - {None}
+    around: dict[int, int | None] = {}
+    left = own
+    while left:
+        sql = f"SELECT id, parent_id FROM job_batches WHERE {_among(d, 'id')}"
+        found = connection.execute(text(sql), {"ids": many(d, left)}).all()
+        around |= {row.id: row.parent_id for row in found}
+        left = {row.parent_id for row in found} - {None} - around.keys()
+    if not around:
         return {}
-    around = {row.id: row.parent_id for row in rows}
     locked = connection.execute(text(_lock_all(d)), {"ids": many(d, around)})
     free = {row.id for row in locked}
     held: dict[int, list[int]] = {}
-    for batch in {row.id for row in rows if row.own}:
+    for batch in own & around.keys():
         chain: list[int] = []
         outer: int | None = batch
         while outer is not None and outer in around and outer not in chain:
@@ -458,8 +466,8 @@ def _then(d: Dialect) -> str:
     return f"""
         INSERT INTO job_runs (job_type, payload, batch_id, {", ".join(THEN_COLUMNS)},
             scheduled_for, run_at, created_at, updated_at)
-        SELECT then_task, then_payload, parent_id, {values}, now, now, now, now
-        FROM job_batches, (SELECT {d.now} AS now) AS times WHERE id = :id RETURNING id
+        SELECT then_task, then_payload, parent_id, {values}, {d.now}, {d.now}, {d.now}, {d.now}
+        FROM job_batches WHERE id = :id RETURNING id
     """
 
 
@@ -505,18 +513,6 @@ def _cancel(d: Dialect) -> str:
     """
 
 
-def _batches_of(d: Dialect) -> str:
-    return f"""
-        WITH RECURSIVE around(id, parent_id, own) AS (
-            SELECT b.id, b.parent_id, 1 FROM job_batches b WHERE b.id IN (
-                SELECT batch_id FROM job_runs WHERE {_among(d, "id")} AND batch_id IS NOT NULL)
-            UNION
-            SELECT b.id, b.parent_id, 0 FROM job_batches b JOIN around ON b.id = around.parent_id
-        )
-        SELECT id, parent_id, own FROM around
-    """
-
-
 def _reopen(d: Dialect) -> str:
     return f"""
         UPDATE job_batches SET finished_at = NULL, total = NULL, succeeded = NULL, dead = NULL,
@@ -537,6 +533,6 @@ _OLD = """
     WHERE b.finished_at IS NOT NULL AND b.finished_at < {past}
         AND (SELECT r.id FROM job_runs r
              WHERE r.batch_id = b.id AND r.status <> 'running' LIMIT 1) IS NULL
-        AND NOT EXISTS (SELECT 1 FROM job_batches p WHERE p.id = b.parent_id)
+        AND (SELECT p.id FROM job_batches p WHERE p.id = b.parent_id) IS NULL
     ORDER BY b.finished_at LIMIT :step
 """

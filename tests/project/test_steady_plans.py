@@ -207,11 +207,11 @@ def end_all_batches(kit: Kit) -> None:
         made = OpenBatch("b", "stop", None, "task", "{}", {"priority": 0, "queue": "default",
                          "max_attempts": 3})  # fmt: skip
         batch = open_batch(connection, kit.books.dialect, made)
-    dead, *_ = kit.runs(3, batch_id=batch)
+    dead, *others = kit.runs(3, batch_id=batch)
     kit.sql("UPDATE job_runs SET status = 'dead', finished_at = now() WHERE id = :id", id=dead)
     Batches(kit.books).close(batch or 0)
     assert end_batches(kit.books, lambda outcome: None, [batch or 0]).enqueued == 1
-    Operator(kit.books).retry([dead])
+    Operator(kit.books).retry([dead, *others])
     end_batches(kit.books, lambda outcome: None)
 
 
