@@ -79,6 +79,8 @@ class _App:
 
     def compare(self, name: str, runs: int, rounds: int) -> float:
         """Print the rounds; return the median ratio of a drain in a batch to one without."""
+        for batched in (False, True):  # Prepare all statements.
+            self.drain(500, batched)
         ratios = []
         for number in range(rounds):
             # Which comes first takes turns.
