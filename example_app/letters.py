@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date
 
+from flask_cronjobs import BatchCounts
+
 from .mail import Letter
 from .models import Invoice, User
 
@@ -47,6 +49,16 @@ def report(user: User, invoices: Iterable[Invoice], date_from: date, date_to: da
         user.email,
         f"Your report, {date_from} to {date_to}",
         f"Hello {user.name},\n\n{_line('issued', issued)}{_line('paid', paid)}",
+    )
+
+
+def report_summary(to: str, week: str, counts: BatchCounts) -> Letter:
+    """Return to the support team how many reports of a *week* were sent."""
+    return Letter(
+        to,
+        f"Weekly reports from {week}: {counts.succeeded} of {counts.total} sent",
+        f"Sent: {counts.succeeded}\nFailed: {counts.dead}\n"
+        f"Not wanted any more: {counts.cancelled}\n",
     )
 
 

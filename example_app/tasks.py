@@ -6,12 +6,13 @@ each mail is sent inside `jobs.once`, which knows whether that mail was sent bef
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import delete, func, select
 
-from flask_cronjobs import Discard, Retry, Schedule, current_run
+from flask_cronjobs import Discard, NotFound, Retry, Schedule, current_run
 from flask_cronjobs.models import JobRun
 
 from . import letters
@@ -84,16 +85,43 @@ def plan_weekly_reports() -> None:
 def enqueue_weekly_report(user: User) -> JobRun:
     """Enqueue *user*'s report for next Monday at seven in their time zone, once a week.
 
-    The run is inserted in ``db.session``; the caller commits.
+    The reports of a week are a batch, which all users join from the Monday before on. The run is
+    inserted in ``db.session``; the caller commits.
     """
     monday = Schedule("0 7 * * 1", user.timezone).next_after(datetime.now(timezone.utc))
     assert monday is not None
     last_day = monday.astimezone(ZoneInfo(user.timezone)).date() - timedelta(days=1)
     first_day = last_day - timedelta(days=6)
     key = f"weekly_report:{user.id}:{first_day}"
-    return send_weekly_report.using(run_at=monday, idempotency_key=key).enqueue(
-        user.id, first_day.isoformat(), last_day.isoformat()
-    )
+    week = first_day.isoformat()
+    key_of_batch, payload = f"weekly_reports:{week}", {"week": week}
+    with jobs.batch(key_of_batch, then=mail_report_summary, then_payload=payload, close=False):
+        return send_weekly_report.using(run_at=monday, idempotency_key=key).enqueue(
+            user.id, week, last_day.isoformat()
+        )
+
+
+@jobs.task(schedule="0 12 * * 2", timezone=OFFICE)
+def close_weekly_reports() -> None:
+    """Close the batch of last week's reports: on Tuesday noon, all have been due everywhere."""
+    day = current_run.scheduled_for.astimezone(ZoneInfo(OFFICE)).date()
+    week = day - timedelta(days=day.weekday() + 7)
+    with suppress(NotFound):  # There were no users.
+        jobs.batch(f"weekly_reports:{week}").close()
+        db.session.commit()
+
+
+@jobs.task(retry=MAIL_RETRY, timeout=60)
+def mail_report_summary(week: str) -> None:
+    """Tell the support team how many of a week's reports were sent."""
+    counts = current_run.batch
+    if counts is None:
+        raise Discard("no batch has ended in this run")
+    staff = db.session.scalars(select(User.email).where(User.is_staff.is_(True)))
+    summaries = [letters.report_summary(email, week, counts) for email in staff]
+    db.session.rollback()
+    for summary in summaries:
+        jobs.once(f"report_summary:{week}:{summary.to}", send_mail, summary)
 
 
 @jobs.task(retry=MAIL_RETRY, timeout=60)

@@ -8,6 +8,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AtomicCommit",
+    "Batch",
+    "BatchClosed",
+    "BatchCounts",
     "Cancelled",
     "ConfigError",
     "CronJobs",
@@ -52,9 +55,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from .batch import Batch
     from .current_run import CurrentRun, current_run, in_run
     from .errors import (
         AtomicCommit,
+        BatchClosed,
         Cancelled,
         ConfigError,
         CronJobsError,
@@ -94,7 +99,7 @@ if TYPE_CHECKING:
         tick_finished,
     )
     from .task import Task
-    from .types import RunIds, TickReport
+    from .types import BatchCounts, RunIds, TickReport
 else:
     import sys
     from types import ModuleType
@@ -102,12 +107,13 @@ else:
     # pytest imports this package for its plugin whenever it starts, and may not need it.
     _MODULES = {
         **dict.fromkeys(("CurrentRun", "current_run", "in_run"), "current_run"),
+        "Batch": "batch",
         "CronJobs": "extension",
         "NewRun": "registry.options",
         "Retry": "registry.retry",
         "Schedule": "schedule",
         "Task": "task",
-        **dict.fromkeys(("RunIds", "TickReport"), "types"),
+        **dict.fromkeys(("BatchCounts", "RunIds", "TickReport"), "types"),
     }
 
     class _Package(ModuleType):

@@ -17,7 +17,7 @@ from werkzeug.local import LocalProxy
 from .errors import PayloadError
 from .log import logger
 from .text import safe_text
-from .types import JSON, Claim
+from .types import JSON, BatchCounts, Claim
 
 if TYPE_CHECKING:
     from .store import Bookkeeping
@@ -160,6 +160,17 @@ class CurrentRun:
         from .schedule.cron_text import parse_zone
 
         return self.scheduled_for.astimezone(parse_zone(self.timezone))
+
+    @cached_property
+    def batch(self) -> BatchCounts | None:
+        """How the batch ended whose ``then`` this run is; None for every other run."""
+        from .store import Bookkeeping
+        from .store.batches import Batches
+
+        if self.thread == threading.get_ident():
+            return Batches(self.books).ended_for(self.id)
+        with Bookkeeping(self.books.engine) as books:  # `books` is for the first thread only.
+            return Batches(books).ended_for(self.id)
 
     @cached_property
     def _definition(self) -> tuple[str | None, str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import timedelta
 from itertools import compress, islice
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -41,6 +42,27 @@ ASK_EVERY = 5.0
 TOLD = 10
 
 
+class Joined(Protocol):
+    """A batch that is being filled here."""
+
+    def member(self, state: State, session: Session) -> int | None:
+        """Return the batch's id for a new run of *state*'s app; None if it is another app's."""
+        ...
+
+
+#: The batch that the runs enqueued here join.
+joined: ContextVar[Joined | None] = ContextVar("flask_cronjobs.joined", default=None)
+
+
+def batch_of(state: State, session: Session) -> int | None:
+    """Return the batch that a run enqueued here joins, or None.
+
+    :raises BatchClosed: no run can join it any more.
+    """
+    batch = joined.get()
+    return None if batch is None else batch.member(state, session)
+
+
 def enqueue_one(
     state: State, task: Handler, payload: Mapping[str, object], options: EnqueueOptions
 ) -> JobRun:
@@ -48,17 +70,18 @@ def enqueue_one(
     if options.replace and options.idempotency_key is None:
         raise TaskError("replace was given without an idempotency_key. Give the key of the run.")
     text, concurrency_key = stored_payload(task, state.settings, payload)
+    session = state.db.session()
     values = {
         **_shared_columns(state, task, options),
+        "batch_id": batch_of(state, session),
         "payload": text,
         "idempotency_key": options.idempotency_key,
         "concurrency_key": concurrency_key,
     }
-    session = state.db.session()
-    with _explaining_missing_tables(state):
+    with explaining_missing_tables(state):
         run, became = insert_run(session, values, options.replace)
         if became != "found" and _is_due(options):
-            _wake(state, session)
+            wake(state, session)
     run.is_new = became == "new"
     if became != "found":
         note_enqueued(session, f"{task.name} (run {run.id})")
@@ -94,8 +117,8 @@ def enqueue_rows(
             delete_runs(session, ids.new)
         raise
     if due:
-        with _explaining_missing_tables(state):
-            _wake(state, session)
+        with explaining_missing_tables(state):
+            wake(state, session)
     if any(ids.is_new):
         note_enqueued(session, f"{task.name} ({ids.is_new.count(True)} runs)")
     if options.commit:
@@ -143,7 +166,8 @@ def _insert_all(
     session, shared = state.db.session(), _shared_columns(state, task, options)
     due = False
     for batch, keyed in _batches(rows):
-        with _explaining_missing_tables(state):
+        shared["batch_id"] = batch_of(state, session)
+        with explaining_missing_tables(state):
             if keyed:
                 found = insert_keyed_runs(session, shared, batch)
                 ids += [one.id for one in found]
@@ -249,7 +273,7 @@ def _is_due(options: EnqueueOptions, row: RunRow | None = None) -> bool:
     return options.run_at is None and not options.delay
 
 
-def _wake(state: State, session: Session) -> None:
+def wake(state: State, session: Session) -> None:
     """Wake resident workers, unless they were woken just now."""
     if state.waking.open():
         listened = wake_listeners(session)
@@ -257,7 +281,7 @@ def _wake(state: State, session: Session) -> None:
 
 
 @contextmanager
-def _explaining_missing_tables(state: State) -> Generator[None, None, None]:
+def explaining_missing_tables(state: State) -> Generator[None, None, None]:
     try:
         yield
     except DBAPIError as error:

@@ -55,6 +55,10 @@ class StateConflict(CronJobsError):
     """The row's status does not allow the change; nothing was changed."""
 
 
+class BatchClosed(CronJobsError):
+    """No run can join a batch any more: it is closed."""
+
+
 class KeyConflict(CronJobsError):
     """The idempotency key belongs to a run of another task; nothing was enqueued."""
 

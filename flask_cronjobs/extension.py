@@ -14,7 +14,7 @@ from .current_run import running
 from .errors import SetupError
 from .models.copies import add_tables
 from .operator_api import OperatorMethods
-from .registry.options import AroundHook, TaskOptions
+from .registry.options import AroundHook, EnqueueOptions, TaskOptions
 from .registry.registry import Declaration, Registry
 from .registry.retry import Retry, RetryCallable
 from .registry.validation import as_around, check_task, check_unscheduled
@@ -23,9 +23,10 @@ from .store.commits import watch_commits
 from .store.migrations import remember_app
 from .store.savepoints import begin_before_savepoints
 from .task import Task
-from .types import Catchup, InDoubt, Overlap, Replace, UniqueWhile
+from .types import Catchup, InDoubt, OnDead, Overlap, Replace, UniqueWhile
 
 if TYPE_CHECKING:
+    from .batch import Batch
     from .models import JobRun
 
 P = ParamSpec("P")
@@ -284,6 +285,40 @@ class CronJobs(OperatorMethods):
             commit=commit,
         )
         return chosen.enqueue(**task.payload_from(payload or {}))
+
+    def batch(
+        self,
+        key: str,
+        *,
+        then: Task[..., Any] | str | None = None,
+        then_payload: Mapping[str, object] | None = None,
+        on_dead: OnDead = "continue",
+        close: bool = True,
+    ) -> Batch:
+        """Fill a batch: a context manager, inside of which each enqueued run joins the batch.
+
+        :param key: the batch's name, unique as long as its row is kept; at most 500 characters.
+        :param then: the task (or its name) of which one run is enqueued when the last member has
+            ended: succeeded, dead, cancelled or skipped. ``current_run.batch`` has the counts.
+        :param then_payload: the keyword arguments of that run.
+        :param on_dead: ``"continue"`` with the others when a member dies, or ``"stop"``: cancel
+            those that wait.
+        :param close: whether to close the batch at the end of the block. With False it can be
+            filled again, by the same key, until ``jobs.batch(key).close()``.
+        :returns: the `Batch`. What *then* and *on_dead* are, is decided where it is first opened.
+        :raises UnknownTask: no task has the name *then*.
+        :raises TaskError: an option is invalid.
+        :raises TypeError: the handler of *then* does not take *then_payload*.
+        :raises PayloadError: *then_payload* is not plain JSON.
+
+        It works in ``db.session``: the batch and its runs exist with your commit, or not at all. A
+        batch that is opened inside another one's block is a member of that one.
+        """
+        from .batch import new_batch
+
+        task = self.get(then) if isinstance(then, str) else then
+        options = EnqueueOptions() if task is None else task.enqueue_options
+        return new_batch(state_of(), key, task, options, then_payload, on_dead, close)
 
     def once(
         self,

@@ -22,6 +22,9 @@ POINTS = (
     "after-finalize",
     "between-watermark-and-insert",
     "after-slots",
+    "before-then",
+    "after-then",
+    "after-batch",
 )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .log import logger
 from .state import State, state_of
-from .types import Catchup, Overlap, TickReport
+from .types import BatchCounts, Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
     from .operations import Change
@@ -148,6 +148,17 @@ class OperatorMethods:
         from .operations import run_now
 
         return run_now(_writable(), name, payload)
+
+    def batch_counts(self, key: str) -> BatchCounts | None:
+        """Return how far a batch is, as its rows say now.
+
+        :param key: the batch's key.
+        :returns: the counts, with whether it has ``finished``; None if there is no such batch.
+        """
+        from .report import batch
+
+        found = batch(state_of(), key)
+        return None if found is None else found.counts
 
     def prune(self, dry_run: bool = False) -> int:
         """Delete the runs that are older than their retention. Ticks do this by themselves, too.

@@ -44,6 +44,11 @@ class Task(Handler, Generic[P, R]):
         self.__module__ = func.__module__
         self.__wrapped__ = func
 
+    @property
+    def enqueue_options(self) -> EnqueueOptions:
+        """The options that `using` has set."""
+        return self._enqueue_options
+
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the handler, here and now, with no run."""
         value: R = self.func(*args, **kwargs)

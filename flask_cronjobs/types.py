@@ -23,6 +23,7 @@ UniqueWhile: TypeAlias = Literal["kept", "pending", "waiting"]
 Replace: TypeAlias = bool | Literal["payload", "run_at"]
 PauseKind: TypeAlias = Literal["task", "queue"]
 InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
+OnDead: TypeAlias = Literal["continue", "stop"]
 
 
 class RunIds(list[int]):
@@ -59,6 +60,7 @@ class Claim(NamedTuple):
     :ivar definition_id: the definition whose slot this is; None for an enqueued run.
     :ivar error_type: of what the attempt before died; None for a first attempt.
     :ivar snoozes: how often the run was snoozed before.
+    :ivar batch_id: the batch that it belongs to.
     """
 
     id: int
@@ -73,6 +75,7 @@ class Claim(NamedTuple):
     concurrency_key: str | None = None
     error_type: str | None = None
     snoozes: int = 0
+    batch_id: int | None = None
 
     @property
     def payload(self) -> dict[str, JSON]:
@@ -216,6 +219,31 @@ class Outcome(NamedTuple):
     def begun(self) -> bool:
         """Whether the handler began: a claim may be released while it waits behind a long run."""
         return self.kind != "released" or self.seconds > 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCounts:
+    """How far a batch is, in members: its runs, and the batches inside it.
+
+    :ivar key: the batch's key.
+    :ivar total: all members.
+    :ivar succeeded: those that succeeded. A batch inside counts as ``dead`` if a member of it died,
+        as ``cancelled`` if all of them were cancelled, and otherwise as ``succeeded``.
+    :ivar finished: whether the last member has ended and none can join any more.
+    """
+
+    key: str
+    total: int = 0
+    succeeded: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+    finished: bool = False
+
+    @property
+    def ended(self) -> int:
+        """How many members have ended."""
+        return self.succeeded + self.dead + self.cancelled + self.skipped
 
 
 @dataclass(frozen=True, slots=True)

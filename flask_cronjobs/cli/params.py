@@ -104,6 +104,7 @@ _FILTERS = (
         shell_complete=completion.definitions,
         help="Only runs of this definition.",
     ),
+    click.option("--batch", metavar="KEY", help="Only runs of this batch."),
     click.option("--error", metavar="TEXT", help="Only with TEXT in the error's type or message."),
     click.option("--older-than", type=Age(), metavar="AGE", help="Ended (or due) over AGE ago."),
     click.option("--newer-than", type=Age(), metavar="AGE", help="Ended (or due) within AGE: 2h."),

@@ -218,6 +218,7 @@ def _facts(view: RunView) -> list[tuple[str, object]]:
         ("cancel asked", moment(view.cancel_requested_at)),
         ("snoozed", view.snoozes and plural(view.snoozes, "time")),
         ("progress", progress),
+        ("batch", view.batch),
         ("idempotency key", view.idempotency_key),
         ("concurrency key", view.concurrency_key and f"{view.concurrency_key} "
          f"(at most {view.concurrency_limit} at once)"),

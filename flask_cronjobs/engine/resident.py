@@ -20,6 +20,7 @@ from ..state import State
 from ..store import Bookkeeping, Claims, Definitions, Ticks
 from ..store.notify import wake_all
 from ..types import Outcome, TickReport
+from .batches import end_batches, telling
 from .definition_pings import ping_ended
 from .late import tell_late
 from .ping import TIMEOUT, ping
@@ -159,7 +160,7 @@ class _Minute:
         self.finish()
         if self.opened is None:
             self._begin()
-        for step in (self._reclaim, self._enqueue_slots, self._prune):
+        for step in (self._reclaim, self._enqueue_slots, self._end_batches, self._prune):
             if not self.stopped.is_set():
                 step()
         self.done = True
@@ -200,6 +201,9 @@ class _Minute:
         self._counts += counts
         self._wake(counts["recorded"])
         sync_definitions(self.state, definitions, rows)
+
+    def _end_batches(self) -> None:
+        self._wake(end_batches(self.books, telling(self.state)).enqueued)
 
     def _prune(self) -> None:
         assert self.opened is not None

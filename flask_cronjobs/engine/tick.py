@@ -17,6 +17,7 @@ from ..store import Bookkeeping, Claims, Definitions, Ticks
 from ..store.clock import clock_shift
 from ..store.shared import refuse_shared
 from ..types import TickReport
+from .batches import end_batches, telling
 from .definition_pings import ping_ended
 from .late import tell_late
 from .observer import Observer
@@ -83,10 +84,12 @@ def tick(state: State, options: TickOptions) -> TickReport:
         slots, rows = enqueue_slots(state, definitions, options.observer)
         counts += slots
         sync_definitions(state, definitions, rows)
+        end_batches(books, telling(state))
         if claims.may_find():
             work_options = _work_options(state, options, opened, definitions.has_pings())
             books.close()  # No connection of ours is open while workers fork.
             counts += _run_workers(state, options, work_options)
+            end_batches(books, telling(state))
         counts["pruned"] = prune(state, ticks, opened)
         report = finish(ticks, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)

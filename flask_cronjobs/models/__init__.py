@@ -1,10 +1,11 @@
-"""The six job tables as mapped classes, for your own queries and joins."""
+"""The job tables as mapped classes, for your own queries and joins."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "JobBatch",
     "JobDefinition",
     "JobEffect",
     "JobFailure",
@@ -15,7 +16,16 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .tables import JobDefinition, JobEffect, JobFailure, JobOutput, JobPause, JobRun, JobTick
+    from .tables import (
+        JobBatch,
+        JobDefinition,
+        JobEffect,
+        JobFailure,
+        JobOutput,
+        JobPause,
+        JobRun,
+        JobTick,
+    )
 else:
     # Mapping the classes takes as long as importing all the rest, and most processes do not use
     # them. So they are mapped when one is first looked up.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: The names of the job tables. Whoever looks for one of them in the metadata, copies them all.
 NAMES = frozenset(
     {
-        *("job_definitions", "job_effects", "job_failures", "job_outputs"),
+        *("job_batches", "job_definitions", "job_effects", "job_failures", "job_outputs"),
         *("job_pauses", "job_runs", "job_ticks"),
     }
 )

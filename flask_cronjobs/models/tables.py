@@ -1,4 +1,4 @@
-"""The six tables, as mapped classes on a declarative base of our own.
+"""The tables, as mapped classes on a declarative base of our own.
 
 They work with ``db.session`` like the app's models; `copies` adds them to the app's metadata.
 
@@ -34,13 +34,18 @@ from .conditions import (
     DEAD,
     DONE,
     DONE_EFFECT,
+    ENDED_BATCH,
+    FOLLOWED,
     FREE,
     FREE_GROUPS,
     HOLDS_KEY,
+    IN_BATCH,
+    INNER_BATCH,
     KEY_HAS_LIMIT,
     KEYED,
     KEYED_GROUPS,
     LIVE,
+    OPEN_BATCH,
     OPEN_EFFECT,
     PINGED,
     RUNNING,
@@ -249,6 +254,8 @@ class JobRun(Base):
     cancel_requested_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
     created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    batch_id: Mapped[int | None] = mapped_column(BigId)
+    """The batch that the run belongs to."""
 
     is_new = False
     """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the
@@ -271,6 +278,10 @@ _partial(
     JobRun.run_at,
     JobRun.id,
     where=KEYED,
+)
+# The runs of a batch by status; of those that wait, the ones that are due last are at the end.
+_partial(
+    "ix_job_runs_batch", JobRun.batch_id, JobRun.status, JobRun.run_at, JobRun.id, where=IN_BATCH
 )
 _partial(
     "ix_job_runs_runnable_front", JobRun.priority.desc(), JobRun.run_at, JobRun.id, where=KEYED
@@ -370,6 +381,51 @@ class JobPause(Base):
     paused_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     paused_by: Mapped[str | None] = mapped_column(String)
     """Who paused it, as the log says."""
+
+
+class JobBatch(Base):
+    """Runs that belong together, and the task to run when the last of them has ended."""
+
+    __tablename__ = "job_batches"
+    __table_args__: Any = (
+        Index("uq_job_batches_key", "key", unique=True),
+        _partial("uq_job_batches_then", "then_run_id", where=FOLLOWED, unique=True),
+        _partial("ix_job_batches_open", "id", where=OPEN_BATCH),
+        _partial("ix_job_batches_parent", "parent_id", "finished_at", where=INNER_BATCH),
+        _partial("ix_job_batches_ended", "finished_at", where=ENDED_BATCH),
+        _check("ck_job_batches_on_dead", "on_dead IN ('continue', 'stop')"),
+        _check("ck_job_batches_finished", "finished_at IS NULL OR closed_at IS NOT NULL"),
+        _check("ck_job_batches_total", "(finished_at IS NULL) = (total IS NULL)"),
+        {"sqlite_autoincrement": True},
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    key: Mapped[str] = mapped_column(String)
+    parent_id: Mapped[int | None] = mapped_column(BigId)
+    """The batch that this one is a member of."""
+    on_dead: Mapped[str] = mapped_column(String, server_default=text("'continue'"))
+    """What a dead run does: ``continue``, or ``stop``, which cancels what waits. A retry by an
+    operator sets it to ``continue``."""
+    then_task: Mapped[str | None] = mapped_column(String)
+    """The task to run when the last member has ended."""
+    then_payload: Mapped[JSON] = mapped_column(JSONType, nullable=True)
+    then_columns: Mapped[JSON] = mapped_column(JSONType, nullable=True)
+    """The other columns of that run."""
+    then_run_id: Mapped[int | None] = mapped_column(BigId)
+    """That run, once it is enqueued."""
+    opened_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    closed_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """When it was complete: no run joins it any more."""
+    finished_at: Mapped[datetime | None] = mapped_column(UTCDateTime)
+    """When the last member had ended, as a worker saw it; null while it is open again."""
+    total: Mapped[int | None] = mapped_column(Integer)
+    """How many members it had when it had finished; until then, their rows are counted."""
+    succeeded: Mapped[int | None] = mapped_column(Integer)
+    dead: Mapped[int | None] = mapped_column(Integer)
+    cancelled: Mapped[int | None] = mapped_column(Integer)
+    skipped: Mapped[int | None] = mapped_column(Integer)
+    pruned: Mapped[JSON] = mapped_column(JSONType, nullable=True)
+    """How many of its runs were deleted after their retention, by status."""
 
 
 class JobTick(Base):

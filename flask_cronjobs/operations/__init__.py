@@ -7,6 +7,7 @@ why. Every action is logged with the one who asked for it (*actor*, a text for p
 from __future__ import annotations
 
 from ..store.operations import Change
+from .batches import cancel_batch, close_batch, retry_batch
 from .definitions import QueuedRun, pause, queue_run, remove, resume, run_now
 from .maintenance import effect_done, effect_redo, health, prune
 from .pauses import pause_work, queues, resume_work
@@ -35,7 +36,9 @@ __all__ = [
     "Progress",
     "QueuedRun",
     "cancel",
+    "cancel_batch",
     "cancel_many",
+    "close_batch",
     "effect_done",
     "effect_redo",
     "health",
@@ -49,6 +52,7 @@ __all__ = [
     "resume",
     "resume_work",
     "retry",
+    "retry_batch",
     "retry_many",
     "retry_with",
     "run_again",

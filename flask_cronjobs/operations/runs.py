@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from .. import report
+from ..engine.batches import end_batches, telling
 from ..errors import CronJobsError, NotFound, StateConflict
 from ..report import RunFilter
 from ..report.counts import Count
 from ..report.humanize import plural
 from ..state import State
+from ..store import Bookkeeping
 from ..store.operations import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator
 from ..types import STATUSES, TERMINAL, Status
 from .audit import DEFAULT_ACTOR, announce_changes, log_action
@@ -68,6 +70,7 @@ class Action:
             changes = self.change(operator, [run_id], self._reason(actor))
             if not changes:
                 raise self.refusal(operator, run_id)
+            _end_batches(state, books, changes)
         announce_changes(state, self.done, changes, actor, self._reason(actor))
         return changes[0]
 
@@ -95,6 +98,7 @@ class Action:
                 for start in range(0, len(some), BATCH):
                     batch = some[start : start + BATCH]
                     changes = self.change(operator, batch, self._reason(actor))
+                    _end_batches(state, books, changes)
                     announce_changes(state, self.done, changes, actor, self._reason(actor))
                     changed += len(changes)
                     asked += sum(change.status == "running" for change in changes)
@@ -246,6 +250,13 @@ def cancel_many(
     See `Action.many`.
     """
     return CANCEL.many(state, which, actor, progress, most)
+
+
+def _end_batches(state: State, books: Bookkeeping, changes: Sequence[Change]) -> None:
+    """End the batches whose last member may have ended by *changes*."""
+    ended = {each.batch_id for each in changes if each.status in TERMINAL}
+    if batches := {batch for batch in ended if batch is not None}:
+        end_batches(books, telling(state), batches)
 
 
 def no_run(run_id: int) -> NotFound:

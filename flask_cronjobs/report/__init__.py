@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .activity import Bucket, Gap, activity, gaps, ticks
 from .arguments import Arguments, arguments
+from .batches import BatchView, batch, batches
 from .counts import Count
 from .definition_list import DefinitionFilter, DefinitionList, definition_list
 from .definitions import Cell, DefinitionView, definition_names, definitions, next_slots
@@ -26,6 +27,7 @@ from .run_order import Cursor, order_of
 __all__ = [
     "Arguments",
     "Attempt",
+    "BatchView",
     "Bucket",
     "Cell",
     "Count",
@@ -46,6 +48,8 @@ __all__ = [
     "Verdict",
     "activity",
     "arguments",
+    "batch",
+    "batches",
     "cut_page",
     "dead_groups",
     "definition",

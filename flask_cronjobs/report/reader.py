@@ -38,6 +38,7 @@ from ..store.dialect import load_odd_values
 from ..store.errors import explain
 from ..store.shared import borrowed, is_shared
 
+BATCHES: Table = Base.metadata.tables["job_batches"]
 RUNS: Table = Base.metadata.tables["job_runs"]
 DEFINITIONS: Table = Base.metadata.tables["job_definitions"]
 FAILURES: Table = Base.metadata.tables["job_failures"]

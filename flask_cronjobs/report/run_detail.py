@@ -11,7 +11,7 @@ from sqlalchemy import Row, select
 
 from ..store.failures import FAILURES_KEPT
 from ..types import JSON
-from .reader import FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading
+from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading
 from .redact import redacted
 from .run_list import RunRow, run_row, with_definition
 
@@ -58,6 +58,7 @@ class RunView:
     :ivar row: what a list shows of it.
     :ivar attempts: the latest 50, newest first.
     :ivar now: the database's now.
+    :ivar batch: the key of its batch.
     """
 
     row: RunRow
@@ -74,6 +75,7 @@ class RunView:
     updated_at: datetime
     attempts: tuple[Attempt, ...]
     now: datetime
+    batch: str | None = None
 
 
 def run(source: Source, run_id: int) -> RunView | None:
@@ -113,7 +115,15 @@ def _view(
             for attempt in _attempts(row, failures)
         ),
         now=reader.now,
+        batch=_batch(reader, row.batch_id),
     )
+
+
+def _batch(reader: Reader, batch_id: int | None) -> str | None:
+    if batch_id is None:
+        return None
+    rows = reader.rows(select(BATCHES.c.key).where(BATCHES.c.id == batch_id))
+    return rows[0].key if rows else None
 
 
 def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:

@@ -9,10 +9,19 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, null, or_, select, text, union_all
 
-from ..models.conditions import DEAD, FREE, FREE_GROUPS, KEYED, KEYED_GROUPS, RUNNING, SET_ASIDE
+from ..models.conditions import (
+    DEAD,
+    FREE,
+    FREE_GROUPS,
+    IN_BATCH,
+    KEYED,
+    KEYED_GROUPS,
+    RUNNING,
+    SET_ASIDE,
+)
 from ..types import STATUSES, Status
 from .counts import Count
-from .reader import DEFINITIONS, RUNS, Query, Reader, Source, reading
+from .reader import BATCHES, DEFINITIONS, RUNS, Query, Reader, Source, reading
 from .run_order import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, Order
 from .run_search import confirmed, mentions, named
 from .waiting import first_due, waiting
@@ -31,6 +40,7 @@ class RunFilter:
     :ivar stale: only running runs whose lease ran out.
     :ivar search: exactly the id or idempotency key, or a part of the task's name or of the payload,
         if pages may show that; case does not matter.
+    :ivar batch: the key of the runs' batch.
     """
 
     status: Status | None = None
@@ -44,6 +54,7 @@ class RunFilter:
     overdue: bool = False
     stale: bool = False
     search: str | None = None
+    batch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,15 +214,17 @@ def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = (
         return [part.where(*conditions) for part in waiting(edge)]
     wanted = ("running",) if which.stale else statuses or (which.status,)
     # Each once: queued and failed runs are in the same indexes.
-    parts = dict.fromkeys(part for status in wanted for part in _parts(status, which.task))
+    parts = dict.fromkeys(part for status in wanted for part in _parts(status, which))
     columns = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
     return [columns.where(*map(text, filter(None, [part])), *conditions) for part in parts]
 
 
-def _parts(status: str | None, task: str | None) -> tuple[str, ...]:
+def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     """Return the exact conditions of the partial indexes that hold runs of *status*."""
+    if which.batch is not None and status != "running":  # A batch has its own index.
+        return (IN_BATCH if status else "",)
     if status in ("queued", "failed"):
-        return (FREE, KEYED) if task is None else (FREE_GROUPS, KEYED_GROUPS)
+        return (FREE, KEYED) if which.task is None else (FREE_GROUPS, KEYED_GROUPS)
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
     return (narrow.get(status or "", ""),)
 
@@ -235,6 +248,9 @@ def _conditions(
         found.append(func.coalesce(c.error_type, "") == which.error_type)
     if which.definition is not None:
         found.append(c.definition_id == _definition_id(which.definition))
+    if which.batch is not None:
+        key = BATCHES.c.key == which.batch
+        found.append(c.batch_id == select(BATCHES.c.id).where(key).scalar_subquery())
     if which.stale:
         found.append(c.locked_until <= reader.now)
     if which.search is not None:
@@ -278,7 +294,7 @@ def page_ids(
     if order == DUE_FIRST and which in _NEARLY_ALL_WAITING:
         found = list(first_due(reader, found, limit + 1))
     # The index of the dead has their order: so they need no fence.
-    fenced = not _is_wide(which) and order != LATEST_DEATH
+    fenced = not _is_wide(which) and (order != LATEST_DEATH or which.batch is not None)
     return reader.rows(_first(found, limit + 1, order, fenced)), floor
 
 

@@ -43,11 +43,11 @@ def _recorded_at_once(rows: Rows) -> Exchange:
 
 def _claim(row: Sequence[Any], token: str) -> Claim:
     id_, job_type, payload, attempts, most, slot, key, definition_id, *more = row
-    group, error_type, snoozes = more[:3]
+    group, error_type, snoozes, batch_id = more[:4]
     most = most_attempts(most, attempts)
     return Claim(
         *(id_, token, job_type, payload, attempts, most, slot),
-        *(key, definition_id, group, error_type, snoozes),
+        *(key, definition_id, group, error_type, snoozes, batch_id),
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Select,
     String,
     Update,
@@ -29,9 +31,10 @@ from sqlalchemy.orm import aliased
 from ..errors import KeyConflict
 from ..models import JobDefinition, JobEffect, JobRun
 from ..types import Status
+from .batches import hold_batches, recount, reopen
 from .clock import database_now
-from .connection import Bookkeeping
-from .dialect import insert_into
+from .connection import Bookkeeping, Rows
+from .dialect import Dialect, dialect_of, insert_into
 
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
 #: How long an operator's writes wait in all for rows that are locked, in seconds.
@@ -42,12 +45,13 @@ DISCARDABLE: tuple[Status, ...] = ("dead",)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A run that was changed (or found), with its status and the number of its attempts."""
+    """A run that was changed (or found), its status, the number of its attempts, and its batch."""
 
     run_id: int
     task: str
     status: Status
     attempts: int = 0
+    batch_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,12 @@ class Operator:
         self._books = books
         self._until = time.monotonic() + LOCK_WAIT
 
-    def retry(self, ids: Sequence[int], columns: Mapping[str, Any] | None = None) -> list[Change]:
+    def retry(
+        self,
+        ids: Sequence[int],
+        columns: Mapping[str, Any] | None = None,
+        again: int | None = None,
+    ) -> list[Change]:
         """Queue those of *ids* that are dead, cancelled or failed, due now.
 
         Each has at least one more attempt, even if it had used up all of them. One that would take
@@ -89,6 +98,7 @@ class Operator:
         later one wants it.
 
         :param columns: what else to change.
+        :param again: the batch whose ``then`` is to be enqueued once more when it ends.
         """
         left = JobRun.max_attempts > JobRun.attempts
         values = {
@@ -100,7 +110,8 @@ class Operator:
             "updated_at": database_now(),
             **(columns or {}),
         }
-        return self._change(ids, RETRIABLE, values, but_for=_key_is_taken(ids))
+        after = partial(reopen, again=again)
+        return self._change(ids, RETRIABLE, values, but_for=_key_is_taken(ids), batches=after)
 
     def key_holder(self, run_id: int) -> int | None:
         """Return the run that keeps *run_id* from a retry, since it has its key; None if none."""
@@ -136,7 +147,7 @@ class Operator:
             "error_type": "Discarded",
             "updated_at": database_now(),
         }
-        return self._change(ids, DISCARDABLE, values)
+        return self._change(ids, DISCARDABLE, values, batches=recount)
 
     def status_of(self, run_id: int) -> Status | None:
         """Return the status of a run, or None if there is no such run."""
@@ -219,10 +230,13 @@ class Operator:
         statuses: Sequence[Status],
         values: Mapping[str, Any],
         but_for: ColumnElement[bool] | None = None,
+        batches: Callable[[Connection, Dialect, list[int]], None] | None = None,
     ) -> list[Change]:
         """Change those of *ids* that have one of *statuses*; leave rows that stay locked.
 
         :param but_for: a condition of those that are left.
+        :param batches: called for the batches whose runs were changed, and for those around them,
+            in the same transaction.
         """
         changes: list[Change] = []
         left: Sequence[int] = ids
@@ -233,7 +247,10 @@ class Operator:
             free = _free(left, which).with_for_update(key_share=True, skip_locked=True)
             # By the list, too: so PostgreSQL looks the rows up, also to compare them with `free`.
             changed = update(JobRun).where(JobRun.id.in_(left), JobRun.id.in_(free)).values(values)
-            changes += self._changes(changed)
+            if batches is None:
+                changes += _changes(self._books.rows(_returning(changed)))
+            else:
+                changes += self._books.transaction(partial(_changed, changed, left, batches))
             if len(changes) == len(ids):
                 return changes
             done = {change.run_id for change in changes}
@@ -243,10 +260,32 @@ class Operator:
                 return changes
             time.sleep(0.05)
 
-    def _changes(self, statement: Update) -> list[Change]:
-        changed = statement.returning(JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts)
-        rows = self._books.rows(changed.execution_options(synchronize_session=False))
-        return [Change(row.id, row.job_type, row.status, row.attempts) for row in rows]
+
+def _changed(
+    statement: Update,
+    ids: Sequence[int],
+    batches: Callable[[Connection, Dialect, list[int]], None],
+    connection: Connection,
+) -> list[Change]:
+    """Execute *statement*, but for runs of batches that another transaction holds."""
+    dialect = dialect_of(connection.engine)
+    held = hold_batches(connection, dialect, ids)
+    if busy := [batch for batch, around in held.items() if not around]:
+        statement = statement.where(func.coalesce(JobRun.batch_id, 0).not_in(busy))
+    changes = _changes(connection.execute(_returning(statement)).all())
+    touched = {each for change in changes for each in held.get(change.batch_id or 0, ())}
+    if touched:
+        batches(connection, dialect, sorted(touched))
+    return changes
+
+
+def _changes(rows: Rows) -> list[Change]:
+    return [Change(row.id, row.job_type, row.status, row.attempts, row.batch_id) for row in rows]
+
+
+def _returning(statement: Update) -> Any:
+    columns = JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts, JobRun.batch_id
+    return statement.returning(*columns).execution_options(synchronize_session=False)
 
 
 def _free(ids: Sequence[int], which: ColumnElement[bool]) -> Select[Any]:

@@ -14,8 +14,10 @@ from sqlalchemy.orm import aliased
 from .. import models
 from ..models.conditions import DEAD, DONE, DONE_EFFECT
 from ..types import TickReport, stored_time
+from .batches import note_pruned, prune_batches
 from .clock import database_now
 from .connection import Bookkeeping
+from .dialect import dialect_of
 
 #: How many rows one pruning transaction deletes at most.
 BATCH = 1000
@@ -120,6 +122,8 @@ class Ticks:
         while self._books.transaction(partial(_prune_effects, seconds=retention_dead)) == BATCH:
             if over():
                 break
+        prune_old = partial(prune_batches, d=self._dialect, seconds=retention)
+        self._books.transaction(prune_old)
         return pruned
 
     def prunable(self, retention: float, retention_dead: float) -> int:
@@ -199,14 +203,18 @@ def _prune_effects(connection: Connection, seconds: float) -> int:
 
 def _prune_runs(connection: Connection, condition: str, seconds: float) -> int:
     # Lock the rows: a run that an operator retries at this moment keeps both its row and failures.
+    run = models.JobRun
     oldest = (
-        select(models.JobRun.id)
+        select(run.id, run.status, run.batch_id)
         .where(text(condition), models.JobRun.finished_at < database_now(-seconds))
         .order_by(models.JobRun.finished_at)
         .limit(BATCH)
         .with_for_update(skip_locked=True)
     )
-    ids = list(connection.scalars(oldest))
+    rows = connection.execute(oldest).all()
+    ids = note_pruned(
+        connection, dialect_of(connection.engine), [(row[0], row[1], row[2]) for row in rows]
+    )
     if ids:
         for model in (models.JobFailure, models.JobOutput):
             connection.execute(delete(model).where(model.run_id.in_(ids)))

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ..current_run import CurrentRun
+from ..engine.batches import end_batches
 from ..engine.worker.at_work import ProgressRequest
 from ..engine.worker.context import RunnerContext
 from ..engine.worker.exchange import Exchanger
@@ -81,7 +82,12 @@ class InlineWorker:
         if progress := self._context.mailbox.take_progress():
             self._claims.progress(claim, *progress)
         self._record(outcome)
+        if claim.batch_id is not None:
+            end_batches(self._context.books, self._tell, [claim.batch_id])
         self._raise(outcome)
+
+    def _tell(self, outcome: Outcome) -> None:
+        announce(self._app, outcome, recorded=True)
 
     def _around_handler(self) -> AbstractContextManager[None]:
         books = self._context.books

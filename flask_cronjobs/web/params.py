@@ -49,6 +49,7 @@ def run_filter(args: Mapping[str, str]) -> RunFilter:
         overdue=_flag(args, "overdue"),
         stale=_flag(args, "stale"),
         search=text(args, "q"),
+        batch=text(args, "batch"),
     )
 
 

@@ -42,6 +42,8 @@ ROUTES: tuple[Route, ...] = (
     Route("/definition", "definition", "views_definitions", "read"),
     Route("/task", "task", "views_definitions", "read"),
     Route("/effects", "effects", "views", "read"),
+    Route("/batches", "batches", "views_batches", "read"),
+    Route("/batch", "batch", "views_batches", "read"),
     Route("/ticks", "ticks", "views", "read"),
     Route("/metrics", "metrics", "machines", "read"),
     Route("/health", "health", "machines", "open"),
@@ -57,6 +59,9 @@ ROUTES: tuple[Route, ...] = (
     Route("/pause", "pause_work", "actions", "act"),
     Route("/resume", "resume_work", "actions", "act"),
     Route("/dead/retry", "retry_group", "actions", "act"),
+    Route("/batches/retry", "batch_retry", "views_batches", "act"),
+    Route("/batches/cancel", "batch_cancel", "views_batches", "act"),
+    Route("/batches/close", "batch_close", "views_batches", "act"),
     Route("/effects/done", "effect_done", "actions", "act"),
     Route("/effects/redo", "effect_redo", "actions", "act"),
 )

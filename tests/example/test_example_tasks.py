@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -14,7 +15,7 @@ from example_app.extensions import db
 from example_app.mailbox import Mailbox
 from example_app.models import Figure, Invoice, Session, User
 from example_app.tasks import send_weekly_report
-from flask_cronjobs.models import JobEffect, JobRun
+from flask_cronjobs.models import JobBatch, JobEffect, JobRun
 from tests.example.tally import LINUS, REMINDED, Tally, hidden_fields, submit
 
 
@@ -57,6 +58,32 @@ def test_weekly_report_is_enqueued_for_the_next_monday_of_the_user(
     assert run.payload["date_from"] == str(local.date() - timedelta(days=7))
     assert run.payload["date_to"] == str(local.date() - timedelta(days=1))
     assert run.idempotency_key == f"weekly_report:1:{run.payload['date_from']}"
+
+
+def test_support_team_hears_how_many_reports_of_a_week_were_sent(
+    tally: Tally, client: FlaskClient, staff: FlaskClient, mailbox: Mailbox
+) -> None:
+    submit(client, "/signup", **LINUS)
+    today = datetime.now(ZoneInfo("America/New_York")).date()
+    week = today - timedelta(days=today.weekday() + 7)
+    with tally.app.app_context():
+        # As if the reports were those of last week, and all are due.
+        linus = select(JobRun.batch_id).where(JobRun.idempotency_key.is_not(None))
+        batch = db.session.scalars(linus.order_by(JobRun.id.desc())).first()
+        own = update(JobBatch).where(JobBatch.id == batch)
+        db.session.execute(own.values(key=f"weekly_reports:{week}"))
+        db.session.execute(update(JobRun).values(run_at=datetime.now(timezone.utc)))
+        db.session.commit()
+    tally.tick()
+    (to,) = tally.all(select(User.email).where(User.is_staff.is_(True)))
+    before = len(mailbox.to(to))
+    for _ in range(2):
+        tally.run_now("close_weekly_reports")
+        assert tally.tick().failed == 0
+    (mail,) = mailbox.to(to)[before:]
+    found = re.fullmatch(r"Weekly reports from [\d-]+: (\d) of (\d) sent", mail["Subject"])
+    assert found is not None
+    assert found[1] == found[2]
 
 
 def test_planning_again_enqueues_no_report_twice(tally: Tally, client: FlaskClient) -> None:

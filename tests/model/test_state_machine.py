@@ -88,7 +88,8 @@ class StoreMachine(RuleBasedStateMachine):
         """Enqueue a run whose key is unique while it is pending, unless there is one."""
         values = {"job_type": "t", "queue": "default", "priority": 0, "max_attempts": 2,
                   "concurrency_limit": None, "concurrency_key": None, "payload": "{}", "delay": 0.0,
-                  "run_at": None, "idempotency_key": "u", "unique_while": "pending"}  # fmt: skip
+                  "run_at": None, "idempotency_key": "u", "unique_while": "pending",
+                  "batch_id": None}  # fmt: skip
         with Session(self.engine) as session:
             run, became = insert_run(session, values)
             id_ = run.id

@@ -25,6 +25,7 @@ def test_kill_at(point: str, site: Site) -> None:
     atomic = site.enqueue_many("atomic_entry", [{"label": "a"}, {"label": "b"}])
     site.enqueue_many("note", [{}] * 3)
     site.enqueue("fail", {"attempts": 1})
+    fill_batch(site)
     done = site.run_tick(env={VARIABLE: point})
     assert done.returncode == (0 if (point, site.on_postgresql) in NOWHERE else -9), done.stderr
     site.tick_until_done()
@@ -43,12 +44,23 @@ def test_kill_at(point: str, site: Site) -> None:
     entries = Counter(row.run_id for row in site.query("SELECT run_id FROM entries"))
     assert entries == Counter(atomic)
     assert len(effects) == 2
+    (batch,) = site.query("SELECT total, succeeded, then_run_id FROM job_batches")
+    (then,) = site.query("SELECT id FROM job_runs WHERE job_type = 'later'")
+    assert tuple(batch) == (3, 3, then.id)
 
 
 def test_point_that_does_not_exist_is_refused(site: Site) -> None:
     done = site.run_tick(env={VARIABLE: "nowhere"})
     assert done.returncode == 1
     assert "after-claim" in done.stderr
+
+
+def fill_batch(site: Site) -> None:
+    """Commit a batch, followed by a run of the task `later`."""
+    with site.app.app_context():
+        with jobs_app.jobs.batch("batch", then=jobs_app.later):
+            jobs_app.note.enqueue_many([{}] * 3)
+        jobs_app.db.session.commit()
 
 
 def watch(site: Site) -> list[Watched]:

@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("config", "store"),
     ("current_run", "registry"),
     ("state",),
-    ("engine", "enqueue", "once", "report"),
+    ("batch", "engine", "enqueue", "once", "report"),
     ("operations", "task"),
     ("cli", "web"),
     ("__init__", "extension", "operator_api"),

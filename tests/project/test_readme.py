@@ -26,6 +26,7 @@ from .pages import PAGES, ROOT, blocks, dispose, named, prelude, without_times
 WHOLE = ["README.md"]
 CONTINUED = [
     "tasks.md",
+    "batches.md",
     "schedules.md",
     "deploying.md",
     "configuration.md",

@@ -8,8 +8,10 @@ from datetime import datetime, timezone
 import pytest
 from sqlalchemy import Engine, insert, text
 
+from flask_cronjobs.engine.batches import end_batches
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.schedule.slots import Slot
+from flask_cronjobs.store.batches import Batches, OpenBatch, open_batch
 from flask_cronjobs.store.late import late_slots, mark_late
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.store.outputs import Outputs
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.slow
 DAY = 86400.0
 TABLES = (
     *("job_runs", "job_definitions", "job_effects", "job_ticks", "job_failures", "job_outputs"),
-    "job_pauses",
+    *("job_pauses", "job_batches"),
 )
 WAITING = "job_type, run_at"
 KEYED = f"{WAITING}, concurrency_key, concurrency_limit"
@@ -159,6 +161,7 @@ def sent(kit: Kit) -> Sent:
     with sent_by(kit.engine) as sent:
         exchange_all(kit)
         plan_definitions(kit)
+        end_all_batches(kit)
         keep_up(kit)
     return sent
 
@@ -196,6 +199,20 @@ def claim_far(kit: Kit) -> None:
 def finish(kit: Kit, claims: tuple[Claim, ...]) -> None:
     """Record that they have succeeded."""
     kit.claims.exchange([outcome(claim, "succeeded") for claim in claims], None)
+
+
+def end_all_batches(kit: Kit) -> None:
+    """Open, fill, stop and close batches, end them, and open one again."""
+    with kit.engine.begin() as connection:
+        made = OpenBatch("b", "stop", None, "task", "{}", {"priority": 0, "queue": "default",
+                         "max_attempts": 3})  # fmt: skip
+        batch = open_batch(connection, kit.books.dialect, made)
+    dead, *others = kit.runs(3, batch_id=batch)
+    kit.sql("UPDATE job_runs SET status = 'dead', finished_at = now() WHERE id = :id", id=dead)
+    Batches(kit.books).close(batch or 0)
+    assert end_batches(kit.books, lambda outcome: None, [batch or 0]).enqueued == 1
+    Operator(kit.books).retry([dead, *others])
+    end_batches(kit.books, lambda outcome: None)
 
 
 def plan_definitions(kit: Kit) -> None:

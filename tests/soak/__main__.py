@@ -220,6 +220,7 @@ WHERE next_run_at <= {now} AND paused_at IS NULL AND id NOT IN :odd ORDER BY id
 """
 _UNPAUSED = "SELECT id FROM job_definitions WHERE paused_at IS NULL AND id NOT IN :odd"
 _PAUSE = "UPDATE job_definitions SET paused_at = created_at WHERE paused_at IS NULL"
+_UNENDED = "SELECT id FROM job_batches WHERE finished_at IS NULL AND id NOT IN :odd"
 _LIVE = """
 SELECT id FROM job_runs WHERE status IN ('queued', 'failed', 'running') AND id NOT IN :odd
 """
@@ -237,6 +238,8 @@ def _drain(app: Flask, database: DatabaseFaults, calm_since: float) -> list[int]
     behind = _rows_left(app, _BEHIND.format(now=now), definitions, calm_since + CATCH_UP)
     _rows_left(app, _UNPAUSED, [-1], calm_since + DRAIN, _PAUSE)
     _rows_left(app, _LIVE, runs, calm_since + DRAIN)
+    _rows_left(app, _UNENDED, [-1], calm_since + DRAIN)
+    _rows_left(app, _LIVE, runs, calm_since + DRAIN)  # Also those that follow batches.
     time.sleep(max(0, calm_since + CALM - time.monotonic()))
     return behind
 

@@ -106,6 +106,14 @@ def plain() -> Nonce:
 
 
 @jobs.task(retry=AGAIN)
+def joining() -> Nonce:
+    """Follow a batch: one run of this for each that has ended."""
+    with performing() as nonce:
+        assert current_run.batch is not None
+        return nonce
+
+
+@jobs.task(retry=AGAIN)
 def slow(steps: int) -> Nonce:
     """Work for a while and tell how far."""
     with performing() as nonce:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from flask_cronjobs.store.failures import FAILURES_KEPT
 from tests.soak import timeline
 from tests.soak.app import BUDGET, LEASE
-from tests.soak.history import Handover, History, Run, Said
+from tests.soak.history import Batch, Handover, History, Run, Said
 from tests.soak.processes import ORPHAN_LIMIT
 from tests.soak.timeline import Fault
 
@@ -43,6 +43,31 @@ def no_run_is_lost(history: History) -> Iterator[str]:
     for run in history.runs:
         if run.status not in TERMINAL:
             yield f"run {run.id} ({run.job_type}) is {run.status} still"
+
+
+def batches_end_once(history: History) -> Iterator[str]:
+    """Each batch has ended, has the counts of its members, and was followed by one run."""
+    followers = Counter(batch.then_run_id for batch in history.batches)
+    for run in history.runs:
+        if run.job_type == "joining" and followers[run.id] != 1:
+            yield f"run {run.id} follows {followers[run.id]} batches"
+    for batch in history.batches:
+        if not batch.finished:
+            yield f"the batch {batch.key} has not ended"
+        elif batch.then_run_id not in {run.id for run in history.runs}:
+            yield f"the batch {batch.key} is not followed by a run"
+        elif batch.counts != (counts := _members_of(history, batch)):
+            yield f"the batch {batch.key} says {batch.counts}, its members {counts}"
+
+
+def _members_of(history: History, batch: Batch) -> tuple[int, ...]:
+    ends = [run.status for run in history.runs if run.batch_id == batch.id]
+    for inner in history.batches:
+        if inner.parent_id == batch.id:
+            total, _, dead, cancelled = inner.counts
+            all_cancelled = total and cancelled == total
+            ends.append("dead" if dead else "cancelled" if all_cancelled else "succeeded")
+    return len(ends), *(ends.count(end) for end in ("succeeded", "dead", "cancelled"))
 
 
 def every_slot_matches_one_row(history: History) -> Iterator[str]:
@@ -343,6 +368,7 @@ def odd_rows_are_reported(history: History) -> Iterator[str]:
 
 CHECKS: tuple[Check, ...] = (
     no_run_is_lost,
+    batches_end_once,
     every_slot_matches_one_row,
     slots_are_recorded_when_all_is_calm,
     effects_happen_once,

@@ -31,6 +31,19 @@ class Run:
     scheduled_for: datetime | None = None
     result: Any = None
     error_type: str | None = None
+    batch_id: int | None = None
+
+
+@dataclass
+class Batch:
+    """A row of ``job_batches`` at the end; *counts* are total, succeeded, dead, cancelled."""
+
+    id: int
+    key: str
+    parent_id: int | None
+    then_run_id: int | None
+    finished: bool
+    counts: tuple[int | None, ...]
 
 
 @dataclass
@@ -110,6 +123,7 @@ class History:
 
     runs: list[Run] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
     effects: dict[str, str] = field(default_factory=dict)
     entries: Counter[int] = field(default_factory=Counter)
     handovers: list[Handover] = field(default_factory=list)
@@ -184,6 +198,7 @@ def read_history(engine: Engine, folder: Path, odd: list[Odd]) -> History:
         return History(
             runs=read_runs(connection, left_out),
             failures=[each for each in read_failures(connection) if each.run_id not in left_out],
+            batches=read_batches(connection),
             effects={
                 row.key: row.state
                 for row in _rows(connection, "SELECT key, state FROM job_effects")
@@ -216,10 +231,22 @@ def read_runs(connection: Connection, left_out: Container[int] = ()) -> list[Run
 
 
 _RUNS = """
-SELECT id, job_type, status, attempts, max_attempts, definition_id, result, error_type,
+SELECT id, job_type, status, attempts, max_attempts, definition_id, result, error_type, batch_id,
     CAST(scheduled_for AS varchar) AS scheduled_for
 FROM job_runs ORDER BY id
 """
+
+
+def read_batches(connection: Connection) -> list[Batch]:
+    """The rows of ``job_batches``."""
+    rows = _rows(connection, "SELECT * FROM job_batches ORDER BY id")
+    return [
+        Batch(
+            row.id, row.key, row.parent_id, row.then_run_id, row.finished_at is not None,
+            (row.total, row.succeeded, row.dead, row.cancelled),
+        )
+        for row in rows
+    ]  # fmt: skip
 
 
 def read_failures(connection: Connection) -> list[Failure]:
@@ -266,4 +293,5 @@ def _run(row: Row[Any], result: Any) -> Run:
         moment(row.scheduled_for),
         result,
         row.error_type,
+        row.batch_id,
     )

@@ -52,6 +52,7 @@ class Load(threading.Thread):
         deeds: list[tuple[Callable[[], None], int]] = [
             (self._enqueue, 12),
             (self._enqueue_shared_effect, 2),
+            (self._fill_batch, 2),
             (self._add_definition, 2),
             (self._cancel, 1),
             (self._retry, 1),
@@ -100,6 +101,18 @@ class Load(threading.Thread):
         self._number += 1
         payload = {"key": f"shared-{self._number}"}
         self._commit([jobs.enqueue("effect", payload).id for _ in range(3)])
+
+    def _fill_batch(self) -> None:
+        """Enqueue some runs in a batch, or in one inside another, with a run of `joining` each."""
+        if self._waiting() > BACKLOG:
+            return
+        self._number += 1
+        with jobs.batch(f"batch-{self._number}", then="joining"):
+            ids = [self._enqueue_one() for _ in range(self._random.randint(0, 5))]
+            if self._random.random() < 0.3:
+                with jobs.batch(f"inner-{self._number}", then="joining"):
+                    ids += [self._enqueue_one() for _ in range(self._random.randint(1, 3))]
+        self._commit(ids)
 
     def _commit(self, ids: list[int]) -> None:
         db.session.commit()

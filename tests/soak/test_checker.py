@@ -12,7 +12,7 @@ import pytest
 from tests.soak.app import LEASE
 from tests.soak.checker import CHECKS, violations
 from tests.soak.explain import errors, explain
-from tests.soak.history import Failure, Handover, History, Run, Said, Tick, Watched
+from tests.soak.history import Batch, Failure, Handover, History, Run, Said, Tick, Watched
 from tests.soak.odd_rows import Odd
 from tests.soak.timeline import Fault, length_within
 
@@ -61,6 +61,14 @@ def lawful() -> History:
             Run(10, "killing", "succeeded", 2, 9, result={"token": "10/2"}),
             Run(11, "plain", "succeeded", 2, 9, result={"token": "11/2"}),
             Run(12, "own_row", "succeeded", 1, 9, result={"token": "12/1"}),
+            # In a batch, and after one inside it; each is followed by a run.
+            Run(13, "joining", "cancelled", 0, 9),
+            Run(14, "joining", "cancelled", 0, 9, batch_id=1),
+            Run(15, "plain", "cancelled", 0, 9, batch_id=1),
+        ],
+        batches=[
+            Batch(1, "outer", None, 13, True, (3, 1, 0, 2)),
+            Batch(2, "inner", 1, 14, True, (0, 0, 0, 0)),
         ],
         failures=[
             Failure(2, 1, "2/1", "WorkerLost"),
@@ -267,9 +275,29 @@ def pass_over_an_odd_row(history: History) -> None:
     history.odd[0].handled = False
 
 
+def leave_a_batch_open(history: History) -> None:
+    history.batches[0].finished = False
+
+
+def follow_a_batch_twice(history: History) -> None:
+    history.runs.append(Run(16, "joining", "cancelled", 0, 9))
+
+
+def forget_to_follow_a_batch(history: History) -> None:
+    history.batches[1].then_run_id = None
+
+
+def miscount_a_batch(history: History) -> None:
+    history.batches[0].counts = (3, 2, 0, 1)
+
+
 CORRUPTIONS: list[tuple[Callable[[History], None], str]] = [
     (lose_a_run, "no_run_is_lost"),
     (leave_a_run_behind, "no_run_is_lost"),
+    (leave_a_batch_open, "batches_end_once"),
+    (follow_a_batch_twice, "batches_end_once"),
+    (forget_to_follow_a_batch, "batches_end_once"),
+    (miscount_a_batch, "batches_end_once"),
     (lose_a_slot, "every_slot_matches_one_row"),
     (double_a_slot, "every_slot_matches_one_row"),
     (skip_a_slot_that_ran, "every_slot_matches_one_row"),

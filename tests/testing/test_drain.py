@@ -28,6 +28,15 @@ def test_drain_runs_what_is_due_and_what_that_enqueues(shop: Shop) -> None:
     assert shop.db.session.get_one(JobRun, run_id).result == f"parcel {order}"
 
 
+def test_drain_ends_batches_and_runs_what_follows(shop: Shop) -> None:
+    with shop.jobs.batch("orders", then=shop.mail, then_payload={"order_id": 777}):
+        order = shop.order()
+        shop.ship.enqueue(order)
+    shop.db.session.commit()
+    drain(shop.jobs)
+    assert sorted(shop.mailed) == [order, 777]
+
+
 def test_drain_with_nothing_to_do_reports_nothing(shop: Shop) -> None:
     assert drain(shop.jobs).attempts == 0
 

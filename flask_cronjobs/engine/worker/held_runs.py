@@ -30,6 +30,7 @@ class HeldRuns:
     :ivar requests: handlers that reported progress and wait for an answer.
     :ivar progress: the last progress of runs, by run id, that is not written yet.
     :ivar woken: whether `wake` was called before the last `collect` returned.
+    :ivar batches: the batches of runs that are or were held, until the keeper takes them out.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class HeldRuns:
         self.requests: list[ProgressRequest] = []
         self.progress: dict[int, tuple[Claim, Progress]] = {}
         self.woken: bool = False
+        self.batches: set[int] = set()
         self._postponed: dict[int, float] = {}
         self._inbox = inbox
         self._mailbox = mailbox
@@ -120,6 +122,8 @@ class HeldRuns:
             if before is not None:  # Its handler is at work still, although the lease was lost.
                 self._leases.forget(before)
             self.held[claim.id] = claim
+            if claim.batch_id is not None:
+                self.batches.add(claim.batch_id)
             self._inbox.put(claim)
 
     def renewed(self, ids: Collection[int], sent: float) -> None:
@@ -167,6 +171,11 @@ class HeldRuns:
             del self.held[outcome.id]
             self._leases.forget(claim)
             self.progress.pop(outcome.id, None)
+
+    def keep_batches(self, others: Collection[int]) -> None:
+        """Forget the batches of which no run is held any more, but for *others*."""
+        held = {claim.batch_id for claim in self.held.values()}
+        self.batches &= {batch for batch in held if batch is not None} | set(others)
 
     def wake(self) -> None:
         """Let `collect` return. May be called from any thread, and from a signal handler."""

@@ -4,8 +4,8 @@ In one statement it records the outcomes that have come in and claims what comes
 leases, and watches for cancels and deadlines. While one commit is under way the next outcomes come
 in, so short runs travel in batches by themselves, and an outcome waits for one commit at most.
 
-Each iteration of its loop has three steps: collect messages, exchange outcomes for claims, and look
-after the held runs.
+Each iteration of its loop has four steps: collect messages, exchange outcomes for claims, end
+batches whose last run has ended, and look after the held runs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ...store.notify import WAKE_EVERY
 from ...store.rows import Exchange
 from ...store.sqlite_lock import is_locked
 from ...types import Outcome
+from ..batches import end_batches
 from .admission import NOTHING, Admission, Wanted
 from .announcer import Announcer
 from .exchange import Exchanger
@@ -45,6 +46,11 @@ POLL_LISTENING = 2.0
 STATEMENTS_IN_LEASE = 8
 #: How long the keeper's connection retries a statement before the keeper looks after its runs.
 PATIENCE = 0.5
+#: How often batches are looked at while their runs are at work, in seconds.
+BATCHES_EVERY = 1.0
+#: For how long the keeper cancels the waiting runs of a batch before it looks after its own, in
+#: seconds.
+STOP_FOR = 0.2
 #: How long receivers of signals and the log may take for one outcome once all work is done, in
 #: seconds, or a lease if that is longer. Then they are left.
 ANNOUNCE_WITHIN = 60.0
@@ -91,6 +97,7 @@ class Keeper(threading.Thread):
         self._trouble_since: float | None = None
         self._iteration_began = 0.0
         self._woken_at = float("-inf")
+        self._batches_at = 0.0
         self._stopping = False
 
     def stop(self) -> None:
@@ -112,6 +119,7 @@ class Keeper(threading.Thread):
                     self._collect()
                     self._iteration_began = time.monotonic()
                     self._exchange()
+                    self._end_batches()
                     self._look_after()
                 self._exchanger.release_late(now=True)
         except BaseException as error:
@@ -264,6 +272,26 @@ class Keeper(threading.Thread):
             self._runner.wake()
         self._claimed += len(exchange.claims)
         self._exhausted_at = time.monotonic() if self._exchanger.exhausted else None
+
+    def _end_batches(self) -> None:
+        """End the batches of the runs held, if they can be: when all is done, or each second."""
+        batches, now = self._held_runs.batches, time.monotonic()
+        done = self._held_runs.empty and (self._exhausted_at is not None or self._closed())
+        if not batches or not (done or now >= self._batches_at):
+            return
+        self._batches_at = now + BATCHES_EVERY
+        try:
+            ended = end_batches(self._books, self._tell_cancelled, batches, STOP_FOR)
+        except DatabaseTrouble as trouble:
+            self._endure(trouble)
+            return
+        self._announcer.send()
+        self._held_runs.keep_batches(ended.left)
+        if ended.enqueued:
+            self._exhausted_at = None
+
+    def _tell_cancelled(self, outcome: Outcome) -> None:
+        self._announcer.tell(outcome, True)
 
     def _give_up_locked(self) -> None:
         """Give up outcomes whose rows stay locked beyond their leases, if the worker is to end."""

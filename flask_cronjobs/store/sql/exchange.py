@@ -29,6 +29,7 @@ MARKS = (FAR, KEYED_TOO, KEYLESS)
 _CLAIMED = (
     *("id", "job_type", "payload", "attempts", "max_attempts", "scheduled_for"),
     *("idempotency_key", "definition_id", "concurrency_key", "error_type", "snoozes"),
+    "batch_id",
     *("rank", "run_at"),
 )
 NO_CLAIM = ", ".join(f"NULL AS {name}" for name in _CLAIMED[1:])

@@ -1,0 +1,189 @@
+"""Batches: runs that belong together, and a task to run when the last of them has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import Token
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, get_args
+
+from sqlalchemy.orm import Session
+
+from .enqueue import Joined, explaining_missing_tables, joined, wake
+from .errors import BatchClosed, NotFound, TaskError
+from .registry.handler import Handler
+from .registry.options import EnqueueOptions, is_key
+from .registry.run_columns import policy_columns, stored_payload
+from .state import State
+from .store.batches import (
+    THEN_COLUMNS,
+    OpenBatch,
+    close_batch,
+    hold_open,
+    open_batch,
+)
+from .store.commits import note_enqueued
+from .store.dialect import dialect_of
+from .store.enqueue import writing_connection
+from .types import OnDead
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_LONGEST_KEY = 500
+
+
+class Batch:
+    """A batch that can be filled: a context manager, made by `CronJobs.batch`.
+
+    Each run that is enqueued inside its ``with`` block, of whatever task, joins it. All is done in
+    ``db.session``: your commit makes the batch exist, with its runs.
+
+    :ivar key: its key.
+    :ivar is_new: whether entering the block has made it; None before.
+    """
+
+    def __init__(self, state: State, new: OpenBatch, close: bool) -> None:
+        self.key: str = new.key
+        self.is_new: bool | None = None
+        self._state = state
+        self._new = new
+        self._close = close
+        self._id: int | None = None
+        self._transaction: object = None
+        self._outer: list[Token[Joined | None]] = []
+
+    def __enter__(self) -> Batch:
+        """Open the batch, or go on to fill it.
+
+        :raises BatchClosed: it is closed.
+        :raises TablesMissing: the job tables do not exist.
+        """
+        session = self._state.db.session()
+        outer = joined.get()
+        with explaining_missing_tables(self._state):
+            parent = None if outer is None else outer.member(self._state, session)
+            self._open(session, parent)
+        self._outer.append(joined.set(self))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the batch, unless an error ends the block or it was made with ``close=False``."""
+        joined.reset(self._outer.pop())
+        if error is None and self._close:
+            self.close()
+
+    def close(self) -> None:
+        """Close the batch, in ``db.session``: no run can join it after your commit.
+
+        If all of its members have ended, or it has none, ``then`` is enqueued at once.
+
+        :raises NotFound: there is no batch with its key; it was rolled back, perhaps.
+        """
+        session = self._state.db.session()
+        connection = writing_connection(session)
+        dialect = dialect_of(connection.engine)
+        with explaining_missing_tables(self._state):
+            closed = close_batch(connection, dialect, self.key)
+            if closed is None:
+                raise NotFound(
+                    f"There is no batch {self.key!r}. If its transaction was rolled back, fill it "
+                    "again from the start."
+                )
+            _, ended = closed
+            if ended is not None and ended.then_run_id is not None:
+                wake(self._state, session)
+        if ended is not None and ended.then_run_id is not None:
+            note_enqueued(session, f"{ended.then_task} (run {ended.then_run_id})")
+
+    def member(self, state: State, session: Session) -> int | None:
+        """Return its id for a new run; None if the run is of another app."""
+        if state is not self._state:
+            return None
+        if session.get_transaction() is not self._transaction:
+            # Its transaction has ended, and with it what kept the batch open.
+            self._hold(session, writing_connection(session))
+        return self._id
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.key!r}>"
+
+    def _open(self, session: Session, parent: int | None) -> None:
+        connection = writing_connection(session)
+        new = replace(self._new, parent_id=parent)
+        self._id = open_batch(connection, dialect_of(connection.engine), new)
+        self.is_new = self._id is not None
+        if self.is_new:
+            self._transaction = session.get_transaction()
+            note_enqueued(session, f"the batch {self.key}")
+        else:
+            self._hold(session, connection)
+
+    def _hold(self, session: Session, connection: Connection) -> None:
+        found = hold_open(connection, dialect_of(connection.engine), self.key)
+        if found is None:
+            raise BatchClosed(
+                f"The batch {self.key!r} is gone: the transaction that opened it was rolled back, "
+                "or it was pruned. Fill it again from the start, in a new `with` block."
+            )
+        self._id, is_open = found
+        if not is_open:
+            raise BatchClosed(
+                f"The batch {self.key!r} is closed, so no run can join it. Each batch needs a key "
+                "of its own; if an earlier attempt has filled this one, there is nothing to do."
+            )
+        self._transaction = session.get_transaction()
+
+
+def new_batch(
+    state: State,
+    key: str,
+    then: Handler | None,
+    options: EnqueueOptions,
+    then_payload: Mapping[str, object] | None,
+    on_dead: OnDead,
+    close: bool,
+) -> Batch:
+    """Return a batch that nobody has entered yet; see `CronJobs.batch`."""
+    if not is_key(key, _LONGEST_KEY):
+        raise TaskError(
+            f"The batch's key is {key!r}. Give a text of 1 to {_LONGEST_KEY} printable characters."
+        )
+    if on_dead not in get_args(OnDead):
+        raise TaskError(f"on_dead is {on_dead!r}. Give 'continue' or 'stop'.")
+    if then is None:
+        if then_payload is not None:
+            raise TaskError("then_payload was given without then. Give the task to run.")
+        return Batch(state, OpenBatch(key, on_dead), close)
+    return Batch(state, _with_then(state, key, on_dead, then, options, then_payload or {}), close)
+
+
+def _with_then(
+    state: State,
+    key: str,
+    on_dead: OnDead,
+    then: Handler,
+    options: EnqueueOptions,
+    payload: Mapping[str, object],
+) -> OpenBatch:
+    refused = ("run_at", "delay", "idempotency_key", "unique_while", "replace", "commit")
+    given = [name for name in refused if getattr(options, name)]
+    if given:
+        raise TaskError(
+            f"then={then.name}.using({given[0]}=…): the run is enqueued once, when the batch has "
+            "ended. Only queue, priority and max_attempts can be given."
+        )
+    text, concurrency_key = stored_payload(then, state.settings, then.payload_from(payload))
+    columns: dict[str, Any] = {
+        **policy_columns(then, state.settings, options),
+        "concurrency_key": concurrency_key,
+        "concurrency_limit": then.concurrency_limit,
+    }
+    own = {name: columns[name] for name in THEN_COLUMNS}
+    return OpenBatch(key, on_dead, None, then.name, text, own)

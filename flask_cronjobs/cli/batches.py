@@ -1,0 +1,153 @@
+"""``batches``: list them, look at one, close it, cancel the rest, retry the dead ones."""
+
+from __future__ import annotations
+
+import click
+
+from .. import operations, report
+from ..operations import BulkResult
+from ..report import BatchView
+from ..report.humanize import plural
+from ..state import state_of
+from ..text import one_line, printable
+from .commands import command, this_command
+from .group import JobsGroup, examples
+from .output import moment, print_json, since
+from .params import actor, json_option, limit_option
+from .table import table
+from .watch import watchable
+
+#: How many characters a progress bar has.
+_BAR = 20
+
+group: JobsGroup = JobsGroup("batches")
+
+
+@group.command(
+    "batches",
+    epilog=examples(
+        "flask jobs admin batches",
+        "flask jobs admin batches weekly:W47 --watch",
+        "flask jobs admin batches weekly:W47 --retry --again",
+        "flask jobs admin batches weekly:W47 --cancel",
+    ),
+)
+@click.argument("key", required=False)
+@click.option("--retry", is_flag=True, help="Queue its dead runs again.")
+@click.option("--again", is_flag=True, help="With --retry: enqueue its then once more at the end.")
+@click.option("--cancel", is_flag=True, help="Cancel all of it that has not ended.")
+@click.option("--close", is_flag=True, help="Close it: nobody will fill it any more.")
+@click.option("--all", "everything", is_flag=True, help="Also list those that have finished.")
+@limit_option(25, most=200)
+@click.option("--before", type=click.IntRange(1), metavar="ID", help="Only smaller ids.")
+@json_option
+@watchable
+def batches(
+    key: str | None,
+    retry: bool,
+    again: bool,
+    cancel: bool,
+    close: bool,
+    everything: bool,
+    limit: int,
+    before: int | None,
+    as_json: bool,
+) -> None:
+    """List the batches that have not finished; or show the batch KEY, or change it."""
+    if (retry + cancel + close) > 1:
+        raise click.UsageError("Give one of --retry, --cancel and --close.")
+    if again and not retry:
+        raise click.UsageError("Give --again with --retry.")
+    if key is None:
+        if retry or cancel or close:
+            raise click.UsageError("Give the KEY of the batch, too.")
+        _list(everything, limit, before, as_json)
+    elif retry:
+        _say("Retry", operations.retry_batch(state_of(), key, actor(), again))
+    elif cancel:
+        _say("Cancel", operations.cancel_batch(state_of(), key, actor()))
+    elif close:
+        closed = operations.close_batch(state_of(), key, actor())
+        click.echo(f"Closed {one_line(key)}." if closed else f"{one_line(key)} is closed already.")
+    else:
+        _show(key, as_json)
+
+
+def _list(everything: bool, limit: int, before: int | None, as_json: bool) -> None:
+    with report.reading(state_of()) as reader:
+        rows = report.batches(reader, unfinished=not everything, before=before, limit=limit)
+        now = reader.now
+    if as_json:
+        print_json({"batches": rows, "before": rows[-1].id if len(rows) == limit else None})
+        return
+    if not rows:
+        click.echo("No batches." if everything else "No batch is unfinished. See also --all.")
+    table(
+        ("KEY", "STATE", "PROGRESS", "ENDED", "DEAD", "OPENED"),
+        [
+            (
+                row.key,
+                row.state,
+                bar(row.fraction),
+                f"{row.counts.ended:,}/{row.counts.total:,}",
+                row.counts.dead,
+                since(now, row.opened_at),
+            )
+            for row in rows
+        ],
+        flexible=0,
+    )
+    if len(rows) == limit:
+        click.echo(f"Older: {this_command(before=rows[-1].id)}", err=True)
+
+
+def _show(key: str, as_json: bool) -> None:
+    with report.reading(state_of()) as reader:
+        found = report.batch(reader, key)
+        now = reader.now
+    if found is None:
+        raise click.ClickException(
+            f"There is no batch {one_line(key)}; it may have been pruned. "
+            f"To list them: {command('batches', '--all')}"
+        )
+    if as_json:
+        print_json(found)
+        return
+    counts = found.counts
+    click.echo(f"Batch {printable(found.key)}: {found.state}")
+    click.echo(f"  {bar(found.fraction)} {found.fraction:.0%} of {plural(counts.total, 'member')}")
+    for label, value in (
+        *((name, f"{getattr(counts, name):,}") for name in ("succeeded", "dead", "cancelled")),
+        ("skipped", f"{counts.skipped:,}" if counts.skipped else None),
+        ("waiting", f"{found.waiting:,}" if found.waiting else None),
+        ("running", f"{found.running:,}" if found.running else None),
+        ("batches inside", f"{found.inside:,}" if found.inside else None),
+        ("inside", found.parent),
+        ("on dead", found.on_dead),
+        ("then", _then(found)),
+        ("opened", f"{moment(found.opened_at)} ({since(now, found.opened_at)})"),
+        ("closed", moment(found.closed_at)),
+        ("finished", moment(found.finished_at)),
+    ):
+        if value is not None:
+            click.echo(f"  {label:<16} {printable(value)}")
+    if counts.dead:
+        click.echo(f"Its dead runs: {command('list', '--batch', key, '--status', 'dead')}")
+
+
+def _then(found: BatchView) -> str | None:
+    if found.then_task is None:
+        return None
+    return f"{found.then_task}, run {found.then_run_id}" if found.then_run_id else found.then_task
+
+
+def bar(fraction: float) -> str:
+    """Return a progress bar in plain characters."""
+    done = int(fraction * _BAR)
+    return f"[{'#' * done}{'.' * (_BAR - done)}]"
+
+
+def _say(label: str, result: BulkResult) -> None:
+    asked = f", {result.asked:,} of them only asked to stop" if result.asked else ""
+    left = f"; {result.left:,} had changed meanwhile" if result.left else ""
+    click.echo(f"{label}: {plural(result.changed, 'run')} changed{asked}{left}.")

@@ -1,0 +1,99 @@
+"""The pages of batches, and their actions."""
+
+from __future__ import annotations
+
+from flask import abort, request
+from flask.typing import ResponseReturnValue
+
+from .. import operations, report
+from ..operations import BulkResult
+from ..report import BatchView
+from ..report.humanize import plural
+from ..state import state_of
+from .actions import MOST, action, actor
+from .format import Tone
+from .params import clamped, needed, row_id
+from .render import reader_page
+from .views import REFRESH
+
+#: Seconds after which the script refreshes the page of a batch that has not finished.
+_REFRESH_BATCH = 5
+
+
+def batches() -> ResponseReturnValue:
+    """Render batches that have not finished; with ``?all=1`` also those that have."""
+    everything = request.args.get("all") == "1"
+    before = row_id(request.args, "before")
+    limit = clamped(request.args, "limit", 25)
+    with report.reading(state_of()) as reader:
+        found = report.batches(reader, unfinished=not everything, before=before, limit=limit + 1)
+        now = reader.now
+    more = found[limit - 1].id if len(found) > limit else None
+    return reader_page(
+        "batches",
+        batches=found[:limit],
+        everything=everything,
+        before=before,
+        more=more,
+        now=now,
+        refresh=0 if before else REFRESH,
+        data={"batches": found[:limit], "before": more},
+    )
+
+
+def batch() -> ResponseReturnValue:
+    """Render one batch: how far it is, its dead runs, and what an operator can do."""
+    key = needed(request.args, "key")
+    with report.reading(state_of()) as reader:
+        found = report.batch(reader, key)
+        now = reader.now
+    if found is None:
+        abort(404, "There is no batch of that key. It may have been pruned.")
+    return reader_page(
+        "batch",
+        tone_of(found),
+        batch=found,
+        now=now,
+        refresh=0 if found.finished_at else _REFRESH_BATCH,
+        data=found,
+    )
+
+
+def tone_of(found: BatchView) -> Tone:
+    """Return the color of a batch."""
+    if found.counts.dead:
+        return "bad" if found.state == "finished" else "warn"
+    return "good" if found.state == "finished" else "busy"
+
+
+@action("batches", "batch", "key")
+def batch_retry() -> str:
+    """Queue the dead runs of a batch again."""
+    key, again = needed(request.form, "key"), request.form.get("again") == "1"
+    result = operations.retry_batch(state_of(), key, actor(), again, most=MOST)
+    message = f"{plural(result.changed, 'run')} of {key} queued again."
+    return message + _beyond(result, "retry")
+
+
+@action("batches", "batch", "key")
+def batch_cancel() -> str:
+    """Cancel all of a batch that has not ended."""
+    key = needed(request.form, "key")
+    result = operations.cancel_batch(state_of(), key, actor(), most=MOST)
+    message = f"{plural(result.changed, 'run')} of {key} cancelled."
+    if result.asked:
+        message += f" {plural(result.asked, 'worker')} asked to stop."
+    return message + _beyond(result, "cancel")
+
+
+@action("batches", "batch", "key")
+def batch_close() -> str:
+    """Close a batch that nobody will fill any more."""
+    key = needed(request.form, "key")
+    if operations.close_batch(state_of(), key, actor()):
+        return f"{key} is closed. It ends with its last member."
+    return f"{key} was closed already."
+
+
+def _beyond(result: BulkResult, what: str) -> str:
+    return f" {result.beyond:,} more are left; {what} again for the next." if result.beyond else ""

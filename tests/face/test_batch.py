@@ -1,0 +1,287 @@
+"""Batches: filled in the user's transaction, ended once, followed by one run of ``then``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import insert, select
+
+from flask_cronjobs import (
+    BatchClosed,
+    BatchCounts,
+    CronJobs,
+    Discard,
+    NotFound,
+    Retry,
+    Task,
+    TaskError,
+    current_run,
+)
+from flask_cronjobs.models import JobBatch, JobRun
+
+pytestmark = pytest.mark.usefixtures("context")
+
+
+@pytest.fixture
+def told() -> list[Any]:
+    """What the runs of `then` were told, in order."""
+    return []
+
+
+@pytest.fixture
+def work(jobs: CronJobs) -> Task[..., Any]:
+    """A task whose runs end as they are told to."""
+
+    @jobs.task(retry=Retry(max_attempts=1))
+    def work(how: str = "well", number: int = 0) -> None:
+        if how == "badly":
+            raise ValueError("badly")
+        if how == "discard":
+            raise Discard("not needed")
+
+    return work
+
+
+@pytest.fixture
+def then(jobs: CronJobs, told: list[Any]) -> Task[..., Any]:
+    """A task that notes the batch that it follows, and its arguments."""
+
+    @jobs.task
+    def then(**given: Any) -> None:
+        told.append((current_run.batch, given))
+
+    return then
+
+
+def batch_row(db: SQLAlchemy, key: str = "b") -> JobBatch:
+    db.session.rollback()
+    return db.session.execute(select(JobBatch).where(JobBatch.key == key)).scalar_one()
+
+
+def runs_of(db: SQLAlchemy, task: str) -> list[JobRun]:
+    db.session.rollback()
+    found = select(JobRun).where(JobRun.job_type == task).order_by(JobRun.id)
+    return list(db.session.scalars(found))
+
+
+def test_then_runs_once_with_the_counts(
+    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
+) -> None:
+    with jobs.batch("b", then=then, then_payload={"week": "W47"}) as batch:
+        assert batch.is_new
+        work.enqueue_many([{"number": number} for number in range(5)])
+        work.enqueue("badly")
+        work.enqueue(how="discard")
+    db.session.commit()
+    jobs.tick()
+    counts = BatchCounts("b", total=7, succeeded=5, dead=1, cancelled=1, finished=True)
+    assert told == [(counts, {"week": "W47"})]
+    row = batch_row(db)
+    assert (row.total, row.succeeded, row.dead, row.cancelled, row.skipped) == (7, 5, 1, 1, 0)
+    (run,) = runs_of(db, "then")
+    assert row.then_run_id == run.id
+    assert run.batch_id is None
+    jobs.tick()
+    assert len(told) == 1
+
+
+def test_nothing_is_there_without_a_commit(
+    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any
+) -> None:
+    with jobs.batch("b", then=then):
+        work.enqueue()
+    db.session.rollback()
+    assert db.session.scalars(select(JobBatch)).all() == []
+    assert runs_of(db, "work") == runs_of(db, "then") == []
+
+
+def test_batch_waits_until_it_is_closed(
+    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
+) -> None:
+    for number in range(3):
+        with jobs.batch("b", then=then, close=False) as batch:
+            assert batch.is_new == (number == 0)
+            work.enqueue(number=number)
+        db.session.commit()
+        jobs.tick()
+    assert told == []
+    jobs.batch("b").close()
+    assert runs_of(db, "then") == []  # That was rolled back.
+    jobs.batch("b").close()
+    db.session.commit()
+    jobs.tick()
+    assert told == [(BatchCounts("b", total=3, succeeded=3, finished=True), {})]
+    assert {run.batch_id for run in runs_of(db, "work")} == {batch_row(db).id}
+
+
+def test_empty_batch_is_followed_at_once(
+    jobs: CronJobs, db: SQLAlchemy, then: Any, told: list[Any]
+) -> None:
+    with jobs.batch("b", then=then.using(queue="other", priority=7, max_attempts=2)):
+        pass
+    db.session.commit()
+    (run,) = runs_of(db, "then")
+    assert (run.queue, run.priority, run.max_attempts) == ("other", 7, 2)
+    assert batch_row(db).finished_at is not None
+    jobs.tick()
+    assert told == [(BatchCounts("b", finished=True), {})]
+
+
+def test_closed_batch_is_not_filled_again(jobs: CronJobs, db: SQLAlchemy, work: Any) -> None:
+    with jobs.batch("b"):
+        work.enqueue()
+    db.session.commit()
+    with pytest.raises(BatchClosed, match="is closed"), jobs.batch("b"):
+        work.enqueue()
+    db.session.rollback()
+    assert len(runs_of(db, "work")) == 1
+
+
+def test_batch_that_is_closed_meanwhile_takes_no_more_runs(
+    jobs: CronJobs, db: SQLAlchemy, work: Any
+) -> None:
+    with pytest.raises(BatchClosed), jobs.batch("b", close=False):  # noqa: PT012
+        work.enqueue()
+        db.session.commit()
+        jobs.batch("b").close()
+        db.session.commit()
+        work.enqueue()
+    db.session.rollback()
+    assert len(runs_of(db, "work")) == 1
+
+
+def test_batch_rolled_back_inside_its_block(jobs: CronJobs, db: SQLAlchemy, work: Any) -> None:
+    with pytest.raises(BatchClosed, match="rolled back"), jobs.batch("b"):  # noqa: PT012
+        work.enqueue()
+        db.session.rollback()
+        work.enqueue()
+    with pytest.raises(NotFound, match="no batch 'b'"), jobs.batch("b"):
+        db.session.rollback()
+
+
+def test_error_leaves_the_batch_open(jobs: CronJobs, db: SQLAlchemy, work: Any) -> None:
+    with pytest.raises(ZeroDivisionError), jobs.batch("b"):  # noqa: PT012
+        work.enqueue()
+        raise ZeroDivisionError
+    db.session.commit()
+    assert batch_row(db).closed_at is None
+    work.enqueue()  # Outside again.
+    db.session.commit()
+    assert [run.batch_id is None for run in runs_of(db, "work")] == [False, True]
+
+
+def test_run_that_a_key_finds_does_not_join(jobs: CronJobs, db: SQLAlchemy, work: Any) -> None:
+    keyed = work.using(idempotency_key="k")
+    keyed.enqueue()
+    with jobs.batch("b"):
+        assert not keyed.enqueue().is_new
+        work.enqueue_many([{"number": 1}, {"number": 2}])
+    db.session.commit()
+    jobs.tick()
+    assert batch_row(db).total == 2
+
+
+def test_batch_inside_a_batch_counts_as_one_member(
+    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
+) -> None:
+    with jobs.batch("outer", then=then, then_payload={"which": "outer"}):
+        work.enqueue()
+        for name, how in (("good", "well"), ("bad", "badly"), ("gone", "discard")):
+            with jobs.batch(name, then=then, then_payload={"which": name}):
+                work.enqueue_many([{"how": how}] * 2)
+    db.session.commit()
+    jobs.tick()
+    # The runs of the inner ones' then are members, too: the outer one waits for them.
+    outer = BatchCounts("outer", 7, succeeded=5, dead=1, cancelled=1, finished=True)
+    assert told[-1] == (outer, {"which": "outer"})
+    assert sorted(given["which"] for _, given in told) == ["bad", "gone", "good", "outer"]
+
+
+def test_then_may_fill_the_next_batch(
+    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
+) -> None:
+    @jobs.task(atomic=True)
+    def next_stage() -> None:
+        with jobs.batch("second", then=then):
+            work.enqueue_many([{}] * 3)
+
+    with jobs.batch("first", then="next_stage"):
+        work.enqueue_many([{}] * 2)
+    db.session.commit()
+    jobs.tick()
+    assert told == [(BatchCounts("second", 3, 3, finished=True), {})]
+
+
+def test_on_dead_stop_cancels_what_waits(
+    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
+) -> None:
+    with jobs.batch("b", then=then, on_dead="stop"):
+        work.using(priority=1).enqueue("badly")
+        work.using(delay=3600).enqueue_many([{}] * 3)
+        with jobs.batch("inside", close=True):
+            work.using(delay=3600).enqueue()
+    db.session.commit()
+    jobs.tick()
+    counts = BatchCounts("b", 5, dead=1, cancelled=4, finished=True)
+    assert told == [(counts, {})]
+    run = runs_of(db, "work")[1]
+    assert (run.status, run.error_type) == ("cancelled", "Stopped")
+
+
+def test_batch_of_another_app_takes_no_runs(jobs: CronJobs, db: SQLAlchemy, tmp_path: Any) -> None:
+    other_db = SQLAlchemy()
+    other = Flask("other")
+    other.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'other.sqlite'}"
+    other_db.init_app(other)
+    others = CronJobs(other)
+
+    @others.task
+    def elsewhere() -> None: ...
+
+    with jobs.batch("b"), other.app_context():
+        other_db.create_all()
+        elsewhere.enqueue()
+        other_db.session.commit()
+        assert runs_of(other_db, "elsewhere")[0].batch_id is None
+        other_db.session.remove()
+        other_db.engine.dispose()
+
+
+def test_raw_insert_counts(jobs: CronJobs, db: SQLAlchemy, work: Any) -> None:
+    with jobs.batch("b", close=False):
+        pass
+    db.session.commit()
+    batch = batch_row(db).id
+    db.session.execute(insert(JobRun).values(job_type="work", batch_id=batch))
+    jobs.batch("b").close()
+    db.session.commit()
+    jobs.tick()
+    assert batch_row(db).succeeded == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"key": ""}, "key"),
+        ({"key": "x" * 501}, "key"),
+        ({"on_dead": "explode"}, "on_dead"),
+        ({"then_payload": {}}, "without then"),
+    ],
+)
+def test_bad_options_are_refused(jobs: CronJobs, given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(TaskError, match=problem):
+        jobs.batch(**{"key": "b", **given})
+
+
+def test_then_with_options_of_one_enqueue_is_refused(jobs: CronJobs, then: Any) -> None:
+    with pytest.raises(TaskError, match=r"using\(delay"):
+        jobs.batch("b", then=then.using(delay=5))
+
+
+def test_current_run_of_another_run_has_no_batch(perform: Any) -> None:
+    found: list[object] = []
+    assert perform(lambda: found.append(current_run.batch)).status == "succeeded"
+    assert found == [None]

@@ -1,0 +1,235 @@
+"""What an operator does to batches, and to runs that belong to one."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, text
+
+from flask_cronjobs import CronJobs, NotFound, Retry, StateConflict, Task, current_run, report
+from flask_cronjobs import operations as ops
+from flask_cronjobs.models import JobBatch, JobRun
+from flask_cronjobs.report import BatchView
+from flask_cronjobs.state import State
+
+pytestmark = pytest.mark.usefixtures("context")
+
+
+class Shop:
+    """A batch, and a task whose runs die until the fault is mended."""
+
+    def __init__(self, jobs: CronJobs, db: SQLAlchemy, state: State) -> None:
+        self.jobs, self.db, self.state = jobs, db, state
+        self.mended = False
+        self.told: list[Any] = []
+
+        @jobs.task(retry=Retry(max_attempts=1))
+        def work(bad: bool = False) -> None:
+            if bad and not self.mended:
+                raise ValueError("bad")
+
+        @jobs.task
+        def then() -> None:
+            self.told.append(current_run.batch)
+
+        self.work: Task[..., Any] = work
+        self.then: Task[..., Any] = then
+
+    def fill(self, good: int, bad: int = 0, key: str = "b", **options: Any) -> list[int]:
+        """Fill a batch with such runs; their ids."""
+        with self.jobs.batch(key, then=self.then, **options):
+            ids = self.work.enqueue_many([{}] * good + [{"bad": True}] * bad)
+        self.db.session.commit()
+        return ids
+
+    def view(self, key: str = "b") -> BatchView:
+        found = report.batch(self.state, key)
+        assert found is not None
+        return found
+
+    def counts(self, key: str = "b") -> tuple[int, ...]:
+        """Total, succeeded, dead, cancelled."""
+        counts = self.view(key).counts
+        return counts.total, counts.succeeded, counts.dead, counts.cancelled
+
+    def thens(self) -> int:
+        """How many runs of `then` there are."""
+        self.db.session.rollback()
+        runs = select(JobRun.id).where(JobRun.job_type == "then")
+        return len(self.db.session.scalars(runs).all())
+
+
+@pytest.fixture
+def shop(jobs: CronJobs, db: SQLAlchemy, state: State) -> Shop:
+    return Shop(jobs, db, state)
+
+
+def test_counts_are_right_at_any_time(shop: Shop) -> None:
+    shop.fill(3, bad=1)
+    view = shop.view()
+    assert (view.state, view.waiting, view.counts.ended, view.fraction) == ("running", 4, 0, 0.0)
+    shop.jobs.tick(max_runs=2)
+    assert (shop.view().waiting, shop.view().fraction) == (2, 0.5)
+    shop.jobs.tick()
+    assert shop.view().state == "finished"
+    assert shop.counts() == (4, 3, 1, 0)
+
+
+def test_retry_opens_the_batch_again_without_a_second_then(shop: Shop) -> None:
+    *_, dead = shop.fill(2, bad=1)
+    shop.jobs.tick()
+    assert (shop.counts(), shop.thens()) == ((3, 2, 1, 0), 1)
+    shop.mended = True
+    ops.retry(shop.state, dead)
+    assert (shop.view().state, shop.counts()) == ("running", (3, 2, 0, 0))
+    shop.jobs.tick()
+    assert (shop.view().state, shop.counts(), shop.thens()) == ("finished", (3, 3, 0, 0), 1)
+
+
+def test_retry_of_the_dead_runs_with_then_again(shop: Shop) -> None:
+    shop.fill(1, bad=2)
+    shop.jobs.tick()
+    shop.mended = True
+    assert ops.retry_batch(shop.state, "b", again=True).changed == 2
+    shop.jobs.tick()
+    assert shop.thens() == 2
+    assert [counts.dead for counts in shop.told] == [2, 0]
+
+
+def test_retry_opens_the_batches_around_as_well(shop: Shop) -> None:
+    with shop.jobs.batch("outer", then=shop.then):
+        shop.fill(0, bad=1, key="inner")
+    shop.db.session.commit()
+    shop.jobs.tick()
+    assert shop.counts("outer") == (2, 1, 1, 0)
+    shop.mended = True
+    ops.retry_batch(shop.state, "inner")
+    assert {shop.view(key).state for key in ("inner", "outer")} == {"running"}
+    shop.jobs.tick()
+    assert {shop.view(key).state for key in ("inner", "outer")} == {"finished"}
+    assert (shop.counts("outer"), shop.thens()) == ((2, 2, 0, 0), 2)
+
+
+def test_retry_in_a_stopped_batch_is_not_cancelled(shop: Shop) -> None:
+    *_, dead = shop.fill(0, bad=2, on_dead="stop")
+    shop.jobs.tick(max_runs=1)
+    shop.jobs.tick()
+    assert shop.counts()[2:] == (1, 1)
+    shop.mended = True
+    first = shop.db.session.scalars(select(JobRun.id).where(JobRun.status == "dead")).one()
+    ops.retry(shop.state, first)
+    shop.jobs.tick()
+    assert shop.counts() == (2, 1, 0, 1)
+    assert dead != first
+
+
+def test_discard_is_counted(shop: Shop) -> None:
+    *_, dead = shop.fill(1, bad=1)
+    shop.jobs.tick()
+    ops.DISCARD.one(shop.state, dead, "test")
+    assert (shop.counts(), shop.thens()) == ((2, 1, 0, 1), 1)
+
+
+def test_cancel_of_the_last_run_ends_the_batch_at_once(shop: Shop) -> None:
+    (run,) = shop.fill(1)
+    ops.cancel(shop.state, run)
+    assert (shop.counts(), shop.thens()) == ((1, 0, 0, 1), 1)
+
+
+def test_cancel_the_rest(shop: Shop) -> None:
+    with shop.jobs.batch("outer", close=False):
+        shop.work.enqueue()
+        shop.fill(2, key="inner")
+    shop.db.session.commit()
+    assert ops.cancel_batch(shop.state, "outer").changed == 3
+    assert (shop.counts("outer"), shop.counts("inner")) == ((2 + 1, 0, 0, 2), (2, 0, 0, 2))
+    shop.jobs.tick()
+    assert shop.view("outer").state == "finished"
+
+
+def test_close_by_an_operator(shop: Shop) -> None:
+    with shop.jobs.batch("b", then=shop.then, close=False):
+        pass
+    shop.db.session.commit()
+    assert shop.view().state == "open"
+    assert ops.close_batch(shop.state, "b")
+    assert not ops.close_batch(shop.state, "b")
+    assert (shop.view().state, shop.thens()) == ("finished", 1)
+    with pytest.raises(NotFound, match="no batch 'c'"):
+        ops.close_batch(shop.state, "c")
+
+
+def test_batch_that_is_being_filled_cannot_be_closed(shop: Shop, app: Flask) -> None:
+    if shop.state.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    with shop.jobs.batch("b", close=False):
+        pass
+    shop.db.session.commit()
+    filling, done = threading.Event(), threading.Event()
+
+    def fill() -> None:
+        with app.app_context():
+            with shop.jobs.batch("b", close=False):
+                shop.work.enqueue()
+                filling.set()
+                assert done.wait(10)
+            shop.db.session.commit()
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    assert filling.wait(10)
+    with pytest.raises(StateConflict, match="being filled"):
+        ops.close_batch(shop.state, "b")
+    shop.jobs.tick()  # Nor does it hold up a tick.
+    done.set()
+    thread.join()
+    assert ops.close_batch(shop.state, "b")
+    assert shop.counts()[0] == 1
+
+
+def test_run_again_makes_a_run_outside_of_the_batch(shop: Shop) -> None:
+    (run,) = shop.fill(1)
+    shop.jobs.tick()
+    new = ops.run_again(shop.state, run)
+    shop.db.session.rollback()
+    assert shop.db.session.get_one(JobRun, new).batch_id is None
+    assert shop.view().state == "finished"
+
+
+def test_pruned_runs_are_counted_still(shop: Shop) -> None:
+    *_, dead = shop.fill(2, bad=1)
+    shop.jobs.tick()
+    old = text("UPDATE job_runs SET finished_at = '2020-01-01 00:00:00' WHERE status <> 'dead'")
+    shop.db.session.execute(old)
+    shop.db.session.commit()
+    ops.prune(shop.state)
+    shop.mended = True
+    ops.retry(shop.state, dead)
+    assert shop.counts() == (3, 2, 0, 0)
+    shop.jobs.tick()
+    assert shop.counts() == (3, 3, 0, 0)
+
+
+def test_batch_is_pruned_after_its_runs_from_the_outside_in(shop: Shop) -> None:
+    with shop.jobs.batch("outer"):
+        shop.work.enqueue(bad=True)
+        shop.fill(1, key="inner")
+    shop.db.session.commit()
+    shop.jobs.tick()
+    assert prune_old(shop, "status <> 'dead'") == ["inner", "outer"]
+    assert prune_old(shop, "status = 'dead'") == []
+
+
+def prune_old(shop: Shop, which: str) -> list[str]:
+    """Let such runs, and all batches, be old; prune, and return the batches that are left."""
+    shop.db.session.execute(text("UPDATE job_batches SET finished_at = '2020-01-01 00:00:00'"))
+    old = f"UPDATE job_runs SET finished_at = '2020-01-01 00:00:00' WHERE {which}"
+    shop.db.session.execute(text(old))
+    shop.db.session.commit()
+    ops.prune(shop.state)
+    shop.db.session.rollback()
+    return sorted(shop.db.session.scalars(select(JobBatch.key)))

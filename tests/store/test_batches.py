@@ -1,0 +1,125 @@
+"""A batch ends once, when its last member has ended, whoever finishes at the same time."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+
+from flask_cronjobs.engine.batches import end_batches
+from flask_cronjobs.store.batches import Batches, OpenBatch, close_batch, open_batch
+from flask_cronjobs.types import Claim
+from tests.store.kit import Kit, in_threads
+
+THEN = {"queue": "default", "priority": 0, "max_attempts": 3}
+
+
+def make_batch(kit: Kit, key: str = "b", closed: bool = True, **values: object) -> int:
+    """A batch with `then`, without runs; its id."""
+    with kit.engine.begin() as connection:
+        made = OpenBatch(key, "continue", then_task="then", then_payload="{}", then_columns=THEN)
+        batch = open_batch(connection, kit.books.dialect, made)
+        assert batch is not None
+        values |= {"closed_at": "2026-01-01 00:00:00.000000"} if closed else {}
+        for name, value in values.items():
+            sql = f"UPDATE job_batches SET {name} = :value WHERE id = :id"
+            if name == "closed_at" and kit.engine.dialect.name == "postgresql":
+                sql = sql.replace(":value", "CAST(CAST(:value AS text) AS timestamptz)")
+            connection.execute(text(sql), {"value": value, "id": batch})
+    return batch
+
+
+def thens(kit: Kit) -> int:
+    """How many runs of `then` there are."""
+    return int(kit.sql("SELECT count(*) FROM job_runs WHERE job_type = 'then'")[0][0])
+
+
+def finish(worker: Kit, claim: Claim, batch: int) -> None:
+    """Record a success, and end the batch if it can be."""
+    assert worker.finish(claim)
+    end_batches(worker.books, lambda outcome: None, [batch])
+
+
+def test_many_workers_that_finish_at_once_enqueue_one_then(kit: Kit) -> None:
+    for round_ in range(5):
+        batch = make_batch(kit, f"batch {round_}")
+        kit.runs(4, batch_id=batch)
+        workers = [kit.another() for _ in range(4)]
+        claims = [worker.claim(limit=1)[0] for worker in workers]
+
+        in_threads(*(partial(finish, *each, batch) for each in zip(workers, claims, strict=True)))
+        for worker in workers:
+            worker.books.close()
+        assert thens(kit) == round_ + 1
+
+
+def test_run_whose_end_is_not_committed_is_live(kit: Kit) -> None:
+    if kit.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    batch = make_batch(kit)
+    first, second = (kit.run(batch_id=batch) for _ in range(2))
+    claims = {claim.id: claim for claim in kit.claim()}
+    done = "UPDATE job_runs SET status = 'succeeded', finished_at = now(), locked_by = NULL,"
+    with kit.engine.connect() as slow:
+        slow.execute(text(f"{done} locked_until = NULL WHERE id = {first}"))
+        assert kit.finish(claims[second])
+        assert not end_batches(kit.books, lambda outcome: None, [batch]).enqueued
+        slow.commit()
+    assert end_batches(kit.books, lambda outcome: None).enqueued == 1
+    assert end_batches(kit.books, lambda outcome: None).enqueued == 0
+
+
+def test_batch_that_is_being_filled_is_neither_ended_nor_waited_for(kit: Kit) -> None:
+    if kit.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    batch = make_batch(kit)
+    with kit.engine.connect() as other:
+        other.execute(text(f"SELECT id FROM job_batches WHERE id = {batch} FOR SHARE"))
+        assert Batches(kit.books).end(batch) is None
+        assert end_batches(kit.books, lambda outcome: None).enqueued == 0
+    assert end_batches(kit.books, lambda outcome: None).enqueued == 1
+
+
+def test_closing_waits_for_who_fills(kit: Kit) -> None:
+    batch = make_batch(kit, closed=False)
+    with kit.engine.begin() as connection:
+        assert close_batch(connection, kit.books.dialect, "nothing") is None
+        closed = close_batch(connection, kit.books.dialect, "b")
+    assert closed is not None
+    assert closed[0] == batch
+    assert thens(kit) == 1
+
+
+@pytest.mark.parametrize("live", ["queued", "failed", "running"])
+def test_live_run_keeps_its_batch_open(kit: Kit, live: str) -> None:
+    batch = make_batch(kit)
+    status = "queued" if live == "running" else live
+    kit.run(batch_id=batch, status=status, attempts=int(live == "failed"))
+    if live == "running":
+        assert kit.claim_one().batch_id == batch
+    assert end_batches(kit.books, lambda outcome: None).enqueued == 0
+
+
+def test_stopping_goes_on_where_it_was_left(kit: Kit) -> None:
+    batch = make_batch(kit, on_dead="stop")
+    kit.runs(30, batch_id=batch, priority=-1)
+    kit.run(batch_id=batch, status="failed", attempts=1)
+    claim = kit.claim(limit=1)[0]
+    kit.run(batch_id=batch)
+    assert kit.finish(claim, "dead")
+    told: list[int] = []
+    left = end_batches(kit.books, lambda outcome: told.append(outcome.id), [batch], seconds=-1)
+    assert (left.enqueued, left.left) == (0, frozenset({batch}))
+    done = end_batches(kit.books, lambda outcome: told.append(outcome.id), left.left)
+    assert (done.enqueued, len(told), len(set(told))) == (1, 31, 31)
+    statuses = kit.sql("SELECT status, count(*) FROM job_runs GROUP BY status ORDER BY status")
+    assert [tuple(row) for row in statuses] == [("cancelled", 31), ("dead", 1), ("queued", 1)]
+
+
+def test_impossible_batches_are_refused(kit: Kit) -> None:
+    for values in ("finished_at = CURRENT_TIMESTAMP", "total = 1", "on_dead = 'explode'"):
+        make_batch(kit, values, closed=values == "total = 1")
+        with pytest.raises(IntegrityError):
+            kit.sql(f"UPDATE job_batches SET {values}")
