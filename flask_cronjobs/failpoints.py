@@ -22,6 +22,7 @@ POINTS = (
     "after-finalize",
     "between-watermark-and-insert",
     "after-slots",
+    "before-turns",
 )
 
 

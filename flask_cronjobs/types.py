@@ -21,6 +21,10 @@ Catchup: TypeAlias = Literal["latest", "all", "none"]
 Overlap: TypeAlias = Literal["skip", "allow"]
 UniqueWhile: TypeAlias = Literal["kept", "pending", "waiting"]
 Replace: TypeAlias = bool | Literal["payload", "run_at"]
+#: How the runs of a concurrency key are executed; None stands for no order.
+Order: TypeAlias = Literal["strict"]
+#: What a dead run of a strict order means for those behind it.
+OnDead: TypeAlias = Literal["skip", "stop"]
 PauseKind: TypeAlias = Literal["task", "queue"]
 InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
 
@@ -291,6 +295,7 @@ class DefinitionSpec:
     concurrency_key: str | None = None
     concurrency_limit: int | None = None
     ping_url: str | None = field(default=None, repr=False)
+    on_dead: OnDead | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from ..models.conditions import HOLDS_KEY
 from ..types import Replace, stored_time
 from .dialect import Dialect, dialect_of
 
-#: The types of parameters and columns in PostgreSQL. The first six, all runs of a call share.
+#: The types of parameters and columns in PostgreSQL.
 TYPES = {
     "job_type": "text",
     "queue": "text",
@@ -28,13 +28,19 @@ TYPES = {
     "max_attempts": "integer",
     "concurrency_limit": "integer",
     "unique_while": "text",
+    "on_dead": "text",
+    "turn": "text",
     "payload": "jsonb",
     "idempotency_key": "text",
     "concurrency_key": "text",
     "run_at": "timestamptz",
     "delay": "double precision",
 }
-SHARED = ("job_type", "queue", "priority", "max_attempts", "concurrency_limit", "unique_while")
+#: What all runs of a call share.
+SHARED = (
+    *("job_type", "queue", "priority", "max_attempts", "concurrency_limit", "unique_while"),
+    *("on_dead", "turn"),
+)
 GIVEN = (*SHARED, "payload", "idempotency_key", "concurrency_key")
 SET_BY_DATABASE = ("scheduled_for", "run_at", "created_at", "updated_at")
 ON_CONFLICT = f"ON CONFLICT (idempotency_key) WHERE {HOLDS_KEY} DO NOTHING"
