@@ -14,6 +14,7 @@ from .definitions import Cell, DefinitionView, definition_names, definitions, ne
 from .details import DefinitionDetail, TaskDetail, definition, task
 from .effects import doubts, effects
 from .health import Figures, Verdict, headline, tone, verdict, verdict_and_figures
+from .key_orders import KeyOrder, key_orders
 from .overview import Overview, dead_groups, orphans, overview
 from .pauses import PauseView, pauses
 from .reader import reading
@@ -35,6 +36,7 @@ __all__ = [
     "DefinitionView",
     "Figures",
     "Gap",
+    "KeyOrder",
     "Overview",
     "PauseView",
     "RunFilter",
@@ -54,6 +56,7 @@ __all__ = [
     "effects",
     "gaps",
     "headline",
+    "key_orders",
     "matching_count",
     "matching_ids",
     "next_slots",

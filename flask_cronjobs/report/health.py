@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 from sqlalchemy import ColumnElement, func, literal, select, text, union_all
 
 from ..config import Settings
-from ..models.conditions import DEAD, FREE, KEYED, RUNNING
+from ..models.conditions import DEAD, FREE, KEYED, RUNNING, STOPS
 from .activity import did_its_work
 from .counts import Count, capped, count_of
 from .humanize import ago, duration, plural, seconds_since
@@ -70,6 +70,7 @@ class Figures:
     :ivar stale: running runs whose lease ran out.
     :ivar dead: runs that ended dead in the last 24 hours.
     :ivar missed: slots that were missed in the last 24 hours.
+    :ivar stops: dead runs behind which a strict order stands still.
     """
 
     overdue: Count
@@ -78,6 +79,7 @@ class Figures:
     stale: Count
     dead: Count
     missed: Missed | None = None
+    stops: Count = Count(0)
 
 
 #: How many of the latest ticks are searched for the one that was seen alive last.
@@ -126,6 +128,8 @@ def _worries(verdict: Verdict, figures: Figures) -> list[str]:
         worries.append(f"{figures.dead.of('run')} ended dead in the last 24 h")
     if figures.stale:
         worries.append("a worker was lost")
+    if figures.stops:
+        worries.append(f"strict order is stopped by {figures.stops.of('dead run')}")
     if figures.missed:
         worries.append(str(figures.missed))
     if len(verdict.pauses) > 1:
@@ -256,6 +260,7 @@ def _figures(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, .
             capped(_some(text(RUNNING))).label("running"),
             capped(_some(text(RUNNING), RUNS.c.locked_until <= now)).label("stale"),
             capped(_some(text(DEAD), RUNS.c.finished_at >= now - timedelta(days=1))).label("dead"),
+            capped(_some(text(STOPS))).label("stops"),
         )
     )[0]
     return Figures(
@@ -265,6 +270,7 @@ def _figures(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, .
         stale=count_of(row.stale),
         dead=count_of(row.dead),
         missed=missed_slots(reader),
+        stops=count_of(row.stops),
     )
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import Row, select
 
 from ..store.failures import FAILURES_KEPT
 from ..types import JSON
+from .key_orders import waits_for
 from .reader import FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading
 from .redact import redacted
 from .run_list import RunRow, run_row, with_definition
@@ -58,6 +59,8 @@ class RunView:
     :ivar row: what a list shows of it.
     :ivar attempts: the latest 50, newest first.
     :ivar now: the database's now.
+    :ivar on_dead: in a strict order, what those behind it do if it ends dead.
+    :ivar waits_for: in a strict order, the run that must end before this one begins.
     """
 
     row: RunRow
@@ -74,6 +77,8 @@ class RunView:
     updated_at: datetime
     attempts: tuple[Attempt, ...]
     now: datetime
+    on_dead: str | None = None
+    waits_for: int | None = None
 
 
 def run(source: Source, run_id: int) -> RunView | None:
@@ -113,7 +118,13 @@ def _view(
             for attempt in _attempts(row, failures)
         ),
         now=reader.now,
+        on_dead=row.on_dead,
+        waits_for=waits_for(reader, row.id) if _may_wait(row) else None,
     )
+
+
+def _may_wait(row: Row[Any]) -> bool:
+    return row.on_dead is not None and row.status in ("queued", "failed")
 
 
 def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:

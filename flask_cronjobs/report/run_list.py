@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, null, or_, select, text, union_all
 
-from ..models.conditions import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
+from ..models.conditions import DEAD, FREE, KEYED, ORDERED, RUNNING, SET_ASIDE
 from ..types import Status
 from .counts import Count
 from .health import waiting
@@ -200,7 +200,7 @@ def _statements(reader: Reader, which: RunFilter) -> list[Query]:
 def _parts(status: str | None) -> tuple[tuple[Any, ...], ...]:
     """Return the exact conditions of the partial indexes that hold runs of *status*."""
     if status in ("queued", "failed"):
-        return (text(FREE),), (text(KEYED),)
+        return (text(FREE),), (text(KEYED),), (text(ORDERED), RUNS.c.turn.is_not(None))
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
     return ((text(narrow[status]),) if status in narrow else (),)
 

@@ -67,6 +67,7 @@ class StoredRun:
     definition_id: int | None
     concurrency_key: str | None
     concurrency_limit: int | None
+    on_dead: str | None
 
 
 class Operator:
@@ -160,6 +161,7 @@ class Operator:
                 of_definition.scalar_subquery(),
                 JobRun.concurrency_key,
                 JobRun.concurrency_limit,
+                JobRun.on_dead,
             ).where(JobRun.id == run_id)
         )
         return StoredRun(*tuple(rows[0])) if rows else None
