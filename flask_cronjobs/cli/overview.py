@@ -83,7 +83,9 @@ def _print(seen: Overview) -> None:
     if seen.doubts:
         heading(f"{seen.doubts.of('effect')} in doubt: {command('effects')}")
     if stops := seen.figures.stops:
-        heading(f"Strict order is stopped by {stops.of('dead run')}: {command('order', '--stopped')}")
+        heading(
+            f"Strict order is stopped by {stops.of('dead run')}: {command('order', '--stopped')}"
+        )
 
 
 def _print_verdict(seen: Overview) -> None:

@@ -178,7 +178,9 @@ class Operator:
         due = run_at or (now if delay is None else database_now(delay))
         statement = (
             insert_into(JobRun, self._books.dialect.name)
-            .values(**values, turn=turn, scheduled_for=now, run_at=due, created_at=now, updated_at=now)
+            .values(
+                **values, turn=turn, scheduled_for=now, run_at=due, created_at=now, updated_at=now
+            )
             .on_conflict_do_nothing()
             .returning(JobRun.id)
         )

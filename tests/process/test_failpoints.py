@@ -25,6 +25,7 @@ def test_kill_at(point: str, site: Site) -> None:
     atomic = site.enqueue_many("atomic_entry", [{"label": "a"}, {"label": "b"}])
     site.enqueue_many("note", [{}] * 3)
     site.enqueue("fail", {"attempts": 1})
+    site.enqueue_many("book", [{"account": "a", "number": each} for each in range(5)])
     done = site.run_tick(env={VARIABLE: point})
     assert done.returncode == (0 if (point, site.on_postgresql) in NOWHERE else -9), done.stderr
     site.tick_until_done()
@@ -43,6 +44,10 @@ def test_kill_at(point: str, site: Site) -> None:
     entries = Counter(row.run_id for row in site.query("SELECT run_id FROM entries"))
     assert entries == Counter(atomic)
     assert len(effects) == 2
+    # An attempt that was killed after its work is made again, before the next run of the account.
+    booked = [line["number"] for line in site.trace("booked")]
+    assert sorted(set(booked)) == list(range(5))
+    assert booked == sorted(booked)
 
 
 def test_point_that_does_not_exist_is_refused(site: Site) -> None:
