@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, func, literal, select, text, union_all
 from ..config import Settings
 from ..models.conditions import DEAD, FREE, KEYED, RUNNING, STOPS
 from .activity import did_its_work
-from .counts import Count, capped, count_of
+from .counts import NONE, Count, capped, count_of
 from .humanize import ago, duration, plural, seconds_since
 from .late import Late, late_definitions
 from .missed import Missed, missed_slots
@@ -79,7 +79,7 @@ class Figures:
     stale: Count
     dead: Count
     missed: Missed | None = None
-    stops: Count = Count(0)
+    stops: Count = NONE
 
 
 #: How many of the latest ticks are searched for the one that was seen alive last.

@@ -6,7 +6,6 @@ from flask import request
 from flask.typing import ResponseReturnValue
 
 from .. import report
-from ..operations import DISCARD, RETRY
 from ..state import state_of
 from .params import clamped
 from .render import reader_page
@@ -17,7 +16,7 @@ _LONGEST = 500
 
 
 def order() -> ResponseReturnValue:
-    """Render the keys whose runs wait for one another; with ``?stopped=1`` those that stand still."""
+    """Render the keys whose runs wait for one another; with ``?stopped=1``, those stopped."""
     stopped = request.args.get("stopped") == "1"
     after = request.args.get("after", "")[:_LONGEST].replace("\0", "")
     limit = clamped(request.args, "limit", 50)
