@@ -107,6 +107,6 @@ def _heads(which: str) -> str:
         WHERE hop.key IS NOT NULL AND hop.place < :limit
     )
     SELECT hop.key, (SELECT id {of_key} LIMIT 1) AS first,
-        (SELECT count(*) FROM (SELECT id {of_key} LIMIT {CAP + 2}) AS some) AS members
+        (SELECT count(*) FROM (SELECT id {of_key} LIMIT {CAP + 2}) AS counted) AS members
     FROM hop WHERE hop.key IS NOT NULL ORDER BY hop.key
     """

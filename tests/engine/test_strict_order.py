@@ -16,6 +16,7 @@ from flask_cronjobs.models import JobRun
 from flask_cronjobs.operations import run_again
 from flask_cronjobs.operations.payloads import retry_with
 from flask_cronjobs.state import State
+from flask_cronjobs.types import OnDead
 
 SOON = Retry(max_attempts=3, backoff="fixed", base=0, jitter=False)
 
@@ -23,12 +24,12 @@ SOON = Retry(max_attempts=3, backoff="fixed", base=0, jitter=False)
 class Ledger:
     """Tasks in strict order, and what they did."""
 
-    def __init__(self, jobs: CronJobs, on_dead: str | None = None, atomic: bool = False) -> None:
+    def __init__(self, jobs: CronJobs, on_dead: OnDead | None = None, atomic: bool = False) -> None:
         self.done: list[tuple[str, int]] = []
         self.fail: dict[int, int] = {}
 
         @jobs.task(
-            concurrency_key="account:{account}", order="strict", on_dead=on_dead,  # type: ignore[arg-type]
+            concurrency_key="account:{account}", order="strict", on_dead=on_dead,
             retry=SOON, atomic=atomic,
         )  # fmt: skip
         def book(account: str, number: int) -> None:

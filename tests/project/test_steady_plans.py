@@ -14,6 +14,7 @@ from flask_cronjobs.store.late import late_slots, mark_late
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.store.outputs import Outputs
 from flask_cronjobs.store.rows import DefinitionRow
+from flask_cronjobs.store.turns import Turns
 from flask_cronjobs.types import Claim, LateSlot
 from tests.plans import Sent, explain, faults, pages, paths, sent_by
 from tests.postgres import Server
@@ -180,6 +181,7 @@ def exchange_all(kit: Kit) -> None:
     kit.claims.release_token(first[3].token)
     finish(kit, claimed)
     claim_far(kit)
+    give_turns(kit)
 
 
 def claim_far(kit: Kit) -> None:
@@ -191,6 +193,22 @@ def claim_far(kit: Kit) -> None:
             connection.execute(insert(JobRun).values(concurrency_limit=limit), many)
         finish(kit, kit.claim(limit=2))
     kit.sql("DELETE FROM job_runs WHERE job_type = 'other'")
+
+
+def give_turns(kit: Kit) -> None:
+    """Take up the marks of a strict order: of runs that came, ended, were retried, are deleted."""
+    turns = Turns(kit.books)
+    values = {"concurrency_key": "in order", "concurrency_limit": 1, "on_dead": "skip"}
+    first, second, *_ = [kit.run(turn="new", **values) for _ in range(4)]
+    turns.give()
+    Operator(kit.books).cancel([first], "no longer wanted")
+    turns.give()
+    Operator(kit.books).retry([first])
+    turns.give()
+    assert [kit.row(each).turn for each in (first, second)] == [None, "waits"]
+    kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
+    turns.mend()
+    kit.sql("DELETE FROM job_runs WHERE concurrency_key = 'in order'")
 
 
 def finish(kit: Kit, claims: tuple[Claim, ...]) -> None:
