@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -23,7 +24,7 @@ def admin(app: Flask, jobs: CronJobs) -> Run:
 @pytest.fixture
 def dead(rows: Rows) -> int:
     """A dead run that stops its key; two wait behind it. Another key has one run."""
-    order = {"concurrency_limit": 1, "on_dead": "stop"}
+    order: dict[str, Any] = {"concurrency_limit": 1, "on_dead": "stop"}
     dead = rows.run("dead", finished_at=ago(60), concurrency_key="account:1", **order)
     for _ in range(2):
         rows.run(concurrency_key="account:1", turn="waits", **order)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, insert, text
@@ -198,7 +199,11 @@ def claim_far(kit: Kit) -> None:
 def give_turns(kit: Kit) -> None:
     """Take up the marks of a strict order: of runs that came, ended, were retried, are deleted."""
     turns = Turns(kit.books)
-    values = {"concurrency_key": "in order", "concurrency_limit": 1, "on_dead": "skip"}
+    values: dict[str, Any] = {
+        "concurrency_key": "in order",
+        "concurrency_limit": 1,
+        "on_dead": "skip",
+    }
     first, second, *_ = [kit.run(turn="new", **values) for _ in range(4)]
     turns.give()
     Operator(kit.books).cancel([first], "no longer wanted")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
@@ -13,8 +14,13 @@ from tests.web.conftest import OWN
 
 @pytest.fixture
 def ordered(rows: Rows) -> Callable[..., int]:
-    def add(key: str, status: str = "queued", turn: str | None = "waits", **values: object) -> int:
-        given = {"concurrency_key": key, "concurrency_limit": 1, "on_dead": "stop", "turn": turn}
+    def add(key: str, status: str = "queued", turn: str | None = "waits", **values: Any) -> int:
+        given: dict[str, Any] = {
+            "concurrency_key": key,
+            "concurrency_limit": 1,
+            "on_dead": "stop",
+            "turn": turn,
+        }
         return rows.run(status, **{**given, **values})
 
     return add
