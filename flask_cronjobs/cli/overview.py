@@ -11,7 +11,7 @@ from ..report.humanize import duration, late, plural, seconds_since
 from ..report.late import CHECK
 from ..state import state_of
 from ..text import one_line
-from . import crontab, definitions, maintenance, order, pauses, run, runs, ticks
+from . import crontab, definitions, maintenance, pauses, run, runs, ticks, turns
 from .colors import paint
 from .commands import command
 from .definitions import no_definitions
@@ -68,7 +68,7 @@ def _overview(as_json: bool) -> None:
         _print(seen)
 
 
-for _module in (runs, run, definitions, order, pauses, ticks, maintenance, crontab):
+for _module in (runs, run, definitions, turns, pauses, ticks, maintenance, crontab):
     for _command in _module.group.commands.values():
         admin.add_command(_command)
 
@@ -84,7 +84,7 @@ def _print(seen: Overview) -> None:
         heading(f"{seen.doubts.of('effect')} in doubt: {command('effects')}")
     if stops := seen.figures.stops:
         heading(
-            f"Strict order is stopped by {stops.of('dead run')}: {command('order', '--stopped')}"
+            f"Strict order is stopped by {stops.of('dead run')}: {command('turns', '--stopped')}"
         )
 
 

@@ -1,4 +1,4 @@
-"""``order``: the keys in strict order."""
+"""``turns``: the keys in strict order, and which run has the turn of each."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .params import json_option, limit_option
 from .table import table
 from .watch import watchable
 
-group: JobsGroup = JobsGroup("order")
+group: JobsGroup = JobsGroup("turns")
 
 
 @group.command(
-    "order", epilog=examples("flask jobs admin order", "flask jobs admin order --stopped")
+    "turns", epilog=examples("flask jobs admin turns", "flask jobs admin turns --stopped")
 )
 @click.option("--stopped", is_flag=True, help="Only keys that a dead run stops.")
 @click.option("--after", default="", metavar="KEY", help="Only keys after this one.")
 @limit_option(50, most=500)
 @json_option
 @watchable
-def order(stopped: bool, after: str, limit: int, as_json: bool) -> None:
+def turns(stopped: bool, after: str, limit: int, as_json: bool) -> None:
     """List the concurrency keys with a strict order: how many runs wait, and why."""
     with report.reading(state_of()) as reader:
         found = report.key_orders(reader, stopped=stopped, after=after, limit=limit + 1)
@@ -52,4 +52,4 @@ def order(stopped: bool, after: str, limit: int, as_json: bool) -> None:
             )
             break
     if more is not None:
-        click.echo(f"More: {command('order', '--after', more)}")
+        click.echo(f"More: {command('turns', '--after', more)}")

@@ -1,4 +1,4 @@
-"""``admin order``: the keys in strict order."""
+"""``admin turns``: the keys in strict order."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ def dead(rows: Rows) -> int:
 
 
 def test_no_strict_order(admin: Run) -> None:
-    assert admin("order").output == "No run of a strict order waits or runs.\n"
-    assert admin("order", "--stopped").output == "No key is stopped.\n"
+    assert admin("turns").output == "No run of a strict order waits or runs.\n"
+    assert admin("turns", "--stopped").output == "No key is stopped.\n"
 
 
 def test_each_key_is_a_line_with_what_it_waits_for(admin: Run, dead: int) -> None:
-    header, first, second, advice = admin("order").output.splitlines()
+    header, first, second, advice = admin("turns").output.splitlines()
     assert header.split() == ["KEY", "WAITING", "FIRST", "TASK", "STATUS", "WHY"]
     assert first.split()[:3] == ["account:1", "2", str(dead)]
     assert "stopped by a dead run" in first
     assert second.split()[:2] == ["account:2", "0"]
     assert f"flask jobs admin retry {dead}" in advice
     assert f"flask jobs admin discard {dead}" in advice
-    assert "account:2" not in admin("order", "--stopped").output
+    assert "account:2" not in admin("turns", "--stopped").output
 
 
 def test_pages_and_json(admin: Run, dead: int) -> None:
-    assert "flask jobs admin order --after account:1" in admin("order", "--limit", "1").output
-    found = json.loads(admin("order", "--json", "--after", "account:1").output)
+    assert "flask jobs admin turns --after account:1" in admin("turns", "--limit", "1").output
+    found = json.loads(admin("turns", "--json", "--after", "account:1").output)
     assert [each["key"] for each in found["keys"]] == ["account:2"]
     assert found["after"] is None
 
 
 def test_overview_and_show_tell_of_it(admin: Run, rows: Rows, dead: int) -> None:
-    assert "Strict order is stopped by 1 dead run: flask jobs admin order --stopped" in (
+    assert "Strict order is stopped by 1 dead run: flask jobs admin turns --stopped" in (
         admin().output
     )
     assert f"strict, waits for run {dead}" in admin("show", str(dead + 1)).output
