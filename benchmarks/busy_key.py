@@ -1,10 +1,13 @@
 """Measure whether 10,000 waiting runs of one concurrency key slow down other claims.
 
+The same for 10,000 keys with a strict order, each with a run at work, one that waits for its retry,
+or a dead one that stops it, and ten runs behind.
+
     python -m benchmarks.busy_key [--short]
 
-Claims 20 runs without a key repeatedly, first alone and then beside the runs of a key whose one
-share is taken. Prints both medians and their ratio. Exits 1 if a claim takes over twice as long and
-over a millisecond longer.
+Claims 20 runs without a key repeatedly, first alone, then beside the runs of a key whose one share
+is taken, then beside the keys in order. Prints the medians and their ratios, and how long it takes
+to look whose turn it is. Exits 1 if a claim takes over twice as long and over a millisecond longer.
 """
 
 from __future__ import annotations
@@ -20,9 +23,12 @@ from sqlalchemy import create_engine, text
 
 from flask_cronjobs.store import Bookkeeping, Claims, create_tables
 from flask_cronjobs.store.rows import ClaimRequest
+from flask_cronjobs.store.turns import Turns
 from tests import postgres
 
 BUSY = 10_000
+KEYS = 10_000
+BEHIND = 10
 CLAIMED = 20
 RATIO = 2.0
 SLACK = 0.001
@@ -60,12 +66,65 @@ def measure(name: str, url: str, rounds: int) -> bool:
         Claims(books).exchange([], ClaimRequest(1, "the one share", ("t",)))
         insert(books, rounds * CLAIMED, "NULL")
         beside = median(books, rounds)
+        books.rows(text("DELETE FROM job_runs WHERE concurrency_key IS NOT NULL"))
+        insert_ordered(books)
+        insert(books, rounds * CLAIMED, "NULL")
+        ordered = median(books, rounds)
+        looked = median_of_turns(books, rounds)
     engine.dispose()
     print(
         f"{name}: claim of {CLAIMED} takes {alone * 1000:.2f} ms alone, {beside * 1000:.2f} ms "
         f"beside {BUSY:,} of a busy key: ratio {beside / alone:.2f}"
     )
-    return beside <= alone * RATIO or beside - alone <= SLACK
+    print(
+        f"{name}: {ordered * 1000:.2f} ms beside {KEYS:,} keys in strict order with {BEHIND} "
+        f"waiting each: ratio {ordered / alone:.2f}; to give a turn takes {looked * 1000:.2f} ms"
+    )
+    return all(each <= alone * RATIO or each - alone <= SLACK for each in (beside, ordered))
+
+
+def insert_ordered(books: Bookkeeping) -> None:
+    """Insert keys with a strict order, whose first runs keep the others waiting."""
+    postgresql = books.dialect.name == "postgresql"
+    payload = "CAST('{}' AS jsonb)" if postgresql else "'{}'"
+    moment = "timestamptz '{}'" if postgresql else "'{}.000000'"
+    past, future = moment.format("2026-01-01 00:00:00"), moment.format("2999-01-01 00:00:00")
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {})"
+    columns = "job_type, payload, concurrency_key, concurrency_limit, on_dead, turn"
+    firsts = f"""
+        INSERT INTO job_runs ({columns}, run_at, status, attempts, locked_by, locked_until,
+            concurrency_share, finished_at)
+        {numbers.format(KEYS)}
+        SELECT 't', {payload}, 'ordered ' || i, 1, 'stop', NULL,
+            CASE WHEN i % 3 = 1 THEN {future} ELSE {past} END,
+            CASE i % 3 WHEN 0 THEN 'running' WHEN 1 THEN 'failed' ELSE 'dead' END, 1,
+            CASE WHEN i % 3 = 0 THEN 'host:1:x' END, CASE WHEN i % 3 = 0 THEN {future} END,
+            CASE WHEN i % 3 = 0 THEN 1 END, CASE WHEN i % 3 = 2 THEN {past} END
+        FROM n
+    """
+    behind = f"""
+        INSERT INTO job_runs ({columns}, run_at)
+        {numbers.format(KEYS * BEHIND)}
+        SELECT 't', {payload}, 'ordered ' || (1 + i % {KEYS}), 1, 'stop', 'waits', {past} FROM n
+    """
+    for statement in (firsts, behind, "ANALYZE"):
+        books.rows(text(statement))
+
+
+def median_of_turns(books: Bookkeeping, rounds: int) -> float:
+    """Return the median seconds of giving a turn, when a run of a key has come."""
+    turns, times = Turns(books), []
+    for number in range(rounds):
+        books.rows(
+            text(
+                "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, on_dead, turn)"
+                f" VALUES ('t', 'ordered {1 + number}', 1, 'stop', 'new')"
+            )
+        )
+        began = time.perf_counter()
+        assert turns.give()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
 
 
 def insert(books: Bookkeeping, number: int, key: str) -> None:

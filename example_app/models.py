@@ -1,4 +1,4 @@
-"""Users, their invoices and sessions, and the numbers on the front page."""
+"""Users, their invoices, ledgers and sessions, and the numbers on the front page."""
 
 from __future__ import annotations
 
@@ -39,6 +39,18 @@ class Invoice(Base):
     paid_on: Mapped[date | None]
 
     user: Mapped[User] = relationship()
+
+
+class Entry(Base):
+    """A line of a user's ledger: money came in, and what they have received since."""
+
+    __tablename__ = "entries"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    user_id: Mapped[int] = mapped_column(ForeignKey(User.id), index=True)
+    text: Mapped[str]
+    cents: Mapped[int]
+    balance: Mapped[int]
 
 
 class Session(Base):

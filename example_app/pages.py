@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from werkzeug.exceptions import HTTPException
 from werkzeug.security import generate_password_hash
@@ -21,8 +21,8 @@ from . import auth
 from .extensions import db
 from .forms import FormError, ReportRequest, SignUp
 from .letters import dollars
-from .models import Figure, Invoice, User
-from .tasks import OFFICE, enqueue_weekly_report, send_weekly_report, send_welcome
+from .models import Entry, Figure, Invoice, User
+from .tasks import OFFICE, book, enqueue_weekly_report, send_weekly_report, send_welcome
 
 pages = Blueprint("pages", __name__)
 pages.before_request(auth.check_csrf)
@@ -44,7 +44,34 @@ def home() -> str:
         "home.html",
         figures=db.session.scalars(select(Figure).order_by(Figure.name)).all(),
         invoices=db.session.scalars(mine.order_by(Invoice.due_on.desc()).limit(50)).all(),
+        entries=db.session.scalars(
+            select(Entry)
+            .where(Entry.user_id == (user.id if user else None))
+            .order_by(Entry.id.desc())
+            .limit(20)
+        ).all(),
     )
+
+
+@pages.post("/invoices/<int:invoice_id>/paid")
+def mark_paid(invoice_id: int) -> ResponseReturnValue:
+    """Note that an invoice was paid, and enqueue its line of the ledger in the same transaction.
+
+    The update locks the row: of two clicks at once, the second finds the invoice paid.
+    """
+    user = auth.current_user()
+    if user is None:
+        return redirect(url_for(".log_in"))
+    mine = (Invoice.id == invoice_id, Invoice.user_id == user.id, Invoice.paid_on.is_(None))
+    today = datetime.now(ZoneInfo(user.timezone)).date()
+    paid = update(Invoice).where(*mine).values(paid_on=today).returning(Invoice)
+    invoice = db.session.scalars(paid).one_or_none()
+    if invoice is None:
+        abort(404, "There is no such open invoice.")
+    book.enqueue(user.id, f"Invoice {invoice.number}", invoice.cents)
+    db.session.commit()
+    flash("Your ledger will have it within a minute.")
+    return redirect(url_for(".home"))
 
 
 @pages.route("/signup", methods=["GET", "POST"])

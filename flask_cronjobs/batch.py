@@ -26,7 +26,7 @@ from .store.batches import (
 from .store.commits import note_enqueued
 from .store.dialect import dialect_of
 from .store.enqueue import writing_connection
-from .types import OnDead
+from .types import BatchOnDead
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -147,7 +147,7 @@ def new_batch(
     then: Handler | None,
     options: EnqueueOptions,
     then_payload: Mapping[str, object] | None,
-    on_dead: OnDead,
+    on_dead: BatchOnDead,
     close: bool,
 ) -> Batch:
     """Return a batch that nobody has entered yet; see `CronJobs.batch`."""
@@ -155,7 +155,7 @@ def new_batch(
         raise TaskError(
             f"The batch's key is {key!r}. Give a text of 1 to {_LONGEST_KEY} printable characters."
         )
-    if on_dead not in get_args(OnDead):
+    if on_dead not in get_args(BatchOnDead):
         raise TaskError(f"on_dead is {on_dead!r}. Give 'continue' or 'stop'.")
     if then is None:
         if then_payload is not None:
@@ -167,7 +167,7 @@ def new_batch(
 def _with_then(
     state: State,
     key: str,
-    on_dead: OnDead,
+    on_dead: BatchOnDead,
     then: Handler,
     options: EnqueueOptions,
     payload: Mapping[str, object],

@@ -129,6 +129,7 @@ def enqueue_rows(
 def _shared_columns(state: State, task: Handler, options: EnqueueOptions) -> dict[str, Any]:
     return {
         **policy_columns(task, state.settings, options),
+        "turn": None if task.on_dead is None else "new",
         "concurrency_limit": task.concurrency_limit,
         "run_at": options.run_at,
         "delay": options.delay or 0.0,

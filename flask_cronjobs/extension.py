@@ -23,7 +23,7 @@ from .store.commits import watch_commits
 from .store.migrations import remember_app
 from .store.savepoints import begin_before_savepoints
 from .task import Task
-from .types import Catchup, InDoubt, OnDead, Overlap, Replace, UniqueWhile
+from .types import BatchOnDead, Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
 
 if TYPE_CHECKING:
     from .batch import Batch
@@ -117,6 +117,8 @@ class CronJobs(OperatorMethods):
         async_at_once: int | None = None,
         around: AroundHook | None = None,
         keep_output: bool | None = None,
+        order: Order | None = None,
+        on_dead: OnDead | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -141,6 +143,8 @@ class CronJobs(OperatorMethods):
         async_at_once: int | None = None,
         around: AroundHook | None = None,
         keep_output: bool | None = None,
+        order: Order | None = None,
+        on_dead: OnDead | None = None,
     ) -> Any:
         """Make a task of a function; bare, or with keywords.
 
@@ -168,6 +172,11 @@ class CronJobs(OperatorMethods):
         :param around: what the handler is called inside of; see `around`.
         :param keep_output: keep the last 64 kB of what the handler prints and logs; default
             ``CRONJOBS_KEEP_OUTPUT``.
+        :param order: ``"strict"``: execute the runs of a concurrency key one after the other, in
+            the order of their ids. The next waits until the one before has ended, also while that
+            waits for a retry. It needs ``concurrency_key``.
+        :param on_dead: in a strict order, what the runs behind a dead one do: ``"skip"`` it, the
+            default, or ``"stop"`` until an operator retries or discards it.
         :returns: the `Task`.
         :raises TaskError: an option is invalid, or the name is taken.
         :raises ScheduleError: the schedule or zone cannot be read.
@@ -177,7 +186,7 @@ class CronJobs(OperatorMethods):
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         options = TaskOptions(
             queue, priority, retry, seconds, concurrency, concurrency_key, atomic, async_at_once,
-            None if around is None else as_around(around), keep_output,
+            None if around is None else as_around(around), keep_output, order, on_dead,
         )  # fmt: skip
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
@@ -292,7 +301,7 @@ class CronJobs(OperatorMethods):
         *,
         then: Task[..., Any] | str | None = None,
         then_payload: Mapping[str, object] | None = None,
-        on_dead: OnDead = "continue",
+        on_dead: BatchOnDead = "continue",
         close: bool = True,
     ) -> Batch:
         """Fill a batch: a context manager, inside of which each enqueued run joins the batch.

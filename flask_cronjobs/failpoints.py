@@ -25,6 +25,7 @@ POINTS = (
     "before-then",
     "after-then",
     "after-batch",
+    "before-turns",
 )
 
 

@@ -21,9 +21,14 @@ Catchup: TypeAlias = Literal["latest", "all", "none"]
 Overlap: TypeAlias = Literal["skip", "allow"]
 UniqueWhile: TypeAlias = Literal["kept", "pending", "waiting"]
 Replace: TypeAlias = bool | Literal["payload", "run_at"]
+#: How the runs of a concurrency key are executed; None stands for no order.
+Order: TypeAlias = Literal["strict"]
+#: What a dead run of a strict order means for those behind it.
+OnDead: TypeAlias = Literal["skip", "stop"]
 PauseKind: TypeAlias = Literal["task", "queue"]
 InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
-OnDead: TypeAlias = Literal["continue", "stop"]
+#: What a dead member of a batch means for those that wait in it.
+BatchOnDead: TypeAlias = Literal["continue", "stop"]
 
 
 class RunIds(list[int]):
@@ -319,6 +324,7 @@ class DefinitionSpec:
     concurrency_key: str | None = None
     concurrency_limit: int | None = None
     ping_url: str | None = field(default=None, repr=False)
+    on_dead: OnDead | None = None
 
 
 class RecordedSlot(NamedTuple):

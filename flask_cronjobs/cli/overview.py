@@ -11,7 +11,7 @@ from ..report.humanize import duration, late, plural, seconds_since
 from ..report.late import CHECK
 from ..state import state_of
 from ..text import one_line
-from . import batches, crontab, definitions, maintenance, pauses, run, runs, ticks
+from . import batches, crontab, definitions, maintenance, pauses, run, runs, ticks, turns
 from .colors import paint
 from .commands import command
 from .definitions import no_definitions
@@ -68,7 +68,7 @@ def _overview(as_json: bool) -> None:
         _print(seen)
 
 
-for _module in (runs, run, batches, definitions, pauses, ticks, maintenance, crontab):
+for _module in (runs, run, batches, definitions, turns, pauses, ticks, maintenance, crontab):
     for _command in _module.group.commands.values():
         admin.add_command(_command)
 
@@ -82,6 +82,10 @@ def _print(seen: Overview) -> None:
     _print_orphans(seen)
     if seen.doubts:
         heading(f"{seen.doubts.of('effect')} in doubt: {command('effects')}")
+    if stops := seen.figures.stops:
+        heading(
+            f"Strict order is stopped by {stops.of('dead run')}: {command('turns', '--stopped')}"
+        )
 
 
 def _print_verdict(seen: Overview) -> None:

@@ -222,6 +222,8 @@ def _facts(view: RunView) -> list[tuple[str, object]]:
         ("idempotency key", view.idempotency_key),
         ("concurrency key", view.concurrency_key and f"{view.concurrency_key} "
          f"(at most {view.concurrency_limit} at once)"),
+        ("order", view.on_dead and "strict" + (
+            "" if view.waits_for is None else f", waits for run {view.waits_for}")),
     ]  # fmt: skip
 
 

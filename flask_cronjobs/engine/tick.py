@@ -126,6 +126,7 @@ def prune(
     if opened.id % PRUNE_EVERY:
         return 0
     settings = state.settings
+    ticks.mend_turns()
     return ticks.prune(settings.retention, settings.retention_dead, stopped=stopped)
 
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 RUNNABLE = "status IN ('queued', 'failed')"
 FREE = f"{RUNNABLE} AND concurrency_key IS NULL"
-KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL"
+#: Not those whose turn has not come in a strict order: claims must not read through them.
+KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL AND turn IS NULL"
 #: Runnable, but for the attempts: somebody lowered ``max_attempts`` by hand.
 SPENT = f"{RUNNABLE} AND attempts >= max_attempts"
 # The same rows as FREE and KEYED, by the CHECK constraints, in words from which PostgreSQL does not
 # know that: without statistics it would choose the index of the one order for a search by groups.
 FREE_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NULL"
-KEYED_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NOT NULL"
+KEYED_GROUPS = (
+    "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NOT NULL AND turn IS NULL"
+)
 RUNNING = "status = 'running'"
 #: The run has its idempotency key to itself; see ``JobRun.unique_while``.
 HOLDS_KEY = (
@@ -32,6 +35,14 @@ DONE_EFFECT = "state = 'done'"
 OPEN_EFFECT = "state IN ('begun', 'in_doubt')"
 SCHEDULED = "paused_at IS NULL AND next_run_at IS NOT NULL"
 PINGED = "ping_url IS NOT NULL"
+#: Dead, and nothing behind it in the strict order of its key runs until an operator has decided.
+STOPS = "status = 'dead' AND on_dead = 'stop'"
+#: Has a place in the strict order of its key.
+ORDERED = f"on_dead IS NOT NULL AND (finished_at IS NULL OR ({STOPS}))"
+#: May run next in the strict order of its key, or runs.
+HAS_TURN = "on_dead IS NOT NULL AND finished_at IS NULL AND turn IS NULL"
+#: Came or ended since somebody last looked whose turn it is; see `store.turns`.
+UNPLACED = "turn IN ('new', 'over')"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
 #: Not while it runs, so that a claim writes nothing to their index. The index of leases has those.
 IN_BATCH = "batch_id IS NOT NULL AND status <> 'running'"

@@ -38,6 +38,7 @@ from .conditions import (
     FOLLOWED,
     FREE,
     FREE_GROUPS,
+    HAS_TURN,
     HOLDS_KEY,
     IN_BATCH,
     INNER_BATCH,
@@ -47,11 +48,14 @@ from .conditions import (
     LIVE,
     OPEN_BATCH,
     OPEN_EFFECT,
+    ORDERED,
     PINGED,
     RUNNING,
     SCHEDULED,
     SET_ASIDE,
     SPENT,
+    STOPS,
+    UNPLACED,
 )
 from .storage import set_when_created, storage_options
 
@@ -103,6 +107,7 @@ class JobDefinition(Base):
         _check("ck_job_definitions_origin", "origin IN ('code', 'database')"),
         _check("ck_job_definitions_max_attempts", "max_attempts >= 1"),
         _check("ck_job_definitions_concurrency_limit", KEY_HAS_LIMIT),
+        _check("ck_job_definitions_on_dead", "on_dead IN ('skip', 'stop')"),
         # Never reuse an id: the runs of a removed definition must not become another's.
         {"sqlite_autoincrement": True},
     )
@@ -140,6 +145,8 @@ class JobDefinition(Base):
     """The last slot of which the signal ``definition_late`` told."""
     created_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
+    on_dead: Mapped[str | None] = mapped_column(String)
+    """As of its runs; null without a strict order."""
 
 
 class JobRun(Base):
@@ -172,6 +179,11 @@ class JobRun(Base):
             where="concurrency_share IS NOT NULL",
             unique=True,
         ),
+        # At most one run of a strict order may run next.
+        _partial("uq_job_runs_turn", "concurrency_key", where=HAS_TURN, unique=True),
+        _partial("ix_job_runs_order", "concurrency_key", "id", where=ORDERED),
+        _partial("ix_job_runs_stops", "concurrency_key", "id", where=STOPS),
+        _partial("ix_job_runs_unplaced", "id", where=UNPLACED),
         _partial("ix_job_runs_spent", "id", where=SPENT),
         _partial("ix_job_runs_lease", "locked_until", where=RUNNING),
         _partial(
@@ -202,6 +214,13 @@ class JobRun(Base):
         _check("ck_job_runs_concurrency_limit", KEY_HAS_LIMIT),
         _check("ck_job_runs_unique_while", "unique_while IN ('pending', 'waiting')"),
         _check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
+        _check("ck_job_runs_on_dead", "on_dead IN ('skip', 'stop')"),
+        _check("ck_job_runs_turn", "turn IN ('new', 'waits', 'over')"),
+        _check(
+            "ck_job_runs_order",
+            "(on_dead IS NULL OR concurrency_key IS NOT NULL) AND (turn IS NULL"
+            " OR (on_dead IS NOT NULL AND (turn = 'over') = (finished_at IS NOT NULL)))",
+        ),
         {"sqlite_autoincrement": True, **storage_options("job_runs")},
     )
 
@@ -256,6 +275,12 @@ class JobRun(Base):
     updated_at: Mapped[datetime] = mapped_column(UTCDateTime, server_default=NOW)
     batch_id: Mapped[int | None] = mapped_column(BigId)
     """The batch that the run belongs to."""
+    on_dead: Mapped[str | None] = mapped_column(String)
+    """What those behind it in the strict order of its concurrency key do if it ends dead: ``skip``
+    it and go on, or ``stop``; null without a strict order."""
+    turn: Mapped[str | None] = mapped_column(String)
+    """In a strict order, why the run is not the one to be claimed: it ``waits`` for those before
+    it; it is ``new``, or its end is (``over``), so that nobody has looked yet whose turn it is."""
 
     is_new = False
     """Whether the ``enqueue`` that returned this object, the last one if several did, inserted the

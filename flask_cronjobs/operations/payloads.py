@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ..errors import PayloadError, UnknownTask
+from ..errors import PayloadError, StateConflict, UnknownTask
 from ..log import log_run
 from ..registry.handler import Handler
 from ..registry.run_columns import payload_columns, policy_columns
@@ -30,7 +30,8 @@ def retry_with(
     """Queue a dead, cancelled or failed run again, with another *payload*.
 
     :raises NotFound: there is no such run.
-    :raises StateConflict: its status does not allow it.
+    :raises StateConflict: its status does not allow it; or it is in strict order, and *payload*
+        makes another concurrency key.
     :raises UnknownTask: this app's code does not declare its task.
     :raises TypeError: the handler does not take *payload*.
     :raises PayloadError: *payload* is not plain JSON, or a value in it is still hidden.
@@ -40,7 +41,9 @@ def retry_with(
         run = _stored(operator, run_id)
         if run.status not in RETRY.allowed:
             raise RETRY.refusal(operator, run_id)
-        changes = operator.retry([run_id], _payload_columns(state, run, payload))
+        columns = _payload_columns(state, run, payload)
+        _keep_order(run, columns["concurrency_key"])
+        changes = operator.retry([run_id], columns)
         if not changes:
             raise RETRY.refusal(operator, run_id)
     done = "retried with another payload"
@@ -133,6 +136,19 @@ def _payload_columns(state: State, run: StoredRun, payload: Mapping[str, object]
     key = columns["concurrency_key"] or run.concurrency_key
     limit = run.concurrency_limit or columns["concurrency_limit"]
     return {**columns, "concurrency_key": key, "concurrency_limit": limit if key else None}
+
+
+def _keep_order(run: StoredRun, key: str | None) -> None:
+    """Refuse another key for a run with a place in the strict order of its own.
+
+    :raises StateConflict: *key* is another.
+    """
+    if run.on_dead is not None and key != run.concurrency_key:
+        raise StateConflict(
+            f"Run {run.id} has its place in the strict order of {run.concurrency_key!r}, and the "
+            f"new payload belongs to {key!r}. Run it again with that payload, as a new run, and "
+            "discard this one."
+        )
 
 
 def _stored(operator: Operator, run_id: int) -> StoredRun:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import TaskError
 from ..text import cut
+from ..types import OnDead
 from .options import TaskOptions, is_key
 from .payload import check_keys
 from .retry import RetryPolicy, retry_policy
@@ -111,6 +112,11 @@ class Handler:
         if options.concurrency is None and options.concurrency_key is None:
             return None
         return options.concurrency or 1
+
+    @property
+    def on_dead(self) -> OnDead | None:
+        """What those behind a dead run do; None without a strict order."""
+        return None if self.options.order is None else self.options.on_dead or "skip"
 
     def concurrency_key_for(self, payload: Mapping[str, object]) -> str | None:
         """Return the concurrency key of a run with *payload*; by default the task's name.

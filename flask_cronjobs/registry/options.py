@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias, TypeGuard, get_args
 
 from ..errors import MAX_DELAY, TaskError
-from ..types import Replace, UniqueWhile, is_number, is_whole
+from ..types import OnDead, Order, Replace, UniqueWhile, is_number, is_whole
 from .retry import Retry, RetryCallable, check_attempts
 
 #: Is called with a `CurrentRun`, and returns what its handler is called inside of.
@@ -32,6 +32,8 @@ class TaskOptions:
     async_at_once: int | None = None
     around: Around | None = None
     keep_output: bool | None = None
+    order: Order | None = None
+    on_dead: OnDead | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from .payload import check_payload, payload_text
 
 #: The columns that these functions return; a `DefinitionSpec` has fields of the same names.
 RUN_COLUMNS = (
-    *("job_type", "queue", "priority", "max_attempts"),
+    *("job_type", "queue", "priority", "max_attempts", "on_dead"),
     *("payload", "concurrency_key", "concurrency_limit"),
 )
 _AS_THE_TASK_SAYS = EnqueueOptions()
@@ -36,6 +36,7 @@ def policy_columns(
         "queue": options.queue or task.queue,
         "priority": task.priority if options.priority is None else options.priority,
         "max_attempts": options.max_attempts or policy.max_attempts,
+        "on_dead": handler.on_dead,
     }
 
 

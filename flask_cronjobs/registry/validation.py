@@ -6,11 +6,11 @@ import inspect
 import string
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
-from typing import cast
+from typing import cast, get_args
 
 from ..errors import TaskError
 from ..text import did_you_mean
-from ..types import is_number, is_url, is_whole
+from ..types import OnDead, Order, is_number, is_url, is_whole
 from .options import Around, AroundHook, EnqueueOptions, TaskOptions, is_key
 from .retry import check_attempts, check_retry
 
@@ -48,7 +48,31 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
         raise TaskError(f"{name}: keep_output is {options.keep_output!r}. Give True or False.")
     _check_async_at_once(func, name, options)
     EnqueueOptions(queue=options.queue, priority=options.priority).check()
+    _check_order(name, options)
     _check_concurrency_key(name, options.concurrency_key, {p.name for p in parameters}, parameters)
+
+
+def _check_order(name: str, options: TaskOptions) -> None:
+    if options.order is None:
+        if options.on_dead is not None:
+            raise TaskError(
+                f"{name}: on_dead has no effect without order='strict'. Give both, or remove it."
+            )
+        return
+    check_choice(f"{name}: order", options.order, get_args(Order))
+    if options.on_dead is not None:
+        check_choice(f"{name}: on_dead", options.on_dead, get_args(OnDead))
+    if options.concurrency_key is None:
+        raise TaskError(
+            f"{name}: order='strict' needs a concurrency_key, whose runs are in order. Give one, "
+            "such as 'account:{account_id}', or a text without braces to order all runs of the "
+            "task."
+        )
+    if options.concurrency not in (None, 1):
+        raise TaskError(
+            f"{name}: concurrency is {options.concurrency!r}, but with order='strict' one run of a "
+            "key is at work at a time. Remove concurrency, or order."
+        )
 
 
 def _check_async_at_once(func: Callable[..., object], name: str, options: TaskOptions) -> None:

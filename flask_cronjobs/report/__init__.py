@@ -15,6 +15,7 @@ from .definitions import Cell, DefinitionView, definition_names, definitions, ne
 from .details import DefinitionDetail, TaskDetail, definition, task
 from .effects import effects
 from .health import Figures, Verdict, headline, tone, verdict, verdict_and_figures
+from .key_orders import KeyOrder, key_orders
 from .overview import Overview, dead_groups, orphans, overview
 from .paging import cut_page
 from .pauses import PauseView, pauses
@@ -38,6 +39,7 @@ __all__ = [
     "DefinitionView",
     "Figures",
     "Gap",
+    "KeyOrder",
     "Overview",
     "PauseView",
     "RunFilter",
@@ -59,6 +61,7 @@ __all__ = [
     "effects",
     "gaps",
     "headline",
+    "key_orders",
     "matching_count",
     "matching_ids",
     "next_slots",

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from sqlalchemy import ColumnElement, Integer, literal, select, text
 
 from ..config import Settings
-from ..models.conditions import DEAD, RUNNING
+from ..models.conditions import DEAD, RUNNING, STOPS
 from .activity import did_its_work
 from .counts import Count, capped, count_of
 from .effects import doubts
@@ -73,6 +73,7 @@ class Figures:
     :ivar dead: runs that ended dead in the last 24 hours.
     :ivar missed: slots that were missed in the last 24 hours.
     :ivar doubts: effects in doubt.
+    :ivar stops: dead runs behind which a strict order stands still.
     """
 
     overdue: Count
@@ -82,6 +83,7 @@ class Figures:
     dead: Count
     missed: Missed | None
     doubts: Count
+    stops: Count
 
 
 #: How many of the latest ticks are searched for the one that was seen alive last.
@@ -136,6 +138,8 @@ def _worries(verdict: Verdict, figures: Figures) -> list[str]:
         worries.append(f"{figures.dead.of('run')} ended dead in the last 24 h")
     if figures.stale:
         worries.append("a worker was lost")
+    if figures.stops:
+        worries.append(f"strict order is stopped by {figures.stops.of('dead run')}")
     if figures.missed:
         worries.append(str(figures.missed))
     if len(verdict.pauses) > 1:
@@ -226,6 +230,7 @@ def _figures(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, .
             capped(_some(text(RUNNING), RUNS.c.locked_until <= now)).label("stale"),
             capped(_some(text(DEAD), RUNS.c.finished_at >= now - timedelta(days=1))).label("dead"),
             doubts(now).label("doubts"),
+            capped(_some(text(STOPS))).label("stops"),
         )
     )[0]
     return Figures(
@@ -236,6 +241,7 @@ def _figures(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, .
         dead=count_of(row.dead),
         missed=missed_slots(reader),
         doubts=count_of(row.doubts),
+        stops=count_of(row.stops),
     )
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import Row, select
 
 from ..store.failures import FAILURES_KEPT
 from ..types import JSON
+from .key_orders import waits_for
 from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading
 from .redact import redacted
 from .run_list import RunRow, run_row, with_definition
@@ -59,6 +60,8 @@ class RunView:
     :ivar attempts: the latest 50, newest first.
     :ivar now: the database's now.
     :ivar batch: the key of its batch.
+    :ivar on_dead: in a strict order, what those behind it do if it ends dead.
+    :ivar waits_for: in a strict order, the run that must end before this one begins.
     """
 
     row: RunRow
@@ -76,6 +79,8 @@ class RunView:
     attempts: tuple[Attempt, ...]
     now: datetime
     batch: str | None = None
+    on_dead: str | None = None
+    waits_for: int | None = None
 
 
 def run(source: Source, run_id: int) -> RunView | None:
@@ -116,6 +121,8 @@ def _view(
         ),
         now=reader.now,
         batch=_batch(reader, row.batch_id),
+        on_dead=row.on_dead,
+        waits_for=waits_for(reader, row.id) if _may_wait(row) else None,
     )
 
 
@@ -124,6 +131,10 @@ def _batch(reader: Reader, batch_id: int | None) -> str | None:
         return None
     rows = reader.rows(select(BATCHES.c.key).where(BATCHES.c.id == batch_id))
     return rows[0].key if rows else None
+
+
+def _may_wait(row: Row[Any]) -> bool:
+    return row.on_dead is not None and row.status in ("queued", "failed")
 
 
 def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:

@@ -16,6 +16,7 @@ from ..models.conditions import (
     IN_BATCH,
     KEYED,
     KEYED_GROUPS,
+    ORDERED,
     RUNNING,
     SET_ASIDE,
 )
@@ -224,7 +225,10 @@ def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     if which.batch is not None and status != "running":  # A batch has its own index.
         return (IN_BATCH if status else "",)
     if status in ("queued", "failed"):
-        return (FREE, KEYED) if which.task is None else (FREE_GROUPS, KEYED_GROUPS)
+        in_order = f"{ORDERED} AND turn IS NOT NULL"
+        if which.task is not None:
+            return FREE_GROUPS, KEYED_GROUPS, in_order
+        return FREE, KEYED, in_order
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
     return (narrow.get(status or "", ""),)
 

@@ -81,9 +81,11 @@ def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Qu
     The indexes of waiting runs begin with the priority: so there is a statement for each, unless
     there are many.
 
-    :param parts: two SELECTs, of runs without a concurrency key, and of runs with one.
+    :param parts: SELECTs: of runs without a concurrency key, of runs with one, and of those that
+        wait in a strict order, which no index has by their due times.
     """
-    for part, rows in zip(parts, (FREE, KEYED), strict=True):
+    yield from parts[2:]
+    for part, rows in zip(parts, (FREE, KEYED), strict=False):
         found = [row.priority for row in reader.rows(_priorities(rows))]
         if len(found) > MOST_PRIORITIES:
             yield part

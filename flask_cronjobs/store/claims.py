@@ -32,7 +32,9 @@ from .pauses import Pauses, paused_in
 from .rows import ClaimRequest, Exchange, Paused
 from .sql import exchange
 from .sql.claims import ClaimStatements, claim_statements
+from .sql.outcomes import ended
 from .sql.waiting import FRONT, front_of_queue, pauses_and_front
+from .turns import Turns
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
@@ -86,10 +88,12 @@ class Claims:
 
     :param books: the worker's bookkeeping connection.
     :ivar exhausted: whether the last `expired_leases` saw a waiting run that has no attempt left.
+    :ivar unplaced: whether the last `look` saw that turns are to be given; see `Turns`.
     """
 
     def __init__(self, books: Bookkeeping) -> None:
         self.exhausted: bool = False
+        self.unplaced: bool = False
         self._books = books
         self._dialect = books.dialect
         self._sql: ClaimStatements = claim_statements(books.dialect)
@@ -272,6 +276,11 @@ class Claims:
             if row.locked_by is not None
         ]
 
+    @property
+    def turns(self) -> Turns:
+        """What decides which runs of strict orders may be claimed."""
+        return Turns(self._books)
+
     def may_find(self) -> bool:
         """Return whether a claim may find a run, so that it is worth to start workers.
 
@@ -282,6 +291,7 @@ class Claims:
     def look(self) -> tuple[Paused, bool]:
         """Return what is paused, and what `may_find` returns, by one statement."""
         rows = self._books.rows(text(pauses_and_front(self._dialect)))
+        self.unplaced = any(row.unplaced for row in rows)
         return paused_in([row for row in rows if row.kind is not None]), _may_find(rows)
 
     def give_up_exhausted(self, limit: int) -> list[Outcome]:
@@ -340,7 +350,7 @@ def _without(names: Iterable[str], others: Collection[str]) -> tuple[str, ...]:
 
 
 def _may_find(fronts: Rows) -> bool:
-    return any(front.due or front.waiting >= FRONT for front in fronts)
+    return any(front.due or front.waiting >= FRONT or front.unplaced for front in fronts)
 
 
 def _renewal(rows: Rows) -> Renewal:
@@ -382,6 +392,7 @@ def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
             locked_by=None,
             locked_until=None,
             concurrency_share=None,
+            turn=text(ended()),
         )
         .returning(models.JobRun.id)
         .execution_options(synchronize_session=False)

@@ -15,12 +15,13 @@ from typing import Any, Literal, TypeAlias
 from sqlalchemy import Connection, CursorResult, insert, select, text
 from sqlalchemy.orm import Session, class_mapper, make_transient_to_detached, scoped_session
 
+from ..errors import StateConflict
 from ..models import JobRun
 from ..models.conditions import HOLDS_KEY
 from ..types import Replace, stored_time
 from .dialect import Dialect, dialect_of
 
-#: The types of parameters and columns in PostgreSQL. Those of `SHARED`, all runs of a call share.
+#: The types of parameters and columns in PostgreSQL.
 TYPES = {
     "job_type": "text",
     "queue": "text",
@@ -29,15 +30,18 @@ TYPES = {
     "concurrency_limit": "integer",
     "unique_while": "text",
     "batch_id": "bigint",
+    "on_dead": "text",
+    "turn": "text",
     "payload": "jsonb",
     "idempotency_key": "text",
     "concurrency_key": "text",
     "run_at": "timestamptz",
     "delay": "double precision",
 }
+#: What all runs of a call share.
 SHARED = (
     *("job_type", "queue", "priority", "max_attempts", "concurrency_limit", "unique_while"),
-    "batch_id",
+    *("batch_id", "on_dead", "turn"),
 )
 GIVEN = (*SHARED, "payload", "idempotency_key", "concurrency_key")
 SET_BY_DATABASE = ("scheduled_for", "run_at", "created_at", "updated_at")
@@ -85,6 +89,8 @@ def insert_run(
         run, waits = own.execute(found).one_or_none() or (None, False)
         if run is not None and not (replace and waits and run.job_type == values["job_type"]):
             return run, "found"
+        if run is not None and run.on_dead is not None and replace != "run_at":
+            _keep_order(run, values["concurrency_key"])
         # The run that had the key gave it up between the statements, or another one took it and
         # can be replaced: begin again.
 
@@ -156,12 +162,30 @@ def _replace_one(d: Dialect, replace: Replace) -> str:
     given = {name: parameter(d, name) for name in names} | {"updated_at": d.now}
     if "run_at" in given:
         given["run_at"] = due_sql(d)
+    keeps_order = ""
+    if "concurrency_key" in given:
+        keeps_order = f"AND (on_dead IS NULL OR concurrency_key = {given['concurrency_key']})"
     return f"""
         UPDATE job_runs SET {", ".join(f"{name} = {value}" for name, value in given.items())}
         WHERE idempotency_key = {parameter(d, "idempotency_key")}
             AND job_type = {parameter(d, "job_type")} AND {REPLACEABLE}
+            {keeps_order}
         RETURNING id
     """
+
+
+def _keep_order(run: JobRun, key: str | None) -> None:
+    """Refuse to move *run* from the strict order of its concurrency key to that of another.
+
+    :raises StateConflict: *key* is another.
+    """
+    if run.concurrency_key != key:
+        raise StateConflict(
+            f"Run {run.id} waits with the idempotency key {run.idempotency_key!r} in the strict "
+            f"order of {run.concurrency_key!r}. Its new payload belongs to {key!r}, and a run "
+            "keeps its place. Nothing was changed. Put what the concurrency key names into the "
+            "idempotency key, too."
+        )
 
 
 def _as_loaded(session: Session, dialect: Dialect, values: Mapping[str, Any], row: Any) -> JobRun:

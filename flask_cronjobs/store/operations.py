@@ -71,6 +71,7 @@ class StoredRun:
     definition_id: int | None
     concurrency_key: str | None
     concurrency_limit: int | None
+    on_dead: str | None
 
 
 class Operator:
@@ -107,6 +108,7 @@ class Operator:
             "finished_at": None,
             "cancel_requested_at": None,
             "max_attempts": case((left, JobRun.max_attempts), else_=JobRun.attempts + 1),
+            "turn": case((_is_ordered(), "new")),
             "updated_at": database_now(),
             **(columns or {}),
         }
@@ -133,6 +135,7 @@ class Operator:
             "last_error": case((running, JobRun.last_error), else_=reason),
             "error_type": case((running, JobRun.error_type), else_="Cancelled"),
             "cancel_requested_at": case((running, requested), else_=JobRun.cancel_requested_at),
+            "turn": case((running, JobRun.turn), (_is_ordered(), "over")),
             "updated_at": database_now(),
         }
         return self._change(ids, CANCELLABLE, values)
@@ -145,6 +148,7 @@ class Operator:
             "finished_at": database_now(),
             "last_error": reason,
             "error_type": "Discarded",
+            "turn": case((_is_ordered(), "over")),
             "updated_at": database_now(),
         }
         return self._change(ids, DISCARDABLE, values, batches=recount)
@@ -168,6 +172,7 @@ class Operator:
                 of_definition.scalar_subquery(),
                 JobRun.concurrency_key,
                 JobRun.concurrency_limit,
+                JobRun.on_dead,
             ).where(JobRun.id == run_id)
         )
         return StoredRun(*tuple(rows[0])) if rows else None
@@ -180,10 +185,13 @@ class Operator:
         :raises KeyConflict: another run has its idempotency key.
         """
         now = database_now()
+        turn = None if values.get("on_dead") is None else "new"
         due = run_at or (now if delay is None else database_now(delay))
         statement = (
             insert_into(JobRun, self._books.dialect.name)
-            .values(**values, scheduled_for=now, run_at=due, created_at=now, updated_at=now)
+            .values(
+                **values, turn=turn, scheduled_for=now, run_at=due, created_at=now, updated_at=now
+            )
             .on_conflict_do_nothing()
             .returning(JobRun.id)
         )
@@ -290,6 +298,10 @@ def _returning(statement: Update) -> Any:
 
 def _free(ids: Sequence[int], which: ColumnElement[bool]) -> Select[Any]:
     return select(JobRun.id).where(JobRun.id.in_(ids), which)
+
+
+def _is_ordered() -> ColumnElement[bool]:
+    return JobRun.on_dead.is_not(None)
 
 
 def _other() -> type[JobRun]:

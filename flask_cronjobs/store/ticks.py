@@ -18,9 +18,12 @@ from .batches import note_pruned, prune_batches
 from .clock import database_now
 from .connection import Bookkeeping
 from .dialect import dialect_of
+from .turns import Turns
 
 #: How many rows one pruning transaction deletes at most.
 BATCH = 1000
+#: A dead run that stops its key waits for an operator, however long.
+_PRUNABLE_DEAD = f"{DEAD} AND (on_dead = 'stop') IS NOT TRUE"
 #: For how long the rows of ticks are kept.
 TICK_RETENTION = timedelta(days=1)
 #: For how much longer, so that not every tick deletes the few rows of one minute.
@@ -112,7 +115,7 @@ class Ticks:
             return stopped() or time.monotonic() > until
 
         pruned = 0
-        for condition, seconds in ((DONE, retention), (DEAD, retention_dead)):
+        for condition, seconds in ((DONE, retention), (_PRUNABLE_DEAD, retention_dead)):
             while True:
                 prune = partial(_prune_runs, condition=condition, seconds=seconds)
                 deleted = self._books.transaction(prune)
@@ -126,10 +129,14 @@ class Ticks:
         self._books.transaction(prune_old)
         return pruned
 
+    def mend_turns(self) -> None:
+        """Find strict orders that stand still, since somebody has deleted rows by hand."""
+        Turns(self._books).mend()
+
     def prunable(self, retention: float, retention_dead: float) -> int:
         """Return how many runs `prune` would delete now."""
         total = 0
-        for condition, seconds in ((DONE, retention), (DEAD, retention_dead)):
+        for condition, seconds in ((DONE, retention), (_PRUNABLE_DEAD, retention_dead)):
             old = (text(condition), models.JobRun.finished_at < database_now(-seconds))
             count = select(func.count()).select_from(models.JobRun).where(*old)
             total += self._books.rows(count)[0][0]

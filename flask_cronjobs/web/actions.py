@@ -107,6 +107,13 @@ def cancel(run_id: int) -> str:
     return f"Run {run_id} is cancelled."
 
 
+@action("run")
+def discard(run_id: int) -> str:
+    """Turn a dead run into a cancelled one."""
+    operations.DISCARD.one(state_of(), _known(run_id), actor())
+    return f"Run {run_id} is discarded."
+
+
 @action("overview", "definition", "name")
 def run_now() -> Done:
     """Queue a run of a definition, due now; with a payload, also of a task."""

@@ -117,6 +117,8 @@ def describe(run: RunView) -> str:
     """Return the state of *run* as a sentence."""
     row, of = run.row, f"attempt {run.row.attempts} of {run.row.max_attempts}"
     ended = _ago(row.finished_at, run.now)
+    if run.waits_for is not None:
+        return f"It waits for run {run.waits_for}, which comes before it in the order of its key."
     match row.status:
         case "queued":
             return f"It is waiting for a worker: {late(seconds_since(row.run_at, run.now))}."

@@ -93,6 +93,14 @@ def note(label: str = "") -> str:
     return label
 
 
+@jobs.task(retry=AGAIN, concurrency_key="account:{account}", order="strict")
+def book(account: str, number: int) -> None:
+    """Say ``booked``, of one account one after the other; some fail at first."""
+    if number % 3 == 1 and current_run.attempt == 1:
+        raise RuntimeError("as it was asked to")
+    say("booked", account=account, number=number)
+
+
 @jobs.task(retry=AGAIN)
 def sleep(seconds: float, label: str = "") -> None:
     """Say ``begun``, sleep, say ``ended``; if interrupted, say ``interrupted`` and by what."""

@@ -26,6 +26,7 @@ def test_kill_at(point: str, site: Site) -> None:
     site.enqueue_many("note", [{}] * 3)
     site.enqueue("fail", {"attempts": 1})
     fill_batch(site)
+    site.enqueue_many("book", [{"account": "a", "number": each} for each in range(5)])
     done = site.run_tick(env={VARIABLE: point})
     assert done.returncode == (0 if (point, site.on_postgresql) in NOWHERE else -9), done.stderr
     site.tick_until_done()
@@ -47,6 +48,10 @@ def test_kill_at(point: str, site: Site) -> None:
     (batch,) = site.query("SELECT total, succeeded, then_run_id FROM job_batches")
     (then,) = site.query("SELECT id FROM job_runs WHERE job_type = 'later'")
     assert tuple(batch) == (3, 3, then.id)
+    # An attempt that was killed after its work is made again, before the next run of the account.
+    booked = [line["number"] for line in site.trace("booked")]
+    assert sorted(set(booked)) == list(range(5))
+    assert booked == sorted(booked)
 
 
 def test_point_that_does_not_exist_is_refused(site: Site) -> None:

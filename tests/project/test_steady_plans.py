@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, insert, text
@@ -16,6 +17,7 @@ from flask_cronjobs.store.late import late_slots, mark_late
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.store.outputs import Outputs
 from flask_cronjobs.store.rows import DefinitionRow
+from flask_cronjobs.store.turns import Turns
 from flask_cronjobs.types import Claim, LateSlot
 from tests.plans import Sent, explain, faults, pages, paths, sent_by
 from tests.postgres import Server
@@ -183,6 +185,7 @@ def exchange_all(kit: Kit) -> None:
     kit.claims.release_token(first[3].token)
     finish(kit, claimed)
     claim_far(kit)
+    give_turns(kit)
 
 
 def claim_far(kit: Kit) -> None:
@@ -194,6 +197,26 @@ def claim_far(kit: Kit) -> None:
             connection.execute(insert(JobRun).values(concurrency_limit=limit), many)
         finish(kit, kit.claim(limit=2))
     kit.sql("DELETE FROM job_runs WHERE job_type = 'other'")
+
+
+def give_turns(kit: Kit) -> None:
+    """Take up the marks of a strict order: of runs that came, ended, were retried, are deleted."""
+    turns = Turns(kit.books)
+    values: dict[str, Any] = {
+        "concurrency_key": "in order",
+        "concurrency_limit": 1,
+        "on_dead": "skip",
+    }
+    first, second, *_ = [kit.run(turn="new", **values) for _ in range(4)]
+    turns.give()
+    Operator(kit.books).cancel([first], "no longer wanted")
+    turns.give()
+    Operator(kit.books).retry([first])
+    turns.give()
+    assert [kit.row(each).turn for each in (first, second)] == [None, "waits"]
+    kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
+    turns.mend()
+    kit.sql("DELETE FROM job_runs WHERE concurrency_key = 'in order'")
 
 
 def finish(kit: Kit, claims: tuple[Claim, ...]) -> None:

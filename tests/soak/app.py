@@ -181,6 +181,20 @@ def one_at_a_time(key: str) -> Nonce:
         return nonce
 
 
+@jobs.task(
+    retry=Retry(max_attempts=3, backoff="fixed", base=0.1),
+    concurrency_key="order:{key}",
+    order="strict",
+)
+def in_order(key: str) -> Nonce:
+    """Those of each key one after the other; at times fail."""
+    with performing(key=f"order:{key}") as nonce:
+        time.sleep(0.02)
+        if chance().random() < 0.3:
+            raise RuntimeError("as it was asked to")
+        return nonce
+
+
 @jobs.task(retry=AGAIN, concurrency=2)
 def two_at_a_time() -> Nonce:
     """Two of these at a time."""

@@ -283,6 +283,23 @@ def limits_hold(history: History) -> Iterator[str]:
             yield f"the key {key}: run {said.run} {said.what} while the next run was at work"
 
 
+def order_is_kept(history: History) -> Iterator[str]:
+    """Of a key with ``order="strict"``, none begins before a run with a lower id has ended.
+
+    But for those that an operator has retried: they come late.
+    """
+    latest: dict[str, int] = {}
+    for said in history.said:
+        if said.what != "begun" or not (said.key or "").startswith("order:"):
+            continue
+        if said.run in history.retried:
+            continue
+        key, before = said.key or "", latest.get(said.key or "", 0)
+        if said.run < before:
+            yield f"the key {key}: run {said.run} began after run {before}"
+        latest[key] = max(said.run, before)
+
+
 def ticks_end_as_commands_do(history: History) -> Iterator[str]:
     """A tick did its work, could not and said so, or was ended by a signal; none crashed.
 
@@ -378,6 +395,7 @@ CHECKS: tuple[Check, ...] = (
     changes_of_hands_are_lawful,
     failures_match_attempts,
     limits_hold,
+    order_is_kept,
     ticks_end_as_commands_do,
     ticks_end_in_their_time,
     ticks_succeed_when_all_is_calm,

@@ -25,6 +25,7 @@ KINDS = 3 * ["plain", "slow", "effect", "effect", "atomic", "atomic", "one_at_a_
     *6 * ["waiting"],
     *("plain", "two_at_a_time", "two_at_a_time", "failing", "failing", "killing", "overlong"),
     *("own_row", "snoozing"),
+    *4 * ["in_order"],
 ]
 
 
@@ -84,6 +85,7 @@ class Load(threading.Thread):
             "effect": {"key": f"own-{self._number}"},
             "atomic": {"steps": choose.randint(0, 10)},
             "one_at_a_time": {"key": str(choose.randint(1, 3))},
+            "in_order": {"key": str(choose.randint(1, 3))},
             "own_row": {"seconds": choose.choice([0.2, 1.0, 1.5 * LEASE])},
         }
         delay = choose.choice([None, None, None, choose.uniform(0, 2)])

@@ -239,6 +239,12 @@ def break_a_limit(history: History) -> None:
     history.said += said(8, 1, ("step", 3.5))
 
 
+def break_the_order(history: History) -> None:
+    history.said += [
+        Said("begun", at, run, 1, f"{run}/1", "order:1", 1) for run, at in ((2, 6.0), (1, 7.0))
+    ]
+
+
 def crash_a_tick(history: History) -> None:
     history.ticks.append(Tick(70, 0, 1))
 
@@ -319,6 +325,7 @@ CORRUPTIONS: list[tuple[Callable[[History], None], str]] = [
     (forget_a_failure, "failures_match_attempts"),
     (exceed_the_attempts, "failures_match_attempts"),
     (break_a_limit, "limits_hold"),
+    (break_the_order, "order_is_kept"),
     (crash_a_tick, "ticks_end_as_commands_do"),
     (crash_a_tick_without_a_watchdog, "ticks_end_as_commands_do"),
     (wait_for_a_locked_row, "ticks_end_in_their_time"),

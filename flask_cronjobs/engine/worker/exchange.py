@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ... import failpoints
 from ...errors import DatabaseTrouble
 from ...state import State
 from ...store import Claims
@@ -18,6 +19,8 @@ from .options import WorkOptions
 LATE_EVERY = 1.0
 #: For how long to go on with what was read of the pauses, in seconds.
 PAUSES_EVERY = 1.0
+#: How often a busy worker looks whose turn it is in strict orders, in seconds.
+TURNS_EVERY = 0.05
 
 
 class Exchanger:
@@ -36,6 +39,11 @@ class Exchanger:
         self._options = options
         self._lease = state.settings.lease
         self._tasks = tuple(state.registry.tasks)
+        self._ordered = frozenset(
+            name for name, task in state.registry.tasks.items() if task.on_dead is not None
+        )
+        self._turns_at = 0.0
+        self._turns_pend = False
         self._after = ""
         self._paused = Paused()
         self._paused_until = 0.0
@@ -71,10 +79,13 @@ class Exchanger:
             nothing = not left and wanted > 0 and self._finds_nothing()
             if nothing:
                 wanted = 0
+            if wanted > 0 and self._turns_are_due(idle=not left):
+                self.give_turns()
             request = self._request(wanted, alone, tasks, side_by_side) if wanted > 0 else None
             exchange = self._exchange(left, request)
             self.exhausted = self.exhausted or nothing
             late = self._recorded_late(left, exchange)
+            self._turns_pend |= any(outcome.job_type in self._ordered for outcome in left)
         except DatabaseTrouble:
             self._in_trouble = True
             self._unconfirmed_outcomes |= {(outcome.id, outcome.token) for outcome in outcomes}
@@ -85,6 +96,21 @@ class Exchanger:
             recorded=exchange.recorded | confirmed.recorded | late.recorded,
             cancelled=exchange.cancelled | confirmed.cancelled | late.cancelled,
         )
+
+    @property
+    def turns_pend(self) -> bool:
+        """Whether runs of a strict order have ended since `give_turns`."""
+        return self._turns_pend
+
+    def give_turns(self) -> None:
+        """Give the turn to the next run of each strict order.
+
+        :raises DatabaseTrouble: it is not known for which.
+        """
+        failpoints.reach("before-turns")
+        self._claims.turns.give()
+        self._claims.unplaced = self._turns_pend = False
+        self._turns_at = time.monotonic() + TURNS_EVERY
 
     def first(self) -> tuple[str, bool] | None:
         """Return what `Claims.first` does, for the tasks and queues of this worker."""
@@ -161,6 +187,16 @@ class Exchanger:
             side_by_side=side_by_side,
             paused=self._pauses(),
         )
+
+    def _turns_are_due(self, idle: bool) -> bool:
+        """Return whether to look whose turn it is before a claim.
+
+        An app without strict orders never looks, and a busy worker looks seldom. One that is idle
+        looks each time, so that it finds what has just come.
+        """
+        if self._turns_pend or self._claims.unplaced:
+            return True
+        return bool(self._ordered) and (idle or time.monotonic() >= self._turns_at)
 
     def _finds_nothing(self) -> bool:
         """Read the pauses, if it is time to; return whether nothing is due at all, by the way.

@@ -10,7 +10,7 @@ from sqlalchemy import TextClause, text
 from ...models.conditions import RUNNING, SPENT
 from ..dialect import Dialect
 from .exchange import NO_CLAIM
-from .outcomes import failures, held, is_held, record
+from .outcomes import ended, failures, held, is_held, record
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ def _give_up_exhausted(d: Dialect) -> str:
     spent = f"SELECT id FROM job_runs WHERE {SPENT} LIMIT :limit {d.skip_locked}"
     return f"""
     UPDATE job_runs SET status = 'dead', finished_at = {d.now}, updated_at = {d.now},
+        turn = {ended()},
         last_error = 'no attempt is left: max_attempts is ' || max_attempts
             || COALESCE('. The last error: ' || last_error, ''),
         error_type = COALESCE(error_type, 'NoAttemptLeft')

@@ -99,7 +99,7 @@ def insert_slots(d: Dialect, moved: str) -> str:
     return f"""
     INSERT INTO job_runs (definition_id, job_type, queue, payload, priority, scheduled_for, run_at,
         max_attempts, concurrency_key, concurrency_limit, created_at, updated_at,
-        status, finished_at, last_error, error_type, result)
+        status, finished_at, last_error, error_type, result, on_dead, turn)
     SELECT d.id, d.job_type, d.queue, d.payload, d.priority, {at}, {at},
         d.max_attempts, {_KEY}, {_LIMIT}, {d.now}, {d.now},
         CASE WHEN s.skipped > 0 OR {overlapping} THEN 'skipped' ELSE 'queued' END,
@@ -108,7 +108,9 @@ def insert_slots(d: Dialect, moved: str) -> str:
              WHEN {overlapping} THEN 'overlap: an earlier run was not finished' END,
         CASE WHEN s.skipped > 0 THEN s.kind WHEN {overlapping} THEN 'Overlap' END,
         CASE WHEN s.skipped > 0 THEN {d.json("s.note")}
-             WHEN {overlapping} THEN {d.json(_ONE_SKIPPED)} END
+             WHEN {overlapping} THEN {d.json(_ONE_SKIPPED)} END,
+        d.on_dead,
+        CASE WHEN d.on_dead IS NOT NULL AND NOT (s.skipped > 0 OR {overlapping}) THEN 'new' END
     FROM {d.table("slots", **_SLOT_COLUMNS)} AS s JOIN job_definitions d ON d.id = s.definition_id
     WHERE {d.any_of("d.id", moved)}
     ORDER BY s.at

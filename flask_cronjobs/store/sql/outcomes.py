@@ -30,7 +30,16 @@ _FAILURE = """
 """
 
 
+def ended(run: str = "") -> str:
+    """Return SQL for the column ``turn`` of a run that ends: in a strict order, the next's comes.
+
+    :param run: the table's name with a dot, where others are at hand.
+    """
+    return f"CASE WHEN {run}on_dead IS NOT NULL THEN 'over' END"
+
+
 def _values(d: Dialect) -> str:
+    ends = f"given.kind IN ('succeeded', 'dead', 'cancelled') OR {_STOPPED}"
     later = d.clock_after("given.delay")
     return f"""
         status = CASE WHEN {_STOPPED} THEN 'cancelled'
@@ -41,8 +50,8 @@ def _values(d: Dialect) -> str:
         run_at = CASE WHEN given.kind = 'failed' THEN {later}
                       WHEN given.kind = 'snoozed' THEN {d.latest("given.until", later)}
                       ELSE job_runs.run_at END,
-        finished_at = CASE WHEN given.kind IN ('succeeded', 'dead', 'cancelled') OR {_STOPPED}
-                           THEN {d.clock} END,
+        finished_at = CASE WHEN {ends} THEN {d.clock} END,
+        turn = CASE WHEN {ends} THEN {ended("job_runs.")} ELSE job_runs.turn END,
         failed_at = CASE WHEN given.kind IN ('failed', 'dead') THEN {d.clock}
                          ELSE job_runs.failed_at END,
         last_error = CASE WHEN given.kind = 'released' THEN job_runs.last_error
@@ -57,7 +66,7 @@ def _values(d: Dialect) -> str:
 def _values_of_success(d: Dialect) -> str:
     return f"""
         status = 'succeeded', finished_at = {d.clock}, last_error = NULL, error_type = NULL,
-        result = {d.json("given.result")},
+        turn = {ended("job_runs.")}, result = {d.json("given.result")},
         locked_by = NULL, locked_until = NULL, concurrency_share = NULL, updated_at = {d.clock}
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...models.conditions import FREE, KEYED
+from ...models.conditions import FREE, KEYED, UNPLACED
 from ..dialect import Dialect
 
 #: What is paused. By the index, since PostgreSQL's planner is kept from reading whole tables.
@@ -15,22 +15,26 @@ def front_of_queue(d: Dialect) -> str:
     """Return the query for how many runs are in the front of the queue, and how many are due.
 
     The front alone, in the order of an index: there may be a million runs that are due next year.
+    Where nobody has looked yet whose turn it is in a strict order, a run may be due.
     """
-    return " UNION ALL ".join(
+    unplaced = f"SELECT id FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT 1"
+    fronts = " UNION ALL ".join(
         f"""
-        SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due FROM (
+        SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due,
+            0 AS unplaced FROM (
             SELECT run_at FROM job_runs WHERE {condition}
             ORDER BY priority DESC, run_at, id LIMIT {FRONT}
         ) AS front
         """
         for condition in (FREE, KEYED)
     )
+    return f"{fronts} UNION ALL SELECT 0, 0, count(*) FROM ({unplaced}) AS unplaced"
 
 
 def pauses_and_front(d: Dialect) -> str:
     """Return `front_of_queue` with a row for each pause: an idle worker asks for both at once."""
     nothing = "CAST(NULL AS text) AS kind, CAST(NULL AS text) AS name"
     return f"""
-        SELECT {nothing}, waiting, due FROM ({front_of_queue(d)}) AS fronts
-        UNION ALL SELECT kind, name, 0, 0 FROM ({PAUSES}) AS pauses
+        SELECT {nothing}, waiting, due, unplaced FROM ({front_of_queue(d)}) AS fronts
+        UNION ALL SELECT kind, name, 0, 0, 0 FROM ({PAUSES}) AS pauses
     """

@@ -1,0 +1,112 @@
+"""Which concurrency keys have a strict order, how many runs wait there, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select, text
+
+from ..models.conditions import ORDERED, STOPS
+from .counts import CAP, Count, count_of
+from .humanize import ago, late, seconds_since
+from .reader import RUNS, Reader, Source, reading
+from .run_list import RunRow, rows_of
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOrder:
+    """A concurrency key with a strict order.
+
+    :ivar first: the run for which the others wait.
+    :ivar waiting: how many those are.
+    """
+
+    key: str
+    first: RunRow
+    waiting: Count
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the others wait until an operator retries or discards the first, a dead run."""
+        return self.first.status == "dead"
+
+    def why(self, now: datetime) -> str:
+        """Return what the others wait for, in a few words."""
+        first = self.first
+        if self.stopped:
+            return f"stopped by a dead run, {_ago(first.finished_at, now)}"
+        if first.is_stale(now):
+            return "the worker of the first was lost; the next tick takes the run back"
+        if first.status == "running":
+            return f"the first is running, begun {_ago(first.started_at, now)}"
+        due = late(seconds_since(first.run_at, now))
+        if first.status == "failed":
+            return f"the first has failed; its next attempt: {due}"
+        return f"the first waits for a worker: {due}"
+
+
+def key_orders(
+    source: Source, *, stopped: bool = False, after: str = "", limit: int = 50
+) -> tuple[KeyOrder, ...]:
+    """Return the keys with a strict order whose runs have not all ended, by name.
+
+    :param stopped: only those that a dead run stops.
+    :param after: only keys after this one, for paging.
+    """
+    with reading(source) as reader:
+        heads = reader.connection.execute(
+            text(_heads(STOPS if stopped else ORDERED)), {"after": after, "limit": limit}
+        ).all()
+        firsts = {row.id: row for row in rows_of(reader, [head.first for head in heads])}
+    return tuple(
+        KeyOrder(head.key, firsts[head.first], count_of(head.members - 1))
+        for head in heads
+        if head.first in firsts
+    )
+
+
+def _ago(moment: datetime | None, now: datetime) -> str:
+    return "?" if moment is None else ago(seconds_since(moment, now))
+
+
+def waits_for(reader: Reader, run_id: int) -> int | None:
+    """Return the run of its key that must end before *run_id* may begin; None if there is none.
+
+    A dead one that stops the key counts.
+    """
+    own = select(RUNS.c.concurrency_key).where(RUNS.c.id == run_id).scalar_subquery()
+    # In ranges, so that PostgreSQL goes along the index of the key.
+    key = RUNS.c.concurrency_key
+    first = (
+        select(RUNS.c.id)
+        .where(text(ORDERED), key >= own, key <= own, RUNS.c.id < run_id)
+        .order_by(key, RUNS.c.id)
+        .limit(1)
+    )
+    rows = reader.rows(first)
+    return rows[0].id if rows else None
+
+
+def _heads(which: str) -> str:
+    """Return the SELECT of keys, the first run of each, and how many runs it has, up to a cap.
+
+    It goes from key to key, at one step each.
+
+    :param which: the condition of an index: keys with such runs are meant.
+    """
+    later = f"SELECT concurrency_key FROM job_runs WHERE {which} AND concurrency_key > {{}}"
+    step = f"({later} ORDER BY concurrency_key LIMIT 1)"
+    this = "concurrency_key >= hop.key AND concurrency_key <= hop.key"
+    of_key = f"FROM job_runs WHERE {ORDERED} AND {this} ORDER BY concurrency_key, id"
+    return f"""
+    WITH RECURSIVE hop(key, place) AS (
+        SELECT {step.format("CAST(:after AS text)")}, 1
+        UNION ALL
+        SELECT {step.format("hop.key")}, hop.place + 1 FROM hop
+        WHERE hop.key IS NOT NULL AND hop.place < :limit
+    )
+    SELECT hop.key, (SELECT id {of_key} LIMIT 1) AS first,
+        (SELECT count(*) FROM (SELECT id {of_key} LIMIT {CAP + 2}) AS counted) AS members
+    FROM hop WHERE hop.key IS NOT NULL ORDER BY hop.key
+    """

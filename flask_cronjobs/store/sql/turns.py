@@ -1,0 +1,126 @@
+"""The statements of `Turns`."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from sqlalchemy import TextClause, text
+
+from ...models.conditions import HAS_TURN, ORDERED, UNPLACED
+from ..dialect import Dialect
+
+#: How many runs one statement looks at.
+BATCH = 500
+
+
+class TurnStatements(NamedTuple):
+    """The statements for one dialect."""
+
+    look: TextClause
+    place: TextClause
+    make_way: TextClause
+    mend: TextClause
+
+
+@lru_cache(maxsize=2)
+def turn_statements(d: Dialect) -> TurnStatements:
+    """Return the statements for one dialect."""
+    return TurnStatements(
+        look=text(f"SELECT id FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT 1"),
+        place=text(_place(d)),
+        make_way=text(_make_way(d)),
+        mend=text(_mend(d)),
+    )
+
+
+def _place(d: Dialect) -> str:
+    """Return the UPDATE that gives each key's turn to its first run, and lets the others wait.
+
+    1. ``marked`` are runs that are ``new`` or ``over``, ``queue`` is the state of their keys.
+    2. ``next`` is the first run of each key whose turn nobody has. It may be locked by somebody
+       else: then its key keeps its marks, and is looked at again.
+    3. A new run that is not the first of its key waits. One that is over has no mark any more, if
+       what comes after it is settled.
+
+    A new run that comes first, though another has the turn, stays so, and is returned as ``new``.
+    """
+    is_settled = "queue.first IS NULL OR queue.first IN (0, queue.holder) OR next.id IS NOT NULL"
+    return f"""
+    WITH marked AS MATERIALIZED (
+        SELECT id, concurrency_key AS key, turn FROM job_runs WHERE {UNPLACED}
+        ORDER BY id LIMIT {BATCH} {d.skip_locked}
+    ),
+    queue AS MATERIALIZED ({_queue("SELECT DISTINCT key FROM marked")}),
+    next AS MATERIALIZED (
+        SELECT id, concurrency_key AS key FROM job_runs
+        WHERE {d.any_of("id", "SELECT first FROM queue WHERE holder IS NULL AND first > 0")}
+            AND (finished_at IS NULL AND turn IS NOT NULL) IS TRUE
+        {d.skip_locked}
+    ),
+    given AS MATERIALIZED (
+        SELECT marked.id AS id,
+            CASE WHEN marked.turn = 'over' OR marked.id = next.id THEN NULL
+                 WHEN marked.id = queue.first THEN 'new' ELSE 'waits' END AS turn
+        FROM marked JOIN queue ON queue.key = marked.key LEFT JOIN next ON next.key = marked.key
+        WHERE marked.turn = 'new' OR {is_settled}
+        UNION ALL
+        SELECT id, CAST(NULL AS text) FROM next WHERE id NOT IN (SELECT id FROM marked)
+    )
+    UPDATE job_runs SET turn = given.turn FROM given
+    WHERE {d.any_of("job_runs.id", "SELECT id FROM given")} AND job_runs.id = given.id
+    RETURNING job_runs.id AS id, job_runs.turn AS turn
+    """
+
+
+def _make_way(d: Dialect) -> str:
+    """Return the UPDATE by which a run that has the turn of its key gives way to an earlier one.
+
+    An operator has retried that one; or its id is lower, but its transaction committed later.
+    """
+    new = f"SELECT concurrency_key AS key FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT {BATCH}"
+    late = "SELECT holder FROM queue WHERE first > 0 AND first < holder"
+    free = f"SELECT id FROM job_runs WHERE {d.any_of('id', late)} {d.skip_locked}"
+    return f"""
+    WITH queue AS MATERIALIZED ({_queue(f"SELECT DISTINCT key FROM ({new}) AS found")})
+    UPDATE job_runs SET turn = 'waits'
+    WHERE {d.any_of("id", free)} AND (finished_at IS NULL AND turn IS NULL) IS TRUE
+    RETURNING id
+    """
+
+
+def _mend(d: Dialect) -> str:
+    """Return the UPDATE that marks the first run of each key whose turn nobody has.
+
+    Somebody has deleted or changed runs by hand. It goes from key to key, at one step each.
+    """
+    after = f"SELECT concurrency_key FROM job_runs WHERE {ORDERED} AND concurrency_key > {{}}"
+    step = f"({after} ORDER BY concurrency_key LIMIT 1)"
+    lost = "SELECT first FROM queue WHERE holder IS NULL AND first > 0"
+    free = f"SELECT id FROM job_runs WHERE {d.any_of('id', lost)} {d.skip_locked}"
+    return f"""
+    WITH RECURSIVE hop(key) AS (
+        SELECT {step.format("''")}
+        UNION ALL SELECT {step.format("hop.key")} FROM hop WHERE hop.key IS NOT NULL
+    ),
+    queue AS MATERIALIZED ({_queue("SELECT key FROM hop WHERE key IS NOT NULL")})
+    UPDATE job_runs SET turn = 'new'
+    WHERE {d.any_of("id", free)} AND (finished_at IS NULL AND turn = 'waits') IS TRUE
+    RETURNING id
+    """
+
+
+def _queue(keys: str) -> str:
+    """Return the SELECT of *keys*, each with its first run and the one that has its turn.
+
+    ``first`` is 0 if a dead run stops the key. The ranges stand for equality: see `candidates`.
+    """
+    this = "concurrency_key >= keys.key AND concurrency_key <= keys.key"
+    return f"""
+    SELECT key,
+        (SELECT CASE WHEN finished_at IS NULL THEN id ELSE 0 END FROM job_runs
+         WHERE {ORDERED} AND {this} ORDER BY concurrency_key, id LIMIT 1) AS first,
+        (SELECT id FROM job_runs
+         WHERE {HAS_TURN} AND {this} ORDER BY concurrency_key LIMIT 1) AS holder
+    FROM ({keys}) AS keys
+    """

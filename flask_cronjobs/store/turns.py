@@ -1,0 +1,53 @@
+"""Decide which run of each strict order comes next.
+
+The runs of a concurrency key are executed in the order of their ids. Only the first that has not
+ended has the turn, and can be claimed: the column ``turn`` is null. The others wait outside of the
+indexes that claims read, so that it costs no claim how many there are.
+
+Whoever inserts, ends or retries such a run does not look for the next: it leaves a mark in the row,
+``new`` or ``over``, in the transaction that commits it. Workers take up the marks (`Turns.give`).
+So whatever is killed, a mark is left. No two runs of a key ever have the turn, by a unique index.
+"""
+
+from __future__ import annotations
+
+from .connection import Bookkeeping
+from .sql.turns import BATCH, turn_statements
+
+#: How often one call goes on at most, so that a worker also does other work.
+_MOST = 20
+
+
+class Turns:
+    """The turns of all strict orders.
+
+    :param books: a bookkeeping connection.
+    """
+
+    def __init__(self, books: Bookkeeping) -> None:
+        self._books = books
+        self._sql = turn_statements(books.dialect)
+
+    def give(self) -> bool:
+        """Take up the marks of runs that came or ended; return whether anything was changed.
+
+        1. Give the turn of each key to its first run. 2. If it is new and another has the turn, let
+        that one wait, and begin again. A row that another transaction has locked keeps its mark.
+        """
+        changed = False
+        for _ in range(_MOST):
+            # To look does not need SQLite's write lock.
+            if self._books.dialect.name == "sqlite" and not self._books.rows(self._sql.look):
+                break
+            placed = self._books.rows(self._sql.place)
+            passed_by = any(row.turn == "new" for row in placed)
+            if passed_by and not self._books.rows(self._sql.make_way):
+                break
+            changed = changed or bool(placed)
+            if not passed_by and len(placed) < BATCH:
+                break
+        return changed
+
+    def mend(self) -> bool:
+        """Mark runs that nobody would give the turn, since somebody has deleted rows by hand."""
+        return bool(self._books.rows(self._sql.mend))

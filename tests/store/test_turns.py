@@ -1,0 +1,298 @@
+"""Strict order: the runs of a key one after the other, by their ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+
+from flask_cronjobs.store.operations import Operator
+from flask_cronjobs.store.sql.turns import BATCH
+from flask_cronjobs.store.turns import Turns
+from flask_cronjobs.types import Claim, OutcomeKind
+from tests.marks import on_postgresql
+from tests.rows import ago
+from tests.store.kit import Kit, in_threads
+
+
+def ordered(kit: Kit, key: str = "key", on_dead: str = "skip", **values: Any) -> int:
+    given = {"concurrency_key": key, "concurrency_limit": 1, "turn": "new"}
+    return kit.run(on_dead=on_dead, **{**given, **values})
+
+
+def give(kit: Kit) -> bool:
+    return Turns(kit.books).give()
+
+
+def next_ids(kit: Kit) -> list[int]:
+    """Give turns, and claim; the ids of what was claimed."""
+    give(kit)
+    return kit.claim_ids()
+
+
+def turns(kit: Kit, *ids: int) -> list[str | None]:
+    return [kit.row(each).turn for each in ids]
+
+
+def test_only_the_first_of_a_key_is_claimed(kit: Kit) -> None:
+    first, second, other = ordered(kit), ordered(kit), ordered(kit, "other")
+    assert kit.claim_ids() == [], "nobody has looked yet whose turn it is"
+    assert sorted(next_ids(kit)) == [first, other]
+    assert turns(kit, first, second, other) == [None, "waits", None]
+
+
+def test_order_is_that_of_ids_whatever_priority_and_time_say(kit: Kit) -> None:
+    late = ordered(kit, run_at=ago(hours=-1))
+    ordered(kit, priority=9, run_at=ago(days=1))
+    assert next_ids(kit) == [], "the first is delayed, and the others wait for it"
+    kit.sql("UPDATE job_runs SET run_at = :now WHERE id = :id", now=ago(), id=late)
+    assert next_ids(kit) == [late]
+
+
+@pytest.mark.parametrize("kind", ["succeeded", "dead", "cancelled"])
+def test_next_begins_when_the_one_before_has_ended(kit: Kit, kind: OutcomeKind) -> None:
+    ids = [ordered(kit) for _ in range(3)]
+    for each in ids:
+        (run,) = next_ids(kit)
+        assert run == each
+        assert next_ids(kit) == []
+        kit.finish(_claim(kit, run), kind)
+    assert next_ids(kit) == []
+    assert turns(kit, *ids) == [None, None, None]
+
+
+def _claim(kit: Kit, run_id: int) -> Claim:
+    """The claim that holds a run, as its row says."""
+    row = kit.row(run_id)
+    assert row.locked_by is not None
+    return Claim(run_id, row.locked_by, row.job_type, {}, row.attempts, row.max_attempts, None)
+
+
+@pytest.mark.parametrize("kind", ["failed", "released", "snoozed"])
+def test_next_waits_while_the_one_before_may_run_again(kit: Kit, kind: OutcomeKind) -> None:
+    first, second = ordered(kit), ordered(kit)
+    assert next_ids(kit) == [first]
+    kit.finish(_claim(kit, first), kind, delay=3600.0)
+    if kind == "released":
+        kit.sql("UPDATE job_runs SET run_at = :then WHERE id = :id", then=ago(hours=-1), id=first)
+    assert next_ids(kit) == []
+    kit.sql("UPDATE job_runs SET run_at = :now WHERE id = :id", now=ago(), id=first)
+    assert next_ids(kit) == [first]
+    kit.finish(_claim(kit, first))
+    assert next_ids(kit) == [second]
+
+
+def test_run_of_a_lost_worker_keeps_its_turn(kit: Kit) -> None:
+    first, second = ordered(kit), ordered(kit)
+    assert next_ids(kit) == [first]
+    claim = _claim(kit, first)
+    kit.expire(claim)
+    assert next_ids(kit) == []
+    kit.finish(claim, "failed", reclaimed=True)
+    assert next_ids(kit) == [first]
+    kit.finish(_claim(kit, first), "dead", reclaimed=False)
+    assert next_ids(kit) == [second]
+
+
+def test_dead_run_stops_its_key_until_it_is_discarded(kit: Kit) -> None:
+    first, second = ordered(kit, on_dead="stop"), ordered(kit, on_dead="stop")
+    assert next_ids(kit) == [first]
+    kit.finish(_claim(kit, first), "dead")
+    assert next_ids(kit) == []
+    later = ordered(kit, on_dead="stop")
+    assert next_ids(kit) == []
+    assert turns(kit, first, second, later) == [None, "waits", "waits"]
+    Operator(kit.books).discard([first], "why")
+    assert next_ids(kit) == [second]
+
+
+def test_retried_run_of_a_stopped_key_comes_before_the_others(kit: Kit) -> None:
+    first, second = ordered(kit, on_dead="stop"), ordered(kit, on_dead="stop")
+    assert next_ids(kit) == [first]
+    kit.finish(_claim(kit, first), "dead")
+    assert next_ids(kit) == []
+    Operator(kit.books).retry([first])
+    assert next_ids(kit) == [first]
+    kit.finish(_claim(kit, first))
+    assert next_ids(kit) == [second]
+
+
+def test_retried_run_comes_before_one_that_waits_for_its_retry(kit: Kit) -> None:
+    first, second = ordered(kit), ordered(kit)
+    assert next_ids(kit) == [first]
+    kit.finish(_claim(kit, first), "dead")
+    assert next_ids(kit) == [second]
+    Operator(kit.books).retry([first])
+    assert next_ids(kit) == [], "the second is at work"
+    kit.finish(_claim(kit, second), "failed")
+    assert next_ids(kit) == [first]
+    assert next_ids(kit) == []
+    kit.finish(_claim(kit, first))
+    assert next_ids(kit) == [second]
+
+
+def test_cancelled_run_gives_its_turn_on(kit: Kit) -> None:
+    first, second, third = ordered(kit), ordered(kit), ordered(kit)
+    give(kit)
+    Operator(kit.books).cancel([first, second], "why")
+    assert next_ids(kit) == [third]
+
+
+def test_run_without_an_attempt_left_gives_its_turn_on(kit: Kit) -> None:
+    first, second = ordered(kit, attempts=3, max_attempts=3, status="failed"), ordered(kit)
+    assert next_ids(kit) == []
+    kit.claims.give_up_exhausted(10)
+    assert kit.row(first).status == "dead"
+    assert next_ids(kit) == [second]
+
+
+def test_earlier_run_that_was_committed_later_comes_first(kit: Kit) -> None:
+    first, second = ordered(kit), ordered(kit)
+    row = kit.sql("DELETE FROM job_runs WHERE id = :id RETURNING job_type", id=first)
+    assert row
+    give(kit)
+    assert turns(kit, second) == [None]
+    ordered(kit, id=first)
+    assert next_ids(kit) == [first]
+    kit.finish(_claim(kit, first))
+    assert next_ids(kit) == [second]
+
+
+def test_runs_of_the_key_without_an_order_do_not_wait_for_a_turn(kit: Kit) -> None:
+    first = ordered(kit, run_at=ago(hours=-1))
+    ordered(kit)
+    free = kit.run(concurrency_key="key", concurrency_limit=1)
+    assert next_ids(kit) == [free]
+    assert kit.row(first).turn is None
+
+
+def test_more_runs_than_one_statement_looks_at(kit: Kit) -> None:
+    number = BATCH + 10
+    kit.sql(
+        "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, on_dead, turn)"
+        f" SELECT 'task', 'key-' || (id % 3), 1, 'skip', 'new' FROM {_numbers(kit, number)}"
+    )
+    assert give(kit)
+    assert [row.turn for row in kit.all_rows()] == [None] * 3 + ["waits"] * (number - 3)
+    assert not give(kit)
+
+
+def _numbers(kit: Kit, number: int) -> str:
+    if kit.engine.dialect.name == "postgresql":
+        return f"generate_series(1, {number}) AS numbers(id)"
+    counted = f"SELECT 1 AS id UNION ALL SELECT id + 1 FROM n WHERE id < {number}"
+    return f"(WITH RECURSIVE n AS ({counted}) SELECT id FROM n)"
+
+
+def test_two_runs_cannot_both_have_the_turn(kit: Kit) -> None:
+    ordered(kit, turn=None)
+    with pytest.raises(IntegrityError):
+        ordered(kit, turn=None)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"turn": "later"},
+        {"on_dead": "wait"},
+        {"turn": "over"},
+        {"concurrency_key": None, "concurrency_limit": None},
+        {"on_dead": None},
+    ],
+)
+def test_impossible_rows_are_refused(kit: Kit, values: dict[str, Any]) -> None:
+    with pytest.raises(IntegrityError):
+        ordered(kit, **{"on_dead": "skip", **values})
+
+
+def test_order_goes_on_after_rows_were_deleted_by_hand(kit: Kit) -> None:
+    first, second, third = ordered(kit), ordered(kit), ordered(kit)
+    ordered(kit, "other")
+    give(kit)
+    kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
+    assert turns(kit, second, third) == ["waits", "waits"]
+    assert Turns(kit.books).mend()
+    assert not Turns(kit.books).mend() or turns(kit, second) == ["new"]
+    give(kit)
+    assert turns(kit, second, third) == [None, "waits"]
+    assert not Turns(kit.books).mend(), "there is nothing to mend"
+
+
+def test_dead_run_that_stops_its_key_is_not_pruned(kit: Kit) -> None:
+    stopping, skipped = ordered(kit, on_dead="stop"), ordered(kit, "other")
+    next_ids(kit)
+    for each in (stopping, skipped):
+        kit.finish(_claim(kit, each), "dead")
+    kit.sql("UPDATE job_runs SET finished_at = :then", then=ago(days=400))
+    assert kit.ticks.prunable(1.0, 1.0) == 1
+    assert kit.ticks.prune(1.0, 1.0) == 1
+    assert [row.id for row in kit.all_rows()] == [stopping]
+
+
+def test_tick_knows_that_turns_are_to_be_given(kit: Kit) -> None:
+    assert not kit.claims.may_find()
+    first, _ = ordered(kit), ordered(kit)
+    assert kit.claims.may_find()
+    assert kit.claims.look()[1]
+    assert kit.claims.unplaced
+    assert next_ids(kit) == [first]
+    assert not kit.claims.may_find(), "the second waits, and is not looked at"
+    assert not kit.claims.look()[1]
+    assert not kit.claims.unplaced
+
+
+@on_postgresql
+def test_locked_run_keeps_its_mark_and_holds_up_no_other_key(kit: Kit) -> None:
+    first, second, other = ordered(kit), ordered(kit), ordered(kit, "other")
+    give(kit)
+    with kit.engine.connect() as psql:
+        Operator(kit.books).cancel([first], "why")
+        psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": second})
+        late = ordered(kit, "late")
+        give(kit)
+        assert turns(kit, first, second, other, late) == ["over", "waits", None, None]
+        psql.rollback()
+    give(kit)
+    assert turns(kit, first, second) == [None, None]
+
+
+@on_postgresql
+def test_run_with_the_turn_gives_way_once_it_is_unlocked(kit: Kit) -> None:
+    first, second = ordered(kit, run_at=ago(hours=-1)), ordered(kit)
+    give(kit)
+    Operator(kit.books).cancel([first], "why")
+    give(kit)
+    with kit.engine.connect() as psql:
+        psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": second})
+        Operator(kit.books).retry([first])
+        assert next_ids(kit) == []
+        assert turns(kit, first, second) == ["new", None]
+        psql.rollback()
+    assert next_ids(kit) == [first]
+    assert turns(kit, first, second) == [None, "waits"]
+
+
+def test_many_workers_at_once_keep_the_order(kit: Kit) -> None:
+    """Each claims, ends and gives turns; what ran of a key ran in the order of ids."""
+    number = 12
+    ids = {key: [ordered(kit, key) for _ in range(number)] for key in ("a", "b", "c")}
+    done: list[tuple[str, int]] = []
+
+    def work() -> None:
+        worker = kit.another()
+        idle = 0
+        while len(done) < 3 * number and idle < 3000:
+            Turns(worker.books).give()
+            claims = worker.claim(1)
+            idle = 0 if claims else idle + 1
+            for claim in claims:
+                assert claim.concurrency_key is not None
+                done.append((claim.concurrency_key, claim.id))
+                worker.finish(claim)
+        worker.books.close()
+
+    in_threads(*[work] * 4)
+    for key, of_key in ids.items():
+        assert [run for name, run in done if name == key] == of_key
