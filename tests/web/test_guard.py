@@ -16,6 +16,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from werkzeug.routing import Rule
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.models import JobBatch
 from flask_cronjobs.models.tables import Base
 from flask_cronjobs.web.routes import RIGHTS, ROUTES
 
@@ -32,7 +33,7 @@ def _rules(app: Flask) -> Iterator[tuple[Rule, str]]:
         if rule.rule.startswith("/jobs"):
             wanted = {name: values[name] for name in rule.arguments}
             # What the routes without a variable need.
-            needed = {"name": "remind", "do": "cancel"}
+            needed = {"name": "remind", "do": "cancel", "key": "weekly"}
             yield rule, adapter.build(rule.endpoint, wanted | needed, append_unknown=True)
 
 
@@ -166,6 +167,9 @@ def test_a_reader_reads_and_cannot_act(
     rights.discard("act")
     add("dead")
     define("remind")
+    with app.app_context():
+        db.session.add(JobBatch(key="weekly"))
+        db.session.commit()
     before = _contents(app, db)
     for endpoint, status in _refused(app, client).items():
         assert status == {"read": 200, "form": 403, "act": 403, "token": 404}[RIGHTS[endpoint]], (
