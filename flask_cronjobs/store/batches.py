@@ -23,6 +23,7 @@ from ..models.conditions import OPEN_BATCH
 from ..types import TERMINAL, BatchCounts, Outcome
 from .connection import Bookkeeping
 from .dialect import Dialect
+from .sql.outcomes import ended
 
 #: How many batches one statement looks at, and how many runs one cancels.
 STEP = 1000
@@ -33,6 +34,7 @@ THEN_COLUMNS = {
     "max_attempts": "integer",
     "concurrency_key": "text",
     "concurrency_limit": "integer",
+    "on_dead": "text",
 }
 #: Why a run was cancelled that waited in a batch.
 STOPPED, REASON = "Stopped", "its batch was stopped: a member died"
@@ -464,9 +466,11 @@ def _open(d: Dialect) -> str:
 def _then(d: Dialect) -> str:
     values = ", ".join(f"CAST(:{name} AS {kind})" for name, kind in THEN_COLUMNS.items())
     return f"""
-        INSERT INTO job_runs (job_type, payload, batch_id, {", ".join(THEN_COLUMNS)},
+        INSERT INTO job_runs (job_type, payload, batch_id, {", ".join(THEN_COLUMNS)}, turn,
             scheduled_for, run_at, created_at, updated_at)
-        SELECT then_task, then_payload, parent_id, {values}, {d.now}, {d.now}, {d.now}, {d.now}
+        SELECT then_task, then_payload, parent_id, {values},
+            CASE WHEN CAST(:on_dead AS text) IS NOT NULL THEN 'new' END,
+            {d.now}, {d.now}, {d.now}, {d.now}
         FROM job_batches WHERE id = :id RETURNING id
     """
 
@@ -507,7 +511,7 @@ def _cancel(d: Dialect) -> str:
     """
     return f"""
         UPDATE job_runs SET status = 'cancelled', finished_at = {d.now}, updated_at = {d.now},
-            last_error = :reason, error_type = '{STOPPED}'
+            turn = {ended()}, last_error = :reason, error_type = '{STOPPED}'
         WHERE {d.any_of("id", waiting)}
         RETURNING id, job_type, attempts, last_error, error_type
     """
