@@ -371,6 +371,7 @@ def test_init_creates_the_tables_once(app: Flask, db: SQLAlchemy) -> None:
     )
     created = json.loads(runner.invoke(args=["jobs", "admin", "init", "--json"]).output)["created"]
     assert sorted(created) == [
+        "job_batches",
         "job_definitions",
         "job_effects",
         "job_failures",
