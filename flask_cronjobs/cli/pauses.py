@@ -78,7 +78,7 @@ def resume(name: str | None, queue: str | None, task: str | None) -> None:
     else:
         resumed = operations.resume_work(state_of(), kind, chosen, actor())
     what = one_line(chosen) if kind is None else f"the {kind} {one_line(chosen)}"
-    click.echo(f"Resumed {what}." if resumed else f"{one_line(chosen)} is not paused.")
+    click.echo(f"Resumed {what}." if resumed else f"Not paused: {what}.")
 
 
 def _only(name: str | None, queue: str | None, task: str | None) -> tuple[PauseKind | None, str]:
@@ -90,5 +90,5 @@ def _only(name: str | None, queue: str | None, task: str | None) -> tuple[PauseK
     ]
     (kind, chosen), *more = [each for each in given if each[1] is not None] or [(None, None)]
     if chosen is None or more:
-        raise click.UsageError("Give the NAME of a definition, --queue NAME or --task NAME.")
+        raise click.UsageError("Give one: the NAME of a definition, --queue NAME or --task NAME.")
     return kind, chosen

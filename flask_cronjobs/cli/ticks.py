@@ -23,7 +23,7 @@ from .watch import watchable
 #: What a tick counts, in the order in which it does it.
 _COUNTS = (
     *("recorded", "skipped", "reclaimed", "succeeded", "failed", "dead"),
-    *("cancelled", "released", "lost", "pruned"),
+    *("cancelled", "released", "snoozed", "lost", "pruned"),
 )
 
 group: JobsGroup = JobsGroup("ticks")

@@ -20,7 +20,8 @@ BATCH = 100
 def late_slots(books: Bookkeeping, overdue: float) -> list[LateSlot]:
     """Return slots that are *overdue* seconds late, and of which nobody was told, oldest first.
 
-    A slot is late if it is not recorded, or if no attempt of its run has begun.
+    A slot is late if it is not recorded, or if no attempt of its run has begun. Runs of paused
+    tasks and queues are not late.
     """
     parameters = {"since": -overdue, "batch": BATCH}
     statements = _unrecorded(books.dialect), _waiting(books.dialect)
@@ -51,17 +52,19 @@ def _unrecorded(d: Dialect) -> str:
 
 
 def _waiting(d: Dialect) -> str:
-    # Most definitions have one run that waits, or none.
+    # Most definitions have one run that waits, or none. What is paused waits on purpose.
     late = f"status = 'queued' AND attempts = 0 AND scheduled_for <= {d.later(':since')}"
     return f"""
     WITH waiting AS MATERIALIZED (
-        SELECT id, definition_id, scheduled_for FROM job_runs
+        SELECT id, definition_id, scheduled_for, job_type, queue FROM job_runs
         WHERE {LIVE} AND definition_id IS NOT NULL AND ({late}) IS TRUE
     )
     SELECT d.id, d.name, d.job_type, w.scheduled_for AS at, w.id AS run_id, {d.now} AS now
     FROM job_definitions d JOIN waiting w ON w.definition_id = d.id
     WHERE {d.any_of("d.id", "SELECT definition_id FROM waiting")}
         AND (d.late_slot IS NULL OR d.late_slot < w.scheduled_for)
+        AND NOT EXISTS (SELECT 1 FROM job_pauses WHERE kind = 'task' AND name = w.job_type)
+        AND NOT EXISTS (SELECT 1 FROM job_pauses WHERE kind = 'queue' AND name = w.queue)
     ORDER BY w.scheduled_for LIMIT :batch
     """
 

@@ -23,7 +23,7 @@ from ..text import one_line
 from ..types import PauseKind
 from .arguments import form_again, typed_payload
 from .params import MAX_ID, needed, text
-from .render import Said, back, place_of
+from .render import Said, back, place_of, sent_from
 
 #: How many runs one click retries: web servers end requests that take long.
 MOST = 10_000
@@ -50,7 +50,8 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done | str]], 
 
     If a payload was sent that cannot be used, the form is shown again instead.
 
-    :param endpoint: the page; it also gets the view's own arguments.
+    :param endpoint: the page, if the form does not say from which one it was sent; it also gets the
+        view's own arguments.
     :param about: what the message stands beside: a kind of rows, and the fields of the form that
         name one; see `Said.at`.
     :raises NotFound: what is to be changed does not exist; `TablesMissing` and `DatabaseTrouble`
@@ -60,6 +61,7 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done | str]], 
     def decorate(act: Callable[..., Done | str]) -> View:
         @wraps(act)
         def view(**route: Any) -> ResponseReturnValue:
+            page, values = sent_from(endpoint)
             place = place_of(*about[:1], *(request.form.get(name, "") for name in about[1:]))
             try:
                 made = act(**route)
@@ -69,11 +71,12 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done | str]], 
                 if "payload" in request.form:
                     return form_again(error, route.get("run_id"))
                 said = Said("bad", f"Nothing was changed. {error}", place)
-                return back(endpoint, said, **route)
+                return back(page, said, **values, **route)
             done = Done(made) if isinstance(made, str) else made
             if done.goes_there:
                 return back("run", Said("good", done.message), run_id=done.run_id)
-            return back(endpoint, Said("good", done.message, place, done.run_id), **route)
+            said = Said("good", done.message, place, done.run_id)
+            return back(page, said, **values, **route)
 
         return view
 

@@ -102,6 +102,15 @@ def _registry(verdict: Verdict, figures: Figures, activity: Iterable[Bucket]) ->
     for name, text, value in _gauges(verdict, figures):
         if value is not None:
             Gauge(f"cronjobs_{name}", text, registry=registry).set(value)
+    paused = Gauge(
+        "cronjobs_paused_seconds",
+        "Seconds for which a task or a queue has been paused",
+        ["kind", "name"],
+        registry=registry,
+    )
+    for pause in verdict.pauses:
+        age = (verdict.now - pause.paused_at).total_seconds()
+        paused.labels(pause.kind, pause.name).set(max(age, 0.0))
     # A gauge, not a counter: ticks are kept for a day only, so the sum can fall.
     day = Gauge(
         "cronjobs_outcomes_24h",

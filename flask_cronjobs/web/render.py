@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, cast
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 from zlib import crc32
 
 from flask import Response, current_app, make_response, redirect, render_template, request, url_for
@@ -83,6 +83,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "may_read": True,
         "refresh": 0,
         "zones": None,
+        "here": here(),
         "csrf_field": str(_config().get("WTF_CSRF_FIELD_NAME", "csrf_token")),
         "csrf": None,
     }
@@ -120,6 +121,26 @@ def reader_page(
 def wants_json() -> bool:
     """Return whether the request is of a script that reads JSON."""
     return request.args.get("format") == "json"
+
+
+#: The pages to which an action on a definition goes back, and what their URLs keep.
+_PLACES = ("overview", "definitions", "definition", "task")
+_KEPT = ("name", "search", "state", "sort", "page")
+
+
+def here() -> str:
+    """Return the page and what its URL keeps, for the field ``back`` of forms."""
+    kept = {name: request.args[name] for name in _KEPT if name in request.args}
+    endpoint = (request.endpoint or "").rpartition(".")[2]
+    return f"{endpoint}?{urlencode(kept)}"
+
+
+def sent_from(default: str) -> tuple[str, dict[str, str]]:
+    """Return the page that sent the form, as a name and the values of its URL."""
+    endpoint, _, query = request.form.get("back", "").partition("?")
+    if endpoint not in _PLACES:
+        return default, {}
+    return endpoint, {name: value for name, value in parse_qsl(query) if name in _KEPT}
 
 
 def back(endpoint: str, said: Said, **values: Any) -> AnyResponse:

@@ -332,7 +332,7 @@ def test_pause_and_resume(run: Run, rows: Rows) -> None:
     assert "resume daily" in ok(run("pause", "daily"))
     assert "paused" in ok(run("definitions"))
     assert ok(run("resume", "daily")) == "Resumed daily.\n"
-    assert ok(run("resume", "daily")) == "daily is not paused.\n"
+    assert ok(run("resume", "daily")) == "Not paused: daily.\n"
     assert run("pause", "dayly").exit_code == 1
 
 

@@ -47,6 +47,11 @@ def test_each_tick_is_a_line_newest_first(ticks: Run, rows: Rows) -> None:
     assert first.endswith("3 succeeded")
 
 
+def test_tick_that_only_snoozed_runs_did_something(ticks: Run, rows: Rows) -> None:
+    rows.tick(started_at=ago(60), seen_at=ago(59), finished_at=ago(59), snoozed=2)
+    assert ticks().output.splitlines()[-1].endswith("2 snoozed")
+
+
 def test_gaps_come_first(ticks: Run, rows: Rows) -> None:
     for start in (4000, 1000):
         rows.tick(started_at=ago(start), seen_at=ago(start - 1), finished_at=ago(start - 1))

@@ -183,6 +183,23 @@ class TestRunThatDoesNotBegin:
         assert [(late.at, late.run_id) for late in told] == list(zip(slots, runs, strict=True))
         assert {late.definition for late in told} == {"nightly"}
 
+    @pytest.mark.parametrize(
+        "paused", [{"task": "backup"}, {"queue": "slow"}], ids=["task", "queue"]
+    )
+    def test_waiting_for_a_pause_it_is_not_late(
+        self, jobs: CronJobs, rows: Rows, told: list[LateSlot], paused: dict[str, str]
+    ) -> None:
+        jobs.task(name="backup", queue="slow")(lambda: None)
+        id_ = rows.definition("nightly", job_type="backup", next_run_at=ago(-3600))
+        rows.run(definition_id=id_, job_type="backup", queue="slow", scheduled_for=ago(LATE))
+        jobs.pause(queue="another")
+        jobs.pause(**paused)
+        jobs.tick(queues=["default"])
+        assert told == []
+        jobs.resume(**paused)
+        jobs.tick(queues=["default"])
+        assert [late.definition for late in told] == ["nightly"]
+
     @pytest.mark.parametrize("status", ["failed", "running", "succeeded", "dead", "cancelled"])
     def test_begun_or_ended_it_is_not_late(
         self, jobs: CronJobs, rows: Rows, told: list[LateSlot], status: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import smtplib
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from flask_cronjobs import CronJobs
+from tests.monitor import Monitor
 
 from .pages import blocks, dispose, named, prelude
 
@@ -42,10 +42,15 @@ def smtp(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
 
 @pytest.fixture
 def names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentry: MagicMock, smtp: MagicMock
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sentry: MagicMock,
+    smtp: MagicMock,
+    monitor: Monitor,
 ) -> Iterator[dict[str, Any]]:
     """What the page's blocks have made, one after the other."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PING_BACK_UP", f"{monitor.url}back-up")
     names = prelude()
     names["jobs"] = CronJobs(names["app"], authorize=lambda action: True)
     for block in blocks(PAGE, "python"):
@@ -71,25 +76,26 @@ def test_dead_run_is_told_by_mail_and_to_sentry(
     assert "the bank is closed" in sent.get_content()
     assert "flask jobs admin retry 1" in sent.get_content()
     scope = sentry.new_scope.return_value.__enter__.return_value
-    assert scope.fingerprint == ["cronjobs", "hopeless", "ConnectionError"]
-    scope.capture_message.assert_called_once_with(
-        "hopeless is dead: the bank is closed", level="error"
-    )
+    assert scope.fingerprint == ["{{ default }}", "hopeless"]
+    (error,) = scope.capture_exception.call_args.args
+    assert isinstance(error, ConnectionError)
+    assert error.__traceback__ is not None
+    scope.capture_message.assert_not_called()
     sentry.ignore_logger.assert_called_once_with("flask_cronjobs")
 
 
-def test_handler_calls_its_own_url(names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched = MagicMock()
-    monkeypatch.setattr(urllib.request, "urlopen", fetched)
+def test_definition_calls_its_own_url(names: dict[str, Any], monitor: Monitor) -> None:
     with names["app"].app_context():
-        names["back_up"].using(commit=True).enqueue()
+        names["jobs"].tick()
+        names["jobs"].run_now("back_up")
         assert names["jobs"].tick().succeeded == 1
-    assert fetched.call_args.args == ("https://monitor.example/ping/back-up",)
+    assert [path for path, _ in monitor.requests] == ["/back-up/start", "/back-up"]
 
 
 def test_rules_name_figures_of_the_metrics(names: dict[str, Any]) -> None:
     with names["app"].app_context():
         names["jobs"].tick()
+        names["jobs"].pause(queue="mail")  # Or there is nothing to count.
     scraped = names["app"].test_client().get("/jobs/metrics").text
     figures = set(re.findall(r"^(cronjobs_\w+)", scraped, re.MULTILINE))
     scrape, rules = (yaml.safe_load(block.text) for block in blocks(PAGE, "yaml"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
+from html import unescape
 from typing import Any
 from urllib.parse import unquote
 
@@ -370,3 +372,64 @@ def test_the_cookie_stays_on_tls(
 def test_a_cookie_chooses_no_class_but_a_tone(client: FlaskClient) -> None:
     _plant(client, "skip%20%20%20hello")
     assert '<p class="said idle" id="said" role="status">hello</p>' in client.get("/jobs/").text
+
+
+class TestActionOnADefinition:
+    """It leads back to the page on which its button is."""
+
+    def _sent(self, client: FlaskClient, url: str, action: str) -> dict[str, str]:
+        """The fields of the form for *action* on the page *url*."""
+        form = client.get(url).text.partition(f'action="/jobs/definitions/{action}"')[2]
+        fields = re.findall(r'name="([^"]*)" value="([^"]*)"', form.partition("</form>")[0])
+        return {name: unescape(value) for name, value in fields}
+
+    @pytest.mark.parametrize("action", ["pause", "run"])
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "/jobs/",
+            "/jobs/definition?name=a%26b",
+            "/jobs/definitions?search=a%26b&sort=name",
+            "/jobs/task?name=remind",
+        ],
+    )
+    def test_stays_on_its_page(
+        self, client: FlaskClient, post: Post, define: Callable[..., int], url: str, action: str
+    ) -> None:
+        define("a&b", job_type="remind")
+        answer = post(f"/jobs/definitions/{action}", **self._sent(client, url, action))
+        assert answer.location == f"{url}#said"
+        assert re.search("a&amp;b is (paused|queued)", _said(client, answer))
+
+    def test_that_removes_it_leads_to_the_others(
+        self, client: FlaskClient, post: Post, define: Callable[..., int]
+    ) -> None:
+        define("gone", job_type="gone")
+        fields = self._sent(client, "/jobs/definition?name=gone", "remove")
+        assert post("/jobs/definitions/remove", **fields).location == "/jobs/definitions#said"
+
+    @pytest.mark.parametrize(
+        "back",
+        [
+            "",
+            "?",
+            "logout?name=x",
+            "//evil.example/?name=x",
+            "https://evil.example",
+            "run?run_id=1",
+        ],
+    )
+    def test_leads_to_no_other_page(
+        self, post: Post, define: Callable[..., int], back: str
+    ) -> None:
+        define("nightly")
+        answer = post("/jobs/definitions/pause", name="nightly", back=back)
+        assert answer.location == "/jobs/#said"
+
+    def test_passes_on_only_what_its_pages_know(
+        self, post: Post, define: Callable[..., int]
+    ) -> None:
+        define("nightly")
+        odd = "definitions?_external=1&_scheme=evil&endpoint=x&said=x&page=2"
+        answer = post("/jobs/definitions/pause", name="nightly", back=odd)
+        assert answer.location == "/jobs/definitions?page=2#said"

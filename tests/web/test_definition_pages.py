@@ -196,3 +196,16 @@ def test_names_break_between_words() -> None:
 
 def test_a_part_is_100_percent_only_if_it_is_all() -> None:
     assert [percent(part) for part in (1.0, 0.9999, 0.5, 0.0)] == ["100 %", "99.9 %", "50 %", "0 %"]
+
+
+def test_the_form_for_other_arguments_is_one_click_away(
+    client: FlaskClient, define: Callable[..., int], rights: set[str]
+) -> None:
+    define("nightly")
+    definition, task = "/jobs/definition?name=nightly", "/jobs/task?name=remind"
+    assert 'href="/jobs/run?name=nightly">Run with other arguments' in client.get(definition).text
+    assert 'href="/jobs/run?name=remind">Run with arguments' in client.get(task).text
+    assert client.get("/jobs/run?name=nightly").status_code == 200
+    rights.discard("act")
+    for url in (definition, task):
+        assert "/jobs/run?name=" not in client.get(url).text

@@ -6,12 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from flask import Flask, current_app, has_request_context, url_for
 from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import update
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, TickReport
 from flask_cronjobs.engine import resident as resident_module
@@ -19,7 +21,7 @@ from flask_cronjobs.engine.ping import ping
 from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.models import JobRun
+from flask_cronjobs.models import JobPause, JobRun
 from flask_cronjobs.state import Throttle, state_of
 from tests.monitor import Monitor
 
@@ -100,6 +102,19 @@ def test_metrics(client: FlaskClient, ticked: Callable[..., None], add: Callable
     assert found["cronjobs_healthy"] == 0
     assert found["cronjobs_oldest_due_seconds"] > 86400
     assert 0 < found["cronjobs_last_tick_age_seconds"] < 60
+
+
+def test_metrics_say_what_is_paused_and_for_how_long(
+    app: Flask, client: FlaskClient, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    assert "cronjobs_paused_seconds{" not in client.get("/jobs/metrics").text
+    with app.app_context():
+        jobs.pause(queue="mail")
+        hour_ago = datetime.now(timezone.utc) - timedelta(hours=1)
+        db.session.execute(update(JobPause).values(paused_at=hour_ago))
+        db.session.commit()
+    found = _samples(client.get("/jobs/metrics").text)
+    assert 3600 <= found['cronjobs_paused_seconds{kind="queue",name="mail"}'] < 3660
 
 
 def test_metrics_speak_openmetrics_to_who_asks(client: FlaskClient) -> None:

@@ -40,6 +40,12 @@ def test_who_may_only_read_sees_no_button(
     assert post("/jobs/pause", what="task:remind").status_code == 403
 
 
+def test_nothing_is_chosen_before_somebody_chooses(client: FlaskClient) -> None:
+    """A click too many must not pause the first queue."""
+    form = client.get("/jobs/").text.partition('<select name="what" required>')[2]
+    assert form.lstrip().startswith('<option value="">choose one</option>')
+
+
 def test_names_that_are_nothing_are_refused(client: FlaskClient, post: Post) -> None:
     for what in ("task:nobody", "definition:remind", "queue:", ""):
         post("/jobs/pause", what=what)
