@@ -22,6 +22,8 @@ POINTS = (
     "after-finalize",
     "between-watermark-and-insert",
     "after-slots",
+    "before-send",
+    "after-send",
 )
 
 

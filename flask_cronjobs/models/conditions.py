@@ -33,3 +33,5 @@ OPEN_EFFECT = "state IN ('begun', 'in_doubt')"
 SCHEDULED = "paused_at IS NULL AND next_run_at IS NOT NULL"
 PINGED = "ping_url IS NOT NULL"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
+#: The run was handed to an engine and has not begun there: its token says so, see `types.HANDED`.
+HANDED = f"{RUNNING} AND locked_by LIKE 'handed:%'"

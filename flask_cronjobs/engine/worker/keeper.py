@@ -93,6 +93,11 @@ class Keeper(threading.Thread):
         self._woken_at = float("-inf")
         self._stopping = False
 
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping
+
     def stop(self) -> None:
         """Claim nothing more. May be called from any thread, and from a signal handler."""
         self._stopping = True

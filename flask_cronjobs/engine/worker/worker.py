@@ -69,7 +69,8 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         ):
             try:
                 keeper.start()
-                runner.run()
+                with _handing_on(state, options, keeper):
+                    runner.run()
             finally:
                 keeper.stop()
                 if keeper.ident is not None:
@@ -104,6 +105,22 @@ def _minute_work(
         yield
     finally:
         minutes.end(well=keeper.error is None)
+
+
+@contextmanager
+def _handing_on(state: State, options: WorkOptions, keeper: Keeper) -> Generator[None]:
+    """Hand runs on to engines beside the runs here, if this worker is to do it."""
+    if not options.hands_on:
+        yield
+        return
+    from ..hand_over import HandOver
+
+    hand_over = HandOver(state, options, lambda: keeper.stopping)
+    hand_over.start()
+    try:
+        yield
+    finally:
+        hand_over.end(well=keeper.error is None)
 
 
 @contextmanager
