@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 from sqlalchemy import ColumnElement, func, literal, select, text, union_all
 
 from ..config import Settings
-from ..models.conditions import DEAD, FREE, KEYED, RUNNING
+from ..models.conditions import DEAD, FREE, HANDED, KEYED, RUNNING
 from .activity import did_its_work
 from .counts import Count, capped, count_of
 from .humanize import ago, duration, plural, seconds_since
@@ -70,6 +70,7 @@ class Figures:
     :ivar stale: running runs whose lease ran out.
     :ivar dead: runs that ended dead in the last 24 hours.
     :ivar missed: slots that were missed in the last 24 hours.
+    :ivar handed: runs that wait in the brokers of engines; None if there are no engines.
     """
 
     overdue: Count
@@ -78,6 +79,7 @@ class Figures:
     stale: Count
     dead: Count
     missed: Missed | None = None
+    handed: Count | None = None
 
 
 #: How many of the latest ticks are searched for the one that was seen alive last.
@@ -159,17 +161,23 @@ def _keyed(before: datetime) -> Query:
     )
 
 
+def handed(before: datetime) -> Query:
+    """Return the statement for runs that wait in the brokers of engines and were due *before*."""
+    return select(RUNS.c.id, RUNS.c.run_at).where(text(HANDED), RUNS.c.run_at <= before)
+
+
 def _waiting_for_us(
     reader: Reader, before: datetime, paused: Sequence[PauseView]
-) -> tuple[Query, Query]:
+) -> tuple[Query, ...]:
     """Return `waiting`, without what is paused, and without the tasks of other code.
 
-    No tick of this app is slow for those.
+    No tick of this app is slow for those. If it has engines, return also what waits for those.
     """
-    free, keyed = (each.where(*not_paused(reader, paused)) for each in waiting(before))
+    found = [*waiting(before), *([handed(before)] if reader.state.settings.executors else [])]
+    found = [each.where(*not_paused(reader, paused)) for each in found]
     if tasks := list(reader.state.registry.tasks):
-        free, keyed = (each.where(RUNS.c.job_type.in_(tasks)) for each in (free, keyed))
-    return free, keyed
+        found = [each.where(RUNS.c.job_type.in_(tasks)) for each in found]
+    return tuple(found)
 
 
 def _oldest_due(reader: Reader, paused: Sequence[PauseView]) -> datetime | None:
@@ -249,10 +257,12 @@ def _sentence(
 def _figures(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, ...]) -> Figures:
     now = reader.now
     long_ago = now - timedelta(seconds=reader.state.settings.health_overdue)
-    free, keyed = _waiting_for_us(reader, long_ago, paused)
+    overdue, *more = map(capped, _waiting_for_us(reader, long_ago, paused))
+    engines = bool(reader.state.settings.executors)
     row = reader.rows(
         select(
-            (capped(free) + capped(keyed)).label("overdue"),
+            sum(more, overdue).label("overdue"),
+            *([capped(handed(now)).label("handed")] if engines else []),
             capped(_some(text(RUNNING))).label("running"),
             capped(_some(text(RUNNING), RUNS.c.locked_until <= now)).label("stale"),
             capped(_some(text(DEAD), RUNS.c.finished_at >= now - timedelta(days=1))).label("dead"),
@@ -265,6 +275,7 @@ def _figures(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, .
         stale=count_of(row.stale),
         dead=count_of(row.dead),
         missed=missed_slots(reader),
+        handed=count_of(row.handed) if engines else None,
     )
 
 

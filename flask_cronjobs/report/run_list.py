@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, func, null, or_, select, text, union_all
 
 from ..models.conditions import DEAD, FREE, KEYED, RUNNING, SET_ASIDE
-from ..types import Status
+from ..types import Status, handed_to
 from .counts import Count
-from .health import waiting
+from .health import handed, waiting
 from .reader import DEFINITIONS, RUNS, Query, Reader, Source, reading
 from .run_order import LATEST_DEATH, NEWEST, Cursor, Order
 from .run_search import confirmed, mentions, named
@@ -75,6 +75,8 @@ class RunRow:
 
         A retry and a cancel may have changed the times since.
         """
+        if self.handed_to is not None:
+            return None
         if self.status not in ("running", "succeeded", "dead") or self.started_at is None:
             return None
         return max(0.0, (self.started_at - self.run_at).total_seconds())
@@ -84,8 +86,18 @@ class RunRow:
         """How many seconds its latest attempt took, if it ran to an end."""
         return seconds_taken(self.status, self.started_at, self.finished_at)
 
+    @property
+    def handed_to(self) -> str | None:
+        """The engine to which it was handed and where it has not begun."""
+        return handed_to(self.locked_by) if self.status == "running" else None
+
     def is_stale(self, now: datetime) -> bool:
-        """Return whether it is running and its lease ran out."""
+        """Return whether it is running and its lease ran out.
+
+        One that waits in an engine's broker comes back by its lease, but no worker was lost.
+        """
+        if self.handed_to is not None:
+            return False
         return (
             self.status == "running" and self.locked_until is not None and self.locked_until <= now
         )
@@ -190,7 +202,8 @@ def _statements(reader: Reader, which: RunFilter) -> list[Query]:
     conditions = _conditions(reader, which)
     if which.overdue:
         edge = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
-        return [part.where(*conditions) for part in waiting(edge)]
+        parts = [*waiting(edge), *([handed(edge)] if reader.state.settings.executors else [])]
+        return [part.where(*conditions) for part in parts]
     return [
         select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at).where(*part, *conditions)
         for part in _parts("running" if which.stale else which.status)

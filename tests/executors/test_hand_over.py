@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,27 +15,6 @@ from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import handed_to
 from tests.executors.threads import Threads
-
-
-@pytest.fixture
-def engine(app: Flask) -> Iterator[Threads]:
-    """The engine of the queue ``far``; it keeps what it gets until `deliver`."""
-    threads = Threads(app, keep=True)
-    app.config["CRONJOBS_EXECUTORS"] = {"far": threads}
-    app.config["CRONJOBS_LEASE"] = 2
-    yield threads
-    threads.close()
-
-
-@pytest.fixture
-def far(engine: Threads, context: None, jobs: CronJobs) -> Any:
-    """A task of that queue; it returns its argument."""
-
-    @jobs.task(queue="far")
-    def far(value: int = 0) -> int:
-        return value
-
-    return far.using(commit=True)
 
 
 def statuses(db: SQLAlchemy) -> list[str]:
@@ -267,12 +245,18 @@ def test_atomic_once_and_progress_are_as_here(
     assert done == ["effect"]
 
 
-def test_a_tick_for_one_queue_hands_on_no_other(
-    far: Any, engine: Threads, jobs: CronJobs
-) -> None:
+def test_a_tick_for_one_queue_hands_on_no_other(far: Any, engine: Threads, jobs: CronJobs) -> None:
     far.enqueue()
-    jobs.tick(queues=("other",)) if False else None
+    jobs.tick(queues=["other"])
     assert engine.sent == []
+    jobs.tick(queues=["far"])
+    assert len(engine.sent) == 1
+
+
+def test_a_limited_tick_hands_on_no_more(far: Any, engine: Threads, jobs: CronJobs) -> None:
+    far.enqueue_many([{}] * 5)
+    jobs.tick(max_runs=2)
+    assert len(engine.sent) == 2
 
 
 def test_an_engine_that_hangs_does_not_hold_a_tick_up(

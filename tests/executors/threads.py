@@ -15,6 +15,8 @@ class Threads(Executor):
 
     :ivar sent: all that was sent.
     :ivar away: what `send` raises, if anything.
+    :ivar unreachable: what `waiting` raises, if anything.
+    :ivar problems: what `check` finds.
     :ivar results: what `perform` returned or raised for each message.
     """
 
@@ -24,6 +26,8 @@ class Threads(Executor):
         self.app = app
         self.sent: list[HandedRun] = []
         self.away: Exception | None = None
+        self.unreachable: Exception | None = None
+        self.problems: list[str] = []
         self.keep = keep
         self._pool = ThreadPoolExecutor(number)
         self._futures: list[Future[str | None]] = []
@@ -35,6 +39,14 @@ class Threads(Executor):
         if not self.keep:
             for run in runs:
                 self.deliver(run)
+
+    def waiting(self, queue: str) -> int:
+        if self.unreachable is not None:
+            raise self.unreachable
+        return 0
+
+    def check(self, queues: Sequence[str]) -> Sequence[str]:
+        return self.problems
 
     def deliver(self, run: HandedRun) -> None:
         """Let a thread begin *run*."""

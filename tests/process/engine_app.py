@@ -7,40 +7,39 @@ the workers. Environment variables name the engine and its broker.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from flask import Flask
 
-from tests.process import harmful_app, jobs_app
+from tests.process import harmful_app
 
 ENGINE = "JOBS_APP_ENGINE"
 BROKER = "JOBS_APP_BROKER"
 
 
-def create_app(
-    url: str | None = None, trace: Path | None = None, config: Mapping[str, Any] | None = None
-) -> Flask:
+def create_app() -> Flask:
     """The app of the process tests, with its engine."""
-    app = harmful_app.create_app() if url is None else jobs_app.create_app(url, trace, config)
-    if os.environ[ENGINE] == "celery":
+    return with_engine(harmful_app.create_app(), os.environ[ENGINE], os.environ[BROKER])
+
+
+def with_engine(app: Flask, engine: str, broker: str) -> Flask:
+    """*app*, with an engine initialized on it."""
+    if engine == "celery":
         from celery import Celery
 
         from flask_cronjobs.executors.celery import init
 
-        celery = Celery("tests", broker=os.environ[BROKER])
+        celery = Celery("tests", broker=broker)
         celery.conf.broker_transport_options = {"visibility_timeout": 3}
         celery.conf.worker_cancel_long_running_tasks_on_connection_loss = False
         celery.conf.broker_connection_retry_on_startup = True
-        celery.set_default()
         init(celery, app)
     else:
         from redis import Redis
 
         from flask_cronjobs.executors import rq
 
-        rq.init(Redis.from_url(os.environ[BROKER]), app)
+        rq.init(Redis.from_url(broker), app)
     return app
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flask import Flask
+
 from tests.brokers import Broker
-from tests.process import engine_app
+from tests.process import engine_app, jobs_app
 from tests.process.support import QUICK, Site, Tick
 
 #: The lease of these sites, in seconds. Five of them is how long a run may wait in a broker.
@@ -35,6 +36,13 @@ def engine_site(
 class EngineSite(Site):
     """A `Site` with workers of an engine."""
 
+    def make_app(self) -> Flask:
+        """The app in the test's own process, which hands runs on as well."""
+        app = jobs_app.create_app(self.url, self.trace_file, self.config)
+        return engine_app.with_engine(
+            app, self.env[engine_app.ENGINE], self.env[engine_app.BROKER]
+        )
+
     def start_worker(self, *args: str, **env: str) -> Tick:
         """Start a worker of the engine, and wait until it is ready."""
         if self.env[engine_app.ENGINE] == "rq":
@@ -43,32 +51,16 @@ class EngineSite(Site):
         options = args or ("--pool", "prefork", "--concurrency", "2")
         return self.start_python(*celery, "--loglevel", "INFO", *options, env=env)
 
-    def hand_on(self, **env: str) -> None:
-        """Let a tick hand on what is due."""
-        done = self.run_tick(env=env)
-        assert done.returncode == 0, done.stderr
+    def hand_on(self) -> None:
+        """Let a tick in this process hand on what is due."""
+        self.tick_here()
 
     def tick_until_ended(self, *ids: int) -> None:
         """Tick again and again until all these runs have ended."""
         ended = ("succeeded", "dead", "cancelled")
-        for _ in range(60):
+        for _ in range(300):
             if all(self.run(run_id).status in ended for run_id in ids):
                 return
             self.hand_on()
-            wait_a_moment()
+            time.sleep(0.2)
         raise AssertionError(f"{self.statuses()} {self.trace()} {[t.errors for t in self.ticks]}")
-
-    def begun(self) -> list[dict[str, Any]]:
-        """What handlers said when they began."""
-        return self.trace("begun", "note", "slot")
-
-
-def wait_a_moment() -> None:
-    import time
-
-    time.sleep(0.3)
-
-
-def kill(pid: int) -> None:
-    """Kill a process."""
-    os.kill(pid, signal.SIGKILL)

@@ -113,12 +113,16 @@ class Site:
     def __post_init__(self) -> None:
         self.trace_file = self.folder / "trace.jsonl"
         self.trace_file.touch()
-        self.app: Flask = jobs_app.create_app(self.url, self.trace_file, {})
+        self.app: Flask = self.make_app()
         with self.app.app_context():
             from flask_cronjobs.store import create_tables
 
             create_tables(jobs_app.db.engine)
             jobs_app.db.create_all()
+
+    def make_app(self) -> Flask:
+        """The app in the test's own process."""
+        return jobs_app.create_app(self.url, self.trace_file, {})
 
     def close(self) -> None:
         """End all processes, and let go of the database."""
