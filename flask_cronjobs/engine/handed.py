@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import suppress
 
 from ..log import worker_name
 from ..state import State, state_of
 from ..store import Bookkeeping, Claims
+from .worker.keeper import keeper_books
 from .worker.options import WorkOptions
+from .worker.precedence import Precedence
 from .worker.worker import work
 
 #: The process that has forgotten the connections of the one that forked it.
@@ -20,8 +24,14 @@ def perform_handed(
     """Begin a handed run and execute it; see `executors.perform`."""
     state = state_of() if state is None else state
     _forget_connections(state)
+    books, precedence = _kept(state)
     options = WorkOptions(
-        worker=worker_name(), max_runs=1, may_kill=own_process, handed=(run_id, token)
+        worker=worker_name(),
+        max_runs=1,
+        may_kill=own_process,
+        handed=(run_id, token),
+        books=books,
+        precedence=precedence,
     )
     counts = work(state, options)
     if counts:
@@ -30,6 +40,40 @@ def perform_handed(
     with Bookkeeping(state.engine) as books:
         Claims(books).release_token(token, run_id)
     return None
+
+
+class _KeptBooks(Bookkeeping):
+    """The keeper's connection, which stays open for the next run: to open one takes longer."""
+
+    def __exit__(self, kind: object = None, *exception: object) -> None:
+        """Close the connection after an error alone."""
+        if kind is not None:
+            self.close()
+
+    def __del__(self) -> None:
+        """Close it when its thread has ended."""
+        with suppress(Exception):
+            self.close()
+
+
+class _OfThread(threading.local):
+    """What a thread keeps from run to run, by process and app."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[int, int], tuple[State, Bookkeeping, Precedence]] = {}
+
+
+_of_thread = _OfThread()
+
+
+def _kept(state: State) -> tuple[Bookkeeping, Precedence]:
+    """Return the connection of this thread, and what its keepers go first by."""
+    key = os.getpid(), id(state)
+    if key not in _of_thread.kept:
+        precedence = Precedence()
+        books = keeper_books(state, precedence, _KeptBooks)
+        _of_thread.kept[key] = state, books, precedence
+    return _of_thread.kept[key][1:]
 
 
 def _forget_connections(state: State) -> None:

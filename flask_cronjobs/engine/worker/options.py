@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ...store import Bookkeeping
 from ..observer import Observer
+from .precedence import Precedence
 
 
 class MinuteWork(Protocol):
@@ -57,6 +59,8 @@ class WorkOptions:
     :ivar elsewhere: the queues whose runs engines execute, so that this worker does not.
     :ivar hands_on: whether the worker hands the runs of those on to their engines.
     :ivar lease: how long its claims hold, in seconds; None: as the settings say.
+    :ivar books: the keeper's connection; None: a new one.
+    :ivar precedence: lets the keeper go first.
     """
 
     worker: str
@@ -74,3 +78,5 @@ class WorkOptions:
     elsewhere: frozenset[str] = frozenset()
     hands_on: bool = False
     lease: float | None = None
+    books: Bookkeeping | None = None
+    precedence: Precedence = field(default_factory=Precedence)

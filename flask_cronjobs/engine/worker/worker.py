@@ -54,10 +54,10 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     ):
         keyboard = not handle_signals
         pings = Pings(state) if options.pings else None
-        runner = Runner(
-            RunnerContext(state, interrupter, watchdog, leases, inbox, mailbox, keyboard, pings),
-            side_by_side,
+        context = RunnerContext(
+            state, interrupter, watchdog, leases, inbox, mailbox, keyboard, pings, options.precedence
         )
+        runner = Runner(context, side_by_side)
         monitor = RunMonitor(state, runner, interrupter, watchdog, options.may_kill)
         admission = Admission(state, side_by_side)
         keeper = Keeper(state, runner, options, held_runs, monitor, listener, admission)
