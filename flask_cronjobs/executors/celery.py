@@ -38,7 +38,7 @@ def init(celery: Celery, app: Flask) -> None:
 
     # Acknowledged before it begins, whatever the app's default is: the run's row says what becomes
     # of it, and RabbitMQ closes the channel of a message that is not acknowledged for 30 minutes.
-    @celery.task(name=TASK, ignore_result=True, acks_late=False)
+    @celery.task(name=TASK, shared=False, ignore_result=True, acks_late=False)
     def cronjobs_perform(run_id: int, token: str) -> None:
         with app.app_context():
             perform(run_id, token, state_of(app), own_process=_own_process())
