@@ -80,7 +80,16 @@ def _measure(runs: int, rounds: int, concurrency: int) -> float:
 
     with handed_app.app.app_context():
         handed_app.db.create_all()
-        command = [sys.executable, "-m", "celery", "-A", "handed_app.celery", "worker", "-Q", "far,celery"]
+        command = [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "handed_app.celery",
+            "worker",
+            "-Q",
+            "far,celery",
+        ]
         worker = subprocess.Popen([*command, "-c", str(concurrency), "--loglevel", "ERROR"])
         try:
             _plain(handed_app, 50)

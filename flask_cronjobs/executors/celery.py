@@ -36,17 +36,20 @@ def init(celery: Celery, app: Flask) -> None:
     """
     app.extensions[EXTENSION] = celery
 
-    # Acknowledged before it begins, whatever the app's default is: the run's row says what becomes
-    # of it, and RabbitMQ closes the channel of a message that is not acknowledged for 30 minutes.
-    @celery.task(name=TASK, shared=False, ignore_result=True, acks_late=False)
     def cronjobs_perform(run_id: int, token: str) -> None:
         with app.app_context():
             perform(run_id, token, state_of(app), own_process=_own_process())
 
-    # A pool's first run of each process does not have to wait for imports.
-    @worker_process_init.connect(weak=False)
-    def prepare(**_: object) -> None:
-        from ..engine import handed  # noqa: F401
+    # Acknowledged before it begins, whatever the app's default is: the run's row says what becomes
+    # of it, and RabbitMQ closes the channel of a message that is not acknowledged for 30 minutes.
+    task: Any = celery.task(name=TASK, shared=False, ignore_result=True, acks_late=False)
+    task(cronjobs_perform)
+    worker_process_init.connect(_import_engine, weak=False)
+
+
+def _import_engine(**_: object) -> None:
+    """Import what runs need, so that the first one of a process does not wait for it."""
+    from ..engine import handed  # noqa: F401
 
 
 def executor_of_app(app: Flask) -> CeleryExecutor:

@@ -124,9 +124,7 @@ def test_an_engine_that_is_away_gives_runs_back(
     assert len(engine.sent) == 6
 
 
-def test_what_waits_in_the_broker_is_bounded(
-    app: Flask, engine: Threads, db: SQLAlchemy
-) -> None:
+def test_what_waits_in_the_broker_is_bounded(app: Flask, engine: Threads, db: SQLAlchemy) -> None:
     app.config["CRONJOBS_HANDED_LIMIT"] = 5
     app.config["CRONJOBS_TICK_BUDGET"] = 0.5
     jobs = CronJobs(app)
@@ -265,7 +263,7 @@ def test_an_engine_that_hangs_does_not_hold_a_tick_up(
     from flask_cronjobs.engine import hand_over
 
     monkeypatch.setattr(hand_over, "END_WITHIN", 0.1)
-    monkeypatch.setattr(engine, "waiting", lambda queue: time.sleep(3) or 0)
+    monkeypatch.setattr(engine, "waiting", lambda queue: time.sleep(3))
     far.enqueue()
     started = time.monotonic()
     jobs.tick(budget=0.3)

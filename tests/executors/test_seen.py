@@ -69,9 +69,7 @@ def test_what_waits_too_long_in_a_broker_is_overdue(
     assert [run.id for run in report.runs(state, report.RunFilter(overdue=True)).rows] == [handed]
 
 
-def test_a_run_that_comes_back_is_no_lost_worker(
-    handed: int, state: State, db: SQLAlchemy
-) -> None:
+def test_a_run_that_comes_back_is_no_lost_worker(handed: int, state: State, db: SQLAlchemy) -> None:
     db.session.execute(text("UPDATE job_runs SET locked_until = '2020-01-01 00:00:00.000000'"))
     db.session.commit()
     found = report.run(state, handed)

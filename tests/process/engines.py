@@ -39,9 +39,7 @@ class EngineSite(Site):
     def make_app(self) -> Flask:
         """The app in the test's own process, which hands runs on as well."""
         app = jobs_app.create_app(self.url, self.trace_file, self.config)
-        return engine_app.with_engine(
-            app, self.env[engine_app.ENGINE], self.env[engine_app.BROKER]
-        )
+        return engine_app.with_engine(app, self.env[engine_app.ENGINE], self.env[engine_app.BROKER])
 
     def start_worker(self, *args: str, **env: str) -> Tick:
         """Start a worker of the engine, and wait until it is ready."""

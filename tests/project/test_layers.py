@@ -209,7 +209,17 @@ db = SQLAlchemy(app)
 jobs = CronJobs(app)
 print("\\n".join(sys.modules))
 """
-HEAVY = ("celery", "redis", "rq", "croniter", "alembic", "psycopg", "prometheus_client", "asyncio", "urllib.request")
+HEAVY = (
+    "celery",
+    "redis",
+    "rq",
+    "croniter",
+    "alembic",
+    "psycopg",
+    "prometheus_client",
+    "asyncio",
+    "urllib.request",
+)
 
 
 def loaded_by(script: str, folder: Path) -> set[str]:

@@ -55,7 +55,15 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         keyboard = not handle_signals
         pings = Pings(state) if options.pings else None
         context = RunnerContext(
-            state, interrupter, watchdog, leases, inbox, mailbox, keyboard, pings, options.precedence
+            state,
+            interrupter,
+            watchdog,
+            leases,
+            inbox,
+            mailbox,
+            keyboard,
+            pings,
+            options.precedence,
         )
         runner = Runner(context, side_by_side)
         monitor = RunMonitor(state, runner, interrupter, watchdog, options.may_kill)
