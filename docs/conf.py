@@ -56,3 +56,7 @@ def setup(app: Sphinx) -> None:
 def _add_commands(app: Sphinx, page: str, source: list[str]) -> None:
     if page == "commands":
         source[0] = source[0].replace("<!-- commands -->", reference())
+
+
+# The engines are optional, and their functions are documented all the same.
+autodoc_mock_imports = ["billiard", "celery", "kombu", "redis", "rq"]

@@ -1,9 +1,14 @@
 """Execute runs in the workers of Celery."""
 
+# Celery has no types, and neither have its parts.
+# pyright: reportMissingTypeStubs=false, reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 from billiard.process import current_process
@@ -49,7 +54,7 @@ def init(celery: Celery, app: Flask) -> None:
 
 def _import_engine(**_: object) -> None:
     """Import what runs need, so that the first one of a process does not wait for it."""
-    from ..engine import handed  # noqa: F401
+    import_module("..engine.handed", __package__)
 
 
 def executor_of_app(app: Flask) -> CeleryExecutor:

@@ -1,5 +1,9 @@
 """Execute runs in the workers of RQ."""
 
+# RQ's types leave out what their containers hold.
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import signal

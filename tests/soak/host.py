@@ -27,7 +27,7 @@ from flask.cli import ScriptInfo
 
 from flask_cronjobs import failpoints
 from tests.soak import timeline
-from tests.soak.app import BUDGET, LEASE, create_app
+from tests.soak.app import BROKER, BUDGET, LEASE, create_app
 from tests.soak.history import Tick
 from tests.soak.timeline import Fault
 
@@ -66,6 +66,9 @@ def main() -> None:
     args = ["jobs", "tick", "--budget", f"{BUDGET:g}", f"--workers={options.workers}"]
     if options.work:
         args = ["jobs", "work", f"--workers={options.workers}"]
+    if os.environ.get(BROKER):  # As all else, once for all ticks.
+        import flask_cronjobs.executors.celery
+        import kombu.transport.redis  # noqa: F401
     choose = random.Random(f"{options.seed}:host")
     readers: list[int] = []
     with options.ticks.open("a", buffering=1) as ticks:
