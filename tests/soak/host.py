@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -67,8 +68,8 @@ def main() -> None:
     if options.work:
         args = ["jobs", "work", f"--workers={options.workers}"]
     if os.environ.get(BROKER):  # As all else, once for all ticks.
-        import flask_cronjobs.executors.celery
-        import kombu.transport.redis  # noqa: F401
+        import_module("kombu.transport.redis")
+        import_module("flask_cronjobs.executors.celery")
     choose = random.Random(f"{options.seed}:host")
     readers: list[int] = []
     with options.ticks.open("a", buffering=1) as ticks:
