@@ -22,7 +22,7 @@ default_role = "py:obj"
 nitpick_ignore_regex = [
     (
         r"py:.*",
-        r"(blinker|click|collections|contextlib|datetime|flask|flask_sqlalchemy|sqlalchemy)\..*",
+        r"(blinker|celery|click|collections|contextlib|datetime|flask|flask_sqlalchemy|redis|sqlalchemy)\..*",
     ),
     (r"py:.*", r"(datetime|timedelta|Flask|SQLAlchemy|Namespace)"),
     # Types of ours that stand for what the text beside them says.

@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "outgrowing.md"
 
 def documented() -> str:
     """The block of the page that defines `ThreadEngine`."""
-    blocks = re.findall("```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    blocks = re.findall("```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (block,) = [each for each in blocks if "class ThreadEngine" in each]
     return str(block)
 
