@@ -11,16 +11,19 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 OLDEST  = .environments/oldest-$(notdir $(PYTHON))
 NEWEST  = .environments/newest-$(notdir $(PYTHON))
 
-.PHONY: help venv demo test slow oldest newest coverage lint format types docs soak fuzz browser bench screenshots clean
+.PHONY: help venv demo demo-celery test slow oldest newest coverage lint format types docs soak fuzz browser bench screenshots clean
 .DEFAULT_GOAL := help
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 venv: .venv/dev ## Build .venv with all that developers use
 
 demo: .venv/example ## Run the example app's due tasks and show what happened
 	$(BIN)/python -m example_app.demo $(ARGS)
+
+demo-celery: .venv/tests ## The same, executed by a Celery worker (needs redis-server)
+	$(BIN)/python -m example_app.demo_celery $(ARGS)
 
 test: .venv/tests ## Run the tests on SQLite and on PostgreSQL (ARGS="-k sqlite")
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)

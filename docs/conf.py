@@ -22,7 +22,7 @@ default_role = "py:obj"
 nitpick_ignore_regex = [
     (
         r"py:.*",
-        r"(blinker|click|collections|contextlib|datetime|flask|flask_sqlalchemy|sqlalchemy)\..*",
+        r"(blinker|celery|click|collections|contextlib|datetime|flask|flask_sqlalchemy|redis|sqlalchemy)\..*",
     ),
     (r"py:.*", r"(datetime|timedelta|Flask|SQLAlchemy|Namespace)"),
     # Types of ours that stand for what the text beside them says.
@@ -56,3 +56,7 @@ def setup(app: Sphinx) -> None:
 def _add_commands(app: Sphinx, page: str, source: list[str]) -> None:
     if page == "commands":
         source[0] = source[0].replace("<!-- commands -->", reference())
+
+
+# The engines are optional, and their functions are documented all the same.
+autodoc_mock_imports = ["billiard", "celery", "kombu", "redis", "rq"]

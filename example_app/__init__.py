@@ -33,6 +33,9 @@ def create_app(config: Mapping[str, object] | None = None) -> Flask:
         MAIL_PORT=int(os.environ.get("MAIL_PORT", "8025")),
         MAIL_FROM=os.environ.get("MAIL_FROM", "Tally <tally@example.com>"),
     )
+    broker = os.environ.get("CELERY_BROKER_URL")
+    if broker:  # `make demo-celery`: Celery's workers execute what ticks find.
+        app.config["CRONJOBS_EXECUTORS"] = {"default": "celery"}
     app.config.from_mapping(config)
     db.init_app(app)
     # Nobody may open the job pages unless authorize allows it. Here it allows logged-in staff.
@@ -40,6 +43,12 @@ def create_app(config: Mapping[str, object] | None = None) -> Flask:
     app.register_blueprint(pages)
     app.cli.add_command(cli.init_db)
     app.cli.add_command(cli.add_staff)
+    if broker:
+        from celery import Celery
+
+        from flask_cronjobs.executors.celery import init
+
+        init(Celery(app.name, broker=broker), app)
     return app
 
 

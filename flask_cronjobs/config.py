@@ -91,6 +91,14 @@ class Settings:
     """``CRONJOBS_KEEP_OUTPUT``: whether to keep the last 64 kB of what a handler prints and logs,
     where its task does not say."""
 
+    executors: Mapping[str, object] = field(default_factory=dict[str, object])
+    """``CRONJOBS_EXECUTORS``: queues whose runs an engine executes, each with ``"celery"``,
+    ``"rq"`` or an `~flask_cronjobs.executors.Executor`. Runs of all other queues are executed
+    here."""
+
+    handed_limit: int = 100
+    """``CRONJOBS_HANDED_LIMIT``: how many runs of a queue may wait in an engine's broker."""
+
 
 def read_settings(config: Mapping[str, Any]) -> Settings:
     """Return the settings of an app.
@@ -188,6 +196,30 @@ def _flag(key: str, value: Any) -> bool:
     return value
 
 
+#: The engines that can be named by a text.
+_ENGINES = ("celery", "rq")
+
+
+def _executors(key: str, value: Any) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise _refuse(key, value, "queues and their engines, such as {'reports': 'celery'}")
+    for queue, engine in cast("Mapping[object, object]", value).items():
+        known = engine in _ENGINES if isinstance(engine, str) else _is_executor(engine)
+        if not (isinstance(queue, str) and queue and known):
+            raise ConfigError(
+                f"{key} has {queue!r}: {engine!r}. Give the name of a queue, and 'celery', 'rq' or "
+                "an object of a subclass of flask_cronjobs.executors.Executor."
+            )
+    return dict(cast("Mapping[str, object]", value))
+
+
+def _is_executor(value: object) -> bool:
+    """Return whether *value* can take runs. Its name becomes a part of tokens."""
+    name: object = getattr(value, "name", None)
+    is_name = isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name) is not None
+    return is_name and callable(getattr(value, "send", None))
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "timezone": _zone,
     "max_attempts": _whole(1, 1000),
@@ -209,4 +241,6 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "redact": _names,
     "show_payload": _flag,
     "keep_output": _flag,
+    "executors": _executors,
+    "handed_limit": _whole(1, 100_000),
 }

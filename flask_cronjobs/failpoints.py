@@ -26,6 +26,8 @@ POINTS = (
     "after-then",
     "after-batch",
     "before-turns",
+    "before-send",
+    "after-send",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -59,6 +60,7 @@ class State:
     :ivar given: the ``CRONJOBS_`` values of ``app.config`` that *settings* were read from.
     :ivar settings_check: open until they have been compared with ``app.config`` once.
     :ivar known_rows: names of declared definitions that were seen in the table.
+    :ivar pid: the process that made it; one that it forks must not use its connections.
     """
 
     app: Flask
@@ -72,6 +74,7 @@ class State:
     known_rows: set[str] = field(default_factory=set[str])
     given: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     settings_check: Throttle = field(default_factory=Throttle)
+    pid: int = field(default_factory=os.getpid)
 
     @property
     def engine(self) -> Engine:

@@ -122,6 +122,35 @@ class Claim(NamedTuple):
         return f"task {self.job_type}, run {self.id}"
 
 
+#: How the token of a run begins that was handed to an engine and has not begun there.
+HANDED = "handed:"
+
+
+class HandedRun(NamedTuple):
+    """A run that is handed to an engine, such as Celery.
+
+    Its worker begins it by *id* and *token*: whoever brings the token first.
+
+    :ivar id: the run's id.
+    :ivar token: ``handed:ENGINE:host:pid:random``; a worker that begins the run trades it for one
+        of its own.
+    :ivar task: the task's name.
+    :ivar queue: the run's queue.
+    """
+
+    id: int
+    token: str
+    task: str
+    queue: str
+
+
+def handed_to(token: str | None) -> str | None:
+    """Return the engine to which a run was handed that *token* holds; None for any other token."""
+    if token is None or not token.startswith(HANDED):
+        return None
+    return token.removeprefix(HANDED).partition(":")[0]
+
+
 #: What `error_type` says of a run whose worker died, or lost it.
 WORKER_LOST = "WorkerLost"
 

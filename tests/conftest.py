@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
-from tests import old_click, pgbouncer, postgres
+from tests import brokers, old_click, pgbouncer, postgres
 
 if TYPE_CHECKING:
     from flask_cronjobs import CronJobs
@@ -59,6 +60,27 @@ def pgbouncer_url(postgresql_url: str) -> Iterator[str]:
         pytest.skip("pgbouncer is not installed, and cannot be")
     with pgbouncer.running_pgbouncer(program, postgresql_url) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[brokers.Broker]:
+    """A Redis server, to kill and to start again."""
+    yield from _broker(brokers.running_redis, "redis-server")
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server() -> Iterator[brokers.Broker]:
+    """A RabbitMQ server, to kill and to start again."""
+    yield from _broker(brokers.running_rabbitmq, "rabbitmq-server")
+
+
+def _broker(
+    running: Callable[[], AbstractContextManager[brokers.Broker | None]], name: str
+) -> Iterator[brokers.Broker]:
+    with running() as broker:
+        if broker is None:
+            pytest.skip(f"{name} is not installed, and cannot be")
+        yield broker
 
 
 @pytest.fixture

@@ -110,7 +110,8 @@ def _print_figures(seen: Overview) -> None:
     # A dead run's last attempt failed, too.
     failed = sum(bucket.failed + bucket.dead for bucket in seen.activity)
     click.echo(f"overdue {figures.overdue} ({oldest})")
-    click.echo(f"running {figures.running} (stale {figures.stale})")
+    handed = "" if figures.handed is None else f", handed on {figures.handed}"
+    click.echo(f"running {figures.running} (stale {figures.stale}{handed})")
     click.echo(f"dead in 24 h {figures.dead}")
     click.echo(
         f"last 24 h: {plural(ticked, 'tick')}, {ran:,} succeeded, "

@@ -179,6 +179,8 @@ def _row(row: RunRow, page: RunPage) -> Sequence[object]:
     if row.status in ("queued", "failed"):
         when = since(page.now, row.run_at)
     error = row.error_type if row.status != "skipped" else row.last_error
+    if row.handed_to is not None:
+        error = f"handed to {row.handed_to}"
     if row.is_stale(page.now):
         error = "worker lost"
     return row.id, row.status, row.task, f"{row.attempts}/{row.max_attempts}", when, error
@@ -187,6 +189,8 @@ def _row(row: RunRow, page: RunPage) -> Sequence[object]:
 def _print(view: RunView) -> None:
     row = view.row
     lost = ", but its worker was lost" if row.is_stale(view.now) else ""
+    if row.handed_to is not None:
+        lost = f", handed to {row.handed_to} {since(view.now, row.started_at)}"
     click.echo(f"Run {row.id} of {printable(row.task)}: {paint(row.status)}{lost}")
     for label, value in _facts(view):
         if value not in (None, "-", ""):

@@ -240,6 +240,7 @@ class _ProcessPool:
             observer=told,
             max_runs=None if most is None else (most + number) // self._number,
             minute_work=self._options.minute_work if number == 0 else None,
+            hands_on=self._options.hands_on and number == 0,
         )
 
     def _listen(self) -> None:

@@ -1,5 +1,7 @@
 """Take back runs whose worker died, froze or lost the network: their lease ran out.
 
+So do runs that were handed to an engine and have not begun there: its broker may have lost them.
+
 Also end runs that wait but have no attempt left, since no claim takes them.
 """
 
@@ -15,7 +17,7 @@ from ..signals import announce, notify
 from ..state import State
 from ..store import Claims, Expired
 from ..store.rows import Exchange
-from ..types import Outcome
+from ..types import Outcome, handed_to
 from .observer import Observer
 from .worker.leases import renewal_window
 
@@ -50,20 +52,32 @@ def _take_back(state: State, claims: Claims, observer: Observer) -> list[Outcome
             continue  # Another writer took the lock: give the living workers their turn once more.
         for outcome in recorded:
             announce(state.app, outcome, recorded=True)
-            notify(observer.outcome, outcome)
-        lost += recorded
+            if outcome.begun:
+                notify(observer.outcome, outcome)
+                lost.append(outcome)
         if len(outcomes) < BATCH or not recorded:
             break
     return lost
 
 
 def _lost(state: State, expired: Expired) -> Outcome:
+    if handed_to(expired.token) is not None:
+        return _not_begun(expired)
     # Here, as below: most ticks find nothing to take back, and need none of a worker's modules.
     from .worker.outcomes import failure
 
     # A new one for each: Sentry reports the same exception only once.
     error = WorkerLost("worker lost: the lease ran out before an outcome was recorded")
     return failure(state, expired, error, 0.0)._replace(reclaimed=True)
+
+
+def _not_begun(expired: Expired) -> Outcome:
+    """Return the outcome of a run that has not begun in its engine: it is handed on again."""
+    return Outcome(
+        *(expired.id, expired.token, "released", expired.attempt, expired.job_type),
+        reclaimed=True,
+        definition_id=expired.definition_id,
+    )
 
 
 def _abandoned(state: State, claims: Claims) -> list[Expired]:

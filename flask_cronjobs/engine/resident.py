@@ -58,6 +58,8 @@ def serve(state: State, options: TickOptions) -> Counter[str]:
         observer=Counted(options.observer, tally),
         resident=True,
         minute_work=ResidentMinutes(state, tally),
+        elsewhere=frozenset(state.settings.executors),
+        hands_on=bool(state.settings.executors),
     )
     try:
         return run_workers(state, number, work_options)

@@ -165,4 +165,6 @@ def _work_options(state: State, options: TickOptions, opened: OpenTick, pings: b
         tick_id=opened.id,
         pings=pings,
         observer=options.observer,
+        elsewhere=frozenset(state.settings.executors),
+        hands_on=bool(state.settings.executors),
     )

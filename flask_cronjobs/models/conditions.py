@@ -53,3 +53,5 @@ ENDED_BATCH = "finished_at IS NOT NULL"
 FOLLOWED = "then_run_id IS NOT NULL"
 #: It is inside another batch.
 INNER_BATCH = "parent_id IS NOT NULL"
+#: The run was handed to an engine and has not begun there: its token says so, see `types.HANDED`.
+HANDED = f"{RUNNING} AND locked_by LIKE 'handed:%'"

@@ -19,7 +19,7 @@ from .late import Late, late_definitions
 from .missed import Missed, missed_slots
 from .pauses import PauseView, pauses
 from .reader import RUNS, TICKS, Query, Reader, Source, reading
-from .waiting import Waiting, oldest_due, waiting_for_us, waiting_groups
+from .waiting import Waiting, handed, oldest_due, waiting_for_us, waiting_groups
 
 #: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
 #: ``overdue``: ticks come, but runnable work, or a slot, has waited too long.
@@ -74,6 +74,7 @@ class Figures:
     :ivar missed: slots that were missed in the last 24 hours.
     :ivar doubts: effects in doubt.
     :ivar stops: dead runs behind which a strict order stands still.
+    :ivar handed: runs that wait in the brokers of engines; None if there are no engines.
     """
 
     overdue: Count
@@ -84,6 +85,7 @@ class Figures:
     missed: Missed | None
     doubts: Count
     stops: Count
+    handed: Count | None = None
 
 
 #: How many of the latest ticks are searched for the one that was seen alive last.
@@ -221,11 +223,13 @@ def _figures(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, .
     long_ago = now - timedelta(seconds=reader.state.settings.health_overdue)
     overdue: ColumnElement[int] = literal(0, Integer)
     if oldest is not None and oldest <= long_ago:
-        free, keyed = waiting_for_us(reader, long_ago, paused)
-        overdue = capped(free) + capped(keyed)
+        some, *more = map(capped, waiting_for_us(reader, long_ago, paused))
+        overdue = sum(more, some)
+    engines = bool(reader.state.settings.executors)
     row = reader.rows(
         select(
             overdue.label("overdue"),
+            *([capped(handed(now)).label("handed")] if engines else []),
             capped(_some(text(RUNNING))).label("running"),
             capped(_some(text(RUNNING), RUNS.c.locked_until <= now)).label("stale"),
             capped(_some(text(DEAD), RUNS.c.finished_at >= now - timedelta(days=1))).label("dead"),
@@ -242,6 +246,7 @@ def _figures(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, .
         missed=missed_slots(reader),
         doubts=count_of(row.doubts),
         stops=count_of(row.stops),
+        handed=count_of(row.handed) if engines else None,
     )
 
 

@@ -20,12 +20,12 @@ from ..models.conditions import (
     RUNNING,
     SET_ASIDE,
 )
-from ..types import STATUSES, Status
+from ..types import STATUSES, Status, handed_to
 from .counts import Count
 from .reader import BATCHES, DEFINITIONS, RUNS, Query, Reader, Source, reading
 from .run_order import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, Order
 from .run_search import confirmed, mentions, named
-from .waiting import first_due, waiting
+from .waiting import first_due, overdue
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,8 @@ class RunRow:
 
         A retry and a cancel may have changed the times since.
         """
+        if self.handed_to is not None:
+            return None
         if self.status not in ("running", "succeeded", "dead") or self.started_at is None:
             return None
         return max(0.0, (self.started_at - self.run_at).total_seconds())
@@ -96,8 +98,18 @@ class RunRow:
         """How many seconds its latest attempt took, if it ran to an end."""
         return seconds_taken(self.status, self.started_at, self.finished_at)
 
+    @property
+    def handed_to(self) -> str | None:
+        """The engine to which it was handed and where it has not begun."""
+        return handed_to(self.locked_by) if self.status == "running" else None
+
     def is_stale(self, now: datetime) -> bool:
-        """Return whether it is running and its lease ran out."""
+        """Return whether it is running and its lease ran out.
+
+        One that waits in an engine's broker comes back by its lease, but no worker was lost.
+        """
+        if self.handed_to is not None:
+            return False
         return (
             self.status == "running" and self.locked_until is not None and self.locked_until <= now
         )
@@ -212,7 +224,7 @@ def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = (
     conditions = _conditions(reader, which, statuses)
     if which.overdue:
         edge = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
-        return [part.where(*conditions) for part in waiting(edge)]
+        return [part.where(*conditions) for part in overdue(reader, edge)]
     wanted = ("running",) if which.stale else statuses or (which.status,)
     # Each once: queued and failed runs are in the same indexes.
     parts = dict.fromkeys(part for status in wanted for part in _parts(status, which))

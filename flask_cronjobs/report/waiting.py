@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy import String, bindparam, column, func, select, text
 
 from ..models.columns import UTCDateTime
-from ..models.conditions import FREE, FREE_GROUPS, KEYED, KEYED_GROUPS
+from ..models.conditions import FREE, FREE_GROUPS, HANDED, KEYED, KEYED_GROUPS
 from .pauses import PauseView, names, not_paused
 from .reader import RUNS, Query, Reader
 
@@ -52,16 +52,20 @@ def waiting_groups(reader: Reader) -> list[Waiting]:
 def oldest_due(
     reader: Reader, groups: Sequence[Waiting], paused: Sequence[PauseView]
 ) -> datetime | None:
-    """Return since when the oldest run that this app's ticks could run has been due."""
+    """Return since when the oldest run that this app's ticks or engines could run has been due."""
     tasks, queues = names(paused, "task"), names(paused, "queue")
     known = reader.state.registry.tasks
-    due = (
+    due = [
         group.due
         for group in groups
         if (not known or group.task in known)
         and group.task not in tasks
         and group.queue not in queues
-    )
+    ]
+    if reader.state.settings.executors:
+        (in_brokers,) = _ours(reader, [handed(reader.now)], paused)
+        first = in_brokers.order_by(RUNS.c.run_at).limit(1)
+        due += [row.run_at for row in reader.rows(first)]
     return min((moment for moment in due if moment is not None), default=None)
 
 
@@ -73,6 +77,16 @@ def waiting(before: datetime) -> tuple[Query, Query]:
     """
     free = select(RUNS.c.id, RUNS.c.run_at).where(text(FREE), RUNS.c.run_at <= before)
     return free, _keyed(before)
+
+
+def handed(before: datetime) -> Query:
+    """Return the statement for runs that wait in the brokers of engines and were due *before*."""
+    return select(RUNS.c.id, RUNS.c.run_at).where(text(HANDED), RUNS.c.run_at <= before)
+
+
+def overdue(reader: Reader, before: datetime) -> list[Query]:
+    """Return `waiting`, and `handed` if the app has engines."""
+    return [*waiting(before), *([handed(before)] if reader.state.settings.executors else [])]
 
 
 def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Query]:
@@ -104,17 +118,19 @@ def _priorities(rows: str) -> Query:
     return found.limit(MOST_PRIORITIES + 1)
 
 
-def waiting_for_us(
-    reader: Reader, before: datetime, paused: Sequence[PauseView]
-) -> tuple[Query, Query]:
-    """Return `waiting`, without what is paused, and without the tasks of other code.
+def waiting_for_us(reader: Reader, before: datetime, paused: Sequence[PauseView]) -> list[Query]:
+    """Return `overdue`, without what is paused, and without the tasks of other code.
 
     No tick of this app is slow for those.
     """
-    free, keyed = (each.where(*not_paused(reader, paused)) for each in waiting(before))
+    return _ours(reader, overdue(reader, before), paused)
+
+
+def _ours(reader: Reader, found: Sequence[Query], paused: Sequence[PauseView]) -> list[Query]:
+    found = [each.where(*not_paused(reader, paused)) for each in found]
     if tasks := list(reader.state.registry.tasks):
-        free, keyed = (each.where(RUNS.c.job_type.in_(tasks)) for each in (free, keyed))
-    return free, keyed
+        found = [each.where(RUNS.c.job_type.in_(tasks)) for each in found]
+    return found
 
 
 def _keyed(before: datetime) -> Query:

@@ -32,6 +32,7 @@ from .pauses import Pauses, paused_in
 from .rows import ClaimRequest, Exchange, Paused
 from .sql import exchange
 from .sql.claims import ClaimStatements, claim_statements
+from .sql.handed import begin, in_brokers
 from .sql.outcomes import ended
 from .sql.waiting import FRONT, front_of_queue, pauses_and_front
 from .turns import Turns
@@ -133,6 +134,9 @@ class Claims:
             a repeat reports its outcomes as lost and does not know of its claims.
         :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.
         """
+        if request is not None and request.handed is not None:
+            assert not outcomes
+            return self._begin(request)
         forget_failures(self._books, outcomes)
         exchange = self._exchange(outcomes, request, repeat)
         for pause in MOMENTS:
@@ -241,13 +245,19 @@ class Claims:
         values = {"id": claim.id, "token": claim.token, "fraction": fraction}
         return bool(self._books.rows(self._sql.progress, {**values, "message": clean(message)}))
 
-    def release_token(self, token: str) -> int:
+    def release_token(self, token: str, run_id: int | None = None) -> int:
         """Release every run held under *token*, not counting the attempt; return how many.
 
         For a claim whose answer was lost: the database may have committed it.
+
+        :param run_id: release this one alone.
         """
         rows = self._books.rows(self._sql.claimed_under, {"token": token})
-        released = [Outcome(row.id, token, "released", row.attempts, row.job_type) for row in rows]
+        released = [
+            Outcome(row.id, token, "released", row.attempts, row.job_type)
+            for row in rows
+            if run_id in (None, row.id)
+        ]
         return len(self.exchange(released, None).recorded) if released else 0
 
     def already_recorded(self, outcomes: Iterable[Outcome]) -> Exchange:
@@ -281,6 +291,11 @@ class Claims:
         """What decides which runs of strict orders may be claimed."""
         return Turns(self._books)
 
+    def in_brokers(self, queue: str) -> int:
+        """Return how many runs of *queue* were handed to an engine and have not begun there."""
+        rows = self._books.rows(in_brokers(self._dialect), {"queue": queue})
+        return int(rows[0].number)
+
     def may_find(self) -> bool:
         """Return whether a claim may find a run, so that it is worth to start workers.
 
@@ -304,6 +319,14 @@ class Claims:
             Outcome(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type)
             for row in rows
         ]
+
+    def _begin(self, request: ClaimRequest) -> Exchange:
+        assert request.handed is not None
+        run_id, handed = request.handed
+        values = {"id": run_id, "handed": handed, "token": request.token, "lease": request.lease}
+        parameters = {**values, "tasks": self._dialect.array(request.tasks)}
+        rows = self._books.rows(begin(self._dialect), parameters, repeat=False)
+        return received(self._dialect, rows, request.token)
 
     def _passed_over(self, held: Collection[Held], touched: Collection[int]) -> Collection[int]:
         """Return which of *held* a statement did not touch, though they are held still."""

@@ -30,7 +30,7 @@ from sqlalchemy.orm import aliased
 
 from ..errors import KeyConflict
 from ..models import JobDefinition, JobEffect, JobRun
-from ..types import Status
+from ..types import HANDED, Status
 from .batches import hold_batches, recount, reopen
 from .clock import database_now
 from .connection import Bookkeeping, Rows
@@ -125,9 +125,11 @@ class Operator:
     def cancel(self, ids: Sequence[int], reason: str) -> list[Change]:
         """Cancel those of *ids* that wait, and request it for those that run.
 
-        A run returned as ``running`` ends when its worker has interrupted it.
+        A run returned as ``running`` ends when its worker has interrupted it. One that waits in an
+        engine's broker ends at once: its token is gone when it comes.
         """
-        running = JobRun.status == "running"
+        handed = func.coalesce(JobRun.locked_by, "").startswith(HANDED)
+        running = and_(JobRun.status == "running", ~handed)
         requested = func.coalesce(JobRun.cancel_requested_at, database_now())
         values = {
             "status": case((running, JobRun.status), else_="cancelled"),
@@ -136,6 +138,10 @@ class Operator:
             "error_type": case((running, JobRun.error_type), else_="Cancelled"),
             "cancel_requested_at": case((running, requested), else_=JobRun.cancel_requested_at),
             "turn": case((running, JobRun.turn), (_is_ordered(), "over")),
+            **{
+                name: case((running, getattr(JobRun, name)), else_=None)
+                for name in ("locked_by", "locked_until", "concurrency_share")
+            },
             "updated_at": database_now(),
         }
         return self._change(ids, CANCELLABLE, values)

@@ -31,6 +31,7 @@ class ClaimRequest:
         retries are claimed together with others, but for a last attempt, and for one after a lost
         worker; and unless *alone*, those are passed over.
     :ivar paused: what of *tasks* and *queues* is paused.
+    :ivar handed: the id and token of a handed run to begin, in place of a claim from the queue.
     """
 
     limit: int
@@ -42,6 +43,7 @@ class ClaimRequest:
     after: str = ""
     side_by_side: bool = False
     paused: Paused = Paused()
+    handed: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,9 @@ def describe(run: RunView) -> str:
     match row.status:
         case "queued":
             return f"It is waiting for a worker: {late(seconds_since(row.run_at, run.now))}."
+        case "running" if row.handed_to:
+            since = _ago(row.started_at, run.now)
+            return f"It was handed to {row.handed_to} {since}, and has not begun there."
         case "running" if row.is_stale(run.now):
             lost = _ago(row.locked_until, run.now)
             return (

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests import brokers
+
 
 def test_demo_plays_twice_and_sends_no_mail_twice(tmp_path: Path) -> None:
     for _ in range(2):
@@ -20,3 +24,22 @@ def test_demo_plays_twice_and_sends_no_mail_twice(tmp_path: Path) -> None:
         assert "6 mails, 0 of them twice." in done.stdout
         assert "succeeded  send_invoice_reminders" in done.stdout
         assert "http://127.0.0.1:5000/jobs/" in done.stdout
+
+
+@pytest.mark.slow
+def test_demo_on_celery_comes_to_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("celery")
+    if brokers.find_program("redis-server", "redis-server") is None:
+        pytest.skip("redis-server is not installed, and cannot be")
+    done = subprocess.run(
+        [sys.executable, "-m", "example_app.demo_celery", "--folder", tmp_path],
+        cwd=Path(__file__).parents[2],
+        text=True,
+        capture_output=True,
+        timeout=280,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert "6 mails, 0 of them twice." in done.stdout
+    assert done.stdout.count("Celery's worker has executed what the tick handed on.") == 3
+    assert "send_invoice_reminders" in done.stdout
+    assert "succeeded: task send_welcome" in (tmp_path / "worker.log").read_text()

@@ -100,6 +100,7 @@ class Site:
 
     :ivar config: ``app.config`` of the processes, beside the database.
     :ivar env: further environment variables of the processes.
+    :ivar module: where ``flask`` finds the app.
     """
 
     url: str
@@ -107,16 +108,21 @@ class Site:
     config: dict[str, Any] = field(default_factory=lambda: dict(QUICK))
     env: dict[str, str] = field(default_factory=dict)
     ticks: list[Tick] = field(default_factory=list)
+    module: str = harmful_app.__name__
 
     def __post_init__(self) -> None:
         self.trace_file = self.folder / "trace.jsonl"
         self.trace_file.touch()
-        self.app: Flask = jobs_app.create_app(self.url, self.trace_file, {})
+        self.app: Flask = self.make_app()
         with self.app.app_context():
             from flask_cronjobs.store import create_tables
 
             create_tables(jobs_app.db.engine)
             jobs_app.db.create_all()
+
+    def make_app(self) -> Flask:
+        """The app in the test's own process."""
+        return jobs_app.create_app(self.url, self.trace_file, {})
 
     def close(self) -> None:
         """End all processes, and let go of the database."""
@@ -129,11 +135,15 @@ class Site:
 
     def start(self, *args: str, env: Mapping[str, str] | None = None) -> Tick:
         """Start ``flask`` with *args*, in a process group of its own."""
+        return self.start_python("flask", "--app", self.module, *args, env=env)
+
+    def start_python(self, *args: str, env: Mapping[str, str] | None = None) -> Tick:
+        """Start ``python -m`` with *args*, in a process group of its own."""
         number = len(self.ticks)
         out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
-                [sys.executable, "-m", "flask", "--app", harmful_app.__name__, *args],
+                [sys.executable, "-m", *args],
                 cwd=ROOT,
                 env=self.environment | dict(env or {}),
                 stdin=subprocess.DEVNULL,

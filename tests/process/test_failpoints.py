@@ -17,7 +17,11 @@ from tests.soak.history import History, Watched, moment, read_failures, read_run
 NOWHERE = {("between-watermark-and-insert", True)}
 
 
-@pytest.mark.parametrize("point", POINTS)
+#: Of engines, see `test_celery.py`.
+OF_ENGINES = ("before-send", "after-send")
+
+
+@pytest.mark.parametrize("point", [each for each in POINTS if each not in OF_ENGINES])
 def test_kill_at(point: str, site: Site) -> None:
     site.tick_here()
     watched = watch(site)

@@ -53,7 +53,9 @@ def test_no_block_is_overlooked() -> None:
 @pytest.mark.parametrize("block", each("py"))
 def test_python_of_another_package_compiles(block: Block) -> None:
     assert block.code.co_names
-    assert "\n*Before:*\n\n```py\n" in block.page.read_text()  # Ours is marked `python`, and runs.
+    if block.page.name != "outgrowing.md":  # There, what needs an engine.
+        # Ours is marked `python`, and runs.
+        assert "\n*Before:*\n\n```py\n" in block.page.read_text()
 
 
 @pytest.mark.parametrize("block", each("sh"))

@@ -35,7 +35,8 @@ for module, names in (
 
 import flask_cronjobs
 package = Path(flask_cronjobs.__file__).parent
-for path in sorted(package.rglob("*.py")):
+engines = {package / "executors" / name for name in ("celery.py", "rq.py")}  # Not on Windows.
+for path in sorted(set(package.rglob("*.py")) - engines):
     import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
 
 from flask import Flask

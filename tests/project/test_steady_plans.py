@@ -184,8 +184,18 @@ def exchange_all(kit: Kit) -> None:
     kit.claims.already_recorded(others)
     kit.claims.release_token(first[3].token)
     finish(kit, claimed)
+    hand_on(kit)
     claim_far(kit)
     give_turns(kit)
+
+
+def hand_on(kit: Kit) -> None:
+    """Hand a run on to an engine, count it, and begin it there."""
+    kit.runs(1)
+    (claim,) = kit.claim(limit=1, token="handed:celery:host:1:a")
+    kit.claims.in_brokers("default")
+    handed = (claim.id, claim.token)
+    finish(kit, kit.claims.exchange([], kit.request(1, handed=handed)).claims)
 
 
 def claim_far(kit: Kit) -> None:

@@ -20,7 +20,7 @@ from flask import Flask
 from sqlalchemy import bindparam, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from tests import postgres
+from tests import brokers, postgres
 from tests.soak import app as soak_app
 from tests.soak import odd_rows, timeline
 from tests.soak.checker import violations
@@ -42,6 +42,8 @@ LEFT = 10.0
 #: By how much each host's clock is wrong, in seconds, how many workers its ticks have, and whether
 #: its workers are resident.
 HOSTS = ((0, 1, False), (90, 1, False), (-90, 2, False), (3600, 1, False), (0, 2, True))
+#: How many workers of Celery there are.
+ENGINES = 2
 FAKETIME = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
 #: The variable that only hosts have, and what they start; not the server.
 MARK = "SOAK_HOST"
@@ -52,7 +54,7 @@ SHOWN = 2
 #: What `--without` leaves out.
 FAULTS = (
     *("kill", "kill_parent", "freeze", "terminate", "block", "failpoint", "odd_row"),
-    *("cut", "restart", "hang", "lock_row", "lock"),
+    *("cut", "restart", "hang", "lock_row", "lock", "broker"),
 )
 
 
@@ -65,6 +67,7 @@ class Soak:
     seed: int
     without: Sequence[str]
     folder: Path
+    engine: bool = False
 
 
 def main() -> int:
@@ -73,12 +76,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30, help="how long faults go on")
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default=None)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--engine", action="store_true", help="let Celery execute the runs")
     parser.add_argument("--without", choices=FAULTS, action="append", default=[], help="a fault")
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     databases = [options.database] if options.database else ["sqlite", "postgresql"]
     failed = [
-        soak(Soak(name, options.seconds / len(databases), seed, options.without, _folder()))
+        soak(
+            Soak(
+                *(name, options.seconds / len(databases), seed, options.without, _folder()),
+                engine=options.engine,
+            )
+        )
         for name in databases
     ]
     return int(any(failed))
@@ -91,6 +100,7 @@ def _folder() -> Path:
 def soak(this: Soak) -> int:
     """Soak on one kind of database; how many checks failed."""
     without = "".join(f" --without {name}" for name in this.without)
+    without += " --engine" * this.engine
     print(
         f"soak: --database {this.database} --seconds {this.seconds:g} --seed {this.seed}{without}",
         flush=True,
@@ -106,11 +116,13 @@ def soak(this: Soak) -> int:
             soak_app.SEED: str(this.seed),
             timeline.TIMELINE: str(this.folder / "timeline"),
         }
+        broker = stack.enter_context(brokers.running_redis()) if this.engine else None
+        os.environ[soak_app.BROKER] = broker.url if broker else ""
         for name in ("trace", "timeline"):
             (this.folder / name).touch()
         database = SqliteFaults(url, this.seed) if server is None else None
         faults = database or PostgresFaults(url, _given(server), this.seed)
-        history = _trouble(this, soak_app.create_app(), faults)
+        history = _trouble(this, soak_app.create_app(), faults, broker)
     return _judge(this, history)
 
 
@@ -141,7 +153,9 @@ def _judge(this: Soak, history: History) -> int:
     return failed
 
 
-def _trouble(this: Soak, app: Flask, database: DatabaseFaults) -> History:
+def _trouble(
+    this: Soak, app: Flask, database: DatabaseFaults, broker: brokers.Broker | None
+) -> History:
     with app.app_context():
         from flask_cronjobs.store import create_tables
 
@@ -150,9 +164,11 @@ def _trouble(this: Soak, app: Flask, database: DatabaseFaults) -> History:
         soak_app.db.create_all()
         watch_handovers(engine)
     hosts = [_start_host(number, this) for number in range(len(HOSTS))]
+    if broker is not None:
+        hosts += [_start_engine(number, this) for number in range(ENGINES)]
     processes = Processes([host.pid for host in hosts], f"{MARK}={this.folder}")
     load = Load(app, this.seed)
-    nemesis = Nemesis(processes, database, this.seed, this.without)
+    nemesis = Nemesis(processes, database, this.seed, this.without, broker)
     watcher = Watcher(processes, nemesis.thaw_later)
     try:
         for thread in (load, watcher, nemesis):
@@ -201,6 +217,21 @@ def _start_host(number: int, this: Soak) -> subprocess.Popen[bytes]:
                 *(["--work"] if resident else []),
             ],
             env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def _start_engine(number: int, this: Soak) -> subprocess.Popen[bytes]:
+    folder, name = this.folder, f"engine-{number}"
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.soak.engine"),
+                *(f"--name={name}", f"--stop={folder / 'stop'}"),
+            ],
+            env={**os.environ, MARK: str(folder)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -24,6 +24,8 @@ from flask_cronjobs.models import JobRun
 
 DATABASE = "SOAK_DATABASE"
 TRACE = "SOAK_TRACE"
+#: The URL of Celery's broker, if Celery is to execute the runs.
+BROKER = "SOAK_BROKER"
 
 #: What a soak's seed makes of each attempt, so that it is the same when the soak is run again.
 SEED = "SOAK_SEED"
@@ -58,8 +60,20 @@ def create_app() -> Flask:
         CRONJOBS_SHUTDOWN_GRACE=1,
         CRONJOBS_TIMEOUT=20,
     )
+    broker = os.environ.get(BROKER)
+    if broker:
+        app.config["CRONJOBS_EXECUTORS"] = {"default": "celery"}
     db.init_app(app)
     jobs.init_app(app)
+    if broker:
+        from celery import Celery
+
+        from flask_cronjobs.executors.celery import init
+
+        celery = Celery("soak", broker=broker)
+        # Messages of killed workers come again soon, and twice.
+        celery.conf.broker_transport_options = {"visibility_timeout": 2}
+        init(celery, app)
     return app
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from flask_cronjobs.store.failures import FAILURES_KEPT
+from flask_cronjobs.types import handed_to
 from tests.soak import timeline
 from tests.soak.app import BUDGET, LEASE
 from tests.soak.history import Batch, Handover, History, Run, Said
@@ -230,6 +231,9 @@ def changes_of_hands_are_lawful(history: History) -> Iterator[str]:
 
 
 def _unlawful(change: Handover, used: set[tuple[int, str]]) -> str | None:
+    if _begins(change):
+        used_before = (change.run_id, change.new_token) in used
+        return "it began under a used token" if used_before else None
     claimed = change.new_status == "running"
     released = change.old_status == "running" and change.new_attempts < change.old_attempts
     wanted = change.old_attempts + (1 if claimed else -1 if released else 0)
@@ -246,6 +250,17 @@ def _unlawful(change: Handover, used: set[tuple[int, str]]) -> str | None:
     if change.reclaimed and not change.expired:
         return "reclaimed before the lease ran out"
     return None
+
+
+def _begins(change: Handover) -> bool:
+    """Whether a worker of an engine traded the token with which a run was handed on."""
+    return (
+        change.old_status == change.new_status == "running"
+        and handed_to(change.old_token) is not None
+        and change.new_token is not None
+        and handed_to(change.new_token) is None
+        and change.new_attempts == change.old_attempts
+    )
 
 
 def failures_match_attempts(history: History) -> Iterator[str]:

@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,7 +28,7 @@ from flask.cli import ScriptInfo
 
 from flask_cronjobs import failpoints
 from tests.soak import timeline
-from tests.soak.app import BUDGET, LEASE, create_app
+from tests.soak.app import BROKER, BUDGET, LEASE, create_app
 from tests.soak.history import Tick
 from tests.soak.timeline import Fault
 
@@ -66,6 +67,9 @@ def main() -> None:
     args = ["jobs", "tick", "--budget", f"{BUDGET:g}", f"--workers={options.workers}"]
     if options.work:
         args = ["jobs", "work", f"--workers={options.workers}"]
+    if os.environ.get(BROKER):  # As all else, once for all ticks.
+        import_module("kombu.transport.redis")
+        import_module("flask_cronjobs.executors.celery")
     choose = random.Random(f"{options.seed}:host")
     readers: list[int] = []
     with options.ticks.open("a", buffering=1) as ticks:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 
+from tests.brokers import Broker
 from tests.soak import timeline
 from tests.soak.app import LEASE
 from tests.soak.databases import DatabaseFaults, Hold
@@ -22,6 +23,7 @@ class Nemesis(threading.Thread):
     """Troubles the processes of the hosts, and their database.
 
     :param without: kinds of faults to leave out.
+    :param broker: the broker of the engine that executes the runs, if there is one.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class Nemesis(threading.Thread):
         database: DatabaseFaults,
         seed: int,
         without: Collection[str] = (),
+        broker: Broker | None = None,
     ) -> None:
         super().__init__(name="nemesis", daemon=True)
         self.error: BaseException | None = None
@@ -38,6 +41,7 @@ class Nemesis(threading.Thread):
         self._random = random.Random(f"{seed}:nemesis")
         self._thaws = random.Random(f"{seed}:thaws")
         self._without = without
+        self._broker = broker
         self._stopped = threading.Event()
         self._holds = Holds()
         database.hold = self._holds.add
@@ -57,6 +61,7 @@ class Nemesis(threading.Thread):
             ("freeze", self._freeze, 4),
             ("terminate", self._terminate, 4),
             *self._database.faults(),
+            *([("broker", self._renew_broker, 2)] if self._broker is not None else []),
         ]
         faults = [fault for fault in faults if fault[0] not in self._without]
         weights = [weight for _, _, weight in faults]
@@ -94,6 +99,15 @@ class Nemesis(threading.Thread):
         if process := self._victim():
             self.thaw_later(process)
             _signal(process.pid, signal.SIGSTOP)
+
+    def _renew_broker(self) -> None:
+        """Kill the broker with all that it holds; start it again at once or after a while."""
+        assert self._broker is not None
+        began = time.monotonic()
+        self._broker.kill()
+        self._stopped.wait(self._random.choice([0, 1, 4]))
+        self._broker.start()
+        timeline.add(Fault("brokers lost", began, time.monotonic()))
 
     def _victim(self) -> Process | None:
         living = self._processes.living()

@@ -223,6 +223,16 @@ def use_a_token_twice(history: History) -> None:
     history.handovers[4] = replace(history.handovers[4], new_token="2/1")
 
 
+def begin_twice(history: History) -> None:
+    """Two workers of an engine begin a run by the same token."""
+    handed = "handed:celery:host:1:a"
+    history.handovers[:0] = [
+        Handover(90, "queued", "running", None, handed, 0, 1),
+        Handover(90, "running", "running", handed, "90/1", 1, 1),
+        Handover(90, "running", "running", handed, "90/1", 1, 1),
+    ]
+
+
 def bring_back_what_had_ended(history: History) -> None:
     history.handovers.append(Handover(1, "succeeded", "queued", None, None, 1, 1))
 
@@ -321,6 +331,7 @@ CORRUPTIONS: list[tuple[Callable[[History], None], str]] = [
     (reclaim_a_living_lease, "changes_of_hands_are_lawful"),
     (claim_what_is_held, "changes_of_hands_are_lawful"),
     (use_a_token_twice, "changes_of_hands_are_lawful"),
+    (begin_twice, "changes_of_hands_are_lawful"),
     (bring_back_what_had_ended, "changes_of_hands_are_lawful"),
     (forget_a_failure, "failures_match_attempts"),
     (exceed_the_attempts, "failures_match_attempts"),
@@ -336,6 +347,13 @@ CORRUPTIONS: list[tuple[Callable[[History], None], str]] = [
     (leave_a_process, "nothing_is_left_behind"),
     (pass_over_an_odd_row, "odd_rows_are_reported"),
 ]
+
+
+def test_a_handed_run_may_begin_once() -> None:
+    history = lawful()
+    begin_twice(history)
+    del history.handovers[2]
+    assert violations(history)["changes_of_hands_are_lawful"] == []
 
 
 def test_a_lawful_history_violates_nothing() -> None:

@@ -44,6 +44,7 @@ class RunnerContext:
         mailbox: SimpleQueue[Any],
         keyboard: bool,
         pings: Pings | None = None,
+        precedence: Precedence | None = None,
     ) -> None:
         self.state = state
         self.interrupter = interrupter
@@ -52,7 +53,7 @@ class RunnerContext:
         self.inbox = inbox
         self.mailbox = mailbox
         self.keyboard = keyboard
-        self.precedence: Precedence = Precedence()
+        self.precedence: Precedence = precedence or Precedence()
         self.pings = pings
         self.books: Bookkeeping = state.bookkeeping(guard=interrupter.hold)
         self.interrupted: BaseException | None = None

@@ -37,7 +37,7 @@ class Exchanger:
         self.exhausted: bool = False
         self._claims = claims
         self._options = options
-        self._lease = state.settings.lease
+        self._lease = options.lease or state.settings.lease
         self._tasks = tuple(state.registry.tasks)
         self._ordered = frozenset(
             name for name, task in state.registry.tasks.items() if task.on_dead is not None
@@ -46,7 +46,8 @@ class Exchanger:
         self._turns_pend = False
         self._after = ""
         self._paused = Paused()
-        self._paused_until = 0.0
+        # To begin a handed run looks at the pauses by itself.
+        self._paused_until = 0.0 if options.handed is None else float("inf")
         self._unconfirmed_token: str | None = None
         self._in_trouble = False
         self._late: dict[str, float] = {}
@@ -186,6 +187,7 @@ class Exchanger:
             after=self._after,
             side_by_side=side_by_side,
             paused=self._pauses(),
+            handed=self._options.handed,
         )
 
     def _turns_are_due(self, idle: bool) -> bool:
@@ -211,9 +213,12 @@ class Exchanger:
         return not may_find
 
     def _pauses(self) -> Paused:
-        """Return what is paused, as it was a second ago at most."""
+        """Return what is paused, as it was a second ago at most, or not for this worker."""
         now = time.monotonic()
         if now >= self._paused_until:
             self._paused = self._claims.paused()
             self._paused_until = now + PAUSES_EVERY
-        return self._paused
+        elsewhere = self._options.elsewhere
+        if not elsewhere:
+            return self._paused
+        return replace(self._paused, queues=self._paused.queues | elsewhere)

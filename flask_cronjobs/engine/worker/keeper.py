@@ -35,6 +35,7 @@ from .listener import Listener
 from .monitor import RunMonitor
 from .options import WorkOptions
 from .output import OutputWriter
+from .precedence import Precedence
 from .prefetch import LONG
 from .runner import Runner
 
@@ -56,6 +57,14 @@ STOP_FOR = 0.2
 ANNOUNCE_WITHIN = 60.0
 #: The same where a handler that does not end has its process ended, in seconds.
 LAST_WORDS_WITHIN = 5.0
+
+
+def keeper_books(
+    state: State, precedence: Precedence, kind: type[Bookkeeping] = Bookkeeping
+) -> Bookkeeping:
+    """Return the connection of a keeper that goes before others by *precedence*."""
+    limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
+    return kind(state.engine, patience=PATIENCE, limit=limit, waiting=precedence.lent)
 
 
 class Keeper(threading.Thread):
@@ -84,10 +93,7 @@ class Keeper(threading.Thread):
         self._announcer = Announcer(
             state.app, options.observer, self._precedence, runner.context.pings
         )
-        limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
-        self._books = Bookkeeping(
-            state.engine, patience=PATIENCE, limit=limit, waiting=self._precedence.lent
-        )
+        self._books = options.books or keeper_books(state, self._precedence)
         self._claims = Claims(self._books)
         self._output = OutputWriter(self._books, state.settings.lease)
         self._exchanger = Exchanger(self._claims, state, options)
@@ -99,6 +105,11 @@ class Keeper(threading.Thread):
         self._woken_at = float("-inf")
         self._batches_at = 0.0
         self._stopping = False
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping
 
     def stop(self) -> None:
         """Claim nothing more. May be called from any thread, and from a signal handler."""

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ...store import Bookkeeping
 from ..observer import Observer
+from .precedence import Precedence
 
 
 class MinuteWork(Protocol):
@@ -52,6 +54,13 @@ class WorkOptions:
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
     :ivar pings: whether a definition may have a ping URL.
+    :ivar handed: the id and token of the one run to begin, which was handed to an engine. Then
+        nothing is claimed from the queue.
+    :ivar elsewhere: the queues whose runs engines execute, so that this worker does not.
+    :ivar hands_on: whether the worker hands the runs of those on to their engines.
+    :ivar lease: how long its claims hold, in seconds; None: as the settings say.
+    :ivar books: the keeper's connection; None: a new one.
+    :ivar precedence: lets the keeper go first.
     """
 
     worker: str
@@ -65,3 +74,9 @@ class WorkOptions:
     tick_id: int | None = None
     pings: bool = True
     observer: Observer = field(default_factory=Observer)
+    handed: tuple[int, str] | None = None
+    elsewhere: frozenset[str] = frozenset()
+    hands_on: bool = False
+    lease: float | None = None
+    books: Bookkeeping | None = None
+    precedence: Precedence = field(default_factory=Precedence)

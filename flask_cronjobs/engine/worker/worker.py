@@ -54,10 +54,18 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     ):
         keyboard = not handle_signals
         pings = Pings(state) if options.pings else None
-        runner = Runner(
-            RunnerContext(state, interrupter, watchdog, leases, inbox, mailbox, keyboard, pings),
-            side_by_side,
+        context = RunnerContext(
+            state,
+            interrupter,
+            watchdog,
+            leases,
+            inbox,
+            mailbox,
+            keyboard,
+            pings,
+            options.precedence,
         )
+        runner = Runner(context, side_by_side)
         monitor = RunMonitor(state, runner, interrupter, watchdog, options.may_kill)
         admission = Admission(state, side_by_side)
         keeper = Keeper(state, runner, options, held_runs, monitor, listener, admission)
@@ -69,7 +77,8 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         ):
             try:
                 keeper.start()
-                runner.run()
+                with _handing_on(state, options, keeper):
+                    runner.run()
             finally:
                 keeper.stop()
                 if keeper.ident is not None:
@@ -104,6 +113,22 @@ def _minute_work(
         yield
     finally:
         minutes.end(well=keeper.error is None)
+
+
+@contextmanager
+def _handing_on(state: State, options: WorkOptions, keeper: Keeper) -> Generator[None]:
+    """Hand runs on to engines beside the runs here, if this worker is to do it."""
+    if not options.hands_on:
+        yield
+        return
+    from ..hand_over import HandOver
+
+    hand_over = HandOver(state, options, lambda: keeper.stopping)
+    hand_over.start()
+    try:
+        yield
+    finally:
+        hand_over.end(well=keeper.error is None)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from ..overview import orphans
 from ..reader import Reader, reading
 from ..waiting import Waiting, waiting_groups
 from .database import database, schema, versions
+from .engines import engines
 from .finding import Finding
 
 #: How far a host's clock may be off before it is worth a warning, in seconds.
@@ -68,6 +69,7 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield from _definitions(reader, verdict)
     yield from _doubts(figures)
     yield from _settings(reader)
+    yield from engines(reader)
 
 
 def _ticks(verdict: Verdict) -> Finding:

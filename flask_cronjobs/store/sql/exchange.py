@@ -86,7 +86,8 @@ def _mark(claims: Claimable) -> str:
     return f"SELECT mark FROM (SELECT {marks} AS mark FROM keyless) AS m WHERE mark IS NOT NULL"
 
 
-def _take(d: Dialect, keys: bool) -> str:
+def returned(d: Dialect) -> str:
+    """Return the columns that a claim returns."""
     # These two are only for sorting, and one odd value must not make the rows unsortable.
     simple = {
         "rank": "-CAST(job_runs.priority AS bigint)",
@@ -95,7 +96,11 @@ def _take(d: Dialect, keys: bool) -> str:
     if d.name == "postgresql":  # A text and a number are read faster than JSON and a time.
         simple["payload"] = "CAST(job_runs.payload AS text)"
         simple["scheduled_for"] = d.sortable("job_runs.scheduled_for")
-    returned = ", ".join(f"{simple.get(name, f'job_runs.{name}')} AS {name}" for name in _CLAIMED)
+    columns = ", ".join(f"{simple.get(name, f'job_runs.{name}')} AS {name}" for name in _CLAIMED)
+    return f"{columns}, NULL AS stored"
+
+
+def _take(d: Dialect, keys: bool) -> str:
     if d.name == "sqlite":
         share, which = "chosen.share", "FROM chosen WHERE job_runs.id = chosen.id"
     else:
@@ -109,5 +114,5 @@ def _take(d: Dialect, keys: bool) -> str:
         concurrency_share = {share}, started_at = {d.clock}, updated_at = {d.clock},
         progress = NULL, progress_message = NULL
     {which}
-    RETURNING {returned}, NULL AS stored
+    RETURNING {returned(d)}
     """

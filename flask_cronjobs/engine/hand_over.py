@@ -1,0 +1,206 @@
+"""Hand runs of chosen queues on to the engines that execute them, in a thread beside the runs here.
+
+A run that is handed on is ``running``, with a token that says so (`types.handed_to`), until a
+worker of the engine trades that. If none does within its lease, it is taken back like a run whose
+worker was lost, but its attempt is not counted, since no handler has begun.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from .. import failpoints
+from ..errors import CronJobsError, DatabaseTrouble
+from ..executors import Executor, executor_of
+from ..log import logger, worker_name
+from ..state import State
+from ..store import Bookkeeping, Claims
+from ..text import one_line
+from ..types import HANDED, Claim, HandedRun
+from .worker.exchange import Exchanger
+from .worker.options import WorkOptions
+from .worker.outcomes import released
+
+#: For how many leases a run may wait in a broker before it is handed on again.
+LEASES = 5
+#: How many runs are sent at a time at most.
+BATCH = 100
+#: How often a resident worker looks for runs to hand on, in seconds.
+LOOK_EVERY = 0.25
+#: The same where a broker holds as many as it may.
+LOOK_SOON = 0.05
+#: How soon an engine is tried again that could not be reached, in seconds.
+RETRY = 5.0
+#: How long a worker that ends waits for a broker that does not answer, in seconds.
+END_WITHIN = 10.0
+#: For how many seconds a statement is retried.
+PATIENCE = 5.0
+
+#: How a look at a queue ended: no run is due; the broker holds enough; the engine is away; or some
+#: were handed on, and there may be more.
+Found: TypeAlias = Literal["nothing", "enough", "away", "more"]
+
+
+class HandOver:
+    """Hands runs on until no more are due, or for as long as a resident worker works.
+
+    :param stopping: returns whether the worker was told to stop.
+    """
+
+    def __init__(
+        self, state: State, options: WorkOptions, stopping: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._state = state
+        self._options = options
+        self._stopping = stopping
+        self._ended = threading.Event()
+        self._left = float("inf") if options.max_runs is None else options.max_runs
+        self._retry_at: dict[str, float] = {}
+        self._thread = threading.Thread(target=self._run, name="cronjobs-hand-over", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def end(self, well: bool) -> None:
+        """End the thread: of a tick when no more runs are due, or its budget is used up.
+
+        :param well: whether the worker did its work. If not, nothing more is handed on.
+        """
+        if self._options.resident or not well:
+            self._ended.set()
+        until = self._options.until
+        while self._thread.is_alive() and not self._over() and time.monotonic() < until:
+            self._thread.join(0.2)
+        self._ended.set()
+        self._thread.join(END_WITHIN)
+        if self._thread.is_alive():
+            logger.warning(
+                "A broker does not answer, so handing runs on was left. Those that were claimed "
+                "for it come back by their leases."
+            )
+
+    def _over(self) -> bool:
+        return self._stopping() or self._ended.is_set() or time.monotonic() >= self._options.until
+
+    def _run(self) -> None:
+        try:
+            with Bookkeeping(self._state.engine, patience=PATIENCE) as books:
+                self._hand_on_all(books)
+        except CronJobsError as error:
+            logger.error("Runs cannot be handed on. %s", error)
+        except BaseException:
+            logger.exception("Runs cannot be handed on")
+
+    def _hand_on_all(self, books: Bookkeeping) -> None:
+        queues = self._queues(books)
+        while queues and not self._over():
+            found = {self._try(queue) for queue in queues}
+            if not self._options.resident and found <= {"nothing", "away"}:
+                return
+            if "more" not in found:
+                self._ended.wait(LOOK_SOON if "enough" in found else LOOK_EVERY)
+
+    def _queues(self, books: Bookkeeping) -> list[_Queue]:
+        """Return the queues to hand on: those with an engine, among those of this worker."""
+        names = self._state.settings.executors
+        queues: list[_Queue] = []
+        for name in names:
+            if self._options.queues and name not in self._options.queues:
+                continue
+            try:
+                executor = executor_of(self._state, name)
+            except CronJobsError as error:
+                logger.error("Runs of the queue %s wait. %s", name, error)
+                continue
+            queues.append(_Queue(self._state, self._options, name, executor, books))
+        return queues
+
+    def _try(self, queue: _Queue) -> Found:
+        """Hand on runs of *queue*, unless its engine could not be reached a moment ago."""
+        if time.monotonic() < self._retry_at.get(queue.name, 0.0):
+            return "away"
+        try:
+            found = queue.hand_on(int(min(self._left, BATCH)))
+        except DatabaseTrouble as trouble:
+            if not trouble.transient:
+                raise
+            logger.warning("Trying again. %s", trouble)
+            found = "away"
+        if found == "away":
+            self._retry_at[queue.name] = time.monotonic() + RETRY
+        self._left -= queue.last
+        return found
+
+
+class _Queue:
+    """One queue, and the engine that executes its runs.
+
+    :ivar last: how many runs the last `hand_on` handed on.
+    """
+
+    def __init__(
+        self, state: State, options: WorkOptions, name: str, executor: Executor, books: Bookkeeping
+    ) -> None:
+        self.name = name
+        self.last = 0
+        self._executor = executor
+        self._limit = state.settings.handed_limit
+        self._claims = Claims(books)
+        own = replace(
+            options,
+            worker=f"{HANDED}{executor.name}:{worker_name()}",
+            queues=(name,),
+            elsewhere=frozenset(),
+            lease=LEASES * state.settings.lease,
+        )
+        self._exchanger = Exchanger(self._claims, state, own)
+
+    def hand_on(self, most: int) -> Found:
+        """Hand on up to *most* runs, and note how many in `last`.
+
+        :raises DatabaseTrouble: the database could not be used. What was claimed comes back.
+        """
+        self.last = 0
+        if most <= 0 or not self._claims.may_find():
+            return "nothing"
+        try:
+            in_broker = self._executor.waiting(self.name)
+        except Exception as error:
+            self._say_away(error)
+            return "away"
+        room = self._limit - max(in_broker, self._claims.in_brokers(self.name))
+        if room <= 0:
+            return "enough"
+        # Several retries at once, too: each is executed in a process of its own.
+        claims = self._exchanger.exchange([], min(most, room), alone=True, side_by_side=True).claims
+        if not claims:
+            return "nothing"
+        return "more" if self._send(claims) else "away"
+
+    def _send(self, claims: Sequence[Claim]) -> bool:
+        """Send *claims* to the engine; if that fails, give them back and return False."""
+        runs = [HandedRun(each.id, each.token, each.job_type, self.name) for each in claims]
+        failpoints.reach("before-send")
+        try:
+            self._executor.send(runs)
+        except Exception as error:
+            self._exchanger.exchange([released(each) for each in claims], 0, alone=False)
+            self._say_away(error, len(claims))
+            return False
+        failpoints.reach("after-send")
+        self.last = len(runs)
+        logger.info("%s: %d runs of the queue %s", self._executor.name, self.last, self.name)
+        return True
+
+    def _say_away(self, error: Exception, given_back: int = 0) -> None:
+        back = f"Runs that went back, no attempt counted: {given_back}. " if given_back else ""
+        what = one_line(f"{type(error).__name__}: {error}")
+        logger.warning(
+            "%s cannot be reached, so the queue %s waits. %s%s",
+            *(self._executor.name, self.name, back, what),
+        )

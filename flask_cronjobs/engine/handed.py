@@ -1,0 +1,88 @@
+"""One run in a worker of an engine: begun by its token, then as in a tick."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+
+from ..log import worker_name
+from ..state import State, state_of
+from ..store import Bookkeeping, Claims
+from .worker.keeper import keeper_books
+from .worker.options import WorkOptions
+from .worker.precedence import Precedence
+from .worker.worker import work
+
+#: The process that has forgotten the connections of the one that forked it.
+_clean_process = 0
+
+
+def perform_handed(
+    state: State | None, run_id: int, token: str, own_process: bool = False
+) -> str | None:
+    """Begin a handed run and execute it; see `executors.perform`."""
+    state = state_of() if state is None else state
+    _forget_connections(state)
+    books, precedence = _kept(state)
+    options = WorkOptions(
+        worker=worker_name(),
+        max_runs=1,
+        may_kill=own_process,
+        handed=(run_id, token),
+        books=books,
+        precedence=precedence,
+    )
+    counts = work(state, options)
+    if counts:
+        return next(iter(counts))
+    # Paused meanwhile, or of a task that this code does not have yet: let it wait again.
+    with Bookkeeping(state.engine) as books:
+        Claims(books).release_token(token, run_id)
+    return None
+
+
+class _KeptBooks(Bookkeeping):
+    """The keeper's connection, which stays open for the next run: to open one takes longer."""
+
+    def __exit__(self, kind: object = None, *exception: object) -> None:
+        """Close the connection after an error alone."""
+        if kind is not None:
+            self.close()
+
+    def __del__(self) -> None:
+        """Close it when its thread has ended."""
+        with suppress(Exception):
+            self.close()
+
+
+class _OfThread(threading.local):
+    """What a thread keeps from run to run, by process and app."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[int, int], tuple[State, Bookkeeping, Precedence]] = {}
+
+
+_of_thread = _OfThread()
+
+
+def _kept(state: State) -> tuple[Bookkeeping, Precedence]:
+    """Return the connection of this thread, and what its keepers go first by."""
+    key = os.getpid(), id(state)
+    if key not in _of_thread.kept:
+        precedence = Precedence()
+        books = keeper_books(state, precedence, _KeptBooks)
+        _of_thread.kept[key] = state, books, precedence
+    return _of_thread.kept[key][1:]
+
+
+def _forget_connections(state: State) -> None:
+    """In a process that was forked, forget the connections of its parent, and close none."""
+    global _clean_process
+    pid = os.getpid()
+    if pid in (state.pid, _clean_process):
+        return
+    _clean_process = pid
+    with state.app.app_context():
+        for engine in state.db.engines.values():
+            engine.dispose(close=False)

@@ -1,0 +1,44 @@
+"""The doctor's checks of the engines that execute the runs of chosen queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...errors import CronJobsError
+from ...executors import Executor, executor_of
+from ...text import one_line
+from ..reader import Reader
+from .finding import Finding
+
+_TODO = "Start its broker and its workers: see the page outgrowing.md of the documentation."
+
+
+def engines(reader: Reader) -> Iterator[Finding]:
+    """Check whether each engine can be reached, and has workers for its queues."""
+    queues: dict[str, list[str]] = {}
+    executors: dict[str, Executor] = {}
+    for queue in reader.state.settings.executors:
+        try:
+            executor = executor_of(reader.state, queue)
+        except CronJobsError as error:
+            yield Finding("engine", "error", f"Runs of the queue {queue!r} wait: {error}", _TODO)
+            continue
+        executors[executor.name] = executor
+        queues.setdefault(executor.name, []).append(queue)
+    for name, executor in executors.items():
+        yield from _engine(name, executor, queues[name])
+
+
+def _engine(name: str, executor: Executor, queues: list[str]) -> Iterator[Finding]:
+    try:
+        waiting = {queue: executor.waiting(queue) for queue in queues}
+        problems = executor.check(queues)
+    except Exception as error:
+        what = one_line(f"{name} cannot be reached: {type(error).__name__}: {error}")
+        yield Finding("engine", "error", what, _TODO)
+        return
+    for problem in problems:
+        yield Finding("engine", "error", one_line(problem), _TODO)
+    if not problems:
+        parts = ", ".join(f"{queue} ({number} waiting)" for queue, number in waiting.items())
+        yield Finding("engine", "ok", f"{name} executes {parts}")

@@ -1,0 +1,40 @@
+"""The statements about runs that are handed to an engine."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from sqlalchemy import TextClause, text
+
+from ...models.conditions import HANDED, RUNNING
+from ..dialect import Dialect
+from .exchange import returned
+
+
+@lru_cache(maxsize=2)
+def begin(d: Dialect) -> TextClause:
+    """Return the statement by which an engine's worker begins a run.
+
+    It trades the token with which the run was handed on, so only the first of two that bring the
+    same token begins it. A run that is paused by now, or whose task this code does not have, does
+    not begin.
+    """
+    # Each a look into an index. NOT EXISTS would become a join.
+    by_task = "SELECT id FROM job_pauses WHERE kind = 'task' AND name = job_runs.job_type"
+    by_queue = "SELECT id FROM job_pauses WHERE kind = 'queue' AND name = job_runs.queue"
+    return text(f"""
+    UPDATE job_runs SET
+        locked_by = :token, locked_until = {d.clock_after(":lease")},
+        started_at = {d.clock}, updated_at = {d.clock}
+    WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
+        AND cancel_requested_at IS NULL AND {d.one_of("job_type", "tasks")}
+        AND ({by_task}) IS NULL AND ({by_queue}) IS NULL
+    RETURNING {returned(d)}
+    """)
+
+
+@lru_cache(maxsize=2)
+def in_brokers(d: Dialect) -> TextClause:
+    """Return the query for how many runs of a queue were handed on and have not begun."""
+    handed = f"SELECT queue FROM job_runs WHERE {HANDED} ORDER BY locked_until"
+    return text(f"SELECT count(*) AS number FROM ({handed}) AS handed WHERE queue = :queue")

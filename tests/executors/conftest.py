@@ -1,0 +1,33 @@
+"""A queue whose runs an engine of the tests executes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from flask_cronjobs import CronJobs
+from tests.executors.threads import Threads
+
+
+@pytest.fixture
+def engine(app: Flask) -> Iterator[Threads]:
+    """The engine of the queue ``far``; it keeps what it gets until `deliver`."""
+    threads = Threads(app, keep=True)
+    app.config["CRONJOBS_EXECUTORS"] = {"far": threads}
+    app.config["CRONJOBS_LEASE"] = 2
+    yield threads
+    threads.close()
+
+
+@pytest.fixture
+def far(engine: Threads, context: None, jobs: CronJobs) -> Any:
+    """A task of that queue; it returns its argument."""
+
+    @jobs.task(queue="far")
+    def far(value: int = 0) -> int:
+        return value
+
+    return far.using(commit=True)

@@ -1,0 +1,270 @@
+"""Runs are handed on to an engine, which begins each of them once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import text
+
+from flask_cronjobs import CronJobs, current_run
+from flask_cronjobs.models import JobRun
+from flask_cronjobs.types import handed_to
+from tests.executors.threads import Threads
+
+
+def statuses(db: SQLAlchemy) -> list[str]:
+    db.session.expire_all()
+    return [run.status for run in db.session.query(JobRun).order_by(JobRun.id)]
+
+
+def loaded(db: SQLAlchemy, run: JobRun) -> JobRun:
+    db.session.refresh(run)
+    return run
+
+
+def expire(db: SQLAlchemy) -> None:
+    past = "2020-01-01 00:00:00.000000"
+    past += "+00" if db.engine.dialect.name == "postgresql" else ""
+    db.session.execute(
+        text("UPDATE job_runs SET locked_until = :past WHERE status = 'running'"), {"past": past}
+    )
+    db.session.commit()
+
+
+def test_a_handed_run_is_executed_by_the_engine(
+    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    run = far.enqueue(value=7)
+    report = jobs.tick()
+    assert report.attempts == 0
+    handed = loaded(db, run)
+    assert (handed.status, handed.attempts) == ("running", 1)
+    assert handed_to(handed.locked_by) == "threads"
+    engine.deliver(engine.sent[0])
+    assert engine.results() == ["succeeded"]
+    done = loaded(db, run)
+    assert (done.status, done.result, done.attempts, done.locked_by) == ("succeeded", 7, 1, None)
+
+
+def test_runs_of_other_queues_are_executed_here(
+    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    @jobs.task
+    def near() -> str:
+        return "here"
+
+    run = near.using(commit=True).enqueue()
+    far.enqueue()
+    assert jobs.tick().succeeded == 1
+    assert loaded(db, run).status == "succeeded"
+    assert [each.task for each in engine.sent] == ["far"]
+
+
+def test_a_message_that_comes_twice_runs_once(
+    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    run = far.enqueue()
+    jobs.tick()
+    for _ in range(3):
+        engine.deliver(engine.sent[0])
+    assert sorted(map(str, engine.results())) == ["None", "None", "succeeded"]
+    assert loaded(db, run).attempts == 1
+
+
+def test_a_lost_message_comes_back_by_lease_and_counts_no_attempt(
+    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    run = far.enqueue()
+    jobs.tick()
+    jobs.tick()
+    assert len(engine.sent) == 1  # Its lease has not ended.
+    expire(db)
+    report = jobs.tick()
+    assert (report.reclaimed, report.failed) == (0, 0)
+    assert len(engine.sent) == 2
+    assert loaded(db, run).attempts == 1
+    engine.deliver(engine.sent[0])  # It comes late, and its token is gone.
+    assert engine.results() == [None]
+    assert handed_to(loaded(db, run).locked_by) == "threads"
+    engine.deliver(engine.sent[1])
+    assert engine.results() == [None, "succeeded"]
+
+
+def test_a_worker_of_the_engine_that_is_lost_counts_an_attempt(
+    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    run = far.enqueue()
+    jobs.tick()
+    db.session.execute(text("UPDATE job_runs SET locked_by = 'host:1:begun'"))
+    db.session.commit()
+    expire(db)
+    assert jobs.tick().reclaimed == 1
+    assert (loaded(db, run).status, run.attempts) == ("failed", 1)
+
+
+def test_an_engine_that_is_away_gives_runs_back(
+    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.away = ConnectionRefusedError("no broker")
+    far.enqueue_many([{}] * 3)
+    jobs.tick()
+    assert statuses(db) == ["queued"] * 3
+    assert [run.attempts for run in db.session.query(JobRun)] == [0, 0, 0]
+    (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert "threads cannot be reached, so the queue far waits" in line
+    assert "no attempt counted: 3" in line
+    assert "no broker" in line
+    engine.away = None
+    jobs.tick()
+    assert len(engine.sent) == 6
+
+
+def test_what_waits_in_the_broker_is_bounded(app: Flask, engine: Threads, db: SQLAlchemy) -> None:
+    app.config["CRONJOBS_HANDED_LIMIT"] = 5
+    app.config["CRONJOBS_TICK_BUDGET"] = 0.5
+    jobs = CronJobs(app)
+    task = jobs.task(queue="far", name="bounded")(lambda: None)
+    with app.app_context():
+        db.create_all()
+        task.using(commit=True).enqueue_many([{}] * 12)
+        jobs.tick()
+        assert statuses(db).count("running") == len(engine.sent) == 5
+        for run in engine.sent[:5]:
+            engine.deliver(run)
+        engine.results()
+        jobs.tick()
+        assert statuses(db).count("succeeded") == 5
+        assert len(engine.sent) == 10
+
+
+def test_a_tick_hands_on_more_as_the_engine_takes_it(
+    app: Flask, engine: Threads, db: SQLAlchemy
+) -> None:
+    app.config["CRONJOBS_HANDED_LIMIT"] = 3
+    engine.keep = False
+    jobs = CronJobs(app)
+    task = jobs.task(queue="far", name="bounded")(lambda: None)
+    with app.app_context():
+        db.create_all()
+        task.using(commit=True).enqueue_many([{}] * 12)
+        jobs.tick()
+        engine.results()
+        assert statuses(db) == ["succeeded"] * 12
+
+
+def test_cancel_ends_a_run_that_waits_in_the_broker(
+    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    run = far.enqueue()
+    jobs.tick()
+    assert jobs.cancel(run.id).status == "cancelled"
+    engine.deliver(engine.sent[0])
+    assert engine.results() == [None]
+    assert (loaded(db, run).status, run.locked_by) == ("cancelled", None)
+
+
+@pytest.mark.parametrize("kind", ["task", "queue"])
+def test_a_run_that_is_paused_in_the_broker_goes_back(
+    kind: str, far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    run = far.enqueue()
+    jobs.tick()
+    jobs.pause(**{kind: "far"})
+    engine.deliver(engine.sent[0])
+    assert engine.results() == [None]
+    assert (loaded(db, run).status, run.attempts) == ("queued", 0)
+    jobs.tick()
+    assert len(engine.sent) == 1
+    jobs.resume(**{kind: "far"})
+    jobs.tick()
+    assert len(engine.sent) == 2
+
+
+def test_a_concurrency_key_is_held_in_the_broker(
+    engine: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    @jobs.task(queue="far", concurrency=1, concurrency_key="all")
+    def one() -> None: ...
+
+    one.using(commit=True).enqueue_many([{}] * 3)
+    jobs.tick()
+    assert len(engine.sent) == 1
+    for number in (2, 3):
+        engine.deliver(engine.sent[-1])
+        engine.results()
+        jobs.tick()
+        assert len(engine.sent) == number
+
+
+def test_a_failed_run_is_handed_on_again(
+    engine: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    from flask_cronjobs import Retry
+
+    @jobs.task(queue="far", retry=Retry(max_attempts=3, backoff="fixed", base=0, jitter=False))
+    def fails() -> int:
+        if current_run.attempt < 3:
+            raise RuntimeError("not yet")
+        return current_run.attempt
+
+    engine.keep = False
+    run = fails.using(commit=True).enqueue()
+    for _ in range(3):
+        jobs.tick()
+        engine.results()
+    assert (loaded(db, run).status, run.result) == ("succeeded", 3)
+    assert len(engine.sent) == 3
+
+
+def test_atomic_once_and_progress_are_as_here(
+    engine: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    done: list[str] = []
+
+    @jobs.task(queue="far", atomic=True)
+    def atomically() -> int:
+        return 1
+
+    @jobs.task(queue="far")
+    def effect() -> None:
+        jobs.once("key", lambda: done.append("effect"))
+        current_run.progress(0.5, "half")
+
+    engine.keep = False
+    first, second = (each.using(commit=True).enqueue() for each in (atomically, effect))
+    jobs.tick()
+    assert engine.results() == ["succeeded"] * 2
+    assert (loaded(db, first).result, loaded(db, second).progress) == (1, 0.5)
+    assert done == ["effect"]
+
+
+def test_a_tick_for_one_queue_hands_on_no_other(far: Any, engine: Threads, jobs: CronJobs) -> None:
+    far.enqueue()
+    jobs.tick(queues=["other"])
+    assert engine.sent == []
+    jobs.tick(queues=["far"])
+    assert len(engine.sent) == 1
+
+
+def test_a_limited_tick_hands_on_no_more(far: Any, engine: Threads, jobs: CronJobs) -> None:
+    far.enqueue_many([{}] * 5)
+    jobs.tick(max_runs=2)
+    assert len(engine.sent) == 2
+
+
+def test_an_engine_that_hangs_does_not_hold_a_tick_up(
+    far: Any, engine: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flask_cronjobs.engine import hand_over
+
+    monkeypatch.setattr(hand_over, "END_WITHIN", 0.1)
+    monkeypatch.setattr(engine, "waiting", lambda queue: time.sleep(3))
+    far.enqueue()
+    started = time.monotonic()
+    jobs.tick(budget=0.3)
+    assert time.monotonic() - started < 2.5

@@ -1,0 +1,123 @@
+"""What pages, commands, health, metrics and the doctor say of runs that are handed on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import text
+
+from flask_cronjobs import CronJobs, report
+from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.state import State
+from tests.executors.threads import Threads
+
+
+@pytest.fixture
+def handed(far: Any, jobs: CronJobs) -> int:
+    """The id of a run that waits in the engine's broker."""
+    run = far.enqueue(value=7)
+    jobs.tick()
+    return int(run.id)
+
+
+def test_pages_say_that_a_run_was_handed_on(handed: int, app: Flask) -> None:
+    app.debug = True
+    client = app.test_client()
+    page = client.get(f"/jobs/runs/{handed}").get_data(as_text=True)
+    assert re.search("It was handed to threads (just now|.* ago), and has not begun there.", page)
+    assert "<dt>Handed to</dt>" in page
+    listed = client.get("/jobs/runs?status=running").get_data(as_text=True)
+    assert "handed to threads," in listed
+    assert "1 handed on" in client.get("/jobs/").get_data(as_text=True)
+
+
+def test_commands_say_that_a_run_was_handed_on(handed: int, app: Flask) -> None:
+    runner = app.test_cli_runner()
+    shown = runner.invoke(args=["jobs", "admin", "show", str(handed)]).output
+    assert "running, handed to threads" in shown
+    assert "handed to threads" in runner.invoke(args=["jobs", "admin", "list"]).output
+    assert "handed on 1" in runner.invoke(args=["jobs", "admin"]).output
+
+
+def test_metrics_count_what_waits_in_brokers(handed: int, app: Flask) -> None:
+    pytest.importorskip("prometheus_client")
+    app.debug = True
+    assert "cronjobs_handed_runs 1.0" in app.test_client().get("/jobs/metrics").get_data(True)
+
+
+def test_without_engines_nothing_is_said_of_them(app: Flask, jobs: CronJobs) -> None:
+    app.debug = True
+    assert "handed" not in app.test_client().get("/jobs/").get_data(as_text=True)
+    assert "handed" not in app.test_client().get("/jobs/metrics").get_data(as_text=True)
+
+
+def test_what_waits_too_long_in_a_broker_is_overdue(
+    handed: int, state: State, db: SQLAlchemy
+) -> None:
+    assert report.verdict(state).word == "ok"
+    db.session.execute(text("UPDATE job_runs SET run_at = '2020-01-01 00:00:00.000000'"))
+    db.session.commit()
+    verdict, figures = report.verdict_and_figures(state)
+    assert verdict.word == "overdue"
+    assert (figures.overdue.value, figures.stale.value) == (1, 0)
+    assert [run.id for run in report.runs(state, report.RunFilter(overdue=True)).rows] == [handed]
+
+
+def test_a_run_that_comes_back_is_no_lost_worker(handed: int, state: State, db: SQLAlchemy) -> None:
+    db.session.execute(text("UPDATE job_runs SET locked_until = '2020-01-01 00:00:00.000000'"))
+    db.session.commit()
+    found = report.run(state, handed)
+    assert found is not None
+    assert not found.row.is_stale(found.now)
+
+
+def of_engines(state: State) -> Sequence[tuple[str, str]]:
+    return [(each.level, each.what) for each in examine(state) if each.id == "engine"]
+
+
+def test_doctor_asks_the_engine(far: Any, engine: Threads, state: State) -> None:
+    assert of_engines(state) == [("ok", "threads executes far (0 waiting)")]
+    engine.problems = ["no worker answers"]
+    assert of_engines(state) == [("error", "no worker answers")]
+    engine.unreachable = ConnectionRefusedError("no broker")
+    ((level, what),) = of_engines(state)
+    assert level == "error"
+    assert "threads cannot be reached: ConnectionRefusedError: no broker" in what
+
+
+@pytest.mark.parametrize("name", ["celery", "rq"])
+def test_doctor_says_that_an_engine_is_not_initialized(
+    name: str, app: Flask, db: SQLAlchemy
+) -> None:
+    pytest.importorskip(name)
+    from flask_cronjobs.state import state_of
+
+    app.config["CRONJOBS_EXECUTORS"] = {"far": name}
+    CronJobs(app)
+    with app.app_context():
+        db.create_all()
+    ((level, what),) = of_engines(state_of(app))
+    assert level == "error"
+    assert f"Call flask_cronjobs.executors.{name}.init(" in what
+
+
+@pytest.mark.parametrize(
+    "value", [["far"], {"far": "dramatiq"}, {"": "celery"}, {"far": object()}, {3: "rq"}]
+)
+def test_wrong_engines_are_refused(value: object, app: Flask) -> None:
+    from flask_cronjobs import ConfigError
+
+    app.config["CRONJOBS_EXECUTORS"] = value
+    with pytest.raises(ConfigError, match="CRONJOBS_EXECUTORS"):
+        CronJobs(app)
+
+
+def test_json_of_a_run_names_the_holder(handed: int, app: Flask) -> None:
+    shown = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(handed), "--json"])
+    assert "handed:threads:" in json.dumps(json.loads(shown.output))
