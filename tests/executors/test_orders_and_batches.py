@@ -1,0 +1,74 @@
+"""Strict order and batches hold for runs that an engine executes."""
+
+from __future__ import annotations
+
+import pytest
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import CronJobs, Retry, current_run
+from flask_cronjobs.models import JobBatch, JobRun
+from tests.executors.threads import Threads
+
+pytestmark = pytest.mark.usefixtures("engine", "context")
+
+
+def test_an_engine_keeps_the_order_of_a_key(
+    engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    booked: list[int] = []
+
+    @jobs.task(queue="far", concurrency_key="ledger", order="strict", retry=Retry(base=0.0, jitter=False))
+    def book(number: int) -> None:
+        booked.append(number)
+        if number == 1 and current_run.attempt == 1:
+            raise ValueError("again")
+
+    book.enqueue_many({"number": number} for number in range(4))
+    db.session.commit()
+    for place in range(5):
+        jobs.tick()
+        assert len(engine.sent) == place + 1, "two runs of the key were handed on at once"
+        engine.deliver(engine.sent[-1])
+        engine.results()
+    assert booked == [0, 1, 1, 2, 3]
+
+
+def test_a_handed_run_that_is_cancelled_lets_the_next_of_its_key_come(
+    engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    @jobs.task(queue="far", concurrency_key="ledger", order="strict")
+    def book() -> None: ...
+
+    first, second = book.enqueue_many([{}, {}])
+    db.session.commit()
+    jobs.tick()
+    jobs.cancel(first)
+    jobs.tick()
+    assert [run.id for run in engine.sent] == [first, second]
+
+
+def test_a_batch_ends_when_the_engine_has_executed_its_last_run(
+    engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    told: list[int] = []
+
+    @jobs.task(queue="far")
+    def work() -> None: ...
+
+    @jobs.task
+    def then() -> None:
+        assert current_run.batch is not None
+        told.append(current_run.batch.succeeded)
+
+    with jobs.batch("b", then=then):
+        work.enqueue_many([{}] * 3)
+    db.session.commit()
+    jobs.tick()
+    assert db.session.query(JobBatch).one().finished_at is None
+    for run in engine.sent:
+        engine.deliver(run)
+    engine.results()
+    db.session.rollback()
+    assert db.session.query(JobRun).filter_by(job_type="then").count() == 1, "it waited for a tick"
+    jobs.tick()
+    assert told == [3]
