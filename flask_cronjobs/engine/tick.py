@@ -84,7 +84,8 @@ def tick(state: State, options: TickOptions) -> TickReport:
         slots, rows = enqueue_slots(state, definitions, options.observer)
         counts += slots
         sync_definitions(state, definitions, rows)
-        end_batches(books, telling(state))
+        if claims.batches:
+            end_batches(books, telling(state))
         if claims.may_find():
             work_options = _work_options(state, options, opened, definitions.has_pings())
             books.close()  # No connection of ours is open while workers fork.

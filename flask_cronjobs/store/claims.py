@@ -89,11 +89,13 @@ class Claims:
 
     :param books: the worker's bookkeeping connection.
     :ivar exhausted: whether the last `expired_leases` saw a waiting run that has no attempt left.
+    :ivar batches: whether it saw a batch that has not ended.
     :ivar unplaced: whether the last `look` saw that turns are to be given; see `Turns`.
     """
 
     def __init__(self, books: Bookkeeping) -> None:
         self.exhausted: bool = False
+        self.batches: bool = False
         self.unplaced: bool = False
         self._books = books
         self._dialect = books.dialect
@@ -272,7 +274,8 @@ class Claims:
     def expired_leases(self, limit: int = 200) -> list[Expired]:
         """Return at most *limit* runs whose lease ran out, oldest first."""
         rows = self._books.rows(self._sql.expired, {"limit": limit})
-        self.exhausted = any(row.locked_by is None for row in rows)
+        self.exhausted = any(row.locked_by is None and row.job_type is not None for row in rows)
+        self.batches = any(row.job_type is None for row in rows)
         return [
             Expired(
                 row.id,

@@ -234,10 +234,10 @@ class TestCommands:
         assert "(shell)" in overview
         assert "No task of this app's code has the queue nail" in run("pause", "--queue", "nail")
         assert run("resume", "--queue", "mail") == "Resumed the queue mail.\n"
-        assert run("resume", "--queue", "mail") == "mail is not paused.\n"
+        assert run("resume", "--queue", "mail") == "Not paused: the queue mail.\n"
 
     @pytest.mark.parametrize("args", [(), ("x", "--queue", "y"), ("--queue", "x", "--task", "y")])
     def test_one_of_them_is_to_be_given(self, app: Flask, args: tuple[str, ...]) -> None:
         result = app.test_cli_runner().invoke(args=["jobs", "admin", "pause", *args])
         assert result.exit_code == 2
-        assert "Give the NAME of a definition, --queue NAME or --task NAME." in result.output
+        assert "Give one: the NAME of a definition, --queue NAME or --task NAME." in result.output

@@ -17,7 +17,9 @@ def test_an_engine_keeps_the_order_of_a_key(
 ) -> None:
     booked: list[int] = []
 
-    @jobs.task(queue="far", concurrency_key="ledger", order="strict", retry=Retry(base=0.0, jitter=False))
+    @jobs.task(
+        queue="far", concurrency_key="ledger", order="strict", retry=Retry(base=0.0, jitter=False)
+    )
     def book(number: int) -> None:
         booked.append(number)
         if number == 1 and current_run.attempt == 1:

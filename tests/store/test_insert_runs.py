@@ -18,7 +18,8 @@ from tests.store.kit import Kit, begin_with_the_write_lock, in_threads
 
 SHARED: dict[str, Any] = {
     "job_type": "task", "queue": "default", "priority": 0, "max_attempts": 10,
-    "concurrency_limit": None, "unique_while": None, "batch_id": None, "run_at": None, "delay": 0.0,
+    "concurrency_limit": None, "unique_while": None, "batch_id": None,
+    "on_dead": None, "turn": None, "run_at": None, "delay": 0.0,
 }  # fmt: skip
 
 

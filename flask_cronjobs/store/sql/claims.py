@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 
-from ...models.conditions import RUNNING, SPENT
+from ...models.conditions import OPEN_BATCH, RUNNING, SPENT
 from ..dialect import Dialect
 from .exchange import NO_CLAIM
 from .outcomes import ended, failures, held, is_held, record
@@ -80,9 +80,14 @@ _CLAIMED_UNDER = f"""
 
 
 def _expired(d: Dialect) -> str:
-    """Return the query for expired leases, and for one waiting run that has no attempt left.
+    """Return the query for expired leases, one waiting run that has no attempt left, and one batch.
 
-    The last is held by nobody. One look for both: most ticks find neither.
+    The run is held by nobody, and the batch, which has not ended, has no task either. One look for
+    all: most ticks find none of them.
+    """
+    of_batch = """
+        id, CAST(NULL AS text), CAST(NULL AS text), CAST(NULL AS integer), CAST(NULL AS integer),
+        CAST(NULL AS bigint)
     """
     columns = "id, locked_by, job_type, attempts, max_attempts, definition_id"
     return f"""
@@ -92,6 +97,10 @@ def _expired(d: Dialect) -> str:
     ) AS expired
     UNION ALL
     SELECT * FROM (SELECT {columns} FROM job_runs WHERE {SPENT} LIMIT 1) AS spent
+    UNION ALL
+    SELECT * FROM (
+        SELECT {of_batch} FROM job_batches WHERE {OPEN_BATCH} ORDER BY id LIMIT 1
+    ) AS unended
     """
 
 
