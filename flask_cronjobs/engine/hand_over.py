@@ -15,8 +15,8 @@ from typing import Literal, TypeAlias
 
 from .. import failpoints
 from ..errors import CronJobsError, DatabaseTrouble
-from ..executors import Executor, executor_of
 from ..log import logger, worker_name
+from ..registry.executor import Executor, executor_of
 from ..state import State
 from ..store import Bookkeeping, Claims
 from ..text import one_line
@@ -113,7 +113,7 @@ class HandOver:
             if self._options.queues and name not in self._options.queues:
                 continue
             try:
-                executor = executor_of(self._state, name)
+                executor = executor_of(self._state.app, names[name])
             except CronJobsError as error:
                 logger.error("Runs of the queue %s wait. %s", name, error)
                 continue

@@ -221,11 +221,11 @@ def test_flask_without_celery_installed_says_what_to_install(tmp_path: Path) -> 
     script = (
         "import sys; sys.modules['celery'] = None\n"
         "from flask import Flask\nfrom flask_sqlalchemy import SQLAlchemy\n"
-        "from flask_cronjobs import CronJobs\nfrom flask_cronjobs.executors import executor_of\n"
-        "from flask_cronjobs.state import state_of\n"
+        "from flask_cronjobs import CronJobs\n"
+        "from flask_cronjobs.registry.executor import executor_of\n"
         "app = Flask('x')\napp.config['SQLALCHEMY_DATABASE_URI'] = 'sqlite://'\n"
         "app.config['CRONJOBS_EXECUTORS'] = {'far': 'celery'}\n"
-        "SQLAlchemy(app)\nCronJobs(app)\nexecutor_of(state_of(app), 'far')\n"
+        "SQLAlchemy(app)\nCronJobs(app)\nexecutor_of(app, 'celery')\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=Path.cwd()

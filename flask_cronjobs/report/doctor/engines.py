@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...errors import CronJobsError
-from ...executors import Executor, executor_of
+from ...registry.executor import Executor, executor_of
 from ...text import one_line
 from ..reader import Reader
 from .finding import Finding
@@ -17,9 +17,9 @@ def engines(reader: Reader) -> Iterator[Finding]:
     """Check whether each engine can be reached, and has workers for its queues."""
     queues: dict[str, list[str]] = {}
     executors: dict[str, Executor] = {}
-    for queue in reader.state.settings.executors:
+    for queue, engine in reader.state.settings.executors.items():
         try:
-            executor = executor_of(reader.state, queue)
+            executor = executor_of(reader.state.app, engine)
         except CronJobsError as error:
             yield Finding("engine", "error", f"Runs of the queue {queue!r} wait: {error}", _TODO)
             continue
