@@ -132,8 +132,10 @@ def app(database_url: str, db: SQLAlchemy) -> Iterator[Flask]:
 def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
     """The extension on `app`, its tables created."""
     from flask_cronjobs import CronJobs
+    from tests.tables import copy_tables
 
     jobs = CronJobs(app)
+    copy_tables(app.config["SQLALCHEMY_DATABASE_URI"])
     with app.app_context():
         db.create_all()
     return jobs

@@ -17,6 +17,7 @@ from flask_cronjobs.store import Bookkeeping, Claims, Definitions, Effects, Tick
 from flask_cronjobs.store.rows import ClaimRequest, DefinitionRow
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome, OutcomeKind
 from tests.rows import ago
+from tests.tables import copy_tables
 
 TASKS = ("task",)
 _numbers = itertools.count(1)
@@ -37,6 +38,7 @@ class Kit:
     def on(cls, url: str) -> Kit:
         """A kit on an empty database, its tables created."""
         engine = create_engine(url)
+        copy_tables(url)
         create_tables(engine)
         return cls(engine)
 
