@@ -40,7 +40,8 @@ STOPS = "status = 'dead' AND on_dead = 'stop'"
 #: Has a place in the strict order of its key.
 ORDERED = f"on_dead IS NOT NULL AND (finished_at IS NULL OR ({STOPS}))"
 #: May run next in the strict order of its key, or runs.
-HAS_TURN = "on_dead IS NOT NULL AND finished_at IS NULL AND turn IS NULL"
+#: By the status, so that PostgreSQL does not take the index of ORDERED, with all that wait, for it.
+HAS_TURN = "on_dead IS NOT NULL AND turn IS NULL AND status IN ('queued', 'failed', 'running')"
 #: Came or ended since somebody last looked whose turn it is; see `store.turns`.
 UNPLACED = "turn IN ('new', 'over')"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"

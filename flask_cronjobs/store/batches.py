@@ -401,6 +401,17 @@ def _has(status: str) -> str:
     """
 
 
+def _inside(condition: str) -> str:
+    """Return SQL for: inside the batch ``b`` is one, ``c``, of which *condition* is true.
+
+    Not by EXISTS, for which PostgreSQL may choose to read all batches instead.
+    """
+    return f"""
+        (SELECT c.id FROM job_batches c WHERE c.parent_id = b.id AND {condition} LIMIT 1)
+        IS NOT NULL
+    """
+
+
 #: From its end, too.
 _IS_RUNNING = """
     (SELECT r.id FROM job_runs r WHERE r.status = 'running' AND r.batch_id = b.id
@@ -409,14 +420,10 @@ _IS_RUNNING = """
 
 
 _LIVE = f"""
-    ({_has("queued")} OR {_has("failed")} OR {_IS_RUNNING} OR EXISTS (
-        SELECT 1 FROM job_batches c WHERE c.parent_id = b.id AND c.finished_at IS NULL))
+    ({_has("queued")} OR {_has("failed")} OR {_IS_RUNNING} OR {_inside("c.finished_at IS NULL")})
 """
-_HAS_DEAD = f"""
-    (b.on_dead = 'stop' AND ({_has("dead")} OR EXISTS (
-        SELECT 1 FROM job_batches c
-        WHERE c.parent_id = b.id AND c.finished_at IS NOT NULL AND c.dead > 0)))
-"""
+_DIED = "(c.finished_at IS NOT NULL) IS TRUE AND c.dead > 0"
+_HAS_DEAD = f"(b.on_dead = 'stop' AND ({_has('dead')} OR {_inside(_DIED)}))"
 
 
 @lru_cache
@@ -487,7 +494,7 @@ _FAMILY = """
         SELECT id FROM job_batches WHERE id = :id
         UNION
         SELECT c.id FROM job_batches c JOIN family ON c.parent_id = family.id
-        WHERE c.finished_at IS NULL
+        WHERE (c.finished_at IS NULL) IS TRUE
     )
     SELECT id FROM family
 """

@@ -91,9 +91,10 @@ def move_watermarks(d: Dialect) -> str:
 
 def insert_slots(d: Dialect, moved: str) -> str:
     """Return the INSERT of slots as runs; *moved* is SQL for the ids of their definitions."""
+    # Not by EXISTS, for which PostgreSQL may choose to read all live runs instead.
     overlapping = (
-        "(d.overlap = 'skip' AND EXISTS (SELECT 1 FROM job_runs live"
-        f" WHERE live.definition_id = d.id AND live.{_OVERLAPS}))"
+        "(d.overlap = 'skip' AND (SELECT live.id FROM job_runs live"
+        f" WHERE live.definition_id = d.id AND live.{_OVERLAPS} LIMIT 1) IS NOT NULL)"
     )
     at = _moment(d, "s.at")
     return f"""
