@@ -187,6 +187,7 @@ def web_paths(app: Flask, run_id: int) -> list[str]:
         f"{prefix}/definition": "?name=task_3",
         f"{prefix}/task": "?name=task_3",
         f"{prefix}/run": "?name=task_3",
+        f"{prefix}/batch": "?key=weekly",
         f"{prefix}/runs/bulk": "?do=cancel&status=queued",
     }
     found = [path.replace("<int:run_id>", str(run_id)) + queries.get(path, "") for path in ours]
@@ -271,6 +272,8 @@ def fill(engine: Engine, size: Size) -> None:
         _queued(connection, sql, size.queued // 2, "new")
         connection.execute(text(sql(_TICKS)), {"n": 1440 * HOSTS})
         connection.execute(text(sql(_EFFECTS)), {"n": 10_000})
+        connection.execute(text(_BATCH))
+        connection.execute(text(_MEMBERS))
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         if engine.dialect.name == "postgresql":
             # As autovacuum would do.
@@ -281,6 +284,12 @@ def _queued(connection: Connection, sql: Callable[[str], str], number: int, labe
     connection.execute(text(sql(_QUEUED)), {"n": number, "label": label})
 
 
+_BATCH = """
+INSERT INTO job_batches (key, on_dead, opened_at) VALUES ('weekly', 'stop', CURRENT_TIMESTAMP)
+"""
+_MEMBERS = """
+UPDATE job_runs SET batch_id = (SELECT min(id) FROM job_batches) WHERE id % 10 = 3
+"""
 _DEFINITIONS = """
 INSERT INTO job_definitions (name, job_type, schedule, next_run_at)
 SELECT 'task_' || (i - 1), 'task_' || ((i - 1) % 50), (i % 60) || CASE i % 4
