@@ -94,6 +94,12 @@ class CeleryExecutor(Executor):
 
     def waiting(self, queue: str) -> int:
         """Return how many messages wait in Celery's *queue*."""
+        try:
+            return self._count(queue)
+        except (OperationalError, OSError):  # The connection was an old one, perhaps.
+            return self._count(queue)
+
+    def _count(self, queue: str) -> int:
         with self._celery.connection_or_acquire() as connection:
             connection.ensure_connection(max_retries=1)
             with connection.channel() as channel:
