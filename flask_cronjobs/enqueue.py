@@ -283,6 +283,10 @@ def wake(state: State, session: Session) -> None:
 
 @contextmanager
 def explaining_missing_tables(state: State) -> Generator[None, None, None]:
+    """Say how to create the job tables, if a statement in this block finds that there are none.
+
+    :raises TablesMissing: there are none.
+    """
     try:
         yield
     except DBAPIError as error:

@@ -75,10 +75,11 @@ def batches(
 
 def _list(everything: bool, limit: int, before: int | None, as_json: bool) -> None:
     with report.reading(state_of()) as reader:
-        rows = report.batches(reader, unfinished=not everything, before=before, limit=limit)
+        found = report.batches(reader, unfinished=not everything, before=before, limit=limit + 1)
         now = reader.now
+    rows, following = report.cut_page(found, limit)
     if as_json:
-        print_json({"batches": rows, "before": rows[-1].id if len(rows) == limit else None})
+        print_json({"batches": rows, "before": following})
         return
     if not rows:
         click.echo("No batches." if everything else "No batch is unfinished. See also --all.")
@@ -97,8 +98,8 @@ def _list(everything: bool, limit: int, before: int | None, as_json: bool) -> No
         ],
         flexible=0,
     )
-    if len(rows) == limit:
-        click.echo(f"Older: {this_command(before=rows[-1].id)}", err=True)
+    if following is not None:
+        click.echo(f"Older: {this_command(before=following)}", err=True)
 
 
 def _show(key: str, as_json: bool) -> None:

@@ -28,16 +28,16 @@ def batches() -> ResponseReturnValue:
     with report.reading(state_of()) as reader:
         found = report.batches(reader, unfinished=not everything, before=before, limit=limit + 1)
         now = reader.now
-    more = found[limit - 1].id if len(found) > limit else None
+    shown, more = report.cut_page(found, limit)
     return reader_page(
         "batches",
-        batches=found[:limit],
+        batches=shown,
         everything=everything,
         before=before,
         more=more,
         now=now,
         refresh=0 if before else REFRESH,
-        data={"batches": found[:limit], "before": more},
+        data={"batches": shown, "before": more},
     )
 
 

@@ -46,6 +46,11 @@ def test_list(run: Callable[..., Result], batch: str) -> None:
     assert line[:5] == ["b", "open", "[##########..........]", "2/4", "1"]
 
 
+def test_a_page_that_is_just_full_is_the_last(run: Callable[..., Result], batch: str) -> None:
+    assert "Older" not in run("--limit", "1").output
+    assert json.loads(run("--limit", "1", "--json").output)["before"] is None
+
+
 def test_show(run: Callable[..., Result], batch: str) -> None:
     output = run(batch).output
     assert "Batch b: open" in output
