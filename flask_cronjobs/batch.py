@@ -17,7 +17,6 @@ from .registry.options import EnqueueOptions, is_key
 from .registry.run_columns import policy_columns, stored_payload
 from .state import State
 from .store.batches import (
-    THEN_COLUMNS,
     OpenBatch,
     close_batch,
     hold_open,
@@ -26,6 +25,7 @@ from .store.batches import (
 from .store.commits import note_enqueued
 from .store.dialect import dialect_of
 from .store.enqueue import writing_connection
+from .store.sql.batches import THEN_COLUMNS
 from .types import BatchOnDead
 
 if TYPE_CHECKING:

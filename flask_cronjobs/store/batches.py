@@ -13,7 +13,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, text
@@ -23,21 +22,12 @@ from ..models.conditions import OPEN_BATCH
 from ..types import TERMINAL, BatchCounts, Outcome
 from .connection import Bookkeeping
 from .dialect import Dialect
-from .sql.outcomes import ended
+from .sql import batches as statements
 
 #: How many batches one statement looks at, and how many runs one cancels.
 STEP = 1000
-#: The columns of a run of ``then`` that `OpenBatch.then_columns` gives, and their types.
-THEN_COLUMNS = {
-    "queue": "text",
-    "priority": "integer",
-    "max_attempts": "integer",
-    "concurrency_key": "text",
-    "concurrency_limit": "integer",
-    "on_dead": "text",
-}
 #: Why a run was cancelled that waited in a batch.
-STOPPED, REASON = "Stopped", "its batch was stopped: a member died"
+REASON = "its batch was stopped: a member died"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +73,10 @@ class Batches:
         :param after: only greater ids.
         """
         d = self._dialect
-        given = {} if ids is None else {"ids": many(d, ids)}
+        given = {} if ids is None else {"ids": statements.many(d, ids)}
         rows = self._books.rows(
-            text(_unended(d, some=ids is not None)), {"after": after, "step": STEP, **given}
+            text(statements.unended(d, some=ids is not None)),
+            {"after": after, "step": STEP, **given},
         )
         return [Unended(row.id, bool(row.ready), bool(row.stopped)) for row in rows]
 
@@ -101,14 +92,14 @@ class Batches:
 
         Of one that an operator has opened again, what is known now.
         """
-        rows = self._books.rows(text(_ENDED_FOR), {"run_id": run_id})
+        rows = self._books.rows(text(statements.ENDED_FOR), {"run_id": run_id})
         if not rows:
             return None
         (row,) = rows
         if row.total is not None:
             numbers = {name: getattr(row, name) for name in ("total", *TERMINAL)}
         else:
-            members = self._books.rows(text(MEMBERS), {"id": row.id})
+            members = self._books.rows(text(statements.MEMBERS), {"id": row.id})
             numbers = numbers_of(counted(members, self._dialect.parsed(row.pruned)))
         return BatchCounts(key=row.key, finished=row.total is not None, **numbers)
 
@@ -124,13 +115,13 @@ class Batches:
 
     def keys_of_family(self, batch_id: int) -> list[str]:
         """Return the keys of the batches of `family`."""
-        ids = {"ids": many(self._dialect, self.family(batch_id))}
-        sql = f"SELECT key FROM job_batches WHERE {_among(self._dialect, 'id')}"
+        ids = {"ids": statements.many(self._dialect, self.family(batch_id))}
+        sql = f"SELECT key FROM job_batches WHERE {statements.among(self._dialect, 'id')}"
         return [row.key for row in self._books.rows(text(sql), ids)]
 
     def family(self, batch_id: int) -> list[int]:
         """Return a batch's id, and those of the batches inside it that have not ended."""
-        rows = self._books.rows(text(_FAMILY), {"id": batch_id})
+        rows = self._books.rows(text(statements.FAMILY), {"id": batch_id})
         return [row.id for row in rows]
 
     def cancel_waiting(self, batch_id: int, stopped_id: int) -> Iterator[list[Outcome]]:
@@ -143,11 +134,11 @@ class Batches:
         for status in ("queued", "failed"):
             place: dict[str, object] = {}
             while found := self._books.rows(
-                text(_waiting(d, begin=not place)),
+                text(statements.waiting(d, begin=not place)),
                 {"id": batch_id, "stopped_id": stopped_id, "status": status, "step": STEP, **place},
             ):
-                ids = many(d, [row.id for row in found])
-                rows = self._books.rows(text(_cancel(d)), {"ids": ids, "reason": REASON})
+                ids = statements.many(d, [row.id for row in found])
+                rows = self._books.rows(text(statements.cancel(d)), {"ids": ids, "reason": REASON})
                 yield [_cancelled(row) for row in rows]
                 last = found[-1]
                 moment = last.run_at if isinstance(last.run_at, str) else d.instant(last.run_at)
@@ -185,7 +176,7 @@ def open_batch(connection: Connection, d: Dialect, batch: OpenBatch) -> int | No
         "then_payload": batch.then_payload,
         "then_columns": columns,
     }
-    row = connection.execute(text(_open(d)), values).first()
+    row = connection.execute(text(statements.insert(d)), values).first()
     return None if row is None else int(row.id)
 
 
@@ -223,21 +214,26 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
     :returns: None if a member is live, if it is not closed or has ended, or if somebody else holds
         its row.
     """
-    batch = connection.execute(text(_lock(d)), {"id": batch_id}).first()
-    if batch is None or connection.execute(text(_is_live()), {"id": batch_id}).first():
+    batch = connection.execute(text(statements.lock(d)), {"id": batch_id}).first()
+    if batch is None or connection.execute(text(statements.is_live()), {"id": batch_id}).first():
         return None
-    counts = counted(connection.execute(text(MEMBERS), {"id": batch_id}), d.parsed(batch.pruned))
+    counts = counted(
+        connection.execute(text(statements.MEMBERS), {"id": batch_id}), d.parsed(batch.pruned)
+    )
     failpoints.reach("before-then")
     then_run_id = new_run_id = None
     if batch.then_task is not None and batch.then_run_id is None:
         columns: dict[str, Any] = d.parsed(batch.then_columns)
-        values = {name: columns.get(name) for name in THEN_COLUMNS}
-        new_run_id = connection.execute(text(_then(d)), {"id": batch_id, **values}).scalar_one()
+        values = {name: columns.get(name) for name in statements.THEN_COLUMNS}
+        new_run_id = connection.execute(
+            text(statements.enqueue_then(d)), {"id": batch_id, **values}
+        ).scalar_one()
         then_run_id = new_run_id
         failpoints.reach("after-then")
     numbers = numbers_of(counts)
     connection.execute(
-        text(_end(d)), {"id": batch_id, "then_run_id": then_run_id or batch.then_run_id, **numbers}
+        text(statements.write_end(d)),
+        {"id": batch_id, "then_run_id": then_run_id or batch.then_run_id, **numbers},
     )
     as_counts = BatchCounts(key=batch.key, finished=True, **numbers)
     return Ended(as_counts, batch.parent_id, batch.then_task, new_run_id)
@@ -267,19 +263,19 @@ def hold_batches(
     :returns: for each batch of the runs, itself and those around it; nothing, if another
         transaction holds one of these: then its runs are to be left alone.
     """
-    sql = f"SELECT DISTINCT batch_id FROM job_runs WHERE {_among(d, 'id')}"
-    rows = connection.execute(text(sql), {"ids": many(d, run_ids)})
+    sql = f"SELECT DISTINCT batch_id FROM job_runs WHERE {statements.among(d, 'id')}"
+    rows = connection.execute(text(sql), {"ids": statements.many(d, run_ids)})
     own = {row.batch_id for row in rows} - {None}
     around: dict[int, int | None] = {}
     left = own
     while left:
-        sql = f"SELECT id, parent_id FROM job_batches WHERE {_among(d, 'id')}"
-        found = connection.execute(text(sql), {"ids": many(d, left)}).all()
+        sql = f"SELECT id, parent_id FROM job_batches WHERE {statements.among(d, 'id')}"
+        found = connection.execute(text(sql), {"ids": statements.many(d, left)}).all()
         around |= {row.id: row.parent_id for row in found}
         left = {row.parent_id for row in found} - {None} - around.keys()
     if not around:
         return {}
-    locked = connection.execute(text(_lock_all(d)), {"ids": many(d, around)})
+    locked = connection.execute(text(statements.lock_all(d)), {"ids": statements.many(d, around)})
     free = {row.id for row in locked}
     held: dict[int, list[int]] = {}
     for batch in own & around.keys():
@@ -299,16 +295,23 @@ def reopen(connection: Connection, d: Dialect, ids: Iterable[int], again: int | 
 
     :param again: the batch whose ``then`` is to be enqueued again when it ends.
     """
-    connection.execute(text(_reopen(d)), {"ids": many(d, ids), "again": again or 0})
+    connection.execute(
+        text(statements.reopen(d)), {"ids": statements.many(d, ids), "again": again or 0}
+    )
 
 
 def recount(connection: Connection, d: Dialect, ids: Iterable[int]) -> None:
     """Count the members of those of *ids* that have ended: an operator has changed some."""
-    sql = f"SELECT id, pruned FROM job_batches WHERE {_among(d, 'id')} AND NOT ({OPEN_BATCH})"
-    for row in connection.execute(text(sql), {"ids": many(d, ids)}).all():
-        counts = counted(connection.execute(text(MEMBERS), {"id": row.id}), d.parsed(row.pruned))
+    among = statements.among(d, "id")
+    sql = f"SELECT id, pruned FROM job_batches WHERE {among} AND NOT ({OPEN_BATCH})"
+    for row in connection.execute(text(sql), {"ids": statements.many(d, ids)}).all():
+        counts = counted(
+            connection.execute(text(statements.MEMBERS), {"id": row.id}), d.parsed(row.pruned)
+        )
         values = {"id": row.id, **numbers_of(counts)}
-        connection.execute(text(f"UPDATE job_batches SET {_NUMBERS} WHERE id = :id"), values)
+        connection.execute(
+            text(f"UPDATE job_batches SET {statements.NUMBERS} WHERE id = :id"), values
+        )
 
 
 def note_pruned(
@@ -323,8 +326,13 @@ def note_pruned(
     ids = sorted({batch for _, _, batch in rows if batch is not None})
     if not ids:
         return [run for run, _, _ in rows]
-    there = {row.id for row in connection.execute(text(_exist(d)), {"ids": many(d, ids)})}
-    locked = connection.execute(text(_lock_all(d)), {"ids": many(d, ids)}).all()
+    there = {
+        row.id
+        for row in connection.execute(text(statements.exist(d)), {"ids": statements.many(d, ids)})
+    }
+    locked = connection.execute(
+        text(statements.lock_all(d)), {"ids": statements.many(d, ids)}
+    ).all()
     lost: dict[int, Counter[str]] = {row.id: Counter(d.parsed(row.pruned) or {}) for row in locked}
     left = there - lost.keys()
     for _, status, batch in rows:
@@ -332,19 +340,19 @@ def note_pruned(
             lost[batch][status] += 1
     for batch, counts in lost.items():
         pruned = {"id": batch, "pruned": json.dumps(counts)}
-        connection.execute(text(_note_pruned(d)), pruned)
+        connection.execute(text(statements.note_pruned(d)), pruned)
     return [run for run, _, batch in rows if batch not in left]
 
 
 def prune_batches(connection: Connection, d: Dialect, seconds: float) -> int:
     """Delete a few batches that ended *seconds* ago and have no runs left; return how many."""
-    found = connection.execute(text(_OLD.format(past=d.later(":age"))), {
+    found = connection.execute(text(statements.OLD.format(past=d.later(":age"))), {
         "age": -seconds, "step": STEP,
     })  # fmt: skip
     ids = [row.id for row in found]
     if ids:
-        sql = f"DELETE FROM job_batches WHERE {_among(d, 'id')}"
-        connection.execute(text(sql), {"ids": many(d, ids)})
+        sql = f"DELETE FROM job_batches WHERE {statements.among(d, 'id')}"
+        connection.execute(text(sql), {"ids": statements.many(d, ids)})
     return len(ids)
 
 
@@ -352,198 +360,3 @@ def _cancelled(row: Any) -> Outcome:
     return Outcome(
         row.id, "", "cancelled", row.attempts, row.job_type, row.last_error, row.error_type
     )
-
-
-def many(d: Dialect, ids: Iterable[int]) -> object:
-    """Return *ids* as the parameter ``ids``."""
-    return list(ids) if d.name == "postgresql" else json.dumps(list(ids))
-
-
-def _among(d: Dialect, column: str) -> str:
-    """Return SQL for: *column* is in the parameter ``ids``."""
-    if d.name == "postgresql":
-        return f"{column} = ANY(CAST(:ids AS bigint[]))"
-    return f"{column} IN (SELECT value FROM json_each(:ids))"
-
-
-#: The statuses of a batch's members, and how many have each. ``open``: a batch that has not ended.
-MEMBERS = """
-    SELECT status, count(*) AS members FROM job_runs
-    WHERE batch_id = :id AND status <> 'running' GROUP BY status
-    UNION ALL
-    SELECT 'running' AS status, count(*) AS members FROM job_runs
-    WHERE batch_id = :id AND status = 'running'
-    UNION ALL
-    SELECT status, count(*) AS members FROM (
-        SELECT CASE WHEN finished_at IS NULL THEN 'open' WHEN dead > 0 THEN 'dead'
-                    WHEN total > 0 AND cancelled = total THEN 'cancelled'
-                    ELSE 'succeeded' END AS status
-        FROM job_batches WHERE parent_id = :id
-    ) AS inside GROUP BY status
-"""
-_ENDED_FOR = f"""
-    SELECT id, key, pruned, {", ".join(("total", *TERMINAL))} FROM job_batches
-    WHERE then_run_id = :run_id
-"""
-_NUMBERS = ", ".join(f"{name} = :{name}" for name in ("total", *TERMINAL))
-
-
-def _has(status: str) -> str:
-    """Return SQL for: the batch ``b`` has a run of *status*.
-
-    From the end of the index, where the runs that were due last are. At its beginning are, until a
-    vacuum, entries of all those that have had the status.
-    """
-    return f"""
-        (SELECT r.id FROM job_runs r
-         WHERE r.batch_id = b.id AND r.status = '{status}' AND r.status <> 'running'
-         ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
-    """
-
-
-def _inside(condition: str) -> str:
-    """Return SQL for: inside the batch ``b`` is one, ``c``, of which *condition* is true.
-
-    Not by EXISTS, for which PostgreSQL may choose to read all batches instead.
-    """
-    return f"""
-        (SELECT c.id FROM job_batches c WHERE c.parent_id = b.id AND {condition} LIMIT 1)
-        IS NOT NULL
-    """
-
-
-#: From its end, too.
-_IS_RUNNING = """
-    (SELECT r.id FROM job_runs r WHERE r.status = 'running' AND r.batch_id = b.id
-     ORDER BY r.locked_until DESC LIMIT 1) IS NOT NULL
-"""
-
-
-_LIVE = f"""
-    ({_has("queued")} OR {_has("failed")} OR {_IS_RUNNING} OR {_inside("c.finished_at IS NULL")})
-"""
-_DIED = "(c.finished_at IS NOT NULL) IS TRUE AND c.dead > 0"
-_HAS_DEAD = f"(b.on_dead = 'stop' AND ({_has('dead')} OR {_inside(_DIED)}))"
-
-
-@lru_cache
-def _unended(d: Dialect, some: bool) -> str:
-    which = f"AND {_among(d, 'b.id')}" if some else ""
-    return f"""
-        SELECT * FROM (
-            SELECT b.id,
-                CASE WHEN b.closed_at IS NULL THEN 0 WHEN {_LIVE} THEN 0 ELSE 1 END AS ready,
-                CASE WHEN {_HAS_DEAD} THEN 1 ELSE 0 END AS stopped
-            FROM job_batches b WHERE {OPEN_BATCH} AND b.id > :after {which}
-            ORDER BY b.id LIMIT :step
-        ) AS looked_at
-    """
-
-
-def _is_live() -> str:
-    return f"SELECT 1 FROM job_batches b WHERE b.id = :id AND {_LIVE}"
-
-
-def _lock(d: Dialect) -> str:
-    return f"""
-        SELECT key, parent_id, pruned, then_task, then_columns, then_run_id FROM job_batches
-        WHERE id = :id AND closed_at IS NOT NULL AND {OPEN_BATCH} {d.skip_locked}
-    """
-
-
-def _lock_all(d: Dialect) -> str:
-    return f"SELECT id, pruned FROM job_batches WHERE {_among(d, 'id')} {d.skip_locked}"
-
-
-def _exist(d: Dialect) -> str:
-    return f"SELECT id FROM job_batches WHERE {_among(d, 'id')}"
-
-
-def _open(d: Dialect) -> str:
-    json_type = "CAST(:{} AS jsonb)" if d.name == "postgresql" else ":{}"
-    return f"""
-        INSERT INTO job_batches
-            (key, on_dead, parent_id, then_task, then_payload, then_columns, opened_at)
-        VALUES (:key, :on_dead, :parent_id, :then_task, {json_type.format("then_payload")},
-            {json_type.format("then_columns")}, {d.now})
-        ON CONFLICT (key) DO NOTHING RETURNING id
-    """
-
-
-def _then(d: Dialect) -> str:
-    values = ", ".join(f"CAST(:{name} AS {kind})" for name, kind in THEN_COLUMNS.items())
-    return f"""
-        INSERT INTO job_runs (job_type, payload, batch_id, {", ".join(THEN_COLUMNS)}, turn,
-            scheduled_for, run_at, created_at, updated_at)
-        SELECT then_task, then_payload, parent_id, {values},
-            CASE WHEN CAST(:on_dead AS text) IS NOT NULL THEN 'new' END,
-            {d.now}, {d.now}, {d.now}, {d.now}
-        FROM job_batches WHERE id = :id RETURNING id
-    """
-
-
-def _end(d: Dialect) -> str:
-    return f"""
-        UPDATE job_batches SET finished_at = {d.now}, then_run_id = :then_run_id, {_NUMBERS}
-        WHERE id = :id
-    """
-
-
-_FAMILY = """
-    WITH RECURSIVE family(id) AS (
-        SELECT id FROM job_batches WHERE id = :id
-        UNION
-        SELECT c.id FROM job_batches c JOIN family ON c.parent_id = family.id
-        WHERE (c.finished_at IS NULL) IS TRUE
-    )
-    SELECT id FROM family
-"""
-
-
-def _waiting(d: Dialect, begin: bool) -> str:
-    kind = "timestamptz" if d.name == "postgresql" else "text"
-    beyond = "" if begin else f"AND (run_at, id) > (CAST(:run_at AS {kind}), :run_id)"
-    return f"""
-        SELECT id, run_at FROM job_runs
-        WHERE batch_id = :id AND status = :status AND status <> 'running' {beyond}
-            AND EXISTS (SELECT 1 FROM job_batches WHERE id = :stopped_id AND on_dead = 'stop')
-        ORDER BY run_at, id LIMIT :step
-    """
-
-
-def _cancel(d: Dialect) -> str:
-    waiting = f"""
-        SELECT id FROM job_runs WHERE {_among(d, "id")} AND status IN ('queued', 'failed')
-        {d.skip_locked}
-    """
-    return f"""
-        UPDATE job_runs SET status = 'cancelled', finished_at = {d.now}, updated_at = {d.now},
-            turn = {ended()}, last_error = :reason, error_type = '{STOPPED}'
-        WHERE {d.any_of("id", waiting)}
-        RETURNING id, job_type, attempts, last_error, error_type
-    """
-
-
-def _reopen(d: Dialect) -> str:
-    return f"""
-        UPDATE job_batches SET finished_at = NULL, total = NULL, succeeded = NULL, dead = NULL,
-            cancelled = NULL, skipped = NULL, on_dead = 'continue',
-            then_run_id = CASE WHEN id = :again THEN NULL ELSE then_run_id END
-        WHERE {_among(d, "id")}
-    """
-
-
-def _note_pruned(d: Dialect) -> str:
-    value = "CAST(:pruned AS jsonb)" if d.name == "postgresql" else ":pruned"
-    return f"UPDATE job_batches SET pruned = {value} WHERE id = :id"
-
-
-# From the outside in: the members of a batch inside another are counted as long as that one is.
-_OLD = """
-    SELECT b.id FROM job_batches b
-    WHERE b.finished_at IS NOT NULL AND b.finished_at < {past}
-        AND (SELECT r.id FROM job_runs r
-             WHERE r.batch_id = b.id AND r.status <> 'running' LIMIT 1) IS NULL
-        AND (SELECT p.id FROM job_batches p WHERE p.id = b.parent_id) IS NULL
-    ORDER BY b.finished_at LIMIT :step
-"""

@@ -1,0 +1,219 @@
+"""The statements of `Batches`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+
+from ...models.conditions import OPEN_BATCH
+from ...types import TERMINAL
+from ..dialect import Dialect
+from .outcomes import ended
+
+#: The columns of a run of ``then`` that `OpenBatch.then_columns` gives, and their types.
+THEN_COLUMNS = {
+    "queue": "text",
+    "priority": "integer",
+    "max_attempts": "integer",
+    "concurrency_key": "text",
+    "concurrency_limit": "integer",
+    "on_dead": "text",
+}
+#: The ``error_type`` of a run that waited in a batch that was stopped.
+STOPPED = "Stopped"
+
+
+def many(d: Dialect, ids: Iterable[int]) -> object:
+    """Return *ids* as the parameter ``ids``."""
+    return list(ids) if d.name == "postgresql" else json.dumps(list(ids))
+
+
+def among(d: Dialect, column: str) -> str:
+    """Return SQL for: *column* is in the parameter ``ids``."""
+    if d.name == "postgresql":
+        return f"{column} = ANY(CAST(:ids AS bigint[]))"
+    return f"{column} IN (SELECT value FROM json_each(:ids))"
+
+
+#: The statuses of a batch's members, and how many have each. ``open``: a batch that has not ended.
+MEMBERS = """
+    SELECT status, count(*) AS members FROM job_runs
+    WHERE batch_id = :id AND status <> 'running' GROUP BY status
+    UNION ALL
+    SELECT 'running' AS status, count(*) AS members FROM job_runs
+    WHERE batch_id = :id AND status = 'running'
+    UNION ALL
+    SELECT status, count(*) AS members FROM (
+        SELECT CASE WHEN finished_at IS NULL THEN 'open' WHEN dead > 0 THEN 'dead'
+                    WHEN total > 0 AND cancelled = total THEN 'cancelled'
+                    ELSE 'succeeded' END AS status
+        FROM job_batches WHERE parent_id = :id
+    ) AS inside GROUP BY status
+"""
+ENDED_FOR = f"""
+    SELECT id, key, pruned, {", ".join(("total", *TERMINAL))} FROM job_batches
+    WHERE then_run_id = :run_id
+"""
+NUMBERS = ", ".join(f"{name} = :{name}" for name in ("total", *TERMINAL))
+
+
+def _has(status: str) -> str:
+    """Return SQL for: the batch ``b`` has a run of *status*.
+
+    From the end of the index, where the runs that were due last are. At its beginning are, until a
+    vacuum, entries of all those that have had the status.
+    """
+    return f"""
+        (SELECT r.id FROM job_runs r
+         WHERE r.batch_id = b.id AND r.status = '{status}' AND r.status <> 'running'
+         ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
+    """
+
+
+def _inside(condition: str) -> str:
+    """Return SQL for: inside the batch ``b`` is one, ``c``, of which *condition* is true.
+
+    Not by EXISTS, for which PostgreSQL may choose to read all batches instead.
+    """
+    return f"""
+        (SELECT c.id FROM job_batches c WHERE c.parent_id = b.id AND {condition} LIMIT 1)
+        IS NOT NULL
+    """
+
+
+#: From its end, too.
+_IS_RUNNING = """
+    (SELECT r.id FROM job_runs r WHERE r.status = 'running' AND r.batch_id = b.id
+     ORDER BY r.locked_until DESC LIMIT 1) IS NOT NULL
+"""
+
+
+_LIVE = f"""
+    ({_has("queued")} OR {_has("failed")} OR {_IS_RUNNING} OR {_inside("c.finished_at IS NULL")})
+"""
+_DIED = "(c.finished_at IS NOT NULL) IS TRUE AND c.dead > 0"
+_HAS_DEAD = f"(b.on_dead = 'stop' AND ({_has('dead')} OR {_inside(_DIED)}))"
+
+
+@lru_cache
+def unended(d: Dialect, some: bool) -> str:
+    which = f"AND {among(d, 'b.id')}" if some else ""
+    return f"""
+        SELECT * FROM (
+            SELECT b.id,
+                CASE WHEN b.closed_at IS NULL THEN 0 WHEN {_LIVE} THEN 0 ELSE 1 END AS ready,
+                CASE WHEN {_HAS_DEAD} THEN 1 ELSE 0 END AS stopped
+            FROM job_batches b WHERE {OPEN_BATCH} AND b.id > :after {which}
+            ORDER BY b.id LIMIT :step
+        ) AS looked_at
+    """
+
+
+def is_live() -> str:
+    return f"SELECT 1 FROM job_batches b WHERE b.id = :id AND {_LIVE}"
+
+
+def lock(d: Dialect) -> str:
+    return f"""
+        SELECT key, parent_id, pruned, then_task, then_columns, then_run_id FROM job_batches
+        WHERE id = :id AND closed_at IS NOT NULL AND {OPEN_BATCH} {d.skip_locked}
+    """
+
+
+def lock_all(d: Dialect) -> str:
+    return f"SELECT id, pruned FROM job_batches WHERE {among(d, 'id')} {d.skip_locked}"
+
+
+def exist(d: Dialect) -> str:
+    return f"SELECT id FROM job_batches WHERE {among(d, 'id')}"
+
+
+def insert(d: Dialect) -> str:
+    json_type = "CAST(:{} AS jsonb)" if d.name == "postgresql" else ":{}"
+    return f"""
+        INSERT INTO job_batches
+            (key, on_dead, parent_id, then_task, then_payload, then_columns, opened_at)
+        VALUES (:key, :on_dead, :parent_id, :then_task, {json_type.format("then_payload")},
+            {json_type.format("then_columns")}, {d.now})
+        ON CONFLICT (key) DO NOTHING RETURNING id
+    """
+
+
+def enqueue_then(d: Dialect) -> str:
+    values = ", ".join(f"CAST(:{name} AS {kind})" for name, kind in THEN_COLUMNS.items())
+    return f"""
+        INSERT INTO job_runs (job_type, payload, batch_id, {", ".join(THEN_COLUMNS)}, turn,
+            scheduled_for, run_at, created_at, updated_at)
+        SELECT then_task, then_payload, parent_id, {values},
+            CASE WHEN CAST(:on_dead AS text) IS NOT NULL THEN 'new' END,
+            {d.now}, {d.now}, {d.now}, {d.now}
+        FROM job_batches WHERE id = :id RETURNING id
+    """
+
+
+def write_end(d: Dialect) -> str:
+    return f"""
+        UPDATE job_batches SET finished_at = {d.now}, then_run_id = :then_run_id, {NUMBERS}
+        WHERE id = :id
+    """
+
+
+FAMILY = """
+    WITH RECURSIVE family(id) AS (
+        SELECT id FROM job_batches WHERE id = :id
+        UNION
+        SELECT c.id FROM job_batches c JOIN family ON c.parent_id = family.id
+        WHERE (c.finished_at IS NULL) IS TRUE
+    )
+    SELECT id FROM family
+"""
+
+
+def waiting(d: Dialect, begin: bool) -> str:
+    kind = "timestamptz" if d.name == "postgresql" else "text"
+    beyond = "" if begin else f"AND (run_at, id) > (CAST(:run_at AS {kind}), :run_id)"
+    return f"""
+        SELECT id, run_at FROM job_runs
+        WHERE batch_id = :id AND status = :status AND status <> 'running' {beyond}
+            AND EXISTS (SELECT 1 FROM job_batches WHERE id = :stopped_id AND on_dead = 'stop')
+        ORDER BY run_at, id LIMIT :step
+    """
+
+
+def cancel(d: Dialect) -> str:
+    waiting = f"""
+        SELECT id FROM job_runs WHERE {among(d, "id")} AND status IN ('queued', 'failed')
+        {d.skip_locked}
+    """
+    return f"""
+        UPDATE job_runs SET status = 'cancelled', finished_at = {d.now}, updated_at = {d.now},
+            turn = {ended()}, last_error = :reason, error_type = '{STOPPED}'
+        WHERE {d.any_of("id", waiting)}
+        RETURNING id, job_type, attempts, last_error, error_type
+    """
+
+
+def reopen(d: Dialect) -> str:
+    return f"""
+        UPDATE job_batches SET finished_at = NULL, total = NULL, succeeded = NULL, dead = NULL,
+            cancelled = NULL, skipped = NULL, on_dead = 'continue',
+            then_run_id = CASE WHEN id = :again THEN NULL ELSE then_run_id END
+        WHERE {among(d, "id")}
+    """
+
+
+def note_pruned(d: Dialect) -> str:
+    value = "CAST(:pruned AS jsonb)" if d.name == "postgresql" else ":pruned"
+    return f"UPDATE job_batches SET pruned = {value} WHERE id = :id"
+
+
+# From the outside in: the members of a batch inside another are counted as long as that one is.
+OLD = """
+    SELECT b.id FROM job_batches b
+    WHERE b.finished_at IS NOT NULL AND b.finished_at < {past}
+        AND (SELECT r.id FROM job_runs r
+             WHERE r.batch_id = b.id AND r.status <> 'running' LIMIT 1) IS NULL
+        AND (SELECT p.id FROM job_batches p WHERE p.id = b.parent_id) IS NULL
+    ORDER BY b.finished_at LIMIT :step
+"""
