@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import Token
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -116,7 +115,7 @@ class Batch:
 
     def _open(self, session: Session, parent: int | None) -> None:
         connection = writing_connection(session)
-        new = replace(self._new, parent_id=parent)
+        new = self._new._replace(parent_id=parent)
         self._id = open_batch(connection, dialect_of(connection.engine), new)
         self.is_new = self._id is not None
         if self.is_new:

@@ -255,8 +255,7 @@ class Outcome(NamedTuple):
         return self.kind != "released" or self.seconds > 0
 
 
-@dataclass(frozen=True, slots=True)
-class BatchCounts:
+class BatchCounts(NamedTuple):
     """How far a batch is, in members: its runs, and the batches inside it.
 
     :ivar key: the batch's key.
@@ -280,8 +279,7 @@ class BatchCounts:
         return self.succeeded + self.dead + self.cancelled + self.skipped
 
 
-@dataclass(frozen=True, slots=True)
-class TickReport:
+class TickReport(NamedTuple):
     """What one tick did, as in its row of ``job_ticks``.
 
     The numbers count attempts, except *recorded* (runs inserted for due slots), *skipped* (rows of

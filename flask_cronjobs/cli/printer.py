@@ -9,7 +9,6 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import TextIO
 
 from ..engine.observer import Observer
@@ -110,7 +109,7 @@ class Printer(Observer):
     def summary(self, report: TickReport) -> None:
         """Print the last line; nothing if nothing was due."""
         if self.as_json:
-            everything = {"tick": asdict(report), "slots": self.slots, "runs": self.runs}
+            everything = {"tick": report._asdict(), "slots": self.slots, "runs": self.runs}
             self.lines.put(json.dumps(everything))
         elif not is_idle(report):
             names = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost")

@@ -7,7 +7,6 @@ import random
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 
@@ -53,7 +52,7 @@ def enqueue_slots(
             announce_slot(state, slot, observer)
         following = {plan.definition_id: plan.following for plan in plans}
         seen += [
-            replace(row, next_run_at=following[row.id]) if row.id in following else row
+            row._replace(next_run_at=following[row.id]) if row.id in following else row
             for row in rows
         ]
         if len(due) < BATCH:

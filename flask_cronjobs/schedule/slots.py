@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
+from typing import NamedTuple
 
 from ..types import Catchup
 from .schedule import Schedule
@@ -19,8 +19,7 @@ _INSTANT = timedelta(microseconds=1)
 _NO_TICK = "missed: no tick ran in time"
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """One instant that a definition's schedule names, to be recorded as a row of ``job_runs``.
 
     :ivar skipped: how many skipped slots the row stands for; 0 means that it runs.
@@ -37,8 +36,7 @@ class Slot:
     kind: str = "Missed"
 
 
-@dataclass(frozen=True, slots=True)
-class SlotPlan:
+class SlotPlan(NamedTuple):
     """What to record for one due definition, all or nothing.
 
     :ivar expected: the watermark that the plan starts from; if the row has another by now, another
@@ -75,8 +73,8 @@ def plan_slots(
     :returns: the plan; its slots in the order of time, the skipped row (if any) first.
     """
     plan = _plan(schedule, catchup, first, now, _after(first, considered), grace, reason)
-    slots = tuple(replace(slot, definition_id=definition_id) for slot in plan.slots)
-    return replace(plan, definition_id=definition_id, slots=slots)
+    slots = tuple(slot._replace(definition_id=definition_id) for slot in plan.slots)
+    return plan._replace(definition_id=definition_id, slots=slots)
 
 
 @lru_cache(maxsize=1024)

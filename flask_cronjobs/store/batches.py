@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
@@ -30,8 +29,7 @@ STEP = 1000
 REASON = "its batch was stopped: a member died"
 
 
-@dataclass(frozen=True, slots=True)
-class Unended:
+class Unended(NamedTuple):
     """A batch that has not ended, as a look found it.
 
     :ivar ready: whether it can be ended: it is closed, and all of its members have ended.
@@ -43,8 +41,7 @@ class Unended:
     stopped: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """A batch that was ended.
 
     :ivar then_run_id: the run that was enqueued for it; None if none was.
@@ -145,8 +142,7 @@ class Batches:
                 place = {"run_at": moment, "run_id": last.id}
 
 
-@dataclass(frozen=True, slots=True)
-class OpenBatch:
+class OpenBatch(NamedTuple):
     """What a new batch is made of.
 
     :ivar then_payload: a JSON text.

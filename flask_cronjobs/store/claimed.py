@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -22,7 +21,7 @@ def received(dialect: Dialect, rows: Rows, token: str) -> Exchange:
     claimed.sort(key=attrgetter("rank", "run_at", "id"))
     others = [row for row in rows if row.job_type is None]
     found = _recorded_at_once(others) if dialect.one_statement else recorded(others)
-    return replace(found, claims=tuple([_claim(row, token) for row in claimed]))
+    return found._replace(claims=tuple([_claim(row, token) for row in claimed]))
 
 
 def recorded(rows: Rows) -> Exchange:

@@ -13,8 +13,7 @@ import json
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection, TextClause, text, update
 from sqlalchemy.orm import Session
@@ -43,8 +42,7 @@ MOMENTS = (0.01, 0.04)
 NOTHING_PAUSED = Paused()
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
+class Renewal(NamedTuple):
     """What a heartbeat learned.
 
     :ivar held: the runs still held.
@@ -58,8 +56,7 @@ class Renewal:
     locked: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
+class Expired(NamedTuple):
     """A run whose lease ran out."""
 
     id: int
@@ -148,13 +145,12 @@ class Claims:
             time.sleep(pause)
             left = [outcome for outcome in outcomes if outcome.id in locked]
             again = self._exchange(left, None, repeat)
-            exchange = replace(
-                exchange,
+            exchange = exchange._replace(
                 recorded=exchange.recorded | again.recorded,
                 cancelled=exchange.cancelled | again.cancelled,
             )
         locked = self._passed_over(outcomes, exchange.recorded)
-        return replace(exchange, locked=frozenset(locked))
+        return exchange._replace(locked=frozenset(locked))
 
     def _exchange(
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
@@ -231,7 +227,7 @@ class Claims:
         if not locked:
             return renewed
         watched = self.watch(held)
-        return replace(watched, locked=watched.held - renewed.held)
+        return watched._replace(locked=watched.held - renewed.held)
 
     def watch(self, held: Iterable[Held]) -> Renewal:
         """Return what `renew` would, without extending the leases."""

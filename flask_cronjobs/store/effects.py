@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, TextClause, text
 
@@ -15,8 +14,7 @@ from .dialect import Dialect, json_text
 MarkState: TypeAlias = Literal["mine", "busy", "done", "in_doubt", "lost"]
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """The state of a key, as `Effects.begin` found it.
 
     ``mine``: the caller has just begun it. ``busy``: another owner, whose lease holds, has begun

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from ..types import Claim, DefinitionSpec, Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(NamedTuple):
     """The tasks and queues whose runs nobody is to claim."""
 
     tasks: frozenset[str] = frozenset()
     queues: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
+class ClaimRequest(NamedTuple):
     """What a worker asks for.
 
     :ivar limit: how many runs at most.
@@ -46,8 +44,7 @@ class ClaimRequest:
     handed: tuple[int, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """The result of `Claims.exchange`.
 
     :ivar recorded: the ids of the runs whose outcomes are recorded.
@@ -68,8 +65,7 @@ class Exchange:
         return outcome._replace(kind="cancelled") if outcome.id in self.cancelled else outcome
 
 
-@dataclass(frozen=True, slots=True)
-class DefinitionRow:
+class DefinitionRow(NamedTuple):
     """A definition as read from its row.
 
     :ivar now: the database's time when the row was read.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy import Connection, Executable, Select, delete, func, select, text
 from sqlalchemy.orm import aliased
@@ -28,11 +28,10 @@ _PRUNABLE_DEAD = f"{DEAD} AND (on_dead = 'stop') IS NOT TRUE"
 TICK_RETENTION = timedelta(days=1)
 #: For how much longer, so that not every tick deletes the few rows of one minute.
 TICK_SLACK = timedelta(hours=1)
-_COUNTS = [field.name for field in fields(TickReport) if field.name not in ("worker", "seconds")]
+_COUNTS = [name for name in TickReport._fields if name not in ("worker", "seconds")]
 
 
-@dataclass(frozen=True, slots=True)
-class TickRow:
+class TickRow(NamedTuple):
     """A tick that has begun: its id, and when it began by the database's clock."""
 
     id: int

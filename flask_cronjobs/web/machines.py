@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from contextvars import Context
-from dataclasses import asdict
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,7 @@ def tick() -> ResponseReturnValue:
         return jsonify(error="The tick could not do its work. The log says why."), 503
     finally:
         running.release()
-    return jsonify(asdict(done))
+    return jsonify(done._asdict())
 
 
 def _tick(state: State, options: TickOptions) -> TickReport:

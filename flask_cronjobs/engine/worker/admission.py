@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flask import Flask
 
@@ -22,8 +22,7 @@ from .prefetch import AHEAD, LONG, MOST, Prefetch
 KIND_PERIOD = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What to claim now.
 
     :ivar limit: how many runs; 0 for none.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ... import failpoints
 from ...errors import DatabaseTrouble
@@ -92,8 +91,7 @@ class Exchanger:
             self._unconfirmed_outcomes |= {(outcome.id, outcome.token) for outcome in outcomes}
             raise
         self._in_trouble = False
-        return replace(
-            exchange,
+        return exchange._replace(
             recorded=exchange.recorded | confirmed.recorded | late.recorded,
             cancelled=exchange.cancelled | confirmed.cancelled | late.cancelled,
         )
@@ -163,7 +161,7 @@ class Exchanger:
         if request is not None:
             keys = [claim.concurrency_key for claim in exchange.claims if claim.concurrency_key]
             self._after = keys[-1] if keys else ""
-        return replace(exchange, recorded=exchange.recorded | written)
+        return exchange._replace(recorded=exchange.recorded | written)
 
     def _confirm(self, outcomes: Sequence[Outcome]) -> Exchange:
         """Give back what was claimed unheard; find which of *outcomes* are recorded."""
@@ -221,4 +219,4 @@ class Exchanger:
         elsewhere = self._options.elsewhere
         if not elsewhere:
             return self._paused
-        return replace(self._paused, queues=self._paused.queues | elsewhere)
+        return self._paused._replace(queues=self._paused.queues | elsewhere)

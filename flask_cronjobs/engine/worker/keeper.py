@@ -15,7 +15,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ... import failpoints
 from ...errors import DatabaseTrouble
@@ -198,7 +197,7 @@ class Keeper(threading.Thread):
         wanted = self._admission.wanted(self._held_runs, busy=self._runner_is_long())
         most = self._options.max_runs
         if most is not None and wanted.limit > most - self._claimed:
-            return replace(wanted, limit=most - self._claimed)
+            return wanted._replace(limit=most - self._claimed)
         return wanted
 
     def _resting(self) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from sqlalchemy import TextClause, text
 
@@ -13,8 +13,7 @@ from .exchange import NO_CLAIM
 from .outcomes import ended, failures, held, is_held, record
 
 
-@dataclass(frozen=True)
-class ClaimStatements:
+class ClaimStatements(NamedTuple):
     """The statements for one dialect, beside those of `exchange`.
 
     ``record`` and ``failures`` are SQLite's: PostgreSQL records in the exchange.
