@@ -19,6 +19,7 @@ from flask_cronjobs.models import JobDefinition, JobRun
 from . import create_app, sample
 from .extensions import db
 from .mailbox import Mailbox
+from .models import Entry, Invoice, User
 
 ROOT = Path(__file__).parent.parent
 PASSWORD = "correct horse"
@@ -59,6 +60,7 @@ class Demo:
         self.flask("jobs", "tick")
         self.look()
         self.try_again()
+        self.keep_the_ledger()
         self.read_mail()
 
     def set_up(self) -> None:
@@ -99,6 +101,21 @@ class Demo:
         self.flask("jobs", "admin", "retry", str(failed_run(self.app)))
         self.flask("jobs", "tick")
 
+    def keep_the_ledger(self) -> None:
+        """Pay Ada's open invoices, and show the lines of her ledger."""
+        say("Ledger", "Ada's customers paid. Her lines are written one after the other, in order:")
+        client = self.app.test_client()
+        post(client, "/login", email="ada@example.com", password=PASSWORD)
+        with self.app.app_context():
+            ada = db.session.scalars(select(User).where(User.email == "ada@example.com")).one()
+            unpaid = select(Invoice.id).where(Invoice.user_id == ada.id, Invoice.paid_on.is_(None))
+            for invoice_id in db.session.scalars(unpaid.order_by(Invoice.id)).all():
+                post(client, f"/invoices/{invoice_id}/paid")
+            while waits("book"):
+                self.flask("jobs", "tick")
+            for line in db.session.scalars(select(Entry).order_by(Entry.id)):
+                print(f"  {line.text:<18} {line.cents / 100:>9,.2f}  {line.balance / 100:>9,.2f}")
+
     def read_mail(self) -> None:
         """List the mails that arrived."""
         say("Mail", "What arrived. The retry sent only what the first attempt had not.")
@@ -132,6 +149,13 @@ def put_back(period: timedelta) -> None:
         schedule = Schedule(definition.schedule, definition.timezone)
         definition.next_run_at = schedule.next_after(since)
     db.session.commit()
+
+
+def waits(task: str) -> bool:
+    """Return whether a run of *task* has not ended."""
+    db.session.rollback()
+    live = select(JobRun.id).where(JobRun.job_type == task, JobRun.finished_at.is_(None))
+    return db.session.scalars(live).first() is not None
 
 
 def failed_run(app: Flask) -> int:

@@ -66,6 +66,16 @@ class Broker:
         self.kill()
         self.start()
 
+    @contextmanager
+    def frozen(self) -> Generator[None]:
+        """Stop it inside the block: it accepts connections, and answers nothing."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._process.pid, signal.SIGCONT)
+
     def kill(self) -> None:
         """End it at once; all that it holds is lost."""
         if self._process is not None:

@@ -1,4 +1,4 @@
-"""Runs that Celery's workers execute: what may be killed, lost and doubled, and what not."""
+"""What is Celery's alone; `test_engines` has what all engines share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from flask_cronjobs.failpoints import VARIABLE
-from flask_cronjobs.types import handed_to
 from tests.brokers import Broker
 from tests.process.engines import EngineSite, engine_site
 from tests.process.support import wait_until
@@ -30,15 +27,8 @@ def site(database_url: str, tmp_path: Path, redis_server: Broker) -> Iterator[En
         yield made
 
 
-POOLS = {
-    "prefork": ("--pool", "prefork", "--concurrency", "2"),
-    "threads": ("--pool", "threads", "--concurrency", "4"),
-}
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_every_kind_of_run_is_executed_once(pool: str, site: EngineSite) -> None:
-    site.start_worker(*POOLS[pool])
+def test_threads_execute_runs(site: EngineSite) -> None:
+    site.start_worker("--pool", "threads", "--concurrency", "4")
     ids = site.enqueue_many("note", [{"label": str(n)} for n in range(20)])
     ids += site.enqueue_many("effect", [{"key": "a"}, {"key": "b"}])
     ids += site.enqueue_many("atomic_entry", [{"label": "a"}, {"label": "b"}])
@@ -49,111 +39,6 @@ def test_every_kind_of_run_is_executed_once(pool: str, site: EngineSite) -> None
     assert Counter(line["key"] for line in site.trace("effect")) == {"a": 1, "b": 1}
     assert len(site.query("SELECT id FROM entries")) == 2
     assert site.failures(ids[-1]) == ["RuntimeError"]
-    # None of it in a tick.
-    assert not {line["pid"] for line in site.trace()} & {tick.pid for tick in site.ticks[1:]}
-
-
-def test_timeout_and_cancel_interrupt_a_handler(site: EngineSite) -> None:
-    site.start_worker()
-    too_long, stubborn, cancelled = (
-        site.enqueue("too_long"),
-        site.enqueue("too_long_and_stubborn", {"seconds": 60}),
-        site.enqueue("sleep", {"seconds": 60}),
-    )
-    site.hand_on()
-    wait_until(lambda: site.failures(too_long) == ["TimedOut"])
-    wait_until(lambda: site.failures(stubborn)[:1] == ["TimedOut"])
-    wait_until(lambda: site.trace("begun") and site.run(cancelled).locked_by)
-    site.wait_for_status(cancelled, "running")
-    wait_until(lambda: any(line["run"] == cancelled for line in site.trace("begun")))
-    site.cancel(cancelled)
-    site.wait_for_status(cancelled, "cancelled")
-
-
-def test_a_long_run_keeps_its_lease(site: EngineSite) -> None:
-    site.start_worker()
-    run = site.enqueue("sleep", {"seconds": 6})
-    site.hand_on()
-    site.wait_for("begun")
-    for _ in range(3):
-        time.sleep(1.5)
-        site.hand_on()
-    site.wait_for_status(run, "succeeded")
-    assert site.run(run).attempts == 1
-
-
-def test_kill_of_the_worker_and_its_processes(site: EngineSite) -> None:
-    worker = site.start_worker()
-    run = site.enqueue("wait_once")
-    site.hand_on()
-    site.wait_for("begun")
-    worker.end()
-    site.start_worker()
-    site.tick_until_ended(run)
-    assert site.run(run).status == "succeeded"
-    assert site.failures(run) == ["WorkerLost"]
-    assert len(site.trace("redone")) == 1
-
-
-def test_kill_of_one_process_of_the_pool(site: EngineSite) -> None:
-    site.start_worker()
-    run = site.enqueue("kill_self", {"attempts": 1})
-    site.tick_until_ended(run)
-    assert site.failures(run) == ["WorkerLost"]
-    assert len(site.trace("survived")) == 1
-
-
-def test_kill_between_begin_and_handler(site: EngineSite) -> None:
-    worker = site.start_worker(**{VARIABLE: "before-handler"})
-    run = site.enqueue("note")
-    site.hand_on()
-    wait_until(lambda: site.run(run).locked_by and handed_to(site.run(run).locked_by) is None)
-    worker.end()
-    assert site.trace("note") == []
-    site.start_worker()
-    site.tick_until_ended(run)
-    assert len(site.trace("note")) == 1
-    assert site.failures(run) == ["WorkerLost"]
-
-
-@pytest.mark.parametrize("point", ["before-send", "after-send"])
-def test_kill_of_the_tick_that_hands_on(point: str, site: EngineSite) -> None:
-    run = site.enqueue("note")
-    done = site.run_tick(env={VARIABLE: point})
-    assert done.returncode == -signal.SIGKILL
-    assert handed_to(site.run(run).locked_by) == "celery"
-    site.start_worker()
-    if point == "after-send":
-        site.wait_for("note")
-    site.tick_until_ended(run)
-    assert len(site.trace("note")) == 1
-    assert (site.run(run).attempts, site.failures(run)) == (1, [])
-
-
-def test_kill_of_the_broker_with_its_data(site: EngineSite, redis_server: Broker) -> None:
-    ids = site.enqueue_many("note", [{}] * 10)
-    site.hand_on()
-    redis_server.renew()
-    site.start_worker()
-    site.tick_until_ended(*ids)
-    assert Counter(line["run"] for line in site.trace("note")) == dict.fromkeys(ids, 1)
-    assert {site.run(each).attempts for each in ids} == {1}
-
-
-def test_a_broker_that_is_away(site: EngineSite, redis_server: Broker) -> None:
-    site.start_worker()
-    first = site.enqueue("note")
-    site.tick_until_ended(first)
-    redis_server.kill()
-    ids = site.enqueue_many("note", [{}] * 3)
-    done = site.run_tick()
-    assert done.returncode == 0
-    assert "celery cannot be reached, so the queue default waits" in done.stderr
-    assert {site.run(each).status for each in ids} == {"queued"}
-    assert {site.run(each).attempts for each in ids} == {0}
-    redis_server.start()
-    site.tick_until_ended(*ids)
-    assert Counter(line["run"] for line in site.trace("note")) == dict.fromkeys([first, *ids], 1)
 
 
 def test_doubled_deliveries(site: EngineSite, redis_server: Broker) -> None:
@@ -171,27 +56,6 @@ def test_doubled_deliveries(site: EngineSite, redis_server: Broker) -> None:
     wait_until(lambda: client.llen("default") == 0)
     site.tick_until_ended(*ids)
     assert Counter(line["run"] for line in site.trace("note")) == dict.fromkeys(ids, 1)
-
-
-def test_warm_shutdown_lets_a_run_end(site: EngineSite) -> None:
-    worker = site.start_worker()
-    run = site.enqueue("sleep", {"seconds": 3})
-    site.hand_on()
-    site.wait_for("begun")
-    worker.send(signal.SIGTERM)
-    worker.wait()
-    assert site.run(run).status == "succeeded"
-    assert site.run(run).attempts == 1
-
-
-def test_resident_worker_hands_on(site: EngineSite) -> None:
-    site.start_worker()
-    resident = site.start("jobs", "work")
-    ids = site.enqueue_many("note", [{}] * 30)
-    wait_until(lambda: site.statuses().get("succeeded") == 30)
-    assert Counter(line["run"] for line in site.trace("note")) == dict.fromkeys(ids, 1)
-    resident.send(signal.SIGTERM)
-    assert resident.wait().returncode == 0
 
 
 def test_on_rabbitmq(database_url: str, tmp_path: Path, rabbitmq_server: Broker) -> None:

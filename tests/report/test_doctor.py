@@ -295,3 +295,25 @@ def test_the_command_exits_1_for_an_error_and_0_without(
     assert result.exit_code == 0, result.output
     findings = json.loads(result.output)["findings"]
     assert set(findings[0]) == {"id", "level", "what", "todo"}
+
+
+def test_a_key_that_a_dead_run_stops_is_named(state: State, rows: Rows) -> None:
+    key: dict[str, Any] = {"concurrency_key": "account:7", "concurrency_limit": 1}
+    run = rows.run("dead", on_dead="stop", **key)
+    finding = found(state)["stopped-keys"]
+    assert (finding.level, "'account:7'" in finding.what) == ("warning", True)
+    assert finding.todo.endswith(f"flask jobs admin retry {run}")
+
+
+def test_a_batch_that_was_left_open_is_named(state: State) -> None:
+    execute(
+        state,
+        "INSERT INTO job_batches (key, opened_at) VALUES"
+        " ('it''s late', '2026-01-01 12:00:00'), ('new', CURRENT_TIMESTAMP)",
+        "INSERT INTO job_batches (key, opened_at, closed_at)"
+        " VALUES ('closed', '2026-01-01 12:00:00', CURRENT_TIMESTAMP)",
+    )
+    findings = [each for each in examine(state) if each.id == "open-batch"]
+    assert len(findings) == 1
+    assert '"it\'s late" was opened' in findings[0].what
+    assert findings[0].todo.endswith("""flask jobs admin batches 'it'"'"'s late' --close""")

@@ -5,18 +5,23 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from sqlalchemy import select, text
 
 from ...errors import CronJobsError
+from ...models.conditions import OPEN_BATCH
 from ...state import State
 from ...store.clock import clock_shift
 from ...store.errors import name_of
 from ..activity import TickView, ticks
 from ..definitions import DefinitionView, bare_definitions
 from ..health import Figures, Verdict, verdict_and_figures
-from ..humanize import duration, plural
+from ..humanize import ago, duration, plural, seconds_since
+from ..key_orders import key_orders
 from ..late import CHECK, unrecorded
 from ..overview import orphans
-from ..reader import Reader, reading
+from ..reader import BATCHES, Reader, reading
 from ..waiting import Waiting, waiting_groups
 from .database import database, schema, versions
 from .engines import engines
@@ -27,7 +32,11 @@ CLOCK_TOLERANCE = 2.0
 #: The shortest lease without a warning, in seconds: a busy handler (a long regular expression, say)
 #: can stop the thread that renews the lease for seconds.
 _LEASE = 60.0
+#: How long a batch may be open before it is worth a warning.
+_OPEN = timedelta(days=1)
 _TICKS = 100
+#: How many batches are named at most, the oldest first.
+_SHOWN = 10
 
 
 def examine(state: State) -> tuple[Finding, ...]:
@@ -68,6 +77,8 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield from _orphans(reader, groups)
     yield from _definitions(reader, verdict)
     yield from _doubts(figures)
+    yield from _stopped_keys(reader, figures)
+    yield from _open_batches(reader)
     yield from _settings(reader)
     yield from engines(reader)
 
@@ -288,6 +299,33 @@ def _doubts(figures: Figures) -> Iterator[Finding]:
             "warning",
             f"{number.of('effect')} in doubt: a process died before it could record the result",
             "See `flask jobs admin effects`. Find out what happened, then use --done or --redo.",
+        )
+
+
+def _stopped_keys(reader: Reader, figures: Figures) -> Iterator[Finding]:
+    if figures.stops:
+        first = key_orders(reader, stopped=True, limit=1)[0]
+        yield Finding(
+            "stopped-keys",
+            "warning",
+            f"{figures.stops.of('dead run')} stopped the strict order of a key, such as "
+            f"{first.key!r}: what waits there does not run",
+            "See `flask jobs admin turns --stopped`. Correct the cause, then retry or discard: "
+            f"flask jobs admin retry {first.first.id}",
+        )
+
+
+def _open_batches(reader: Reader) -> Iterator[Finding]:
+    c = BATCHES.c
+    left = (text(OPEN_BATCH), c.closed_at.is_(None), c.opened_at < reader.now - _OPEN)
+    oldest = select(c.key, c.opened_at).where(*left).order_by(c.id).limit(_SHOWN)
+    for row in reader.rows(oldest):
+        since = ago(seconds_since(row.opened_at, reader.now))
+        yield Finding(
+            "open-batch",
+            "warning",
+            f"The batch {row.key!r} was opened {since} and not closed: it does not end",
+            f"If all of its runs are in: flask jobs admin batches {shlex.quote(row.key)} --close",
         )
 
 
