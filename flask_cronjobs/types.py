@@ -262,6 +262,9 @@ class BatchCounts(NamedTuple):
     :ivar total: all members.
     :ivar succeeded: those that succeeded. A batch inside counts as ``dead`` if a member of it died,
         as ``cancelled`` if all of them were cancelled, and otherwise as ``succeeded``.
+    :ivar dead: those that died.
+    :ivar cancelled: those that were cancelled.
+    :ivar skipped: those that were skipped.
     :ivar finished: whether the last member has ended and none can join any more.
     """
 
@@ -282,8 +285,15 @@ class BatchCounts(NamedTuple):
 class TickReport(NamedTuple):
     """What one tick did, as in its row of ``job_ticks``.
 
-    The numbers count attempts, except *recorded* (runs inserted for due slots), *skipped* (rows of
-    skipped slots) and *pruned* (runs deleted). *seconds* is how long the tick took.
+    :ivar worker: ``host:pid`` of its process.
+    :ivar recorded: how many runs were inserted for due slots.
+    :ivar skipped: how many rows of skipped slots.
+    :ivar reclaimed: how many attempts were taken from workers that were lost.
+    :ivar succeeded: how many attempts succeeded; so for *failed*, *dead*, *cancelled*, *released*
+        and *snoozed*.
+    :ivar lost: how many attempts ended after another worker had taken their runs.
+    :ivar pruned: how many runs were deleted.
+    :ivar seconds: how long the tick took.
     """
 
     worker: str

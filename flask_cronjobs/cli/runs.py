@@ -15,6 +15,7 @@ from ..errors import CronJobsError
 from ..operations import Action, Progress
 from ..report import Attempt, RunFilter, RunPage, RunRow, RunView
 from ..report.humanize import duration, plural
+from ..report.stacks import without_own_frames
 from ..state import State, state_of
 from ..text import cut, printable
 from ..types import JSON
@@ -54,7 +55,9 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
         print_json({"runs": page.rows, "before": page.before})
         return
     if not page.rows:
-        click.echo("No runs match." if which != RunFilter() else "There are no runs yet.")
+        advice = printable(state_of().registry.advice(which.task))
+        none = f"No runs match. {advice}".rstrip()
+        click.echo(none if which != RunFilter() else "There are no runs yet.")
         return
     table(
         ("ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR"),
@@ -66,8 +69,9 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
 
 @group.command("show", epilog=examples("flask jobs admin show 5"))
 @click.argument("run_id", metavar="ID", type=RunId())
+@click.option("--frames", is_flag=True, help="Print the frames of Flask-CronJobs, too.")
 @json_option
-def show(run_id: int, as_json: bool) -> None:
+def show(run_id: int, frames: bool, as_json: bool) -> None:
     """Show one run with its payload, attempts, errors and stacks."""
     view = report.run(state_of(), run_id)
     if view is None:
@@ -75,7 +79,7 @@ def show(run_id: int, as_json: bool) -> None:
     if as_json:
         print_json(view)
     else:
-        _print(view)
+        _print(view, frames)
 
 
 @group.command(
@@ -186,7 +190,7 @@ def _row(row: RunRow, page: RunPage) -> Sequence[object]:
     return row.id, row.status, row.task, f"{row.attempts}/{row.max_attempts}", when, error
 
 
-def _print(view: RunView) -> None:
+def _print(view: RunView, frames: bool) -> None:
     row = view.row
     lost = ", but its worker was lost" if row.is_stale(view.now) else ""
     if row.handed_to is not None:
@@ -202,7 +206,7 @@ def _print(view: RunView) -> None:
         heading("Note")
         click.echo(printable(view.last_error))
     for attempt in view.attempts:
-        _print_attempt(attempt)
+        _print_attempt(attempt, frames)
 
 
 def _facts(view: RunView) -> list[tuple[str, object]]:
@@ -237,7 +241,7 @@ def _print_json(title: str, value: JSON) -> None:
     click.echo(printable(cut(text, _LONGEST_JSON)))
 
 
-def _print_attempt(attempt: Attempt) -> None:
+def _print_attempt(attempt: Attempt, frames: bool) -> None:
     took = "" if attempt.seconds is None else f", took {duration(attempt.seconds)}"
     heading(f"Attempt {attempt.number}: {attempt.outcome}")
     click.echo(f"  {moment(attempt.started_at)} to {moment(attempt.ended_at)}{took}")
@@ -247,7 +251,8 @@ def _print_attempt(attempt: Attempt) -> None:
         error = ": ".join(part for part in (attempt.error_type, attempt.error) if part)
         click.echo(f"  {printable(error)}")
     if attempt.stack:
-        click.echo(printable(attempt.stack).rstrip())
+        stack = attempt.stack if frames else without_own_frames(attempt.stack)
+        click.echo(printable(stack).rstrip())
     if attempt.output:
         heading(f"Output of attempt {attempt.number}")
         click.echo(printable(attempt.output).rstrip())

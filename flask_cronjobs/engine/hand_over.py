@@ -35,8 +35,8 @@ LOOK_EVERY = 0.25
 LOOK_SOON = 0.05
 #: How soon an engine is tried again that could not be reached, in seconds.
 RETRY = 5.0
-#: How long a worker that ends waits for a broker that does not answer, in seconds.
-END_WITHIN = 10.0
+#: How long a worker that ends waits for an engine that does not answer, in seconds.
+ANSWER_WITHIN = 10.0
 #: For how many seconds a statement is retried.
 PATIENCE = 5.0
 
@@ -60,6 +60,7 @@ class HandOver:
         self._ended = threading.Event()
         self._left = float("inf") if options.max_runs is None else options.max_runs
         self._retry_at: dict[str, float] = {}
+        self._asked_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="cronjobs-hand-over", daemon=True)
 
     def start(self) -> None:
@@ -73,11 +74,10 @@ class HandOver:
         """
         if self._options.resident or not well:
             self._ended.set()
-        until = self._options.until
-        while self._thread.is_alive() and not self._over() and time.monotonic() < until:
+        while self._thread.is_alive() and not self._over() and self._patience() > 0:
             self._thread.join(0.2)
         self._ended.set()
-        self._thread.join(END_WITHIN)
+        self._thread.join(self._patience())
         if self._thread.is_alive():
             logger.warning(
                 "A broker does not answer, so handing runs on was left. Those that were claimed "
@@ -86,6 +86,10 @@ class HandOver:
 
     def _over(self) -> bool:
         return self._stopping() or self._ended.is_set() or time.monotonic() >= self._options.until
+
+    def _patience(self) -> float:
+        """Return for how many more seconds an engine may keep the thread waiting."""
+        return max(0.0, self._asked_at + ANSWER_WITHIN - time.monotonic())
 
     def _run(self) -> None:
         try:
@@ -124,6 +128,7 @@ class HandOver:
         """Hand on runs of *queue*, unless its engine could not be reached a moment ago."""
         if time.monotonic() < self._retry_at.get(queue.name, 0.0):
             return "away"
+        self._asked_at = time.monotonic()
         try:
             found = queue.hand_on(int(min(self._left, BATCH)))
         except DatabaseTrouble as trouble:

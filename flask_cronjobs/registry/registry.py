@@ -97,6 +97,12 @@ class Registry:
                 f"No task is called {name!r}.{did_you_mean(name, self.tasks)}"
             ) from None
 
+    def advice(self, name: str | None) -> str:
+        """Return what to say where no run of the task *name* was found: it may be misspelled."""
+        if name is None or name in self.tasks:
+            return ""
+        return f"This app's code declares no task {name}.{did_you_mean(name, self.tasks)}"
+
 
 def declaration(
     handler: Handler,

@@ -12,13 +12,12 @@ from .. import report
 from ..operations import CANCEL, RETRY
 from ..report import RunFilter, RunView, run_list
 from ..report.run_order import DUE_FIRST, LATEST_DEATH, NEWEST
+from ..report.stacks import without_own_frames
 from ..state import State, state_of
-from ..text import did_you_mean
 from . import format
 from .bulk import BULK
 from .params import MAX_ID, BadQuery, clamped, cursor, cursor_text, run_filter, typed_args
 from .render import reader_page, wants_json
-from .stacks import OWN_FRAMES, without_own_frames
 from .views import REFRESH
 
 #: What the head of the column of times says, and how the list is ordered.
@@ -53,7 +52,7 @@ def runs() -> ResponseReturnValue:
         column=order.column, head=head, described=described, now=found.now,
         bulk=[each for each in BULK.values() if which != RunFilter() and each.statuses(which)],
         own_zones=[row.timezone for row in found.rows],
-        advice=_advice(state, which) if not found.rows else "",
+        advice=state.registry.advice(which.task) if not found.rows else "",
         refresh=REFRESH if before is None else 0,
         data={"runs": found.rows, "before": following, "partial": found.partial},
     )  # fmt: skip
@@ -75,21 +74,13 @@ def _form(state: State, typed: dict[str, str], status: int = 200, **values: Any)
     return response
 
 
-def _advice(state: State, which: RunFilter) -> str:
-    """Return a suggestion where no run was found: the task may be misspelled."""
-    tasks = state.registry.tasks
-    if which.task is None or which.task in tasks:
-        return ""
-    return f"This app's code declares no task {which.task}.{did_you_mean(which.task, tasks)}"
-
-
 def run(run_id: int) -> ResponseReturnValue:
     """Render one run with its attempts."""
     state = state_of()
     found = report.run(state, run_id) if run_id <= MAX_ID else None
     if found is None:
         abort(404, f"There is no run {str(run_id)[:20]}. It may have been pruned.")
-    whole = request.args.get(OWN_FRAMES) == "1"
+    whole = request.args.get("frames") == "1"
     shown = state.settings.show_payload
     return reader_page(
         "run",

@@ -155,6 +155,23 @@ def test_list_says_when_there_is_nothing(run: Run) -> None:
     assert "No runs match" in ok(run("list", "--task", "x"))
 
 
+def test_list_of_an_unknown_task_suggests_one(run: Run, jobs: CronJobs) -> None:
+    jobs.task(name="charge")(lambda: None)
+    assert ok(run("list", "--task", "charg")) == (
+        "No runs match. This app's code declares no task charg. Did you mean 'charge'?\n"
+    )
+
+
+def test_show_leaves_our_own_frames_out_unless_asked(run: Run, rows: Rows) -> None:
+    ours = '  File "/lib/flask_cronjobs/engine/worker/runner.py", line 12, in call\n    call()\n'
+    theirs = '  File "/srv/shop.py", line 3, in send\n    post()\n'
+    run_id = rows.run("dead")
+    rows.failure(run_id, 1, stack=f"Traceback:\n{ours}{theirs}ValueError: no\n")
+    output = ok(run("show", str(run_id)))
+    assert f"Traceback:\n{theirs}ValueError: no" in output
+    assert f"Traceback:\n{ours}{theirs}" in ok(run("show", str(run_id), "--frames"))
+
+
 def test_show_prints_payload_attempts_and_stacks(run: Run, rows: Rows) -> None:
     run_id = rows.run("dead", payload={"user": 7, "password": "hush"}, idempotency_key="k:1")
     rows.failure(run_id, 1)

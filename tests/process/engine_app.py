@@ -44,7 +44,8 @@ def with_engine(app: Flask, engine: str, broker: str) -> Flask:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("celery", "app"):  # What Celery's command looks for.
+    # What Celery's command looks for; Flask's looks for "app", too.
+    if name in ("celery", "app") and os.environ.get(ENGINE) == "celery":
         return create_app().extensions["celery"]
     raise AttributeError(name)
 

@@ -16,8 +16,8 @@ from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs.models import JobFailure, JobOutput
 from flask_cronjobs.report import Cursor, run_list
+from flask_cronjobs.report.stacks import without_own_frames
 from flask_cronjobs.web.params import cursor, cursor_text
-from flask_cronjobs.web.stacks import without_own_frames
 from tests.web.conftest import NOW
 
 Add = Callable[..., int]

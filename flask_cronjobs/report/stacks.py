@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-#: The parameter that shows them all the same.
-OWN_FRAMES = "frames"
 #: A frame of the code that calls handlers: of no use to who looks for an error in one.
 _OWN = re.compile(
     r"""(?x) [ ][ ]File[ ]".*[/\\]flask_cronjobs[/\\]
