@@ -235,7 +235,7 @@ def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = (
 def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     """Return the exact conditions of the partial indexes that hold runs of *status*."""
     if which.batch is not None and status != "running":  # A batch has its own index.
-        return (IN_BATCH if status else "",)
+        return (IN_BATCH,) if status else (IN_BATCH, RUNNING)
     if status in ("queued", "failed"):
         in_order = f"{ORDERED} AND turn IS NOT NULL"
         if which.task is not None:
@@ -316,7 +316,7 @@ def page_ids(
 
 def _is_wide(which: RunFilter) -> bool:
     """Return whether a search reads the primary key, also rows that do not match."""
-    if which.overdue or which.stale or which.definition is not None:
+    if which.overdue or which.stale or which.definition is not None or which.batch is not None:
         return False
     return which.status in (None, "succeeded")
 

@@ -41,6 +41,10 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "runs with an id": lambda state: report.runs(state, RunFilter(search="3", status="dead")),
     "skipped runs": lambda state: report.runs(state, RunFilter(status="skipped")),
     "overdue runs": lambda state: report.runs(state, RunFilter(overdue=True)),
+    "batches": report.batches,
+    "one batch": lambda state: report.batch(state, "reports"),
+    "runs of a batch": lambda state: report.runs(state, RunFilter(batch="reports")),
+    "key orders": report.key_orders,
     "doctor": examine,
 }
 
@@ -54,6 +58,14 @@ def state(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> State:
     rows.tick()
     for status in ("queued", "failed", "running", "dead", "cancelled"):
         rows.run(status, age=3600)
+    with made.engine.begin() as connection:
+        new = "INSERT INTO job_batches (key) VALUES ('reports') RETURNING id"
+        batch = connection.execute(text(new)).scalar_one()
+    for status in ("queued", "succeeded", "dead"):
+        rows.run(status, age=3600, batch_id=batch)
+    strict = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "stop"}
+    rows.run("dead", age=3600, **strict)
+    rows.run("queued", age=3600, turn="waits", **strict)
     finish(made.engine, definition, FEW)
     return made
 
@@ -99,6 +111,9 @@ OF_A_BACKLOG: dict[str, Callable[[State], object]] = {
     "overdue runs as due": lambda state: report.runs(
         state, RunFilter(overdue=True), order=report.order_of(None, True)
     ),
+    "one batch": REPORTS["one batch"],
+    "runs of a batch": REPORTS["runs of a batch"],
+    "key orders": report.key_orders,
 }
 #: The same, once autovacuum has analyzed the table: only then PostgreSQL chooses the best index.
 WITH_STATISTICS: dict[str, Callable[[State], object]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from sqlalchemy import text
 
 from flask_cronjobs import report
 from flask_cronjobs.report import Cursor, RunFilter, order_of, run_list
@@ -64,6 +65,25 @@ def test_runs_of_one_moment_are_listed_once_each(state: State, rows: Rows) -> No
 def test_other_runs_are_listed_by_id(state: State, rows: Rows) -> None:
     made = [rows.run("succeeded", age=age) for age in (10, 90, 50)]
     assert paged(state, "succeeded") == made[::-1]
+
+
+def test_all_runs_of_an_old_batch_are_listed(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_list, "WINDOW", 2)
+    with state.engine.begin() as connection:
+        new = "INSERT INTO job_batches (key) VALUES ('old'), ('other') RETURNING id"
+        batch, other = sorted(connection.execute(text(new)).scalars())
+    statuses = ("succeeded", "queued", "running", "dead", "skipped", "succeeded")
+    made = [rows.run(status, batch_id=batch) for status in statuses]
+    for batch_id in (other, None, None):
+        rows.run("succeeded", batch_id=batch_id)
+    assert ids(state, batch="old") == made[::-1]
+    assert ids(state, batch="old", status="succeeded") == [made[5], made[0]]
+    page = report.runs(state, RunFilter(batch="old"), limit=4)
+    assert ([row.id for row in page.rows], page.partial) == (made[:1:-1], False)
+    last = report.runs(state, RunFilter(batch="old"), page.next, limit=4)
+    assert ([row.id for row in last.rows], last.partial) == (made[1::-1], False)
 
 
 # Search
