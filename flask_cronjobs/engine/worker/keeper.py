@@ -42,6 +42,9 @@ from .runner import Runner
 POLL = 0.25
 #: The same for one that a NOTIFY wakes. It finds retries that come due, and what it did not hear.
 POLL_LISTENING = 2.0
+#: How long after a claim that took all there was the keeper waits for outcomes before it looks for
+#: more, in seconds. So the first handler is not held up, and one statement does both.
+SETTLE = 0.005
 #: How many of the keeper's statements, each as slow as it may be, fit into a lease.
 STATEMENTS_IN_LEASE = 8
 #: How long the keeper's connection retries a statement before the keeper looks after its runs.
@@ -102,6 +105,7 @@ class Keeper(threading.Thread):
         self._trouble_since: float | None = None
         self._iteration_began = 0.0
         self._woken_at = float("-inf")
+        self._claimed_all_at = float("-inf")
         self._batches_at = 0.0
         self._stopping = False
 
@@ -176,7 +180,7 @@ class Keeper(threading.Thread):
         if self._trouble_since is not None:
             return 0.2
         if self._wanted().limit > 0:
-            return 0.0
+            return max(0.0, self._claimed_all_at + SETTLE - time.monotonic())
         if self._held_runs.held or self._announcer.behind:
             return min(self._monitor.pause(), POLL)
         return self._poll
@@ -235,6 +239,8 @@ class Keeper(threading.Thread):
         self._trouble_since = None
         if wanted.limit > 0:
             self._admission.received(wanted, exchange.claims)
+            if 0 < len(exchange.claims) < wanted.limit:
+                self._claimed_all_at = time.monotonic()
         self._receive(outcomes, exchange, sent)
         # A claim of some tasks that finds nothing does not say that there is nothing.
         if wanted.tasks is not None and self._held_runs.idle:
