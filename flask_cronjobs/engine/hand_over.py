@@ -182,7 +182,7 @@ class _Queue:
         if room <= 0:
             return "enough"
         # Several retries at once, too: each is executed in a process of its own.
-        claims = self._exchanger.exchange([], min(most, room), alone=True, side_by_side=True).claims
+        claims = self._exchanger.exchange([], min(most, room), idle=True, side_by_side=True).claims
         if not claims:
             return "nothing"
         return "more" if self._send(claims) else "away"
@@ -194,7 +194,7 @@ class _Queue:
         try:
             self._executor.send(runs)
         except Exception as error:
-            self._exchanger.exchange([released(each) for each in claims], 0, alone=False)
+            self._exchanger.exchange([released(each) for each in claims], 0, idle=False)
             self._say_away(error, len(claims))
             return False
         failpoints.reach("after-send")

@@ -115,7 +115,7 @@ def _record(state: State, claims: Claims, outcomes: Sequence[Outcome]) -> list[O
     if claims.one_writer:
         # Without waiting long: leases that were renewed meanwhile must not run out again.
         with claims.trying_once():
-            exchange = exchanger.exchange(outcomes, 0, alone=False)
+            exchange = exchanger.exchange(outcomes, 0, idle=False)
     else:
         exchange = _exchange_twice(exchanger, outcomes)
     return [exchange.stored(each) for each in outcomes if each.id in exchange.recorded]
@@ -123,8 +123,8 @@ def _record(state: State, claims: Claims, outcomes: Sequence[Outcome]) -> list[O
 
 def _exchange_twice(exchanger: Exchanger, outcomes: Sequence[Outcome]) -> Exchange:
     try:
-        return exchanger.exchange(outcomes, 0, alone=False)
+        return exchanger.exchange(outcomes, 0, idle=False)
     except DatabaseTrouble as trouble:
         if not trouble.transient:
             raise
-        return exchanger.exchange(outcomes, 0, alone=False)
+        return exchanger.exchange(outcomes, 0, idle=False)

@@ -361,7 +361,7 @@ class Claims:
             ),
             "but_queues": not request.queues,
             "lease": request.lease,
-            "alone": request.alone,
+            "idle": request.idle,
             "after": request.after,
             "side_by_side": request.side_by_side,
         }

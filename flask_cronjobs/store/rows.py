@@ -23,11 +23,11 @@ class ClaimRequest(NamedTuple):
     :ivar tasks: the tasks that this worker can run.
     :ivar queues: the queues to claim from; empty means all.
     :ivar lease: seconds that the claim holds without a heartbeat.
-    :ivar alone: whether the worker holds nothing else, so that a retry may be claimed.
+    :ivar idle: whether the worker holds nothing else, so that a retry may be claimed.
     :ivar after: the concurrency key after which a search from key to key begins.
     :ivar side_by_side: whether the runs are to run at the same time, as async handlers do. Then
         retries are claimed together with others, but for a last attempt, and for one after a lost
-        worker; and unless *alone*, those are passed over.
+        worker; and unless *idle*, those are passed over.
     :ivar paused: what of *tasks* and *queues* is paused.
     :ivar handed: the id and token of a handed run to begin, in place of a claim from the queue.
     """
@@ -37,7 +37,7 @@ class ClaimRequest(NamedTuple):
     tasks: tuple[str, ...]
     queues: tuple[str, ...] = ()
     lease: float = 120.0
-    alone: bool = True
+    idle: bool = True
     after: str = ""
     side_by_side: bool = False
     paused: Paused = Paused()

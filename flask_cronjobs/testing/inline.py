@@ -67,7 +67,7 @@ class InlineWorker:
     def claim(self) -> Claim | None:
         """Claim the next run; return None if none is due."""
         while True:
-            claims = self._exchanger.exchange([], 1, alone=True).claims
+            claims = self._exchanger.exchange([], 1, idle=True).claims
             if claims:
                 return claims[0]
             if self._exchanger.exhausted:
@@ -94,7 +94,7 @@ class InlineWorker:
         return books.around_handler() if isinstance(books, SharedBookkeeping) else nullcontext()
 
     def _record(self, outcome: Outcome) -> None:
-        exchange = self._exchanger.exchange([outcome], 0, alone=True)
+        exchange = self._exchanger.exchange([outcome], 0, idle=True)
         stored, recorded = exchange.stored(outcome), outcome.id in exchange.recorded
         self.counts[stored.kind if recorded else "lost"] += 1
         announce(self._app, stored, recorded)

@@ -136,13 +136,13 @@ class StoreMachine(RuleBasedStateMachine):
         """A tick that was slower than another records nothing."""
         assert self.definitions.record_slots([data.draw(st.sampled_from(self.plans))]) == []
 
-    @rule(limit=st.integers(1, 4), alone=st.booleans())
-    def claim(self, limit: int, alone: bool) -> None:
+    @rule(limit=st.integers(1, 4), idle=st.booleans())
+    def claim(self, limit: int, idle: bool) -> None:
         token = next(self.tokens)
-        claimed = self.claims.exchange([], ClaimRequest(limit, token, ("t",), alone=alone)).claims
+        claimed = self.claims.exchange([], ClaimRequest(limit, token, ("t",), idle=idle)).claims
         assert len(claimed) <= limit
         if any(claim.attempt > 1 or claim.max_attempts == 1 for claim in claimed):
-            assert alone
+            assert idle
             assert len(claimed) == 1
         for claim in claimed:
             self.runs[claim.id].claim(token)

@@ -168,7 +168,7 @@ def claim_parameters(engine: Engine) -> dict[str, Any]:
         "queues": dialect.array(()),
         "but_queues": True,
         "lease": 120.0,
-        "alone": True,
+        "idle": True,
         "side_by_side": False,
         "after": "",
         "outcomes": '[{"id": 1, "token": "host:1:y", "kind": "succeeded"}]',

@@ -70,7 +70,7 @@ def test_retry_behind_a_backlog_is_claimed_alone(blocked: Kit) -> None:
     retry = blocked.run(status="failed", attempts=1, run_at=ago(minutes=9))
     fresh = blocked.runs(3)
     asked = {"queues": ("default",)}
-    assert blocked.claim_ids(10, alone=False, **asked) == []
+    assert blocked.claim_ids(10, idle=False, **asked) == []
     assert blocked.claim_ids(10, **asked) == [retry]
     assert blocked.claim_ids(10, **asked) == fresh
 

@@ -139,7 +139,7 @@ class TestRetries:
         fresh = kit.run(run_at=ago(minutes=9))
         only, other = kit.runs(2, max_attempts=1)
         assert kit.claim_ids() == [fresh]
-        assert kit.claim_ids(alone=False) == []
+        assert kit.claim_ids(idle=False) == []
         assert (kit.claim_ids(), kit.claim_ids()) == ([only], [other])
 
     def test_retry_counts_its_attempt(self, kit: Kit) -> None:
@@ -157,8 +157,8 @@ class TestRetries:
     def test_retry_is_not_claimed_by_a_worker_that_holds_something(self, kit: Kit) -> None:
         retry = kit.run(status="failed", attempts=1, run_at=ago(minutes=9))
         kit.run()
-        assert kit.claim(alone=False) == ()
-        assert kit.claim_ids(alone=True) == [retry]
+        assert kit.claim(idle=False) == ()
+        assert kit.claim_ids(idle=True) == [retry]
 
     def test_two_retries_are_claimed_one_after_the_other(self, kit: Kit) -> None:
         one, two = kit.runs(2, status="failed", attempts=1)

@@ -124,7 +124,7 @@ class TestFailures:
     def test_lost_workers_count_as_failures(self, kit: Kit) -> None:
         run = kit.run(max_attempts=100, attempts=20)
         for _ in range(KEPT + 2):
-            claim = kit.claim_one(alone=True)
+            claim = kit.claim_one(idle=True)
             kit.expire(claim)
             assert kit.finish(claim, "failed", reclaimed=True, delay=-60.0)
         assert [failure.attempt for failure in kit.failures(run)] == [23, 24, 25, 26, 27]

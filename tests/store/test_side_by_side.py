@@ -28,8 +28,8 @@ def test_those_are_passed_over_by_a_worker_that_holds_something(kit: Kit) -> Non
     kit.run(max_attempts=1)
     kit.run(status="failed", attempts=1, error_type="WorkerLost")
     fresh = kit.runs(2)
-    assert kit.claim_ids(side_by_side=True, alone=False) == fresh
-    assert kit.claim_ids(side_by_side=True, alone=False) == []
+    assert kit.claim_ids(side_by_side=True, idle=False) == fresh
+    assert kit.claim_ids(side_by_side=True, idle=False) == []
 
 
 def test_first_is_what_an_idle_worker_would_claim(kit: Kit) -> None:

@@ -62,13 +62,13 @@ class Exchanger:
         self,
         outcomes: Sequence[Outcome],
         wanted: int,
-        alone: bool,
+        idle: bool,
         tasks: tuple[str, ...] | None = None,
         side_by_side: bool = False,
     ) -> Exchange:
         """Record *outcomes* and claim *wanted* runs.
 
-        :param alone: whether the worker holds nothing else, so that a retry may be claimed.
+        :param idle: whether the worker holds nothing else, so that a retry may be claimed.
         :param tasks: the tasks to claim runs of; None for all.
         :param side_by_side: as of `ClaimRequest`.
         :raises DatabaseTrouble: it is not known what was recorded and claimed. Call it again.
@@ -81,7 +81,7 @@ class Exchanger:
                 wanted = 0
             if wanted > 0 and self._turns_are_due(idle=not left):
                 self.give_turns()
-            request = self._request(wanted, alone, tasks, side_by_side) if wanted > 0 else None
+            request = self._request(wanted, idle, tasks, side_by_side) if wanted > 0 else None
             exchange = self._exchange(left, request)
             self.exhausted = self.exhausted or nothing
             late = self._recorded_late(left, exchange)
@@ -173,7 +173,7 @@ class Exchanger:
         return self._claims.already_recorded(outcomes) if outcomes else Exchange()
 
     def _request(
-        self, wanted: int, alone: bool, tasks: tuple[str, ...] | None, side_by_side: bool
+        self, wanted: int, idle: bool, tasks: tuple[str, ...] | None, side_by_side: bool
     ) -> ClaimRequest:
         return ClaimRequest(
             limit=wanted,
@@ -181,7 +181,7 @@ class Exchanger:
             tasks=self._tasks if tasks is None else tasks,
             queues=self._options.queues,
             lease=self._lease,
-            alone=alone,
+            idle=idle,
             after=self._after,
             side_by_side=side_by_side,
             paused=self._pauses(),

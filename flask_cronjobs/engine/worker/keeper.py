@@ -229,7 +229,7 @@ class Keeper(threading.Thread):
             exchange = self._exchanger.exchange(
                 outcomes,
                 wanted.limit,
-                alone=self._held_runs.idle,
+                idle=self._held_runs.idle,
                 tasks=wanted.tasks,
                 side_by_side=wanted.side_by_side,
             )
@@ -403,7 +403,7 @@ class Keeper(threading.Thread):
         try:
             outcomes = list(self._held_runs.outcomes)
             self._output.write_at_work(self._runner.at_work, now=True)
-            self._receive(outcomes, self._exchanger.exchange(outcomes, 0, alone=False), 0.0)
+            self._receive(outcomes, self._exchanger.exchange(outcomes, 0, idle=False), 0.0)
         except Exception:
             logger.exception(
                 "Could not record before the process is ended; runs come back by lease"

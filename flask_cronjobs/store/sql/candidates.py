@@ -65,9 +65,9 @@ def candidates(d: Dialect, keys: bool, far: bool) -> str:
     ),
     chosen AS MATERIALIZED (
         SELECT id, share FROM candidate
-        WHERE CASE WHEN (:side_by_side AND NOT :alone)
+        WHERE CASE WHEN (:side_by_side AND NOT :idle)
                        OR (SELECT in_company FROM candidate WHERE place = 1)
-                   THEN in_company ELSE :alone AND place = 1 END
+                   THEN in_company ELSE :idle AND place = 1 END
             {"".join(f" AND {condition}" for condition in conditions)}
     )
     """

@@ -87,8 +87,8 @@ def test_runs_claimed_late_are_given_back(
 ) -> None:
     rows = Rows(app, db)
     run_id = rows.run("queued", job_type="it")
-    with broken_off(db, books, lambda: exchanger.exchange([], 1, alone=True)):
-        assert exchanger.exchange([], 0, alone=True) == Exchange()
+    with broken_off(db, books, lambda: exchanger.exchange([], 1, idle=True)):
+        assert exchanger.exchange([], 0, idle=True) == Exchange()
         assert not exchanger.unconfirmed
     wait_until(lambda: rows.get(run_id).status == "running")
     exchanger.release_late(now=True)
@@ -102,8 +102,8 @@ def test_outcome_recorded_late_is_not_lost(
     rows = Rows(app, db)
     run_id = rows.run("running", job_type="it", locked_by="host:1:token")
     outcomes = [Outcome(run_id, "host:1:token", "succeeded", 1, "it")]
-    with broken_off(db, books, lambda: exchanger.exchange(outcomes, 0, alone=True)):
-        exchange = exchanger.exchange(outcomes, 0, alone=True)
+    with broken_off(db, books, lambda: exchanger.exchange(outcomes, 0, idle=True)):
+        exchange = exchanger.exchange(outcomes, 0, idle=True)
         assert (set(exchange.recorded), set(exchange.locked)) == (set(), {run_id})
     wait_until(lambda: rows.get(run_id).status == "succeeded")
-    assert exchanger.exchange(outcomes, 0, alone=True).recorded == {run_id}
+    assert exchanger.exchange(outcomes, 0, idle=True).recorded == {run_id}
