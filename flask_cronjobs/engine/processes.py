@@ -261,14 +261,14 @@ class _ProcessPool:
             return False
         *lines, child.unread = (child.unread + chunk).split(b"\n")
         for line in lines:
-            self._receive(child, json.loads(line))
+            self._receive(child, *json.loads(line))
         return True
 
-    def _receive(self, child: _Child, message: dict[str, Any]) -> None:
-        if "end" in message:
-            child.orderly, child.error = True, message["end"]
+    def _receive(self, child: _Child, kind: str, news: Any) -> None:
+        if kind == "end":
+            child.orderly, child.error = True, news
         else:
-            receive(self._observer, message)
+            receive(self._observer, kind, news)
 
     def _look_at(self, child: _Child) -> None:
         """If a worker has ended, take its last reports, and note how it ended.
