@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import MINYEAR, datetime, timezone
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard, cast, get_args
 
@@ -344,8 +343,7 @@ class AtWork(NamedTuple):
     stopping: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DefinitionSpec:
+class DefinitionSpec(NamedTuple):
     """A definition as code or `add_definition` gives it."""
 
     name: str
@@ -360,8 +358,11 @@ class DefinitionSpec:
     overlap: Overlap = "skip"
     concurrency_key: str | None = None
     concurrency_limit: int | None = None
-    ping_url: str | None = field(default=None, repr=False)
+    ping_url: str | None = None
     on_dead: OnDead | None = None
+
+    def __repr__(self) -> str:
+        return f"<DefinitionSpec {self.name}>"  # Its payload and its URL are secrets.
 
 
 class RecordedSlot(NamedTuple):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from ..config import Settings
 from ..errors import TaskError, UnknownTask
@@ -19,8 +18,7 @@ from .run_columns import run_columns
 from .validation import check_choice, check_name, check_ping
 
 
-@dataclass(frozen=True)
-class Declaration:
+class Declaration(NamedTuple):
     """A definition as a task declares it, before an app's defaults apply."""
 
     name: str
@@ -30,7 +28,10 @@ class Declaration:
     payload: dict[str, JSON]
     catchup: Catchup
     overlap: Overlap
-    ping_url: str | None = field(default=None, repr=False)
+    ping_url: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Declaration {self.name}>"  # Its payload and its URL are secrets.
 
     def spec(self, settings: Settings) -> DefinitionSpec:
         """Return the definition with one app's defaults."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, cast
 
@@ -126,7 +125,7 @@ class Definitions:
         own["considered_until"] = now
         statement = (
             insert_into(models.JobDefinition, self._dialect.name)
-            .values([{**asdict(spec), "next_run_at": first, **own} for spec, first in specs])
+            .values([{**spec._asdict(), "next_run_at": first, **own} for spec, first in specs])
             .on_conflict_do_nothing(index_elements=["name"])
             .returning(models.JobDefinition.id)
         )
@@ -149,7 +148,7 @@ class Definitions:
         """
         old = definition.spec
         moved = (spec.schedule, spec.timezone) != (old.schedule, old.timezone)
-        values: dict[str, Any] = {**asdict(spec), "app": app, "updated_at": database_now()}
+        values: dict[str, Any] = {**spec._asdict(), "app": app, "updated_at": database_now()}
         if moved or definition.next_run_at is None:
             values |= {"next_run_at": first, "considered_until": definition.now}
         # Another transaction may have locked it: then the next tick changes it.

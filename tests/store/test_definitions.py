@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -75,7 +74,7 @@ class TestChange:
         kit.define("mine", due=now() + timedelta(minutes=1))
         (row,) = kit.definitions.read(["mine"], [])
         first = now() + timedelta(days=1)
-        assert kit.definitions.change(row, replace(row.spec, schedule="0 0 * * *"), first)
+        assert kit.definitions.change(row, row.spec._replace(schedule="0 0 * * *"), first)
         changed = kit.definition(row.id)
         assert (changed.schedule, changed.next_run_at) == ("0 0 * * *", first)
 
@@ -83,14 +82,14 @@ class TestChange:
         kit.define("mine", due=now() + timedelta(minutes=1))
         (row,) = kit.definitions.read(["mine"], [])
         first = now() + timedelta(days=1)
-        assert kit.definitions.change(row, replace(row.spec, timezone="Asia/Tokyo"), first)
+        assert kit.definitions.change(row, row.spec._replace(timezone="Asia/Tokyo"), first)
         assert kit.definition(row.id).next_run_at == first
 
     def test_changed_payload_leaves_the_watermark(self, kit: Kit) -> None:
         due = now() + timedelta(minutes=1)
         kit.define("mine", due=due)
         (row,) = kit.definitions.read(["mine"], [])
-        assert kit.definitions.change(row, replace(row.spec, payload={"a": 2}), ago(days=1))
+        assert kit.definitions.change(row, row.spec._replace(payload={"a": 2}), ago(days=1))
         changed = kit.definition(row.id)
         assert (changed.payload, changed.next_run_at) == ({"a": 2}, due)
 
@@ -98,7 +97,7 @@ class TestChange:
         kit.define("mine", due=now() + timedelta(minutes=1))
         (row,) = kit.definitions.read(["mine"], [])
         kit.sql("UPDATE job_definitions SET next_run_at = '2999-01-01'")
-        assert not kit.definitions.change(row, replace(row.spec, priority=5), row.next_run_at)
+        assert not kit.definitions.change(row, row.spec._replace(priority=5), row.next_run_at)
         assert kit.definition(row.id).priority == 0
 
     def test_schedule_that_never_comes_again_can_be_changed(self, kit: Kit) -> None:
@@ -106,7 +105,7 @@ class TestChange:
         kit.sql("UPDATE job_definitions SET next_run_at = NULL")
         (row,) = kit.definitions.read(["mine"], [])
         first = now() + timedelta(days=1)
-        assert kit.definitions.change(row, replace(row.spec, schedule="@daily"), first)
+        assert kit.definitions.change(row, row.spec._replace(schedule="@daily"), first)
         assert kit.definition(row.id).next_run_at == first
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from ...models.conditions import LIVE, SCHEDULED
 from ...types import DefinitionSpec
 from ..dialect import Dialect
 
-SPEC_COLUMNS = tuple(field.name for field in fields(DefinitionSpec))
+SPEC_COLUMNS = DefinitionSpec._fields
 _STATE = (
     *("origin", "paused_at", "next_run_at"),
     *("considered_until", "undeclared_since", "app"),
