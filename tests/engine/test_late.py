@@ -82,14 +82,14 @@ class TestSlotThatNobodyRecords:
         assert [late.at for late in told] == slots
 
     @pytest.mark.parametrize(
-        "values",
-        [{"next_run_at": ago(60)}, {"next_run_at": ago(LATE), "paused_at": ago(5000)}],
+        "ages",
+        [{"next_run_at": 60}, {"next_run_at": LATE, "paused_at": 5000}],
         ids=["due for a minute", "paused"],
     )
     def test_is_not_late(
-        self, jobs: CronJobs, rows: Rows, told: list[LateSlot], values: dict[str, datetime]
+        self, jobs: CronJobs, rows: Rows, told: list[LateSlot], ages: dict[str, float]
     ) -> None:
-        rows.definition("nightly", **values)
+        rows.definition("nightly", **{name: ago(age) for name, age in ages.items()})
         jobs.tick()
         assert told == []
 
