@@ -318,3 +318,27 @@ def test_max_runs_is_not_spent_on_what_is_handed_back(jobs: CronJobs, db: SQLAlc
     slow.using(commit=True).enqueue_many([{}] * 5)
     report = jobs.tick(max_runs=13)
     assert (report.succeeded, report.released) == (13, 0)
+
+
+def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
+    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is looked for in between, which would hold up the handler."""
+
+    @jobs.task
+    def work() -> None:
+        time.sleep(0.05)
+
+    monkeypatch.setattr(keeper_module, "SETTLE", 5.0)
+    brought: list[int] = []
+    exchange = Claims.exchange
+
+    def counted(self: Claims, outcomes: Any, request: Any, *rest: Any, **more: Any) -> Any:
+        brought.append(len(outcomes))
+        return exchange(self, outcomes, request, *rest, **more)
+
+    monkeypatch.setattr(Claims, "exchange", counted)
+    work.enqueue()
+    db.session.commit()
+    jobs.tick()
+    assert brought[:2] == [0, 1]
