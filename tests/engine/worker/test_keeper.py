@@ -22,6 +22,7 @@ from flask_cronjobs.engine.observer import Observer
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker import runner as runner_module
+from flask_cronjobs.engine.worker.exchange import Exchanger
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobEffect, JobRun, JobTick
 from flask_cronjobs.signals import run_succeeded
@@ -331,13 +332,13 @@ def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
 
     monkeypatch.setattr(keeper_module, "SETTLE", 5.0)
     brought: list[int] = []
-    exchange = Claims.exchange
+    exchange = Exchanger.exchange
 
-    def counted(self: Claims, outcomes: Any, request: Any, *rest: Any, **more: Any) -> Any:
+    def counted(self: Exchanger, outcomes: Any, *rest: Any, **more: Any) -> Any:
         brought.append(len(outcomes))
-        return exchange(self, outcomes, request, *rest, **more)
+        return exchange(self, outcomes, *rest, **more)
 
-    monkeypatch.setattr(Claims, "exchange", counted)
+    monkeypatch.setattr(Exchanger, "exchange", counted)
     work.enqueue()
     db.session.commit()
     jobs.tick()
