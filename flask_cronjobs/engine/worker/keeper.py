@@ -105,7 +105,7 @@ class Keeper(threading.Thread):
         self._trouble_since: float | None = None
         self._iteration_began = 0.0
         self._woken_at = float("-inf")
-        self._claimed_all_at = float("-inf")
+        self._settles_at = 0.0
         self._batches_at = 0.0
         self._stopping = False
 
@@ -180,7 +180,7 @@ class Keeper(threading.Thread):
         if self._trouble_since is not None:
             return 0.2
         if self._wanted().limit > 0:
-            return max(0.0, self._claimed_all_at + SETTLE - time.monotonic())
+            return max(0.0, self._settles_at - time.monotonic())
         if self._held_runs.held or self._announcer.behind:
             return min(self._monitor.pause(), POLL)
         return self._poll
@@ -239,8 +239,8 @@ class Keeper(threading.Thread):
         self._trouble_since = None
         if wanted.limit > 0:
             self._admission.received(wanted, exchange.claims)
-            if 0 < len(exchange.claims) < wanted.limit:
-                self._claimed_all_at = time.monotonic()
+            claimed_all = 0 < len(exchange.claims) < wanted.limit
+            self._settles_at = time.monotonic() + SETTLE if claimed_all else 0.0
         self._receive(outcomes, exchange, sent)
         # A claim of some tasks that finds nothing does not say that there is nothing.
         if wanted.tasks is not None and self._held_runs.idle:
