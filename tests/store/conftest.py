@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.store.kit import Kit
+from tests.store.kit import Kit, begin_with_the_write_lock
 
 
 @pytest.fixture
@@ -15,3 +15,9 @@ def kit(database_url: str) -> Iterator[Kit]:
     made = Kit.on(database_url)
     yield made
     made.close()
+
+
+@pytest.fixture
+def writers(kit: Kit) -> None:
+    """Writers on SQLite begin with the write lock, as apps that write at once should."""
+    begin_with_the_write_lock(kit)

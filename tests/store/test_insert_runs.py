@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from flask_cronjobs.store import enqueue_many, insert_run, insert_runs
 from flask_cronjobs.store.enqueue_many import RunRow
 from flask_cronjobs.types import JSON
-from tests.store.kit import Kit, begin_with_the_write_lock, in_threads
+from tests.store.kit import Kit, in_threads
 
 SHARED: dict[str, Any] = {
     "job_type": "task", "queue": "default", "priority": 0, "max_attempts": 10,
@@ -32,11 +32,7 @@ def row(payload: dict[str, JSON], key: str | None = None) -> RunRow:
     return RunRow(json.dumps(payload), concurrency_key=key)
 
 
-@pytest.fixture
-def kit(kit: Kit) -> Kit:
-    """Writers on SQLite begin with the write lock, as apps that write at once should."""
-    begin_with_the_write_lock(kit)
-    return kit
+pytestmark = pytest.mark.usefixtures("writers")
 
 
 def test_run_exists_when_the_transaction_commits(kit: Kit) -> None:

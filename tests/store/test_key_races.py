@@ -16,7 +16,7 @@ from flask_cronjobs.store import enqueue_many, insert_run
 from flask_cronjobs.store.enqueue_many import RunRow, insert_keyed_runs
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.marks import on_postgresql
-from tests.store.kit import Kit, begin_with_the_write_lock
+from tests.store.kit import Kit
 from tests.store.test_insert_runs import SHARED, values
 
 NUMBER = 30
@@ -24,14 +24,7 @@ NUMBER = 30
 MOST = 3000
 
 
-@pytest.fixture
-def kit(database_url: str, kit: Kit) -> Kit:
-    """Writers on SQLite begin with the write lock, as apps that write at once should.
-
-    It names `database_url`, since pytest 8.2.0 looks no further for what `on_postgresql` sets.
-    """
-    begin_with_the_write_lock(kit)
-    return kit
+pytestmark = pytest.mark.usefixtures("writers")
 
 
 class Enqueuers:

@@ -12,15 +12,10 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.store import RunRow, enqueue_many, insert_keyed_runs
 from flask_cronjobs.store.enqueue_many import Inserted
-from tests.store.kit import Kit, begin_with_the_write_lock, in_threads
+from tests.store.kit import Kit, in_threads
 from tests.store.test_insert_runs import SHARED
 
-
-@pytest.fixture
-def kit(kit: Kit) -> Kit:
-    """Two writers on SQLite wait for each other."""
-    begin_with_the_write_lock(kit)
-    return kit
+pytestmark = pytest.mark.usefixtures("writers")
 
 
 def keyed(*keys: str | None) -> list[RunRow]:

@@ -20,12 +20,16 @@ def prepared_by(books: Bookkeeping) -> int:
     return int(counted[0].number)
 
 
-def test_bookkeeping_prepares_no_statement_behind_a_pooler(pgbouncer_url: str) -> None:
-    engine = create_engine(pgbouncer_url)
-    create_tables(engine)
+def test_bookkeeping_prepares_no_statement_behind_a_pooler(
+    postgresql_url: str, pgbouncer_url: str
+) -> None:
+    # Not through the pooler, where the app's engine may prepare some.
+    direct, engine = create_engine(postgresql_url), create_engine(pgbouncer_url)
+    create_tables(direct)
     with Bookkeeping(engine) as books:
         assert prepared_by(books) == 0
     engine.dispose()
+    direct.dispose()
 
 
 def test_bookkeeping_prepares_no_statement_for_an_app_that_prepares_none(
