@@ -33,6 +33,9 @@ BATCH = 100
 LOOK_EVERY = 0.25
 #: The same where a broker holds as many as it may.
 LOOK_SOON = 0.05
+#: How often a queue is looked at where runs are due and none can be claimed, in an app with strict
+#: orders: another worker may be giving one its turn at that moment.
+LOOKS = 3
 #: How soon an engine is tried again that could not be reached, in seconds.
 RETRY = 5.0
 #: How long a worker that ends waits for an engine that does not answer, in seconds.
@@ -164,6 +167,7 @@ class _Queue:
             lease=LEASES * state.settings.lease,
         )
         self._exchanger = Exchanger(self._claims, state, own)
+        self._looks_left = LOOKS
 
     def hand_on(self, most: int) -> Found:
         """Hand on up to *most* runs, and note how many in `last`.
@@ -184,7 +188,9 @@ class _Queue:
         # Several retries at once, too: each is executed in a process of its own.
         claims = self._exchanger.exchange([], min(most, room), idle=True, side_by_side=True).claims
         if not claims:
-            return "nothing"
+            self._looks_left -= self._exchanger.has_orders
+            return "enough" if 0 < self._looks_left < LOOKS else "nothing"
+        self._looks_left = LOOKS
         return "more" if self._send(claims) else "away"
 
     def _send(self, claims: Sequence[Claim]) -> bool:

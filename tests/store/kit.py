@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
 from flask_cronjobs.store import Bookkeeping, Claims, Definitions, Effects, Ticks, create_tables
+from flask_cronjobs.store.dialect import dialect_of
 from flask_cronjobs.store.rows import ClaimRequest, DefinitionRow
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome, OutcomeKind
 from tests.rows import ago
@@ -53,8 +54,13 @@ class Kit:
 
     def sql(self, statement: str, **parameters: object) -> Sequence[Row[Any]]:
         """The rows of a statement, which is committed."""
+        dialect = dialect_of(self.engine)
+        given = {
+            name: dialect.instant(value) if isinstance(value, datetime) else value
+            for name, value in parameters.items()
+        }
         with self.engine.begin() as connection:
-            result = connection.execute(text(statement), parameters)
+            result = connection.execute(text(statement), given)
             return result.all() if result.returns_rows else []
 
     # Runs

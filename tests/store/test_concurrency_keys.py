@@ -210,7 +210,8 @@ def test_racing_claims_never_run_two_of_a_key(kit: Kit) -> None:
                         " WHERE status = 'running' GROUP BY 1 HAVING count(*) > 2"
                     )
                     broken.extend(worst)
-                    assert worker.finish(claim)
+                    while not worker.finish(claim):  # Another one may have locked its row.
+                        assert claim.id in worker.claims.watch([claim]).held
 
     threads = [threading.Thread(target=compete) for _ in range(4)]
     for thread in threads:

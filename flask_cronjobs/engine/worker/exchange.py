@@ -97,6 +97,11 @@ class Exchanger:
         )
 
     @property
+    def has_orders(self) -> bool:
+        """Whether the code has tasks with a strict order."""
+        return bool(self._ordered)
+
+    @property
     def turns_pend(self) -> bool:
         """Whether runs of a strict order have ended since `give_turns`."""
         return self._turns_pend

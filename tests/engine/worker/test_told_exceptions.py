@@ -93,9 +93,7 @@ def test_failure_and_death_carry_the_exception_itself(
     for outcome in told:
         names = [frame.f_code.co_name for frame in frames(outcome.exception)]
         assert names == (["fail_later", "fail"] if is_async else ["fail"])
-        assert all(
-            frame.f_locals.keys() <= {"raised", "fail"} for frame in frames(outcome.exception)
-        )
+        assert all(set(frame.f_locals) <= {"raised", "fail"} for frame in frames(outcome.exception))
 
 
 def test_timeout_and_retry_later_are_exceptions_too(
