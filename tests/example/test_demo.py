@@ -11,7 +11,6 @@ import pytest
 
 from tests import brokers
 
-
 #: All warnings are errors, but that connections to SQLite are left to the end of the process.
 STRICT = ("-W", "error", "-W", "ignore::ResourceWarning")
 
@@ -19,17 +18,7 @@ STRICT = ("-W", "error", "-W", "ignore::ResourceWarning")
 def test_demo_plays_twice_and_sends_no_mail_twice(tmp_path: Path) -> None:
     for _ in range(2):
         done = subprocess.run(
-            [
-                sys.executable,
-                "-W",
-                "error",
-                "-W",
-                "ignore::ResourceWarning",
-                "-m",
-                "example_app.demo",
-                "--folder",
-                tmp_path,
-            ],
+            [sys.executable, *STRICT, "-m", "example_app.demo", "--folder", tmp_path],
             cwd=Path(__file__).parents[2],
             text=True,
             capture_output=True,
