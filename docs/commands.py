@@ -17,7 +17,9 @@ def reference() -> str:
 
 def contexts() -> Iterator[click.Context]:
     """Return the context of each command, ``flask jobs`` first."""
-    yield from _below(click.Context(jobs_group, info_name="flask jobs"))
+    # With its settings: a command keeps the help option that it has in its first context.
+    settings = jobs_group.context_settings
+    yield from _below(click.Context(jobs_group, info_name="flask jobs", **settings))
 
 
 def _below(context: click.Context) -> Iterator[click.Context]:
