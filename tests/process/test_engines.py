@@ -152,6 +152,7 @@ def test_a_broker_that_is_away(engine: str, site: EngineSite, redis_server: Brok
     assert {site.run(each).status for each in ids} == {"queued"}
     assert {site.run(each).attempts for each in ids} == {0}
     redis_server.start()
+    site.start_worker()  # One of RQ does not outlive its broker: a supervisor starts another.
     site.tick_until_ended(*ids)
     assert_each_ran_once(site, [first, *ids])
 
