@@ -158,7 +158,7 @@ def test_work_greets_on_a_terminal_and_says_for_what_it_waits_at_ctrl_c(place: P
     terminal.wait_for(lambda output: "at work" in output)
     terminal.process.send_signal(signal.SIGINT)
     terminal.wait_for(lambda output: "Stopping, with 1 at work: export run 2" in output)
-    assert terminal.screen.margins == (0, 23)
+    terminal.wait_for(lambda output: terminal.screen.margins == (0, 23))  # It comes after the line.
     place.allow("talk")
     place.allow("end")
     assert terminal.end() == 0
