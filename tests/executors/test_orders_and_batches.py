@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, Retry, current_run
+from flask_cronjobs.engine.worker.exchange import Exchanger
 from flask_cronjobs.models import JobBatch, JobRun
+from flask_cronjobs.store.rows import Exchange
 from tests.executors.threads import Threads
 
 pytestmark = pytest.mark.usefixtures("engine", "context")
@@ -47,6 +52,30 @@ def test_a_handed_run_that_is_cancelled_lets_the_next_of_its_key_come(
     jobs.cancel(first)
     jobs.tick()
     assert [run.id for run in engine.sent] == [first, second]
+
+
+def test_a_turn_that_another_worker_is_giving_is_waited_for(
+    engine: Threads, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the other's transaction is open, the run is due and cannot be claimed."""
+
+    @jobs.task(queue="far", concurrency_key="ledger", order="strict")
+    def book() -> None: ...
+
+    run = book.using(commit=True).enqueue()
+    exchange = Exchanger.exchange
+    looks: list[None] = []
+
+    def claim_nothing_first(self: Exchanger, *args: Any, **more: Any) -> Exchange:
+        if threading.current_thread().name == "cronjobs-hand-over":
+            looks.append(None)
+            if len(looks) == 1:
+                return Exchange()
+        return exchange(self, *args, **more)
+
+    monkeypatch.setattr(Exchanger, "exchange", claim_nothing_first)
+    jobs.tick()
+    assert [each.id for each in engine.sent] == [run.id]
 
 
 def test_a_batch_ends_when_the_engine_has_executed_its_last_run(
