@@ -14,17 +14,16 @@ from ..errors import CronJobsError, DatabaseTrouble
 from ..log import logger
 from ..signals import notify
 from ..state import State
-from ..types import AtWork, Outcome, RecordedSlot, RunAtWork
+from ..types import AtWork, Outcome, RecordedSlot, RunAtWork, stored_time
 from .observer import Observer
 from .worker.options import WorkOptions
 from .worker.worker import work
 
 #: The exit status of a worker that would fail again, because the tables are missing, say.
 HOPELESS = 3
-_encode = json.JSONEncoder(default=datetime.isoformat).encode
-_AT = RecordedSlot._fields.index("at")
 #: How long the last of what handlers printed may take to be written, in seconds.
 FLUSH_WITHIN = 3.0
+_encode = json.JSONEncoder(default=datetime.isoformat).encode
 
 
 class PipeObserver(Observer):
@@ -86,7 +85,7 @@ def receive(observer: Observer, kind: str, news: Any) -> None:
         notify(observer.at_work, seen)
     else:
         slot = RecordedSlot(*news)
-        notify(observer.slot, slot._replace(at=datetime.fromisoformat(news[_AT])))
+        notify(observer.slot, slot._replace(at=stored_time(slot.at)))
 
 
 def be_worker(state: State, options: WorkOptions, told: PipeObserver) -> NoReturn:

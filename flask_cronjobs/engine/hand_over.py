@@ -31,7 +31,7 @@ LEASES = 5
 BATCH = 100
 #: How often a resident worker looks for runs to hand on, in seconds.
 LOOK_EVERY = 0.25
-#: The same where a broker holds as many as it may.
+#: The same where a look may soon find more.
 LOOK_SOON = 0.05
 #: How often a queue is looked at where runs are due and none can be claimed, in an app with strict
 #: orders: another worker may be giving one its turn at that moment.
@@ -43,9 +43,9 @@ ANSWER_WITHIN = 10.0
 #: For how many seconds a statement is retried.
 PATIENCE = 5.0
 
-#: How a look at a queue ended: no run is due; the broker holds enough; the engine is away; or some
-#: were handed on, and there may be more.
-Found: TypeAlias = Literal["nothing", "enough", "away", "more"]
+#: How a look at a queue ended: no run is due; soon one can be handed on, since the broker holds
+#: enough or a turn is being given; the engine is away; or some were handed on, and there may be more.
+Found: TypeAlias = Literal["nothing", "soon", "away", "more"]
 
 
 class HandOver:
@@ -110,7 +110,7 @@ class HandOver:
             if not self._options.resident and found <= {"nothing", "away"}:
                 return
             if "more" not in found:
-                self._ended.wait(LOOK_SOON if "enough" in found else LOOK_EVERY)
+                self._ended.wait(LOOK_SOON if "soon" in found else LOOK_EVERY)
 
     def _queues(self, books: Bookkeeping) -> list[_Queue]:
         """Return the queues to hand on: those with an engine, among those of this worker."""
@@ -167,7 +167,7 @@ class _Queue:
             lease=LEASES * state.settings.lease,
         )
         self._exchanger = Exchanger(self._claims, state, own)
-        self._looks_left = LOOKS
+        self._empty_looks = 0
 
     def hand_on(self, most: int) -> Found:
         """Hand on up to *most* runs, and note how many in `last`.
@@ -184,14 +184,15 @@ class _Queue:
             return "away"
         room = self._limit - max(in_broker, self._claims.in_brokers(self.name))
         if room <= 0:
-            return "enough"
+            return "soon"
         # Several retries at once, too: each is executed in a process of its own.
         claims = self._exchanger.exchange([], min(most, room), idle=True, side_by_side=True).claims
-        if not claims:
-            self._looks_left -= self._exchanger.has_orders
-            return "enough" if 0 < self._looks_left < LOOKS else "nothing"
-        self._looks_left = LOOKS
-        return "more" if self._send(claims) else "away"
+        if claims:
+            self._empty_looks = 0
+            return "more" if self._send(claims) else "away"
+        self._empty_looks += 1
+        waits = self._exchanger.has_orders and self._empty_looks < LOOKS
+        return "soon" if waits else "nothing"
 
     def _send(self, claims: Sequence[Claim]) -> bool:
         """Send *claims* to the engine; if that fails, give them back and return False."""

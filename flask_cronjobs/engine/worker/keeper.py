@@ -42,8 +42,8 @@ from .runner import Runner
 POLL = 0.25
 #: The same for one that a NOTIFY wakes. It finds retries that come due, and what it did not hear.
 POLL_LISTENING = 2.0
-#: How long after a claim that took all there was the keeper waits for outcomes before it looks for
-#: more, in seconds. So the first handler is not held up, and one statement does both.
+#: How long the keeper waits for outcomes before it looks for more runs, if its last claim got less
+#: than it asked for, in seconds. So the first handler is not held up, and one statement does both.
 SETTLE = 0.005
 #: How many of the keeper's statements, each as slow as it may be, fit into a lease.
 STATEMENTS_IN_LEASE = 8

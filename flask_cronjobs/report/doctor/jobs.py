@@ -303,15 +303,15 @@ def _doubts(figures: Figures) -> Iterator[Finding]:
 
 
 def _stopped_keys(reader: Reader, figures: Figures) -> Iterator[Finding]:
-    if figures.stops:
-        first = key_orders(reader, stopped=True, limit=1)[0]
+    # None if somebody has retried or discarded the last of them meanwhile.
+    for order in key_orders(reader, stopped=True, limit=1) if figures.stops else ():
         yield Finding(
             "stopped-keys",
             "warning",
             f"{figures.stops.of('dead run')} stopped the strict order of a key, such as "
-            f"{first.key!r}: what waits there does not run",
+            f"{order.key!r}: what waits there does not run",
             "See `flask jobs admin turns --stopped`. Correct the cause, then retry or discard: "
-            f"flask jobs admin retry {first.first.id}",
+            f"flask jobs admin retry {order.first.id}",
         )
 
 

@@ -98,6 +98,10 @@ _HAS_DEAD = f"(b.on_dead = 'stop' AND ({_has('dead')} OR {_inside(_DIED)}))"
 
 @lru_cache
 def unended(d: Dialect, some: bool) -> str:
+    """Return the query for batches that have not ended: whether each can be, or is stopped.
+
+    :param some: only those in the parameter ``ids``.
+    """
     which = f"AND {among(d, 'b.id')}" if some else ""
     return f"""
         SELECT * FROM (
@@ -111,10 +115,12 @@ def unended(d: Dialect, some: bool) -> str:
 
 
 def is_live() -> str:
+    """Return the query that finds a batch if a member of it has not ended."""
     return f"SELECT 1 FROM job_batches b WHERE b.id = :id AND {_LIVE}"
 
 
 def lock(d: Dialect) -> str:
+    """Return the query that locks a closed batch that has not ended, to end it."""
     return f"""
         SELECT key, parent_id, pruned, then_task, then_columns, then_run_id FROM job_batches
         WHERE id = :id AND closed_at IS NOT NULL AND {OPEN_BATCH} {d.skip_locked}
@@ -122,14 +128,17 @@ def lock(d: Dialect) -> str:
 
 
 def lock_all(d: Dialect) -> str:
+    """Return the query that locks the batches in ``ids``, but for those that others hold."""
     return f"SELECT id, pruned FROM job_batches WHERE {among(d, 'id')} {d.skip_locked}"
 
 
 def exist(d: Dialect) -> str:
+    """Return the query for which of the batches in ``ids`` there are."""
     return f"SELECT id FROM job_batches WHERE {among(d, 'id')}"
 
 
 def insert(d: Dialect) -> str:
+    """Return the INSERT of a batch, which does nothing if its key is taken."""
     json_type = "CAST(:{} AS jsonb)" if d.name == "postgresql" else ":{}"
     return f"""
         INSERT INTO job_batches
@@ -141,6 +150,7 @@ def insert(d: Dialect) -> str:
 
 
 def enqueue_then(d: Dialect) -> str:
+    """Return the INSERT of a batch's run of ``then``."""
     values = ", ".join(f"CAST(:{name} AS {kind})" for name, kind in THEN_COLUMNS.items())
     return f"""
         INSERT INTO job_runs (job_type, payload, batch_id, {", ".join(THEN_COLUMNS)}, turn,
@@ -153,6 +163,7 @@ def enqueue_then(d: Dialect) -> str:
 
 
 def write_end(d: Dialect) -> str:
+    """Return the UPDATE that ends a batch, with its counts."""
     return f"""
         UPDATE job_batches SET finished_at = {d.now}, then_run_id = :then_run_id, {NUMBERS}
         WHERE id = :id
@@ -171,6 +182,10 @@ FAMILY = """
 
 
 def waiting(d: Dialect, begin: bool) -> str:
+    """Return the query for a step of the runs that wait in a stopped batch, by when they are due.
+
+    :param begin: the first step; later ones go on behind ``run_at`` and ``run_id``.
+    """
     kind = "timestamptz" if d.name == "postgresql" else "text"
     beyond = "" if begin else f"AND (run_at, id) > (CAST(:run_at AS {kind}), :run_id)"
     return f"""
@@ -182,6 +197,7 @@ def waiting(d: Dialect, begin: bool) -> str:
 
 
 def cancel(d: Dialect) -> str:
+    """Return the UPDATE that cancels those of the runs in ``ids`` that wait."""
     waiting = f"""
         SELECT id FROM job_runs WHERE {among(d, "id")} AND status IN ('queued', 'failed')
         {d.skip_locked}
@@ -195,6 +211,7 @@ def cancel(d: Dialect) -> str:
 
 
 def reopen(d: Dialect) -> str:
+    """Return the UPDATE that opens the batches in ``ids`` again."""
     return f"""
         UPDATE job_batches SET finished_at = NULL, total = NULL, succeeded = NULL, dead = NULL,
             cancelled = NULL, skipped = NULL, on_dead = 'continue',
@@ -204,6 +221,7 @@ def reopen(d: Dialect) -> str:
 
 
 def note_pruned(d: Dialect) -> str:
+    """Return the UPDATE that notes how many of a batch's runs were pruned, by status."""
     value = "CAST(:pruned AS jsonb)" if d.name == "postgresql" else ":pruned"
     return f"UPDATE job_batches SET pruned = {value} WHERE id = :id"
 
