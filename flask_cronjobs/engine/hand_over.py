@@ -44,7 +44,7 @@ ANSWER_WITHIN = 10.0
 PATIENCE = 5.0
 
 #: How a look at a queue ended: no run is due; soon one can be handed on, since the broker holds
-#: enough or a turn is being given; the engine is away; or some were handed on, and there may be more.
+#: enough or a turn is being given; the engine is away; some were handed on, and there may be more.
 Found: TypeAlias = Literal["nothing", "soon", "away", "more"]
 
 
