@@ -88,7 +88,7 @@ class CurrentRun:
         self.claim = claim
         try:
             self._payload = claim.payload
-            self._scheduled_for = claim.scheduled_for
+            claim.check_slot()
         except ValueError as error:
             raise PayloadError(str(error)) from None
         self.books = books
@@ -129,7 +129,7 @@ class CurrentRun:
     @property
     def scheduled_for(self) -> datetime:
         """The slot, or the time for which the run was enqueued; aware, UTC; never changes."""
-        return self._scheduled_for
+        return self.claim.scheduled_for
 
     @property
     def snoozes(self) -> int:

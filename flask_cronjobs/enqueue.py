@@ -154,7 +154,7 @@ def _rows(
 def _row(settings: Settings, task: Handler, given: Mapping[str, object] | NewRun) -> RunRow:
     if not isinstance(given, NewRun):
         text, concurrency_key = stored_payload(task, settings, task.payload_from(given))
-        return RunRow(text, concurrency_key=concurrency_key)
+        return RunRow(text, None, None, None, None, concurrency_key)
     own = given.options()
     text, concurrency_key = stored_payload(task, settings, task.payload_from(given.payload))
     return RunRow(text, own.priority, own.run_at, own.delay, own.idempotency_key, concurrency_key)

@@ -97,16 +97,20 @@ class Claim(NamedTuple):
             raise _broken(ValueError("its payload is not a JSON object"))
         return cast("dict[str, JSON]", payload)
 
-    @property
-    def scheduled_for(self) -> datetime:
-        """The slot, or the time that enqueue asked for; aware, UTC.
+    def check_slot(self) -> None:
+        """Check that `scheduled_for` is a time.
 
         :raises ValueError: the row's time is none that Python knows.
         """
         try:
-            return stored_time(self.stored_slot)
+            check_time(self.stored_slot)
         except (AttributeError, TypeError, ValueError) as error:
             raise _broken(error) from None
+
+    @property
+    def scheduled_for(self) -> datetime:
+        """The slot, or the time that enqueue asked for; aware, UTC; see `check_slot`."""
+        return stored_time(self.stored_slot)
 
     @property
     def alone(self) -> bool:
@@ -150,6 +154,9 @@ def handed_to(token: str | None) -> str | None:
     return token.removeprefix(HANDED).partition(":")[0]
 
 
+#: In seconds since 1970, about.
+_YEAR_9000 = 7000 * 365.25 * 86400
+
 #: What `error_type` says of a run whose worker died, or lost it.
 WORKER_LOST = "WorkerLost"
 
@@ -157,6 +164,11 @@ WORKER_LOST = "WorkerLost"
 def is_alone(attempt: int, max_attempts: int, error_type: str | None) -> bool:
     """Return whether an attempt must have its process to itself; see `Claim.alone`."""
     return attempt >= max_attempts or error_type == WORKER_LOST
+
+
+#: Reads a JSON value from a place in a text, for `json.loads`, which takes three times as long
+#: where the text is short.
+_scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 def stored_json(value: Any) -> Any:
@@ -167,7 +179,11 @@ def stored_json(value: Any) -> Any:
     if not isinstance(value, (str, bytes)):
         return value
     try:
-        return json.loads(value)
+        try:
+            found, end = _scan(value, 0)
+        except (StopIteration, TypeError):  # It begins with a space, or is in bytes.
+            end = -1
+        return found if end == len(value) else json.loads(value)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -189,6 +205,15 @@ def stored_time(value: Any) -> datetime:
         return found.astimezone(timezone.utc)
     except OverflowError:
         raise ValueError(f"{found} is too far in the future") from None
+
+
+def check_time(value: Any) -> None:
+    """Check that `stored_time` returns a time for *value*; for most this is faster.
+
+    :raises ValueError: it does not.
+    """
+    if not (isinstance(value, float) and 0 <= value < _YEAR_9000):
+        stored_time(value)
 
 
 def _since_1970(seconds: float) -> datetime:

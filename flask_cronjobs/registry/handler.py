@@ -26,12 +26,16 @@ class Handler:
 
     :ivar func: the function itself.
     :ivar name: the task's name, ``job_type`` in a row.
+    :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
     """
 
     def __init__(self, func: Callable[..., Any], name: str, options: TaskOptions) -> None:
         self.func = func
         self.name = name
         self.options = options
+        self.concurrency_limit: int | None = None
+        if options.concurrency is not None or options.concurrency_key is not None:
+            self.concurrency_limit = options.concurrency or 1
         self._signature = inspect.signature(func)
         parameters = self._signature.parameters.values()
         self._named = frozenset(p.name for p in parameters if p.kind in _NAMED)
@@ -90,28 +94,20 @@ class Handler:
         strange = [repr(name[:SHOWN]) for name in unknown if repr(name[:SHOWN]) not in said]
         return f"; it does not take {', '.join(strange)}" if strange else ""
 
-    def payload_from(self, payload: Mapping[str, object]) -> dict[str, object]:
-        """Return the payload of a call with *payload* as keyword arguments.
+    def payload_from(self, payload: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the payload of a call with *payload* as keyword arguments; often itself.
 
         :raises TypeError: the handler does not take them.
         :raises PayloadError: *payload* is not a mapping whose keys are texts.
         """
-        if isinstance(payload, dict) and self._takes(payload):
-            return dict(payload)
+        if isinstance(payload, dict) and self._required <= payload.keys() <= self._named:
+            return payload
         check_keys(payload)
         return self.payload(**payload)
 
     def retry_policy(self, default_attempts: int) -> RetryPolicy:
         """Return the task's retry policy; *default_attempts* is its default number of attempts."""
         return retry_policy(self.options.retry, default_attempts)
-
-    @property
-    def concurrency_limit(self) -> int | None:
-        """How many runs of one concurrency key may run at once; None if there is no limit."""
-        options = self.options
-        if options.concurrency is None and options.concurrency_key is None:
-            return None
-        return options.concurrency or 1
 
     @property
     def on_dead(self) -> OnDead | None:

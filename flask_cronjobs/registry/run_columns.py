@@ -65,4 +65,5 @@ def stored_payload(
     :raises TaskError: no concurrency key can be made from *payload*.
     """
     text = payload_text(payload, settings.max_payload_bytes)
-    return text, handler.concurrency_key_for(payload)
+    key = None if handler.concurrency_limit is None else handler.concurrency_key_for(payload)
+    return text, key

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any
 
 from ..types import Claim
 from .connection import Rows
 from .dialect import Dialect
 from .rows import Exchange
+from .sql.exchange import CLAIMED
+
+# Where the values are in a row, see `sql.exchange`: to look for their names takes too long.
+_OF_CLAIM = CLAIMED.index("rank")
+_PLACE = itemgetter(*(CLAIMED.index(name) for name in ("rank", "run_at", "id")))
 
 
 def received(dialect: Dialect, rows: Rows, token: str) -> Exchange:
@@ -17,9 +22,9 @@ def received(dialect: Dialect, rows: Rows, token: str) -> Exchange:
 
     :param token: the token of the claims.
     """
-    claimed = [row for row in rows if row.job_type is not None]
-    claimed.sort(key=attrgetter("rank", "run_at", "id"))
-    others = [row for row in rows if row.job_type is None]
+    claimed = [row for row in rows if row[1] is not None]
+    claimed.sort(key=_PLACE)
+    others = [row for row in rows if row[1] is None]
     found = _recorded_at_once(others) if dialect.one_statement else recorded(others)
     return found._replace(claims=tuple([_claim(row, token) for row in claimed]))
 
@@ -41,13 +46,10 @@ def _recorded_at_once(rows: Rows) -> Exchange:
 
 
 def _claim(row: Sequence[Any], token: str) -> Claim:
-    id_, job_type, payload, attempts, most, slot, key, definition_id, *more = row
-    group, error_type, snoozes, batch_id = more[:4]
-    most = most_attempts(most, attempts)
-    return Claim(
-        *(id_, token, job_type, payload, attempts, most, slot),
-        *(key, definition_id, group, error_type, snoozes, batch_id),
-    )
+    claim = Claim._make((row[0], token, *row[1:_OF_CLAIM]))
+    if type(claim.max_attempts) is int:
+        return claim
+    return claim._replace(max_attempts=most_attempts(claim.max_attempts, claim.attempt))
 
 
 def most_attempts(most: object, attempts: object) -> int:

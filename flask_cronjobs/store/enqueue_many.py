@@ -7,6 +7,7 @@ keys, and on SQLite ``executemany`` takes twice as long.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -37,7 +38,6 @@ from .enqueue import (
 #: How many rows one statement carries.
 BATCH = 1000
 _KEYS = ("idempotency_key", "concurrency_key")
-_NOTHING = (None,) * 5
 T = TypeVar("T")
 
 
@@ -202,10 +202,14 @@ def _insert(
     given = zip(RunRow._fields, zip(*rows, strict=True), strict=True)
     used = [name for name, column in given if column.count(None) < len(column)]
     columns = tuple(used if ids is None else ["id", *used])
-    members = (
-        _member(dialect, place, row, None if ids is None else ids[place])
-        for place, row in enumerate(rows)
-    )
+    if columns == ("payload",):
+        rest = itertools.repeat("")
+    else:
+        rest = (_rest(dialect, row, ids and ids[place]) for place, row in enumerate(rows))
+    members = [
+        f'{{"place":{place},"payload":{row[0]}{others}}}'
+        for place, (row, others) in enumerate(zip(rows, rest, strict=False))
+    ]
     parameters = {
         **shared,
         "run_at": moment_text(dialect, shared["run_at"]),
@@ -214,15 +218,12 @@ def _insert(
     return execute(connection, _insert_many(dialect, columns), parameters).all()
 
 
-def _member(dialect: Dialect, place: int, row: RunRow, run_id: int | None) -> str:
-    """Return *row* as a JSON text of the table of rows."""
-    text = f'{{"place":{place},"payload":{row.payload}'
-    if run_id is None and row[1:] == _NOTHING:
-        return f"{text}}}"
+def _rest(dialect: Dialect, row: RunRow, run_id: int | None) -> str:
+    """Return what *row* has beside its payload, as members of a JSON object, each after a comma."""
     given = {"id": run_id, **row._asdict(), "run_at": moment_text(dialect, row.run_at)}
     del given["payload"]
-    rest = json.dumps({name: value for name, value in given.items() if value is not None})
-    return f"{text},{rest[1:]}"
+    text = json.dumps({name: value for name, value in given.items() if value is not None})
+    return f",{text[1:-1]}" if len(text) > 2 else ""
 
 
 @lru_cache

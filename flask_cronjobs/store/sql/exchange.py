@@ -26,13 +26,14 @@ Claimable: TypeAlias = Literal["nothing", "free", "all"]
 FAR, KEYED_TOO, KEYLESS = "far", "keyed too", "keyless"
 MARKS = (FAR, KEYED_TOO, KEYLESS)
 
-_CLAIMED = (
+#: The columns of a claim, in the order of `Claim`'s fields, and then those by which it is sorted.
+CLAIMED = (
     *("id", "job_type", "payload", "attempts", "max_attempts", "scheduled_for"),
     *("idempotency_key", "definition_id", "concurrency_key", "error_type", "snoozes"),
     "batch_id",
     *("rank", "run_at"),
 )
-NO_CLAIM = ", ".join(f"NULL AS {name}" for name in _CLAIMED[1:])
+NO_CLAIM = ", ".join(f"NULL AS {name}" for name in CLAIMED[1:])
 #: The runs of a status in one row: to read a row for each takes a tenth of a worker's time.
 _IDS = "status AS stored, string_agg(CAST(id AS text), ',') AS ids"
 
@@ -48,7 +49,7 @@ def exchange(d: Dialect, records: Records, claims: Claimable) -> TextClause:
     keys = claims == "all"
     if claims != "nothing":
         ctes += [candidates(d, keys, far=False), f"claimed AS ({_take(d, keys)})"]
-        rows += [f"SELECT {', '.join(_CLAIMED)}, NULL AS stored, NULL AS ids FROM claimed"]
+        rows += [f"SELECT {', '.join(CLAIMED)}, NULL AS stored, NULL AS ids FROM claimed"]
     if records != "nothing":
         ctes += [recorded(d, plain=records == "successes")]
         rows += [f"SELECT NULL AS id, {NO_CLAIM}, {_IDS} FROM recorded GROUP BY status"]
@@ -96,7 +97,7 @@ def returned(d: Dialect) -> str:
     if d.name == "postgresql":  # A text and a number are read faster than JSON and a time.
         simple["payload"] = "CAST(job_runs.payload AS text)"
         simple["scheduled_for"] = d.sortable("job_runs.scheduled_for")
-    columns = ", ".join(f"{simple.get(name, f'job_runs.{name}')} AS {name}" for name in _CLAIMED)
+    columns = ", ".join(f"{simple.get(name, f'job_runs.{name}')} AS {name}" for name in CLAIMED)
     return f"{columns}, NULL AS stored"
 
 
