@@ -182,7 +182,7 @@ def stored_json(value: Any) -> Any:
         try:
             found, end = _scan(value, 0)
         except (StopIteration, TypeError):  # It begins with a space, or is in bytes.
-            end = -1
+            found, end = None, -1
         return found if end == len(value) else json.loads(value)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

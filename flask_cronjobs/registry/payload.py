@@ -36,34 +36,30 @@ def payload_text(payload: Mapping[str, object], limit: int) -> str:
     :raises PayloadError: *payload* is not a JSON object, or too large.
     """
     if type(payload) is not dict:
-        return _checked_text(payload, limit)
-    room = limit
-    for key, value in cast("dict[object, object]", payload).items():
+        return json.dumps(check_payload(payload, limit))
+    room, plain = limit, cast("dict[object, object]", payload)
+    for key, value in plain.items():
         kind = type(value)
         if type(key) is not str:
-            return _checked_text(payload, limit)
+            break
         if kind is int:
-            if not -_LONGEST_INTEGER < cast("int", value) < _LONGEST_INTEGER:
-                return _checked_text(payload, limit)
+            fits = -_LONGEST_INTEGER < cast("int", value) < _LONGEST_INTEGER
         elif kind is float:
-            if not math.isfinite(cast("float", value)):
-                return _checked_text(payload, limit)
+            fits = math.isfinite(cast("float", value))
         elif kind is str:
             room -= len(cast("str", value))
-        elif value is not None and kind is not bool:
-            return _checked_text(payload, limit)
+            fits = True
+        else:
+            fits = value is None or kind is bool
         room -= len(key) + 1
-        if room < 0:
-            return _checked_text(payload, limit)
-    text = "".join(_encode(payload, 0)) if _encode else json.dumps(payload)
-    # In ASCII it is as long as in UTF-8, or longer. A NUL or a surrogate is an escape in it.
-    if len(text) > limit or "\\u0000" in text or "\\ud" in text:
-        return _checked_text(payload, limit)
-    return text
-
-
-def _checked_text(payload: Mapping[str, object], limit: int) -> str:
-    return json.dumps(check_payload(payload, limit))
+        if not fits or room < 0:
+            break
+    else:
+        text = "".join(_encode(plain, 0)) if _encode else json.dumps(plain)
+        # In ASCII it is as long as in UTF-8, or longer. A NUL or a surrogate is an escape in it.
+        if len(text) <= limit and "\\u0000" not in text and "\\ud" not in text:
+            return text
+    return json.dumps(check_payload(cast("Mapping[str, object]", plain), limit))
 
 
 def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:

@@ -14,6 +14,7 @@ from .sql.exchange import CLAIMED
 
 # Where the values are in a row, see `sql.exchange`: to look for their names takes too long.
 _OF_CLAIM = CLAIMED.index("rank")
+_TASK = itemgetter(CLAIMED.index("job_type"))
 _PLACE = itemgetter(*(CLAIMED.index(name) for name in ("rank", "run_at", "id")))
 
 
@@ -22,9 +23,9 @@ def received(dialect: Dialect, rows: Rows, token: str) -> Exchange:
 
     :param token: the token of the claims.
     """
-    claimed = [row for row in rows if row[1] is not None]
+    claimed = [row for row in rows if _TASK(row) is not None]
     claimed.sort(key=_PLACE)
-    others = [row for row in rows if row[1] is None]
+    others = [row for row in rows if _TASK(row) is None]
     found = _recorded_at_once(others) if dialect.one_statement else recorded(others)
     return found._replace(claims=tuple([_claim(row, token) for row in claimed]))
 

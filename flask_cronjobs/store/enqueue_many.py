@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from functools import lru_cache
@@ -202,10 +202,10 @@ def _insert(
     given = zip(RunRow._fields, zip(*rows, strict=True), strict=True)
     used = [name for name, column in given if column.count(None) < len(column)]
     columns = tuple(used if ids is None else ["id", *used])
-    if columns == ("payload",):
-        rest = itertools.repeat("")
-    else:
-        rest = (_rest(dialect, row, ids and ids[place]) for place, row in enumerate(rows))
+    rest: Iterable[str] = itertools.repeat("")
+    if columns != ("payload",):
+        reserved = itertools.repeat(None) if ids is None else ids
+        rest = map(_rest, itertools.repeat(dialect), rows, reserved)
     members = [
         f'{{"place":{place},"payload":{row[0]}{others}}}'
         for place, (row, others) in enumerate(zip(rows, rest, strict=False))
