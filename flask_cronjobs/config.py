@@ -19,7 +19,7 @@ DAY = 86400.0
 _BEARER = r"[A-Za-z0-9._~+/-]+=*"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # Some values are secrets.
 class Settings:
     """An app's ``CRONJOBS_*`` values. Durations are in seconds.
 

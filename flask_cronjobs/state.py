@@ -51,7 +51,7 @@ Actor = Callable[[], str]
 EXTENSION = "cronjobs"
 
 
-@dataclass(eq=False, frozen=True)
+@dataclass(eq=False, frozen=True, repr=False)
 class State:
     """The extension's state for one app.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from datetime import datetime, timedelta
@@ -141,7 +140,7 @@ class Task(Handler, Generic[P, R]):
             "commit": commit,
         }
         chosen = {name: value for name, value in given.items() if value is not None}
-        options = dataclasses.replace(self._enqueue_options, **chosen)
+        options = self._enqueue_options._replace(**chosen)
         options.check()
         task = copy(self)
         task._enqueue_options = options

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from .. import failpoints
@@ -159,8 +158,7 @@ class _Queue:
         self._executor = executor
         self._limit = state.settings.handed_limit
         self._claims = Claims(books)
-        own = replace(
-            options,
+        own = options._replace(
             worker=f"{HANDED}{executor.name}:{worker_name()}",
             queues=(name,),
             elsewhere=frozenset(),

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -52,7 +52,7 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
         gc.freeze()
     lacking = _lacking(number)
     if lacking:
-        options = replace(options, observer=_LimitsObserver(options.observer, lacking))
+        options = options._replace(observer=_LimitsObserver(options.observer, lacking))
     if number == 1 or not hasattr(os, "fork"):
         return work(state, options, handle_signals=options.may_kill)
     return _ProcessPool(state, options, number).run()
@@ -130,7 +130,7 @@ class _ProcessPool:
     def __init__(self, state: State, options: WorkOptions, number: int) -> None:
         self._state = state
         self._observer = _PoolObserver(options.observer)
-        self._options = replace(options, observer=self._observer, parent=os.getpid())
+        self._options = options._replace(observer=self._observer, parent=os.getpid())
         self._number = number
         self._stopping = False
         self._children: list[_Child] = []
@@ -234,8 +234,7 @@ class _ProcessPool:
     def _options_of(self, number: int, told: PipeObserver) -> WorkOptions:
         """Return one worker's options: its own name, and its share of runs and minute work."""
         most = self._options.max_runs
-        return replace(
-            self._options,
+        return self._options._replace(
             worker=worker_name(),
             observer=told,
             max_runs=None if most is None else (most + number) // self._number,

@@ -7,7 +7,6 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import signals
@@ -35,8 +34,7 @@ CLOCK_TOLERANCE = 5.0
 PRUNE_EVERY = 20
 
 
-@dataclass(frozen=True)
-class TickOptions:
+class TickOptions(NamedTuple):
     """How to run one tick. None means: as the app's settings say.
 
     :ivar workers: how many processes; more than one are forked.
@@ -50,7 +48,7 @@ class TickOptions:
     max_runs: int | None = None
     queues: tuple[str, ...] = ()
     own_process: bool = False
-    observer: Observer = field(default_factory=Observer)
+    observer: Observer = Observer()
 
 
 class OpenTick(NamedTuple):

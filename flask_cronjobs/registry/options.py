@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeAlias, TypeGuard, get_args
+from typing import NamedTuple, TypeAlias, TypeGuard, get_args
 
 from ..errors import MAX_DELAY, TaskError
 from ..types import OnDead, Order, Replace, UniqueWhile, is_number, is_whole
@@ -18,8 +18,7 @@ Around: TypeAlias = Callable[..., AbstractContextManager[object]]
 AroundHook: TypeAlias = Around | Callable[..., Iterator[object]]
 
 
-@dataclass(frozen=True)
-class TaskOptions:
+class TaskOptions(NamedTuple):
     """How a task's runs are queued, limited and retried; see `CronJobs.task`."""
 
     queue: str = "default"
@@ -36,8 +35,7 @@ class TaskOptions:
     on_dead: OnDead | None = None
 
 
-@dataclass(frozen=True)
-class EnqueueOptions:
+class EnqueueOptions(NamedTuple):
     """How runs are enqueued; see `Task.using`. None means: as the task's own options say."""
 
     run_at: datetime | None = None

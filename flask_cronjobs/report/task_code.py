@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from ..registry.handler import Handler
+from ..registry.options import TaskOptions
 from ..registry.retry import Retry, RetryPolicy
 from ..state import State
 from ..text import cut
@@ -53,10 +54,10 @@ def _options(state: State, handler: Handler) -> Iterator[tuple[str, str]]:
     """Return the retry policy, the timeout, and all other options that are not the default."""
     yield "retry", _retry(handler.retry_policy(state.settings.max_attempts))
     yield "timeout", duration(handler.options.timeout or state.settings.timeout)
-    for field in fields(handler.options):
-        value = getattr(handler.options, field.name)
-        if field.name not in ("retry", "timeout") and value != field.default:
-            yield field.name, "yes" if value is True else str(value)
+    usual = TaskOptions()._asdict()
+    for name, value in handler.options._asdict().items():
+        if name not in ("retry", "timeout") and value != usual[name]:
+            yield name, "yes" if value is True else str(value)
 
 
 def _retry(policy: RetryPolicy) -> str:

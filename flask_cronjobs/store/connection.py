@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -179,7 +178,8 @@ class Bookkeeping:
         self._connection, self._raw = connection, raw
         try:
             self.engine.dialect.set_isolation_level(raw, "AUTOCOMMIT")
-            _use_explicit_transactions(raw)
+            if self.dialect.name == "sqlite":
+                _use_explicit_transactions(raw)
             self.dialect.prepare(connection, SQLITE_BUSY, self._waiting)
         except BaseException:
             self._drop()
@@ -250,6 +250,8 @@ def leave_transaction(connection: Connection) -> None:
 
 def _use_explicit_transactions(driver: Any) -> None:
     """Let sqlite3 begin transactions only when told to, whatever ``autocommit`` the app has set."""
+    import sqlite3
+
     legacy = getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", None)  # Python 3.12 and later.
     if legacy is not None and isinstance(driver, sqlite3.Connection):
         driver.rollback()  # With autocommit=False, a transaction is open from the start.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Connection, Engine
 
@@ -29,8 +27,7 @@ if TYPE_CHECKING:
 LEAST_SQLITE = (3, 35, 0)
 
 
-@dataclass(frozen=True)
-class Dialect:
+class Dialect(NamedTuple):
     """How to write SQL and values for one of the databases.
 
     :ivar begin: the statement that begins a transaction. On SQLite it takes the write lock: a
@@ -285,7 +282,7 @@ def dialect_of(engine: Engine) -> Dialect:
     :raises SetupError: it is neither PostgreSQL with psycopg nor SQLite 3.35 or later.
     """
     dialect, shift = _checked(engine), clock_shift()
-    return replace(dialect, shift=shift) if shift else dialect
+    return dialect._replace(shift=shift) if shift else dialect
 
 
 def _checked(engine: Engine) -> Dialect:
@@ -297,6 +294,8 @@ def _checked(engine: Engine) -> Dialect:
             )
         return POSTGRESQL
     if engine.dialect.name == "sqlite":
+        import sqlite3  # Here, since an app with PostgreSQL does not need it.
+
         if sqlite3.sqlite_version_info < LEAST_SQLITE:
             raise SetupError(
                 f"This Python has SQLite {sqlite3.sqlite_version}. Flask-CronJobs needs "

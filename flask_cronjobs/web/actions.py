@@ -84,7 +84,7 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done | str]], 
 
 
 @action("run")
-def retry(run_id: int) -> str:
+def run_retry(run_id: int) -> str:
     """Queue a run again."""
     payload = typed_payload()
     if payload is None:
@@ -95,14 +95,14 @@ def retry(run_id: int) -> str:
 
 
 @action("run")
-def again(run_id: int) -> Done:
+def run_again(run_id: int) -> Done:
     """Queue a new run like another one, with the same payload or another."""
     new = operations.run_again(state_of(), _known(run_id), typed_payload(), actor=actor())
     return Done(f"This is a new run, like run {run_id}. The next tick runs it.", new, True)
 
 
 @action("run")
-def cancel(run_id: int) -> str:
+def run_cancel(run_id: int) -> str:
     """Cancel a run."""
     change = operations.cancel(state_of(), _known(run_id), actor=actor())
     if change.status == "running":
@@ -111,14 +111,14 @@ def cancel(run_id: int) -> str:
 
 
 @action("run")
-def discard(run_id: int) -> str:
+def run_discard(run_id: int) -> str:
     """Turn a dead run into a cancelled one."""
     operations.DISCARD.one(state_of(), _known(run_id), actor())
     return f"Run {run_id} is discarded."
 
 
 @action("overview", "definition", "name")
-def run_now() -> Done:
+def definition_run() -> Done:
     """Queue a run of a definition, due now; with a payload, also of a task."""
     name = needed(request.form, "name")
     payload = typed_payload()
@@ -128,7 +128,7 @@ def run_now() -> Done:
 
 
 @action("overview", "definition", "name")
-def pause() -> str:
+def definition_pause() -> str:
     """Pause a definition."""
     name = needed(request.form, "name")
     operations.pause(state_of(), name, actor=actor())
@@ -136,7 +136,7 @@ def pause() -> str:
 
 
 @action("overview", "definition", "name")
-def resume() -> str:
+def definition_resume() -> str:
     """Resume a definition."""
     name = needed(request.form, "name")
     if operations.resume(state_of(), name, actor=actor()):
@@ -145,7 +145,7 @@ def resume() -> str:
 
 
 @action("overview", "definition", "name")
-def remove() -> str:
+def definition_remove() -> str:
     """Remove a definition that the code does not declare."""
     name = needed(request.form, "name")
     operations.remove(state_of(), name, actor=actor())
@@ -153,7 +153,7 @@ def remove() -> str:
 
 
 @action("overview", "paused")
-def pause_work() -> str:
+def work_pause() -> str:
     """Pause a task or a queue."""
     kind, name = _task_or_queue()
     operations.pause_work(state_of(), kind, name, actor=actor())
@@ -161,7 +161,7 @@ def pause_work() -> str:
 
 
 @action("overview", "paused")
-def resume_work() -> str:
+def work_resume() -> str:
     """Resume a task or a queue."""
     kind, name = _task_or_queue()
     if operations.resume_work(state_of(), kind, name, actor=actor()):
@@ -177,7 +177,7 @@ def _task_or_queue() -> tuple[PauseKind, str]:
 
 
 @action("overview", "dead", "task", "error_type")
-def retry_group() -> str:
+def dead_retry() -> str:
     """Queue again the dead runs of one task that ended with one type of error."""
     group = RunFilter(
         status="dead",

@@ -41,9 +41,10 @@ def create_blueprint() -> Blueprint:
 
 
 def _lazy_view(route: Route) -> Any:
-    def view(**values: Any) -> ResponseReturnValue:
+    def view(act: str = "act", **values: Any) -> ResponseReturnValue:
         module = import_module(f"{__package__}.{route.module}")
-        answer: ResponseReturnValue = getattr(module, route.endpoint)(**values)
+        name = route.endpoint.replace("_act", f"_{act}")
+        answer: ResponseReturnValue = getattr(module, name)(**values)
         return answer
 
     view.__name__ = view.__qualname__ = route.endpoint

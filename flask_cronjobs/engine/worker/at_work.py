@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,8 +30,7 @@ class SyncRun(NamedTuple):
     timeout: float
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressRequest:
+class ProgressRequest(NamedTuple):
     """A handler reported progress through ``current_run``, or asked for a heartbeat.
 
     :ivar answered: receives None once the progress is written.
@@ -96,8 +94,7 @@ class AsyncRun:
             raise self.error
 
 
-@dataclass(frozen=True, slots=True)
-class Blocking:
+class Blocking(NamedTuple):
     """What blocks the event loop: it does not await.
 
     :ivar at_work: the run; None if it is not known.

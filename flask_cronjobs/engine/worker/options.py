@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ...store import Bookkeeping
 from ..observer import Observer
@@ -27,8 +26,7 @@ class MinuteWork(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class ResidentWorker:
+class ResidentWorker(NamedTuple):
     """What minute work needs of the worker beside which it is done.
 
     :ivar listening: returns whether a NOTIFY wakes the worker.
@@ -42,8 +40,7 @@ class ResidentWorker:
     fail: Callable[[BaseException], None]
 
 
-@dataclass(frozen=True)
-class WorkOptions:
+class WorkOptions(NamedTuple):
     """What one worker does, and until when.
 
     :ivar worker: the worker's name, ``host:pid``; its tokens begin with it.
@@ -60,7 +57,7 @@ class WorkOptions:
     :ivar hands_on: whether the worker hands the runs of those on to their engines.
     :ivar lease: how long its claims hold, in seconds; None: as the settings say.
     :ivar books: the keeper's connection; None: a new one.
-    :ivar precedence: lets the keeper go first.
+    :ivar precedence: lets the keeper go first; None: a new one.
     """
 
     worker: str
@@ -73,10 +70,10 @@ class WorkOptions:
     may_kill: bool = False
     tick_id: int | None = None
     pings: bool = True
-    observer: Observer = field(default_factory=Observer)
+    observer: Observer = Observer()
     handed: tuple[int, str] | None = None
     elsewhere: frozenset[str] = frozenset()
     hands_on: bool = False
     lease: float | None = None
     books: Bookkeeping | None = None
-    precedence: Precedence = field(default_factory=Precedence)
+    precedence: Precedence | None = None

@@ -10,9 +10,8 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask import Flask
 
@@ -227,8 +226,7 @@ class Runner:
             logger.debug("run %d: the keeper is busy; progress will be written later", run.id)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A handler, ready to be called for runs."""
 
     call: Callable[..., object]
