@@ -85,7 +85,9 @@ def tick(state: State, options: TickOptions) -> TickReport:
         if claims.batches:
             end_batches(books, telling(state))
         if claims.may_find():
-            work_options = _work_options(state, options, opened, definitions.has_pings())
+            work_options = _work_options(state, options, opened)._replace(
+                pings=definitions.has_pings(), turns_pend=claims.unplaced
+            )
             books.close()  # No connection of ours is open while workers fork.
             counts += _run_workers(state, options, work_options)
             end_batches(books, telling(state))
@@ -151,7 +153,7 @@ def _number_of_workers(state: State, options: TickOptions) -> int:
     return state.settings.workers if options.workers is None else options.workers
 
 
-def _work_options(state: State, options: TickOptions, opened: OpenTick, pings: bool) -> WorkOptions:
+def _work_options(state: State, options: TickOptions, opened: OpenTick) -> WorkOptions:
     from .worker.options import WorkOptions
 
     budget = state.settings.tick_budget if options.budget is None else options.budget
@@ -162,7 +164,6 @@ def _work_options(state: State, options: TickOptions, opened: OpenTick, pings: b
         queues=options.queues,
         may_kill=options.own_process,
         tick_id=opened.id,
-        pings=pings,
         observer=options.observer,
         elsewhere=frozenset(state.settings.executors),
         hands_on=bool(state.settings.executors),

@@ -27,19 +27,17 @@ from .connection import Bookkeeping, Rows
 from .dialect import dialect_of, json_text
 from .failures import forget_failures
 from .outcome_values import is_plain, outcome_arrays, outcome_parameters, success_arrays
-from .pauses import Pauses, paused_in
-from .rows import ClaimRequest, Exchange, Paused
+from .rows import ClaimRequest, Exchange
 from .sql import exchange
 from .sql.claims import ClaimStatements, claim_statements
 from .sql.handed import begin, in_brokers
 from .sql.outcomes import ended
-from .sql.waiting import FRONT, front_of_queue, pauses_and_front
+from .sql.waiting import FRONT, front_of_queue
 from .turns import Turns
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
 MOMENTS = (0.01, 0.04)
-NOTHING_PAUSED = Paused()
 
 
 class Renewal(NamedTuple):
@@ -87,7 +85,7 @@ class Claims:
     :param books: the worker's bookkeeping connection.
     :ivar exhausted: whether the last `expired_leases` saw a waiting run that has no attempt left.
     :ivar batches: whether it saw a batch that has not ended.
-    :ivar unplaced: whether the last `look` saw that turns are to be given; see `Turns`.
+    :ivar unplaced: whether the last `may_find` saw that turns are to be given; see `Turns`.
     """
 
     def __init__(self, books: Bookkeeping) -> None:
@@ -205,19 +203,19 @@ class Claims:
         return [*rows[:-1], *more]
 
     def first(
-        self, tasks: tuple[str, ...], queues: tuple[str, ...] = (), paused: Paused = NOTHING_PAUSED
+        self,
+        tasks: tuple[str, ...],
+        queues: tuple[str, ...] = (),
+        elsewhere: frozenset[str] = frozenset(),
     ) -> tuple[str, bool] | None:
         """Return the task of the run that an idle worker would claim next; None if there is none.
 
-        With it, whether that run must run alone. Nothing is claimed.
+        With it, whether that run must run alone. Nothing is claimed. The parameters are as of
+        `ClaimRequest`.
         """
-        request = ClaimRequest(limit=1, token="", tasks=tasks, queues=queues, paused=paused)
+        request = ClaimRequest(1, "", tasks, queues, elsewhere)
         rows = self._books.rows(exchange.first(self._dialect), self._claim_parameters(request))
         return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None
-
-    def paused(self) -> Paused:
-        """Return the tasks and queues that are paused."""
-        return Pauses(self._books).all()
 
     def renew(self, held: Collection[Claim], lease: float) -> Renewal:
         """Extend the leases of *held* to *lease* seconds from now."""
@@ -300,13 +298,9 @@ class Claims:
 
         False is certain. True is not: the runs may be of tasks or keys that cannot be claimed.
         """
-        return _may_find(self._books.rows(text(front_of_queue(self._dialect))))
-
-    def look(self) -> tuple[Paused, bool]:
-        """Return what is paused, and what `may_find` returns, by one statement."""
-        rows = self._books.rows(text(pauses_and_front(self._dialect)))
-        self.unplaced = any(row.unplaced for row in rows)
-        return paused_in([row for row in rows if row.kind is not None]), _may_find(rows)
+        fronts = self._books.rows(text(front_of_queue(self._dialect)))
+        self.unplaced = any(front.unplaced for front in fronts)
+        return self.unplaced or any(front.due or front.waiting >= FRONT for front in fronts)
 
     def give_up_exhausted(self, limit: int) -> list[Outcome]:
         """End at most *limit* waiting runs that have no attempt left; return how each ended.
@@ -351,28 +345,20 @@ class Claims:
         return exchange.claim(self._dialect, keys=True)
 
     def _claim_parameters(self, request: ClaimRequest) -> dict[str, object]:
-        paused = request.paused.queues
+        queues = tuple(request.elsewhere)
+        if request.queues:
+            queues = tuple(each for each in request.queues if each not in request.elsewhere)
         return {
             "limit": request.limit,
             "token": request.token,
-            "tasks": self._dialect.array(_without(request.tasks, request.paused.tasks)),
-            "queues": self._dialect.array(
-                _without(request.queues, paused) if request.queues else tuple(paused)
-            ),
+            "tasks": self._dialect.array(request.tasks),
+            "queues": self._dialect.array(queues),
             "but_queues": not request.queues,
             "lease": request.lease,
             "idle": request.idle,
             "after": request.after,
             "side_by_side": request.side_by_side,
         }
-
-
-def _without(names: Iterable[str], others: Collection[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if name not in others)
-
-
-def _may_find(fronts: Rows) -> bool:
-    return any(front.due or front.waiting >= FRONT or front.unplaced for front in fronts)
 
 
 def _renewal(rows: Rows) -> Renewal:

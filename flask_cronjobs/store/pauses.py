@@ -5,19 +5,9 @@ from __future__ import annotations
 from sqlalchemy import text
 
 from ..types import PauseKind
-from .connection import Bookkeeping, Rows
-from .rows import Paused
-from .sql.waiting import PAUSES
+from .connection import Bookkeeping
 
 _REMOVE = "DELETE FROM job_pauses WHERE kind = :kind AND name = :name RETURNING id"
-
-
-def paused_in(rows: Rows) -> Paused:
-    """Return what is paused by *rows* of `PAUSES`."""
-    names: dict[str, set[str]] = {"task": set(), "queue": set()}
-    for row in rows:
-        names[row.kind].add(row.name)
-    return Paused(frozenset(names["task"]), frozenset(names["queue"]))
 
 
 class Pauses:
@@ -28,10 +18,6 @@ class Pauses:
 
     def __init__(self, books: Bookkeeping) -> None:
         self._books = books
-
-    def all(self) -> Paused:
-        """Return what is paused."""
-        return paused_in(self._books.rows(text(PAUSES)))
 
     def add(self, kind: PauseKind, name: str, by: str) -> bool:
         """Pause a task or a queue; return False if it was paused before."""

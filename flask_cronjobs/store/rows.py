@@ -8,27 +8,20 @@ from typing import NamedTuple
 from ..types import Claim, DefinitionSpec, Outcome
 
 
-class Paused(NamedTuple):
-    """The tasks and queues whose runs nobody is to claim."""
-
-    tasks: frozenset[str] = frozenset()
-    queues: frozenset[str] = frozenset()
-
-
 class ClaimRequest(NamedTuple):
     """What a worker asks for.
 
     :ivar limit: how many runs at most.
     :ivar token: the token that they get.
     :ivar tasks: the tasks that this worker can run.
-    :ivar queues: the queues to claim from; empty means all.
+    :ivar queues: the queues to claim from; empty means all but *elsewhere*.
+    :ivar elsewhere: queues not to claim from, also if they are among *queues*.
     :ivar lease: seconds that the claim holds without a heartbeat.
     :ivar idle: whether the worker holds nothing else, so that a retry may be claimed.
     :ivar after: the concurrency key after which a search from key to key begins.
     :ivar side_by_side: whether the runs are to run at the same time, as async handlers do. Then
         retries are claimed together with others, but for a last attempt, and for one after a lost
         worker; and unless *idle*, those are passed over.
-    :ivar paused: what of *tasks* and *queues* is paused.
     :ivar handed: the id and token of a handed run to begin, in place of a claim from the queue.
     """
 
@@ -36,11 +29,11 @@ class ClaimRequest(NamedTuple):
     token: str
     tasks: tuple[str, ...]
     queues: tuple[str, ...] = ()
+    elsewhere: frozenset[str] = frozenset()
     lease: float = 120.0
     idle: bool = True
     after: str = ""
     side_by_side: bool = False
-    paused: Paused = Paused()
     handed: tuple[int, str] | None = None
 
 

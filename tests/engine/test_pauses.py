@@ -10,7 +10,6 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import func, select, text
 
 from flask_cronjobs import CronJobs, NotFound
-from flask_cronjobs.engine.worker import exchange
 from flask_cronjobs.models import JobPause, JobRun
 from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.report.due import due
@@ -103,10 +102,9 @@ def test_backlog_of_a_paused_task_is_passed_over(
     assert seen == ["plain"]
 
 
-def test_pause_holds_within_a_second_also_for_a_tick_at_work(
-    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+def test_pause_holds_from_its_commit_also_for_a_tick_at_work(
+    jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    monkeypatch.setattr(exchange, "PAUSES_EVERY", 0.0)
     seen: list[int] = []
 
     @jobs.task(retry=False)

@@ -277,7 +277,6 @@ def keep_up(kit: Kit) -> None:
     """Take back lost runs, change runs as an operator, and prune."""
     kit.claims.expired_leases()
     kit.claims.give_up_exhausted(100)
-    kit.claims.paused()
     ids = [row.id for row in kit.all_rows()]
     operator = Operator(kit.books)
     operator.cancel(ids, "no longer wanted")

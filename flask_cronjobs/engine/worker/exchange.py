@@ -10,14 +10,12 @@ from ... import failpoints
 from ...errors import DatabaseTrouble
 from ...state import State
 from ...store import Claims
-from ...store.rows import ClaimRequest, Exchange, Paused
+from ...store.rows import ClaimRequest, Exchange
 from ...types import Outcome
 from .options import WorkOptions
 
 #: How often to look for claims that were committed late, in seconds.
 LATE_EVERY = 1.0
-#: For how long to go on with what was read of the pauses, in seconds.
-PAUSES_EVERY = 1.0
 #: How often a busy worker looks whose turn it is in strict orders, in seconds.
 TURNS_EVERY = 0.05
 
@@ -42,11 +40,8 @@ class Exchanger:
             name for name, task in state.registry.tasks.items() if task.on_dead is not None
         )
         self._turns_at = 0.0
-        self._turns_pend = False
+        self._turns_pend = options.turns_pend
         self._after = ""
-        self._paused = Paused()
-        # To begin a handed run looks at the pauses by itself.
-        self._paused_until = 0.0 if options.handed is None else float("inf")
         self._unconfirmed_token: str | None = None
         self._in_trouble = False
         self._late: dict[str, float] = {}
@@ -65,18 +60,21 @@ class Exchanger:
         idle: bool,
         tasks: tuple[str, ...] | None = None,
         side_by_side: bool = False,
+        look_first: bool = False,
     ) -> Exchange:
         """Record *outcomes* and claim *wanted* runs.
 
         :param idle: whether the worker holds nothing else, so that a retry may be claimed.
         :param tasks: the tasks to claim runs of; None for all.
         :param side_by_side: as of `ClaimRequest`.
+        :param look_first: if nothing was left last time, look whether something is due before the
+            claim: that takes more time, and SQLite's lock.
         :raises DatabaseTrouble: it is not known what was recorded and claimed. Call it again.
         """
         try:
             confirmed = self._confirm(outcomes) if self._in_trouble else Exchange()
             left = [outcome for outcome in outcomes if outcome.id not in confirmed.recorded]
-            nothing = not left and wanted > 0 and self._finds_nothing()
+            nothing = look_first and self.exhausted and not left and not self._claims.may_find()
             if nothing:
                 wanted = 0
             if wanted > 0 and self._turns_are_due(idle=not left):
@@ -118,7 +116,7 @@ class Exchanger:
 
     def first(self) -> tuple[str, bool] | None:
         """Return what `Claims.first` does, for the tasks and queues of this worker."""
-        return self._claims.first(self._tasks, self._options.queues, self._pauses())
+        return self._claims.first(self._tasks, self._options.queues, self._options.elsewhere)
 
     def release_late(self, now: bool = False) -> None:
         """Release what was claimed after all by an exchange whose connection broke.
@@ -185,11 +183,11 @@ class Exchanger:
             token=f"{self._options.worker}:{secrets.token_hex(6)}",
             tasks=self._tasks if tasks is None else tasks,
             queues=self._options.queues,
+            elsewhere=self._options.elsewhere,
             lease=self._lease,
             idle=idle,
             after=self._after,
             side_by_side=side_by_side,
-            paused=self._pauses(),
             handed=self._options.handed,
         )
 
@@ -202,26 +200,3 @@ class Exchanger:
         if self._turns_pend or self._claims.unplaced:
             return True
         return bool(self._ordered) and (idle or time.monotonic() >= self._turns_at)
-
-    def _finds_nothing(self) -> bool:
-        """Read the pauses, if it is time to; return whether nothing is due at all, by the way.
-
-        So an idle worker sends one statement, not two.
-        """
-        now = time.monotonic()
-        if now < self._paused_until:
-            return False
-        self._paused, may_find = self._claims.look()
-        self._paused_until = now + PAUSES_EVERY
-        return not may_find
-
-    def _pauses(self) -> Paused:
-        """Return what is paused, as it was a second ago at most, or not for this worker."""
-        now = time.monotonic()
-        if now >= self._paused_until:
-            self._paused = self._claims.paused()
-            self._paused_until = now + PAUSES_EVERY
-        elsewhere = self._options.elsewhere
-        if not elsewhere:
-            return self._paused
-        return self._paused._replace(queues=self._paused.queues | elsewhere)

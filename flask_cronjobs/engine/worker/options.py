@@ -55,6 +55,7 @@ class WorkOptions(NamedTuple):
         nothing is claimed from the queue.
     :ivar elsewhere: the queues whose runs engines execute, so that this worker does not.
     :ivar hands_on: whether the worker hands the runs of those on to their engines.
+    :ivar turns_pend: whether it is known that turns of strict orders are to be given.
     :ivar lease: how long its claims hold, in seconds; None: as the settings say.
     :ivar books: the keeper's connection; None: a new one.
     :ivar precedence: lets the keeper go first; None: a new one.
@@ -74,6 +75,7 @@ class WorkOptions(NamedTuple):
     handed: tuple[int, str] | None = None
     elsewhere: frozenset[str] = frozenset()
     hands_on: bool = False
+    turns_pend: bool = False
     lease: float | None = None
     books: Bookkeeping | None = None
     precedence: Precedence | None = None

@@ -8,7 +8,7 @@ them or there are ten thousand keys. On PostgreSQL, most of it is the planner's,
 from __future__ import annotations
 
 from ...models.conditions import FREE, FREE_GROUPS, KEYED, KEYED_GROUPS, RUNNABLE
-from ...types import WORKER_LOST
+from ...types import WORKER_LOST, PauseKind
 from ..dialect import Dialect
 
 #: How many runs beyond its limit a claim reads in order, before it goes from key to key, or from
@@ -54,7 +54,7 @@ def candidates(d: Dialect, keys: bool, far: bool) -> str:
     conditions = [] if keys or far else ["(SELECT yes FROM keyless)"]
     conditions += [] if far else ["(SELECT yes FROM is_near)"]
     return f"""
-    {free(d, far)}, {found}
+    {_paused(d)}{free(d, far)}, {found}
     keyless AS MATERIALIZED ({keyless}),
     is_near AS MATERIALIZED (SELECT {" AND ".join(near)} AS yes),
     candidate AS MATERIALIZED (
@@ -71,6 +71,14 @@ def candidates(d: Dialect, keys: bool, far: bool) -> str:
             {"".join(f" AND {condition}" for condition in conditions)}
     )
     """
+
+
+def _paused(d: Dialect) -> str:
+    """Return the CTE ``paused``: one row with the names of the paused tasks and queues."""
+    if d.name == "sqlite":
+        return ""
+    names = "ARRAY(SELECT name FROM job_pauses WHERE kind = '{0}') AS {0}s"
+    return f"paused AS MATERIALIZED (SELECT {names.format('task')}, {names.format('queue')}),"
 
 
 def free(d: Dialect, far: bool) -> str:
@@ -257,7 +265,8 @@ def _groups(d: Dialect, name: str, rows: str) -> str:
     return f"""
     {queue}(job_type, queue) AS (
         SELECT task, {first("queue", _UP, "job_type = task")}
-        FROM {d.each("tasks", "task")} WHERE NOT (SELECT yes FROM {name}_is_near)
+        FROM {d.each("tasks", "task")}
+        WHERE {_unpaused(d, "task", "task")} AND NOT (SELECT yes FROM {name}_is_near)
         UNION ALL
         SELECT job_type, {first("queue", _UP, next_queue)} FROM {queue} WHERE queue IS NOT NULL
     ),
@@ -275,13 +284,25 @@ def _claimable(d: Dialect) -> str:
     """Return the conditions of every claim beside those of its partial index."""
     return (
         f"run_at <= {d.clock} AND attempts < max_attempts"
-        f" AND {d.one_of('job_type', 'tasks')} AND {_of_queues(d)}"
+        f" AND {d.one_of('job_type', 'tasks')} AND {_unpaused(d, 'job_type', 'task')}"
+        f" AND {_of_queues(d)}"
     )
 
 
 def _of_queues(d: Dialect) -> str:
-    """Return the condition that the queue is one of ``:queues``, or none if ``:but_queues``."""
-    return f"(({d.one_of('queue', 'queues')}) <> :but_queues)"
+    """Return the condition that the queue is one of ``:queues``, or none if ``:but_queues``.
+
+    And that it is not paused.
+    """
+    wanted = f"(({d.one_of('queue', 'queues')}) <> :but_queues)"
+    return f"{wanted} AND {_unpaused(d, 'queue', 'queue')}"
+
+
+def _unpaused(d: Dialect, name: str, kind: PauseKind) -> str:
+    """Return the condition that the task or queue *name* (SQL) is not paused."""
+    if d.name == "sqlite":
+        return f"{name} NOT IN (SELECT name FROM job_pauses WHERE kind = '{kind}')"
+    return f"{name} <> ALL(CAST((SELECT {kind}s FROM paused) AS text[]))"
 
 
 def _still_claimable(d: Dialect, run: str) -> str:

@@ -1,12 +1,10 @@
-"""The statements of `Claims.may_find` and `Claims.look`."""
+"""The statement of `Claims.may_find`."""
 
 from __future__ import annotations
 
 from ...models.conditions import FREE, KEYED, UNPLACED
 from ..dialect import Dialect
 
-#: What is paused. By the index, since PostgreSQL's planner is kept from reading whole tables.
-PAUSES = "SELECT kind, name FROM job_pauses ORDER BY kind, name"
 #: How many waiting runs are looked at, of those with a concurrency key and of those without.
 FRONT = 100
 
@@ -29,12 +27,3 @@ def front_of_queue(d: Dialect) -> str:
         for condition in (FREE, KEYED)
     )
     return f"{fronts} UNION ALL SELECT 0, 0, count(*) FROM ({unplaced}) AS unplaced"
-
-
-def pauses_and_front(d: Dialect) -> str:
-    """Return `front_of_queue` with a row for each pause: an idle worker asks for both at once."""
-    nothing = "CAST(NULL AS text) AS kind, CAST(NULL AS text) AS name"
-    return f"""
-        SELECT {nothing}, waiting, due, unplaced FROM ({front_of_queue(d)}) AS fronts
-        UNION ALL SELECT kind, name, 0, 0, 0 FROM ({PAUSES}) AS pauses
-    """
