@@ -79,8 +79,11 @@ def enqueue_one(
         "concurrency_key": concurrency_key,
     }
     with explaining_missing_tables(state):
-        run, became = insert_run(session, values, options.replace)
-        if became != "found" and _is_due(options):
+        wakes = _is_due(options) and state.waking.open()
+        run, became, woke = insert_run(session, values, options.replace, wakes)
+        if woke is not None:
+            _note_woken(state, woke)
+        elif wakes and became != "found":
             wake(state, session)
     run.is_new = became == "new"
     if became != "found":
@@ -277,8 +280,12 @@ def _is_due(options: EnqueueOptions, row: RunRow | None = None) -> bool:
 def wake(state: State, session: Session) -> None:
     """Wake resident workers, unless they were woken just now."""
     if state.waking.open():
-        listened = wake_listeners(session)
-        state.waking.close(WAKE_EVERY if listened else ASK_EVERY)
+        _note_woken(state, wake_listeners(session))
+
+
+def _note_woken(state: State, woke: bool) -> None:
+    """Wake nobody for a while, now that workers were woken, or that none listened."""
+    state.waking.close(WAKE_EVERY if woke else ASK_EVERY)
 
 
 @contextmanager

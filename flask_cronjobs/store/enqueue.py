@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, CursorResult, insert, select, text
 from sqlalchemy.orm import Session, class_mapper, make_transient_to_detached, scoped_session
@@ -20,6 +20,7 @@ from ..models import JobRun
 from ..models.conditions import HOLDS_KEY
 from ..types import Replace, stored_time
 from .dialect import Dialect, dialect_of
+from .notify import WAKE, may_notify
 
 #: The types of parameters and columns in PostgreSQL.
 TYPES = {
@@ -59,10 +60,22 @@ Sessions: TypeAlias = scoped_session[Any] | Session
 Enqueued: TypeAlias = Literal["new", "replaced", "found"]
 
 
+class InsertedRun(NamedTuple):
+    """What `insert_run` did.
+
+    :ivar became: what became of the enqueue.
+    :ivar woke: whether a worker listens that the commit wakes; None if the insert did not ask.
+    """
+
+    run: JobRun
+    became: Enqueued
+    woke: bool | None = None
+
+
 def insert_run(
-    session: Sessions, values: Mapping[str, Any], replace: Replace = False
-) -> tuple[JobRun, Enqueued]:
-    """Insert a run in *session*'s transaction; return it, and what became of it.
+    session: Sessions, values: Mapping[str, Any], replace: Replace = False, wake: bool = False
+) -> InsertedRun:
+    """Insert a run in *session*'s transaction.
 
     If the idempotency key is held, return the run that has it. If two transactions insert the same
     key at once, the second waits until the first ends and then finds its row; neither fails.
@@ -70,25 +83,28 @@ def insert_run(
     :param values: the columns of `GIVEN`, the payload as JSON text; and when the run is due:
         ``run_at``, or if that is None, in ``delay`` seconds.
     :param replace: which of *values* a run gets that waits with the key.
+    :param wake: whether to wake listening workers with a new run, by the same statement.
     """
     own = own_session(session)
     connection = writing_connection(own)
     dialect = dialect_of(connection.engine)
-    statement = _insert_one(dialect, values["idempotency_key"] is not None)
+    wakes = wake and may_notify(own, dialect.name)
+    statement = _insert_one(dialect, values["idempotency_key"] is not None, wakes)
     parameters = {**values, "run_at": moment_text(dialect, values["run_at"])}
     while True:
         if replace:
             row = execute(connection, _replace_one(dialect, replace), parameters).one_or_none()
             if row is not None:
-                return _loaded(own, row.id), "replaced"
+                return InsertedRun(_loaded(own, row.id), "replaced")
         row = execute(connection, statement, parameters).one_or_none()
         if row is not None:
-            return _as_loaded(own, dialect, values, row), "new"
+            made = _as_loaded(own, dialect, values, row)
+            return InsertedRun(made, "new", bool(row.woke) if wakes else None)
         key = JobRun.idempotency_key == values["idempotency_key"]
         found = select(JobRun, text(f"({REPLACEABLE})")).where(key, text(HOLDS_KEY))
         run, waits = own.execute(found).one_or_none() or (None, False)
         if run is not None and not (replace and waits and run.job_type == values["job_type"]):
-            return run, "found"
+            return InsertedRun(run, "found")
         if run is not None and run.on_dead is not None and replace != "run_at":
             _keep_order(run, values["concurrency_key"])
         # The run that had the key gave it up between the statements, or another one took it and
@@ -143,14 +159,14 @@ def parameter(dialect: Dialect, name: str) -> str:
 
 
 @lru_cache
-def _insert_one(d: Dialect, keyed: bool) -> str:
+def _insert_one(d: Dialect, keyed: bool, wakes: bool) -> str:
     given = (parameter(d, name) for name in GIVEN)
     return f"""
         INSERT INTO job_runs ({", ".join((*GIVEN, *SET_BY_DATABASE))})
         SELECT {", ".join(given)}, due, due, now, now
         FROM (SELECT {due_sql(d)} AS due, {d.now} AS now) AS times
         WHERE true {ON_CONFLICT if keyed else ""}
-        RETURNING id, run_at, created_at
+        RETURNING id, run_at, created_at {f", ({WAKE}) AS woke" if wakes else ""}
     """
 
 

@@ -17,16 +17,16 @@ WAKE_EVERY = 0.05
 
 # At commit, a NOTIFY takes a lock that all notifying transactions of the server share, even if
 # nobody listens. So send it only if a worker listens: each one writes a row every minute.
-_NOTIFY = text(
-    f"""
-    SELECT pg_notify('{CHANNEL}', '') FROM (
+#: The query that wakes the listening workers when its transaction commits: true if there are any,
+#: no row or NULL if not. PostgreSQL only.
+WAKE = f"""
+    SELECT pg_notify('{CHANNEL}', '') IS NOT NULL FROM (
         SELECT 1 FROM job_ticks
         WHERE started_at > {sql_now("postgresql")} - interval '3 minutes'
             AND listening AND finished_at IS NULL
         LIMIT 1
     ) AS listener
-    """
-)
+"""
 
 
 def wake_listeners(session: scoped_session[Any] | Session) -> bool:
@@ -35,10 +35,13 @@ def wake_listeners(session: scoped_session[Any] | Session) -> bool:
     :returns: whether there are any.
     """
     own = session() if isinstance(session, scoped_session) else session
-    # PostgreSQL refuses PREPARE TRANSACTION after a NOTIFY.
-    if own.get_bind().dialect.name != "postgresql" or own.twophase:
-        return False
-    return own.execute(_NOTIFY).first() is not None
+    return may_notify(own, own.get_bind().dialect.name) and bool(own.scalar(text(WAKE)))
+
+
+def may_notify(session: Session, dialect: str) -> bool:
+    """Return whether *session*'s transaction may send a NOTIFY."""
+    # PostgreSQL refuses PREPARE TRANSACTION after one.
+    return dialect == "postgresql" and not session.twophase
 
 
 def wake_all(books: Bookkeeping) -> None:

@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, make_url, select
 from sqlalchemy.orm import Session
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, TickReport, enqueue, tick_finished
+from flask_cronjobs import CronJobs, DatabaseTrouble, NewRun, TickReport, enqueue, tick_finished
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tick import TickOptions
@@ -25,6 +25,7 @@ from flask_cronjobs.state import state_of
 from flask_cronjobs.store.clock import database_now
 from flask_cronjobs.store.notify import CHANNEL, Notifications, wake_listeners
 from tests.marks import on_postgresql, on_sqlite
+from tests.rows import ago
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -212,6 +213,56 @@ class TestOnPostgreSQL:
             note.using(commit=True).enqueue()
             note.using(commit=True).enqueue_many([{}, {}])
         assert heard(stranger) == 1
+
+    def test_only_what_is_due_notifies(
+        self,
+        jobs: CronJobs,
+        db: SQLAlchemy,
+        stranger: psycopg.Connection,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(enqueue, "WAKE_EVERY", 0.0)
+
+        @jobs.task
+        def greet(number: int) -> None: ...
+
+        def wakes(call: Callable[[], object]) -> bool:
+            call()
+            db.session.commit()
+            return heard(stranger) > 0
+
+        add_tick(db)
+        assert wakes(lambda: greet.enqueue(1))
+        assert not wakes(lambda: greet.using(run_at=ago(-60)).enqueue(1))
+        later, now = NewRun({"number": 1}, delay=60), NewRun({"number": 1}, delay=0)
+        assert wakes(lambda: greet.enqueue_many([{"number": 1}]))
+        assert not wakes(lambda: greet.enqueue_many([later]))
+        assert wakes(lambda: greet.enqueue_many([later, {"number": 1}]))
+        assert not wakes(lambda: greet.using(delay=9).enqueue_many([{"number": 1}]))
+        assert wakes(lambda: greet.using(delay=9).enqueue_many([now]))
+        keyed = NewRun({"number": 1}, idempotency_key="key")
+        assert wakes(lambda: greet.enqueue_many([keyed, later]))
+        assert not wakes(lambda: greet.enqueue_many([keyed, later]))
+        held = greet.using(idempotency_key="key")
+        assert not wakes(lambda: held.enqueue(1))
+        assert wakes(lambda: held.using(replace=True).enqueue(2))
+
+    def test_an_enqueue_that_notifies_is_one_statement(
+        self, jobs: CronJobs, db: SQLAlchemy
+    ) -> None:
+        @jobs.task
+        def note() -> None: ...
+
+        add_tick(db)
+        sent: list[str] = []
+
+        @event.listens_for(db.engine, "before_cursor_execute")
+        def keep(connection: object, cursor: object, statement: str, *rest: object) -> None:
+            sent.append(statement)
+
+        note.using(commit=True).enqueue()
+        assert len(sent) == 1
+        assert "pg_notify" in sent[0]
 
     def test_whether_anybody_listens_is_not_asked_at_each_enqueue(
         self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -332,35 +332,3 @@ class TestRunIds:
         assert ids == list(ids)
         assert json.dumps(ids) == f"[{ids[0]}, {ids[0]}]"
         assert greet.enqueue_many([]) == []
-
-
-@pytest.mark.parametrize("many", [False, True])
-def test_workers_are_woken_only_by_what_is_due(
-    greet: Greet, monkeypatch: pytest.MonkeyPatch, many: bool
-) -> None:
-    woken: list[object] = []
-
-    def wake(session: object) -> bool:
-        woken.append(session)
-        return True
-
-    monkeypatch.setattr(enqueue_module, "wake_listeners", wake)
-    monkeypatch.setattr(enqueue_module, "WAKE_EVERY", 0)
-
-    def wakes(call: Callable[[], object]) -> bool:
-        woken.clear()
-        call()
-        return bool(woken)
-
-    if many:
-        later, now = NewRun({"user_id": 1}, delay=60), NewRun({"user_id": 1}, delay=0)
-        assert wakes(lambda: greet.enqueue_many([{"user_id": 1}]))
-        assert not wakes(lambda: greet.enqueue_many([later]))
-        assert wakes(lambda: greet.enqueue_many([later, {"user_id": 1}]))
-        assert not wakes(lambda: greet.using(delay=9).enqueue_many([{"user_id": 1}]))
-        assert wakes(lambda: greet.using(delay=9).enqueue_many([now]))
-        assert wakes(lambda: greet.enqueue_many([keyed(1, "key"), later]))
-        assert not wakes(lambda: greet.enqueue_many([keyed(1, "key"), later]))
-    else:
-        assert wakes(lambda: greet.enqueue(1, "now"))
-        assert not wakes(lambda: greet.using(run_at=WHEN).enqueue(1, "now"))

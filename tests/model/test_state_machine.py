@@ -91,7 +91,7 @@ class StoreMachine(RuleBasedStateMachine):
                   "run_at": None, "idempotency_key": "u", "unique_while": "pending",
                   "batch_id": None, "on_dead": None, "turn": None}  # fmt: skip
         with Session(self.engine) as session:
-            run, became = insert_run(session, values)
+            run, became, _ = insert_run(session, values)
             id_ = run.id
             session.commit()
         assert [id_] == self.key_holders or (became == "new" and not self.key_holders)

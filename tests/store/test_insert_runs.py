@@ -48,8 +48,8 @@ def test_run_exists_when_the_transaction_commits(kit: Kit) -> None:
 
 def test_key_that_exists_returns_the_run_that_has_it(kit: Kit) -> None:
     with Session(kit.engine) as session:
-        first, first_became = insert_run(session, values("key", payload={"a": 1}))
-        again, again_became = insert_run(session, values("key", payload={"a": 2}))
+        first, first_became, _ = insert_run(session, values("key", payload={"a": 1}))
+        again, again_became, _ = insert_run(session, values("key", payload={"a": 2}))
         assert again.id == first.id
         assert (first_became, again_became) == ("new", "found")
         assert again.payload == {"a": 1}
@@ -71,7 +71,7 @@ def test_racing_enqueues_of_one_key_are_one_run_and_break_no_transaction(kit: Ki
         start.wait()
         with Session(kit.engine) as session:
             session.execute(text("INSERT INTO entries VALUES (:name)"), {"name": name})
-            run, _ = insert_run(session, values("key"))
+            run = insert_run(session, values("key")).run
             session.execute(text("INSERT INTO entries VALUES (:name)"), {"name": name})
             found.append(run.id)
             session.commit()

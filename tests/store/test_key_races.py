@@ -78,7 +78,7 @@ def work(kit: Kit, enqueuers: Enqueuers, *kinds: OutcomeKind) -> list[Claim]:
 def test_key_has_one_pending_run_at_a_time(kit: Kit) -> None:
     def enqueue(number: int) -> int:
         with Session(kit.engine) as session:
-            run, _ = insert_run(session, values("key") | {"unique_while": "pending"})
+            run = insert_run(session, values("key") | {"unique_while": "pending"}).run
             found = run.id
             pending = select(func.count()).where(JobRun.finished_at.is_(None))
             assert session.scalars(pending).one() <= 1
@@ -122,7 +122,7 @@ def test_what_is_replaced_was_seen_by_no_attempt(kit: Kit) -> None:
     def enqueue(number: int) -> int:
         with Session(kit.engine) as session:
             waiting = values("key", payload={"number": number}) | {"unique_while": "waiting"}
-            run, _ = insert_run(session, waiting, replace=True)
+            run = insert_run(session, waiting, replace=True).run
             found = run.id
             session.commit()
         return found
@@ -148,7 +148,7 @@ def test_replacing_waits_for_a_claim_and_makes_a_run_of_its_own(kit: Kit) -> Non
     def replace() -> None:
         with Session(kit.engine) as session:
             new = values("key", payload={"a": 2}) | waiting
-            run, became = insert_run(session, new, replace=True)
+            run, became, _ = insert_run(session, new, replace=True)
             replaced.append((run.id != first, became))
             session.commit()
 

@@ -1,0 +1,90 @@
+"""`Exchanger`: which statements a worker sends when it looks for runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import event
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.engine.worker.exchange import Exchanger
+from flask_cronjobs.engine.worker.options import WorkOptions
+from flask_cronjobs.state import State
+from flask_cronjobs.store import Bookkeeping, Claims
+from tests.rows import Rows
+
+pytestmark = pytest.mark.usefixtures("context")
+
+
+@pytest.fixture
+def books(state: State) -> Iterator[Bookkeeping]:
+    with Bookkeeping(state.engine) as books:
+        yield books
+
+
+@pytest.fixture
+def exchanger(jobs: CronJobs, state: State, books: Bookkeeping) -> Exchanger:
+    """One that has found nothing, so that its worker is idle."""
+    jobs.task(name="it")(lambda: None)
+    exchanger = Exchanger(Claims(books), state, WorkOptions("host:1"))
+    exchanger.exchange([], 1, idle=True)
+    assert exchanger.exhausted
+    return exchanger
+
+
+@pytest.fixture
+def sent(db: SQLAlchemy, exchanger: Exchanger) -> list[str]:
+    """Each statement from now on, by its first word."""
+    statements: list[str] = []
+
+    @event.listens_for(db.engine, "before_cursor_execute")
+    def keep(connection: object, cursor: object, statement: str, *rest: object) -> None:
+        statements.append(statement.split()[0])
+
+    return statements
+
+
+def test_idle_worker_looks_and_claims_nothing(exchanger: Exchanger, sent: list[str]) -> None:
+    assert not exchanger.exchange([], 1, idle=True, look_first=True).claims
+    assert sent == ["SELECT"]
+    assert exchanger.exhausted
+
+
+def test_idle_worker_claims_what_it_sees(
+    app: Flask, db: SQLAlchemy, exchanger: Exchanger, sent: list[str]
+) -> None:
+    run_id = Rows(app, db).run("queued", job_type="it")
+    sent.clear()
+    (claim,) = exchanger.exchange([], 1, idle=True, look_first=True).claims
+    assert claim.id == run_id
+    assert sent == ["SELECT", "WITH"]
+
+
+def test_worker_that_is_woken_claims_by_one_statement(
+    app: Flask, db: SQLAlchemy, exchanger: Exchanger, sent: list[str]
+) -> None:
+    run_id = Rows(app, db).run("queued", job_type="it")
+    sent.clear()
+    (claim,) = exchanger.exchange([], 1, idle=True).claims
+    assert claim.id == run_id
+    assert sent == ["WITH"]
+
+
+def test_pause_holds_from_its_commit_on(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, exchanger: Exchanger
+) -> None:
+    rows = Rows(app, db)
+    first, second = rows.run("queued", job_type="it"), rows.run("queued", job_type="it")
+    assert [claim.id for claim in exchanger.exchange([], 1, idle=True).claims] == [first]
+    jobs.pause(task="it")
+    assert not exchanger.exchange([], 1, idle=True).claims
+    jobs.resume(task="it")
+    jobs.pause(queue="default")
+    assert not exchanger.exchange([], 1, idle=True).claims
+    assert exchanger.first() is None
+    jobs.resume(queue="default")
+    assert exchanger.first() == ("it", False)
+    assert [claim.id for claim in exchanger.exchange([], 1, idle=True).claims] == [second]
