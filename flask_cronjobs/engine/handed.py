@@ -45,11 +45,6 @@ def perform_handed(
 class _KeptBooks(Bookkeeping):
     """The keeper's connection, which stays open for the next run: to open one takes longer."""
 
-    def __exit__(self, kind: object = None, *exception: object) -> None:
-        """Close the connection after an error alone."""
-        if kind is not None:
-            self.close()
-
     def __del__(self) -> None:
         """Close it when its thread has ended."""
         with suppress(Exception):

@@ -55,6 +55,9 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
         options = options._replace(observer=_LimitsObserver(options.observer, lacking))
     if number == 1 or not hasattr(os, "fork"):
         return work(state, options, handle_signals=options.may_kill)
+    if options.books is not None:  # No connection of ours is open while workers fork.
+        options.books.close()
+        options = options._replace(books=None, precedence=None)
     return _ProcessPool(state, options, number).run()
 
 

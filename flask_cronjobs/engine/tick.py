@@ -88,8 +88,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
             work_options = _work_options(state, options, opened)._replace(
                 pings=definitions.has_pings(), turns_pend=claims.unplaced
             )
-            books.close()  # No connection of ours is open while workers fork.
-            counts += _run_workers(state, options, work_options)
+            counts += _run_workers(state, options, work_options, books)
             end_batches(books, telling(state))
         counts["pruned"] = prune(state, ticks, opened)
         report = finish(ticks, opened, counts)
@@ -139,11 +138,22 @@ def finish(ticks: Ticks, opened: OpenTick, counts: Mapping[str, int]) -> TickRep
     return report
 
 
-def _run_workers(state: State, options: TickOptions, work_options: WorkOptions) -> Counter[str]:
+def _run_workers(
+    state: State, options: TickOptions, work_options: WorkOptions, books: Bookkeeping
+) -> Counter[str]:
+    """Run workers; one that is not forked goes on with the connection of *books* meanwhile."""
     # Here, since most ticks find nothing to do, and need none of what a worker imports.
     from .processes import run_workers
+    from .worker.keeper import keeper_books
+    from .worker.precedence import Precedence
 
-    return run_workers(state, _number_of_workers(state, options), work_options)
+    precedence = Precedence()
+    with keeper_books(state, precedence) as keeper:
+        keeper.take_over(books)
+        lent = work_options._replace(books=keeper, precedence=precedence)
+        counts = run_workers(state, _number_of_workers(state, options), lent)
+        books.take_over(keeper)
+    return counts
 
 
 def _number_of_workers(state: State, options: TickOptions) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -175,8 +175,7 @@ class Dialect(NamedTuple):
             driver: Any = connection.connection.dbapi_connection
             load_odd_values(driver)
             keep_plans(driver)
-            if waiting is not nullcontext:
-                wait_in(driver, waiting)
+            wait_in(driver, waiting)
         else:
             connection.exec_driver_sql(busy_timeout(busy_seconds))
             connection.commit()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -18,9 +18,10 @@ def wait_in(driver: Any, waiting: Callable[[], AbstractContextManager[None]]) ->
 
     The rest of the result is on its way by then. psycopg reads it in pieces.
 
-    :param waiting: makes the context.
+    :param waiting: makes the context, in place of one of an earlier call.
     """
-    if not hasattr(select, "poll"):  # On Windows.
+    driver.__dict__.pop("wait", None)
+    if waiting is nullcontext or not hasattr(select, "poll"):  # On Windows.
         return
     from psycopg.waiting import WAIT_R
 

@@ -42,6 +42,7 @@ class Exchanger:
         self._turns_at = 0.0
         self._turns_pend = options.turns_pend
         self._after = ""
+        self._got_less = False
         self._unconfirmed_token: str | None = None
         self._in_trouble = False
         self._late: dict[str, float] = {}
@@ -67,14 +68,15 @@ class Exchanger:
         :param idle: whether the worker holds nothing else, so that a retry may be claimed.
         :param tasks: the tasks to claim runs of; None for all.
         :param side_by_side: as of `ClaimRequest`.
-        :param look_first: if nothing was left last time, look whether something is due before the
-            claim: that takes more time, and SQLite's lock.
+        :param look_first: if the last claim got less than it wanted, look whether something is due
+            before the next one: a claim takes more time, and SQLite's lock.
         :raises DatabaseTrouble: it is not known what was recorded and claimed. Call it again.
         """
         try:
             confirmed = self._confirm(outcomes) if self._in_trouble else Exchange()
             left = [outcome for outcome in outcomes if outcome.id not in confirmed.recorded]
-            nothing = look_first and self.exhausted and not left and not self._claims.may_find()
+            looks = look_first and self._got_less and not left
+            nothing = looks and not self._claims.may_find()
             if nothing:
                 wanted = 0
             if wanted > 0 and self._turns_are_due(idle=not left):
@@ -162,6 +164,7 @@ class Exchanger:
         # the keys: only a claim without either that finds nothing is final.
         self.exhausted = not (request is None or outcomes or exchange.claims or self._after)
         if request is not None:
+            self._got_less = len(exchange.claims) < request.limit
             keys = [claim.concurrency_key for claim in exchange.claims if claim.concurrency_key]
             self._after = keys[-1] if keys else ""
         return exchange._replace(recorded=exchange.recorded | written)

@@ -14,7 +14,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 from ... import failpoints
 from ...errors import DatabaseTrouble
@@ -64,7 +65,7 @@ LAST_WORDS_WITHIN = 5.0
 def keeper_books(
     state: State, precedence: Precedence, kind: type[Bookkeeping] = Bookkeeping
 ) -> Bookkeeping:
-    """Return the connection of a keeper that goes before others by *precedence*."""
+    """Return a connection for a keeper that goes before others by *precedence*."""
     limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
     return kind(state.engine, patience=PATIENCE, limit=limit, waiting=precedence.lent)
 
@@ -128,7 +129,7 @@ class Keeper(threading.Thread):
     def run(self) -> None:
         """Work until there is nothing more to do."""
         try:
-            with self._precedence.taken(), self._books:
+            with self._precedence.taken(), self._connection():
                 while not self._finished():
                     self._collect()
                     self._iteration_began = time.monotonic()
@@ -144,6 +145,17 @@ class Keeper(threading.Thread):
         finally:
             self._held_runs.close()
             self._announcer.close(max(ANNOUNCE_WITHIN, self._state.settings.lease))
+
+    @contextmanager
+    def _connection(self) -> Generator[None]:
+        """Close the connection at the end, but not one that was given, if all went well."""
+        try:
+            yield
+        except BaseException:
+            self._books.close()
+            raise
+        if self._options.books is None:
+            self._books.close()
 
     def _finished(self) -> bool:
         if not self._held_runs.empty or self._exchanger.unconfirmed:

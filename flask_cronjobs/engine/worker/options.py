@@ -57,7 +57,7 @@ class WorkOptions(NamedTuple):
     :ivar hands_on: whether the worker hands the runs of those on to their engines.
     :ivar turns_pend: whether it is known that turns of strict orders are to be given.
     :ivar lease: how long its claims hold, in seconds; None: as the settings say.
-    :ivar books: the keeper's connection; None: a new one.
+    :ivar books: the keeper's connection, which stays open if all went well; None: a new one.
     :ivar precedence: lets the keeper go first; None: a new one.
     """
 
