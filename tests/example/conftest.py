@@ -11,6 +11,7 @@ from example_app import create_app, sample
 from example_app.extensions import db
 from example_app.mailbox import Mailbox
 from tests.example.tally import PASSWORD, Tally, submit
+from tests.tables import copy_tables
 
 
 @pytest.fixture
@@ -24,6 +25,7 @@ def tally(database_url: str, mailbox: Mailbox) -> Iterator[Tally]:
     app = create_app(
         {"TESTING": True, "SQLALCHEMY_DATABASE_URI": database_url, "MAIL_PORT": mailbox.port}
     )
+    copy_tables(database_url)
     with app.app_context():
         db.create_all()
     yield Tally(app)

@@ -136,8 +136,8 @@ HOSTILE = [
 def test_patterns_take_time_in_proportion_to_the_text(part: str) -> None:
     """One that goes over what it saw already would take years for this."""
     started = time.monotonic()
-    strip_credentials(part * (2_000_000 // len(part)))
-    assert time.monotonic() - started < 60
+    strip_credentials(part * (500_000 // len(part)))
+    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_patterns_take_time_in_proportion_to_the_text(part: str) -> None:
 )
 def test_what_begins_like_a_secret_takes_no_longer(start: str, part: str) -> None:
     started = time.monotonic()
-    safe_text(start + part * (5_000_000 // len(part)), 2_000_000)
+    safe_text(start + part * (5_000_000 // len(part)), 1_000_000)
     assert time.monotonic() - started < 60
 
 

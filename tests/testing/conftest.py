@@ -14,6 +14,7 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobEffect, JobRun
+from tests.tables import copy_tables
 from tests.testing.shop import Shop
 
 
@@ -97,6 +98,7 @@ def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
     app.config.update(TESTING=True, SQLALCHEMY_DATABASE_URI=url)
     db.init_app(app)
     shop = Shop(app, db, CronJobs(app))
+    copy_tables(url)
     with app.app_context():
         db.create_all()
     with recipe(app, db), app.app_context():
