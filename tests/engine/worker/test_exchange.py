@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -10,10 +11,12 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker.exchange import Exchanger
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.state import State
 from flask_cronjobs.store import Bookkeeping, Claims
+from tests.marks import on_postgresql
 from tests.rows import Rows
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -88,3 +91,30 @@ def test_pause_holds_from_its_commit_on(
     jobs.resume(queue="default")
     assert exchanger.first() == ("it", False)
     assert [claim.id for claim in exchanger.exchange([], 1, idle=True).claims] == [second]
+
+
+@on_postgresql
+@pytest.mark.parametrize("workers", [1, 2])
+def test_worker_in_the_ticks_own_process_takes_its_connection(
+    jobs: CronJobs, db: SQLAlchemy, state: State, workers: int
+) -> None:
+    connected: list[int] = []
+
+    @event.listens_for(db.engine, "connect")
+    def note(driver: Any, record: object) -> None:
+        connected.append(driver.info.backend_pid)
+
+    seen: list[set[int]] = []
+
+    @jobs.task
+    def look() -> None:
+        seen.append(set(connected))
+
+    look.using(commit=True).enqueue_many([{}] * 3)
+    connected.clear()
+    options = TickOptions(workers=workers, own_process=workers > 1)
+    assert tick(state, options).succeeded == 3
+    # The workers of a pool are processes of their own, which nobody hears of here; the tick closes
+    # its connection while they work, and opens another.
+    assert len(connected) == workers
+    assert seen == ([set(connected)] * 3 if workers == 1 else [])
