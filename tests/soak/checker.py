@@ -342,6 +342,7 @@ def ticks_end_in_their_time(history: History) -> Iterator[str]:
             for fault in history.faults
             if fault.delays and fault.group in (None, tick.pid)
         ]
+        delays += _locks_of_handlers(history, but=tick.pid)
         took = tick.ended - start - timeline.length_within(delays, start, tick.ended)
         if took > allowed:
             yield f"the tick {tick.pid} took {took:.1f} s from {start:.3f} on"
@@ -362,21 +363,22 @@ def ticks_succeed_when_all_is_calm(history: History) -> Iterator[str]:
     for tick in history.ticks:
         calm = tick.began > history.calm_since + CALM
         excused = any(tick.began <= at <= tick.ended for at in killed)
-        excused |= _locked_by_handlers(history, tick.began, tick.ended) >= LEASE
+        locks = _locks_of_handlers(history)
+        excused |= timeline.length_within(locks, tick.began, tick.ended) >= LEASE
         # Told to stop before it could handle that.
         excused |= tick.asked is not None and tick.code == -signal.SIGTERM
         if calm and tick.code and not excused:
             yield f"the tick {tick.pid} began at {tick.began:.3f} and ended with {tick.code}"
 
 
-def _locked_by_handlers(history: History, begin: float, end: float) -> float:
-    """For how many of these seconds handlers kept the write lock."""
+def _locks_of_handlers(history: History, but: int | None = None) -> list[tuple[float, float]]:
+    """When handlers kept SQLite's write lock; not those in the process *but*."""
     ended = {said.token: said.at for said in history.said if said.what == "ended"}
-    return sum(
-        max(0.0, min(ended.get(said.token, said.at), end) - max(said.at, begin))
+    return [
+        (said.at, ended.get(said.token, said.at))
         for said in history.said
-        if said.what == "locked"
-    )
+        if said.what == "locked" and said.pid != but
+    ]
 
 
 def orphans_end_soon(history: History) -> Iterator[str]:

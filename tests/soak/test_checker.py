@@ -9,14 +9,16 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from tests.soak.app import LEASE
-from tests.soak.checker import CHECKS, violations
+from tests.soak.app import BUDGET, LEASE
+from tests.soak.checker import CHECKS, MARGIN, violations
 from tests.soak.explain import errors, explain
 from tests.soak.history import Batch, Failure, Handover, History, Run, Said, Tick, Watched
 from tests.soak.odd_rows import Odd
 from tests.soak.timeline import Fault, length_within
 
 SLOT = datetime(2026, 1, 5, 7, 0, tzinfo=timezone.utc)
+#: How long a tick may take, in seconds.
+SLOW = BUDGET + MARGIN
 
 
 def minutes(number: int) -> datetime:
@@ -125,6 +127,8 @@ def lawful() -> History:
             *(Tick(0, 0, 30, 4), Tick(0, 20, 50, 5), Tick(0, 0, 90, 6, True, asked=88)),
             *(Tick(0, 101, 103, 7), Tick(-9, 101, 103, 8), Tick(-15, 101, 102, 9, True, 101)),
             *(Tick(-9, 0, 99, 10, True), Tick(1, 114, 118, 11)),
+            # One that waited for that handler's lock beside its own work.
+            Tick(0, 113, 113 + SLOW + 1.4 * LEASE, 12),
         ],
         faults=[
             *(frozen(2, 1, 2, 8.9), frozen(11, 1, 1, 5.5)),
@@ -267,6 +271,14 @@ def wait_for_a_locked_row(history: History) -> None:
     history.ticks.append(Tick(0, 50, 80))
 
 
+def wait_longer_than_a_handlers_lock(history: History) -> None:
+    history.ticks.append(Tick(0, 113, 113 + SLOW + 1.6 * LEASE, 12))
+
+
+def hold_the_lock_itself(history: History) -> None:
+    history.said = [replace(said, pid=12) for said in history.said]
+
+
 def stay_after_being_told_to_stop(history: History) -> None:
     history.ticks.append(Tick(0, 0, 90, 9, True, asked=70))
 
@@ -340,6 +352,8 @@ CORRUPTIONS: list[tuple[Callable[[History], None], str]] = [
     (crash_a_tick, "ticks_end_as_commands_do"),
     (crash_a_tick_without_a_watchdog, "ticks_end_as_commands_do"),
     (wait_for_a_locked_row, "ticks_end_in_their_time"),
+    (wait_longer_than_a_handlers_lock, "ticks_end_in_their_time"),
+    (hold_the_lock_itself, "ticks_end_in_their_time"),
     (stay_after_being_told_to_stop, "ticks_end_in_their_time"),
     (fail_when_all_is_calm, "ticks_succeed_when_all_is_calm"),
     (fail_beside_a_short_lock, "ticks_succeed_when_all_is_calm"),
