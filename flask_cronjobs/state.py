@@ -72,7 +72,7 @@ class State:
     waking: Throttle = field(default_factory=Throttle)
     started: float = field(default_factory=time.monotonic)
     known_rows: set[str] = field(default_factory=set[str])
-    given: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    given: Mapping[str, Any] = field(default_factory=dict[str, Any])
     settings_check: Throttle = field(default_factory=Throttle)
     pid: int = field(default_factory=os.getpid)
 

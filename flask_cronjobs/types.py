@@ -154,9 +154,6 @@ def handed_to(token: str | None) -> str | None:
     return token.removeprefix(HANDED).partition(":")[0]
 
 
-#: In seconds since 1970, about.
-_YEAR_9000 = 7000 * 365.25 * 86400
-
 #: What `error_type` says of a run whose worker died, or lost it.
 WORKER_LOST = "WorkerLost"
 
@@ -205,6 +202,10 @@ def stored_time(value: Any) -> datetime:
         return found.astimezone(timezone.utc)
     except OverflowError:
         raise ValueError(f"{found} is too far in the future") from None
+
+
+#: In seconds since 1970, about.
+_YEAR_9000 = 7000 * 365.25 * 86400
 
 
 def check_time(value: Any) -> None:

@@ -75,7 +75,7 @@ class Exchanger:
         try:
             confirmed = self._confirm(outcomes) if self._in_trouble else Exchange()
             left = [outcome for outcome in outcomes if outcome.id not in confirmed.recorded]
-            looks = look_first and self._got_less and not left
+            looks = look_first and wanted > 0 and self._got_less and not left
             nothing = looks and not self._claims.may_find()
             if nothing:
                 wanted = 0

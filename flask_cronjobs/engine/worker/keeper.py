@@ -244,7 +244,7 @@ class Keeper(threading.Thread):
                 idle=self._held_runs.idle,
                 tasks=wanted.tasks,
                 side_by_side=wanted.side_by_side,
-                look_first=wanted.limit > 0 and not self._held_runs.woken,
+                look_first=not self._held_runs.woken,
             )
         except DatabaseTrouble as trouble:
             self._endure(trouble)

@@ -290,9 +290,9 @@ def _claimable(d: Dialect) -> str:
 
 
 def _of_queues(d: Dialect) -> str:
-    """Return the condition that the queue is one of ``:queues``, or none if ``:but_queues``.
+    """Return the condition that the queue is not paused, and is one of ``:queues``.
 
-    And that it is not paused.
+    With ``:but_queues`` that it is none of them.
     """
     wanted = f"(({d.one_of('queue', 'queues')}) <> :but_queues)"
     return f"{wanted} AND {_unpaused(d, 'queue', 'queue')}"
