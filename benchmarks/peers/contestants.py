@@ -146,7 +146,7 @@ SQLITE = {
 
 #: Enqueueing one job with its commit.
 ENQUEUE = {
-    "ours": [ours()],
+    "ours": [ours(), ours("Flask-CronJobs, commit=True", "commit")],
     "pgqueuer": [replace(pgqueuer(10), label="PgQueuer")],
     "procrastinate": [replace(procrastinate(10), label="Procrastinate")],
     "chancy": [replace(chancy(100), label="Chancy")],
@@ -158,6 +158,7 @@ ENQUEUE = {
 
 #: Enqueueing in bulk.
 BULK = {key: ENQUEUE[key] for key in ("ours", "pgqueuer", "procrastinate", "chancy", "graphile")}
+BULK["ours"] = [ours()]
 BULK["raw"] = [
     raw("1", "raw psycopg, INSERT"),
     raw("copy", "raw psycopg, COPY"),
@@ -179,6 +180,6 @@ RESIDENT = ours("Flask-CronJobs, flask jobs work")
 
 #: Resident workers that NOTIFY wakes.
 LATENCY = {
-    "ours": [RESIDENT],
+    "ours": [RESIDENT, ours("The same, enqueued with commit=True", "commit")],
     **{key: ENQUEUE[key] for key in ("pgqueuer", "procrastinate", "chancy", "graphile")},
 }

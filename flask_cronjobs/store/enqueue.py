@@ -19,6 +19,7 @@ from ..errors import StateConflict
 from ..models import JobRun
 from ..models.conditions import HOLDS_KEY
 from ..types import Replace, stored_time
+from .autocommit import can_autocommit
 from .dialect import Dialect, dialect_of
 from .notify import WAKE, may_notify
 
@@ -73,7 +74,11 @@ class InsertedRun(NamedTuple):
 
 
 def insert_run(
-    session: Sessions, values: Mapping[str, Any], replace: Replace = False, wake: bool = False
+    session: Sessions,
+    values: Mapping[str, Any],
+    replace: Replace = False,
+    wake: bool = False,
+    commit: bool = False,
 ) -> InsertedRun:
     """Insert a run in *session*'s transaction.
 
@@ -84,9 +89,10 @@ def insert_run(
         ``run_at``, or if that is None, in ``delay`` seconds.
     :param replace: which of *values* a run gets that waits with the key.
     :param wake: whether to wake listening workers with a new run, by the same statement.
+    :param commit: whether the caller commits *session* next, so that it may be committed here.
     """
     own = own_session(session)
-    connection = writing_connection(own)
+    connection = writing_connection(own, commit)
     dialect = dialect_of(connection.engine)
     wakes = wake and may_notify(own, dialect.name)
     statement = _insert_one(dialect, values["idempotency_key"] is not None, wakes)
@@ -116,13 +122,18 @@ def own_session(session: Sessions) -> Session:
     return session() if isinstance(session, scoped_session) else session
 
 
-def writing_connection(session: Session) -> Connection:
+def writing_connection(session: Session, commit: bool = False) -> Connection:
     """Return the connection of *session*'s transaction that runs are written on.
 
     As before each statement of a session, the pending objects are flushed.
+
+    :param commit: whether each statement may commit.
     """
     session._autoflush()  # pyright: ignore[reportPrivateUsage]
-    return session.connection(_bind_arguments())
+    arguments = _bind_arguments()
+    if commit and can_autocommit(session, arguments):
+        return session.connection(arguments, {"isolation_level": "AUTOCOMMIT"})
+    return session.connection(arguments)
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,10 @@ from ..program import Program
 
 
 class Ours(Program):
-    """The app is in `ours_app`; the option is passed to ``flask jobs tick``."""
+    """The app is in `ours_app`; the option is passed to ``flask jobs tick``.
+
+    ``commit`` lets the enqueue itself commit, where the session's commit follows otherwise.
+    """
 
     def prepare(self) -> None:
         from flask_cronjobs.store import create_tables
@@ -36,6 +39,13 @@ class Ours(Program):
 
         with app.app_context():
             db.session.connection()
+            if self.option == "commit":
+                db.session.rollback()
+                at_once = noop.using(commit=True)
+                with self.timed():
+                    for number in self.singly():
+                        at_once.enqueue(number)
+                return
             with self.timed():
                 for number in self.singly():
                     noop.enqueue(number)
