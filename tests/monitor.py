@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 
@@ -15,10 +15,16 @@ class Monitor(HTTPServer):
         self.delay = 0.0
         self.location: str | None = None
         self.requests: list[tuple[str, str | None]] = []
+        self.ended = threading.Event()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/"
+
+    def shutdown(self) -> None:
+        """Stop, also a request that waits to be answered."""
+        self.ended.set()
+        super().shutdown()
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -26,7 +32,7 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.requests.append((self.path, self.headers["Authorization"]))
-        time.sleep(self.server.delay)
+        self.server.ended.wait(self.server.delay)
         self.send_response(self.server.status)
         if self.server.location is not None:
             self.send_header("Location", self.server.location)

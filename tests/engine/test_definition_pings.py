@@ -233,13 +233,13 @@ class TestTrouble:
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        monitor.delay = 3.0
+        monitor.delay = 60.0
         monkeypatch.setattr("flask_cronjobs.engine.worker.announcer.CLOSE_WITHIN", 0.2)
         run(lambda: None)
         ended = db.session.scalars(select(JobRun)).one()
         assert ended.finished_at is not None
         assert ended.started_at is not None
-        assert (ended.finished_at - ended.started_at).total_seconds() < 2.9
+        assert (ended.finished_at - ended.started_at).total_seconds() < 59
         assert "took longer than 0.2 s and were left" in caplog.text
 
     def test_pings_that_a_monitor_does_not_keep_up_with_are_dropped(

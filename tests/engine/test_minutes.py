@@ -92,7 +92,7 @@ def test_slow_minute_work_loses_no_run_however_short_the_lease(
     app: Flask, jobs: CronJobs, db: SQLAlchemy, resident: Callable[[], Resident],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    set_lease(app, 1.0)
+    set_lease(app, 3.0)
     gate, slow = threading.Event(), threading.Event()
 
     def slow_reclaim(*args: object) -> list[Outcome]:
@@ -124,7 +124,7 @@ def test_slow_minute_work_loses_no_run_however_short_the_lease(
 def test_slow_receiver_of_an_outcome_holds_up_neither_leases_nor_outcomes(
     app: Flask, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    set_lease(app, 1.0)
+    set_lease(app, 3.0)
     renewed = threading.Event()
     heard: list[str] = []
 
