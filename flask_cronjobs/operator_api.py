@@ -37,6 +37,8 @@ class OperatorMethods:
         :param max_runs: claim at most so many runs.
         :param queues: claim from these queues only; default all.
         :returns: what the tick did.
+        :raises TypeError: *queues* is one name, not a list of names.
+        :raises ValueError: *max_runs* is negative.
         :raises TablesMissing: the job tables do not exist.
         :raises DatabaseTrouble: the database could not be used.
 
@@ -45,6 +47,10 @@ class OperatorMethods:
         from .engine.tick import TickOptions, tick
         from .store.commits import uncommitted_runs
 
+        if isinstance(queues, str):
+            raise TypeError(f"queues is {queues!r}. Give a list of names: queues=[{queues!r}].")
+        if max_runs is not None and max_runs < 0:
+            raise ValueError(f"max_runs is {max_runs}. Give 0 or more, or None for no limit.")
         state = _writable()
         if waiting := uncommitted_runs():
             logger.warning(

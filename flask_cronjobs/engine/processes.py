@@ -46,6 +46,8 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
     """
     if options.max_runs is not None:
         number = min(number, options.max_runs)
+    if number < 1:
+        return Counter()
     if options.may_kill and not gc.get_freeze_count():
         # The app's objects live as long as this process. Without this, each full garbage collection
         # looks at all of them, for 0.1 s at times. Once: what runs have left is to be collected.

@@ -121,7 +121,7 @@ def _earlier_slot(row: DefinitionRow) -> datetime | None:
         return None
     try:
         schedule = Schedule(row.spec.schedule, row.spec.timezone)
-        if schedule.lists(row.next_run_at):
+        if schedule.lists_time_of_day(row.next_run_at):
             return None  # The time zone has not changed.
         following = schedule.next_after(row.considered_until or row.now)
     except CronJobsError:

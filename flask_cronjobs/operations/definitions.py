@@ -25,6 +25,8 @@ from .audit import DEFAULT_ACTOR, log_action
 from .payloads import with_hidden_values
 
 _DUE_NOW = EnqueueOptions()
+#: The options that are columns.
+_COLUMNS = ("queue", "priority", "max_attempts", "idempotency_key")
 
 
 def pause(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
@@ -133,6 +135,7 @@ def queue_run(
 ) -> QueuedRun:
     """Queue a run of a definition or a task, as `run_now`, with options as of `Task.using`.
 
+    :param options: all but ``replace``: a run that waits with the key stays as it is.
     :raises TaskError: an option is invalid.
     :raises KeyConflict: the idempotency key belongs to a run of another task.
     """
@@ -143,7 +146,8 @@ def queue_run(
             values = _task_run(state, name, payload)
         if values is None:
             raise _no_name(state, name) if tasks else _no_definition(state, name)
-        given = {"queue": options.queue, "idempotency_key": options.idempotency_key}
+        given = {name: getattr(options, name) for name in _COLUMNS}
+        given["unique_while"] = options.key_held_while
         values |= {column: value for column, value in given.items() if value is not None}
         queued = _insert(Operator(books), values, options)
     if queued.is_new:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 from ..errors import MAX_DELAY, TaskError
-from ..types import is_whole
+from ..types import is_number, is_whole
 
 Backoff: TypeAlias = Literal["exponential", "linear", "quadratic", "fixed"]
 ExceptionTypes: TypeAlias = "type[BaseException] | tuple[type[BaseException], ...]"
@@ -60,7 +60,7 @@ class Retry:
                 f"Retry: backoff is {self.backoff!r}. Write one of {', '.join(_GROWTH)}."
             )
         for name, value in (("base", self.base), ("cap", self.cap)):
-            if not 0 <= value <= MAX_DELAY:
+            if not is_number(value, 0, MAX_DELAY):
                 raise TaskError(f"Retry: {name} is {value!r}. Give seconds from 0 to {MAX_DELAY}.")
         for name, types in (("on", self.on), ("not_on", self.not_on)):
             _check_types(types, name)

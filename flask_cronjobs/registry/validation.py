@@ -97,9 +97,10 @@ def as_around(hook: AroundHook) -> Around:
     :raises TaskError: it is none, or asynchronous.
     """
     if inspect.isasyncgenfunction(hook) or inspect.iscoroutinefunction(hook):
+        name = getattr(hook, "__name__", repr(hook))
         raise TaskError(
-            f"The hook {hook.__name__} is an async def. Write a plain function with one yield: it "
-            "goes around async handlers, too."
+            f"The hook {name} is an async def. Write a plain function with one yield: it goes "
+            "around async handlers, too."
         )
     if not callable(hook):
         raise TaskError(
@@ -163,9 +164,10 @@ def _check_concurrency_key(
     for field in fields:
         argument = field.split(".")[0].split("[")[0]
         if argument not in known:
+            hint = did_you_mean(argument, known) if known else " It takes no arguments."
             raise TaskError(
                 f"{name}: concurrency_key {key!r} names {argument!r}, which the handler does not "
-                f"take.{did_you_mean(argument, known)}"
+                f"take.{hint}"
             )
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 
-#: A frame of the code that calls handlers: of no use to who looks for an error in one.
+#: A frame of this package: of no use to who looks for an error in a handler. By the names of its
+#: modules, since the folder of an app may have the package's name, too.
 _OWN = re.compile(
-    r"""(?x) [ ][ ]File[ ]".*[/\\]flask_cronjobs[/\\]
-        (?: engine[/\\] | store[/\\] | (?:once|extension|task)\.py )"""
+    r"""(?x) [ ][ ]File[ ]".*[/\\]flask_cronjobs[/\\] (?:
+        (?: cli | engine | executors | models | operations | registry | report | schedule | store
+            | testing | web ) [/\\]
+        | (?: __init__ | batch | config | current_run | enqueue | errors | extension | failpoints
+            | log | once | operator_api | signals | state | task | text | types ) \.py )"""
 )
 
 

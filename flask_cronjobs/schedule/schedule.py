@@ -71,7 +71,16 @@ class Schedule:
         """
         return next(self.between(moment, _LATEST), None)
 
-    def lists(self, moment: datetime) -> bool:
+    def is_slot(self, moment: datetime) -> bool:
+        """Return whether *moment* is a slot.
+
+        :param moment: an aware datetime.
+        :raises ScheduleError: if it is naive.
+        """
+        just_before = moment - timedelta(microseconds=1)
+        return next(self.between(just_before, moment), None) == moment
+
+    def lists_time_of_day(self, moment: datetime) -> bool:
         """Return whether the wall clock shows a listed hour and minute at *moment*.
 
         This costs little, and does not look at the date.

@@ -23,12 +23,14 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    text,
     update,
 )
 from sqlalchemy.orm import aliased
 
 from ..errors import KeyConflict
 from ..models import JobDefinition, JobEffect, JobRun
+from ..models.conditions import HOLDS_KEY
 from ..types import HANDED, Status
 from .batches import hold_batches, recount, reopen
 from .clock import database_now
@@ -210,9 +212,10 @@ class Operator:
         return int(rows[0].id)
 
     def holder(self, key: str) -> Change | None:
-        """Return the run that has an idempotency key."""
+        """Return the run that holds an idempotency key."""
         columns = JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts
-        rows = self._books.rows(select(*columns).where(JobRun.idempotency_key == key))
+        held = JobRun.idempotency_key == key, text(HOLDS_KEY)
+        rows = self._books.rows(select(*columns).where(*held))
         return Change(*tuple(rows[0])) if rows else None
 
     def effect_state(self, key: str) -> str | None:

@@ -90,7 +90,7 @@ def slot_of(found: DefinitionRow, at: datetime | None) -> datetime:
     """
     schedule = Schedule(found.spec.schedule, found.spec.timezone)
     moment = schedule.next_after(found.now) if at is None else aware(at)
-    if moment is None or not schedule.lists(moment):
+    if moment is None or not schedule.is_slot(moment):
         following = schedule.next_after(moment or found.now)
         raise ValueError(
             f"The schedule {found.spec.schedule!r} ({found.spec.timezone}) of {found.spec.name!r} "

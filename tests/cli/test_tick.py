@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import Ticks, connection
+from flask_cronjobs.types import TickReport
 from tests.rows import Rows, ago
 
 Tick = Callable[..., Result]
@@ -280,6 +282,28 @@ class TestOptions:
             assert jobs.tick(queues=["mail"], max_runs=2).succeeded == 2
             report = jobs.tick(budget=10)
         assert (report.succeeded, report.attempts) == (2, 2)
+
+    def test_python_may_claim_nothing_in_any_thread(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs, hello: Any
+    ) -> None:
+        enqueue(app, hello)
+
+        def tick() -> TickReport:
+            with app.app_context():
+                return jobs.tick(max_runs=0)
+
+        with ThreadPoolExecutor(1) as threads:
+            assert threads.submit(tick).result().attempts == 0
+        assert statuses(app, db) == ["queued"]
+
+    def test_python_is_told_of_values_that_cannot_be_meant(
+        self, app: Flask, jobs: CronJobs
+    ) -> None:
+        with app.app_context():
+            with pytest.raises(TypeError, match=r"Give a list of names: queues=\['mail'\]"):
+                jobs.tick(queues="mail")
+            with pytest.raises(ValueError, match=r"max_runs is -1\. Give 0 or more"):
+                jobs.tick(max_runs=-1)
 
 
 class TestCost:

@@ -117,6 +117,11 @@ def test_option_that_cannot_be_right_is_refused(bare: CronJobs, case: str) -> No
     assert message in str(refusal.value)
 
 
+def test_key_of_arguments_that_a_handler_has_none_of_is_refused(bare: CronJobs) -> None:
+    with pytest.raises(TaskError, match=r"names 'user', which .* take\. It takes no arguments\.$"):
+        bare.task(name="it", concurrency_key="user:{user}")(lambda: None)
+
+
 def positional_only(a: int, /) -> None: ...
 
 

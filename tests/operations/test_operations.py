@@ -24,6 +24,8 @@ from flask_cronjobs import (
 )
 from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
+from flask_cronjobs.operations import QueuedRun
+from flask_cronjobs.registry.options import EnqueueOptions
 from flask_cronjobs.report import RunFilter
 from flask_cronjobs.state import State
 from flask_cronjobs.types import STATUSES, Outcome, Status
@@ -348,6 +350,32 @@ def test_run_now_runs_a_task_by_its_name(state: State, rows: Rows, jobs: CronJob
     run = rows.get(operations.run_now(state, "send", {"who": "ada"}))
     assert (run.job_type, run.payload, run.definition_id) == ("send", {"who": "ada"}, None)
     assert (run.max_attempts, run.queue) == (4, "mail")
+
+
+def test_run_of_a_task_takes_all_options_of_an_enqueue(
+    state: State, rows: Rows, jobs: CronJobs
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    options = EnqueueOptions(
+        queue="mail", priority=7, max_attempts=2, idempotency_key="k", unique_while="pending"
+    )
+    run = rows.get(operations.queue_run(state, "send", options=options).id)
+    assert (run.queue, run.priority, run.max_attempts) == ("mail", 7, 2)
+    assert (run.idempotency_key, run.unique_while) == ("k", "pending")
+
+
+def test_key_is_found_with_the_run_that_holds_it_now(
+    state: State, rows: Rows, jobs: CronJobs
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    options = EnqueueOptions(idempotency_key="k", unique_while="pending")
+    first = operations.queue_run(state, "send", options=options)
+    assert operations.queue_run(state, "send", options=options) == QueuedRun(first.id, False)
+    with state.app.app_context():
+        assert jobs.tick().succeeded == 1
+    second = operations.queue_run(state, "send", options=options)
+    assert second.id > first.id
+    assert operations.queue_run(state, "send", options=options) == QueuedRun(second.id, False)
 
 
 def test_run_now_checks_the_payload_as_enqueue_does(state: State, jobs: CronJobs) -> None:

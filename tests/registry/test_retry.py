@@ -72,6 +72,8 @@ def test_exceptions_decide_whether_it_is_tried_again(
         ({"max_attempts": True}, "max_attempts is True"),
         ({"backoff": "random"}, "backoff is 'random'. Write one of exponential, linear"),
         ({"base": -1}, "base is -1"),
+        ({"base": "10"}, "base is '10'. Give seconds"),
+        ({"base": True}, "base is True"),
         ({"cap": float("inf")}, "cap is inf"),
         ({"base": float("nan")}, "base is nan"),
         ({"on": "ValueError"}, "on holds 'ValueError'. Give exception classes"),

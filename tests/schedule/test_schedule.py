@@ -439,12 +439,20 @@ def test_moment_of_any_zone_is_an_instant():
     assert schedule.next_after(at("2026-01-01T00:59:59-05:00")) == at("2026-01-01T06:00")
 
 
-def test_lists_looks_at_the_hour_and_the_minute_of_the_wall_clock_alone():
+def test_is_slot_looks_at_the_date_and_the_second_too():
+    schedule = Schedule("30 7 1 * *", "Europe/Berlin")
+    assert schedule.is_slot(at("2026-01-01T06:30"))
+    assert schedule.is_slot(at("2026-07-01T07:30+02:00"))
+    assert not schedule.is_slot(at("2026-01-01T06:30:01"))
+    assert not schedule.is_slot(at("2026-01-02T06:30"))
+
+
+def test_lists_time_of_day_looks_at_the_hour_and_the_minute_of_the_wall_clock_alone():
     schedule = Schedule("30 7,9 1 * *", "Europe/Berlin")
-    assert schedule.lists(at("2026-01-05T06:30"))
-    assert schedule.lists(at("2026-07-05T09:30+02:00"))
-    assert not schedule.lists(at("2026-01-01T07:30"))
-    assert not schedule.lists(at("2026-01-01T06:31"))
+    assert schedule.lists_time_of_day(at("2026-01-05T06:30"))
+    assert schedule.lists_time_of_day(at("2026-07-05T09:30+02:00"))
+    assert not schedule.lists_time_of_day(at("2026-01-01T07:30"))
+    assert not schedule.lists_time_of_day(at("2026-01-01T06:31"))
 
 
 @pytest.mark.parametrize("method", ["next_after", "between", "between_until", "count", "tail"])

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 
+import flask_cronjobs
 from flask_cronjobs.models import JobFailure, JobOutput
 from flask_cronjobs.report import Cursor, run_list
 from flask_cronjobs.report.stacks import without_own_frames
@@ -141,6 +143,12 @@ def test_stacks_leave_our_own_frames_out() -> None:
         "ValueError: no\n"
     )
     assert without_own_frames(kept) == kept
+
+
+def test_frames_of_each_module_are_ours() -> None:
+    for path in Path(flask_cronjobs.__file__).parent.rglob("*.py"):
+        frame = f'  File "{path}", line 3, in send\n    return post()\n'
+        assert without_own_frames(f"Traceback:\n{frame}ValueError: no\n").count("\n") == 2, path
 
 
 def test_our_frames_come_back_by_a_link(client: FlaskClient, failed: int) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,8 @@ class TestDeclaration:
         for hook in (generator, coroutine):
             with pytest.raises(TaskError, match=f"{hook.__name__} is an async def"):
                 jobs.around(hook)  # type: ignore[type-var]
+            with pytest.raises(TaskError, match=f"{hook.__name__} .* is an async def"):
+                jobs.around(partial(hook))  # type: ignore[type-var]
 
     def test_what_cannot_be_called_is_refused(self, jobs: CronJobs) -> None:
         with pytest.raises(TaskError, match="Give a function that takes the run"):
