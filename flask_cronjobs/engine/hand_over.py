@@ -173,7 +173,7 @@ class _Queue:
         :raises DatabaseTrouble: the database could not be used. What was claimed comes back.
         """
         self.last = 0
-        if most <= 0 or not self._claims.may_find():
+        if most <= 0 or not self._claims.front().may_find:
             return "nothing"
         try:
             in_broker = self._executor.waiting(self.name)

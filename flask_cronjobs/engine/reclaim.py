@@ -1,21 +1,20 @@
 """Take back runs whose worker died, froze or lost the network: their lease ran out.
 
-So do runs that were handed to an engine and have not begun there: its broker may have lost them.
-
-Also end runs that wait but have no attempt left, since no claim takes them.
+Also take back runs that were handed to an engine and have not begun there: its broker may have
+lost them. And end runs that wait but have no attempt left, since no claim takes them.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import DatabaseTrouble, WorkerLost
 from ..log import worker_name
 from ..signals import announce, notify
 from ..state import State
-from ..store import Claims, Expired
+from ..store import Claims, Expired, Expiry
 from ..store.rows import Exchange
 from ..types import Outcome, handed_to
 from .observer import Observer
@@ -28,22 +27,23 @@ if TYPE_CHECKING:
 BATCH = 200
 
 
-def reclaim(state: State, claims: Claims, observer: Observer) -> list[Outcome]:
-    """Take back runs whose lease ran out, and give up waiting runs without attempts left.
+class Reclaimed(NamedTuple):
+    """What `reclaim` did.
 
-    :returns: the outcomes of the runs that were taken back.
+    :ivar outcomes: those of the attempts that were taken back.
+    :ivar open_batches: whether a batch has not ended.
     """
-    lost = _take_back(state, claims, observer)
-    if claims.exhausted:
-        _give_up_exhausted(state, claims, observer)
-    return lost
+
+    outcomes: list[Outcome]
+    open_batches: bool
 
 
-def _take_back(state: State, claims: Claims, observer: Observer) -> list[Outcome]:
+def reclaim(state: State, claims: Claims, observer: Observer) -> Reclaimed:
+    """Take back runs whose lease ran out, and give up waiting runs without attempts left."""
+    reclaimed: list[Outcome] = []
     until = time.monotonic() + claims.patience
-    lost: list[Outcome] = []
-    while expired := _abandoned(state, claims):
-        outcomes = [_lost(state, each) for each in expired]
+    while (expiry := _abandoned(state, claims)).leases:
+        outcomes = [_outcome(state, each) for each in expiry.leases]
         try:
             recorded = _record(state, claims, outcomes)
         except DatabaseTrouble as trouble:
@@ -54,13 +54,15 @@ def _take_back(state: State, claims: Claims, observer: Observer) -> list[Outcome
             announce(state.app, outcome, recorded=True)
             if outcome.begun:
                 notify(observer.outcome, outcome)
-                lost.append(outcome)
+                reclaimed.append(outcome)
         if len(outcomes) < BATCH or not recorded:
             break
-    return lost
+    if expiry.exhausted:
+        _give_up_exhausted(state, claims, observer)
+    return Reclaimed(reclaimed, expiry.open_batches)
 
 
-def _lost(state: State, expired: Expired) -> Outcome:
+def _outcome(state: State, expired: Expired) -> Outcome:
     if handed_to(expired.token) is not None:
         return _not_begun(expired)
     # Here, as below: most ticks find nothing to take back, and need none of a worker's modules.
@@ -80,20 +82,21 @@ def _not_begun(expired: Expired) -> Outcome:
     )
 
 
-def _abandoned(state: State, claims: Claims) -> list[Expired]:
-    """Return runs whose lease ran out, and whose worker had the opportunity to renew it.
+def _abandoned(state: State, claims: Claims) -> Expiry:
+    """Look for runs whose lease ran out, and whose worker had the opportunity to renew it.
 
     On SQLite somebody may have held the write lock for longer than a lease: the web app with an
     import, or a handler. Then workers are alive whose leases ran out. So wait until the lock is
     free, and then for a moment in which they renew them.
     """
-    expired = claims.expired_leases(BATCH)
-    if not (expired and claims.one_writer):
-        return expired
+    before = claims.expired_leases(BATCH)
+    if not (before.leases and claims.one_writer):
+        return before
     claims.wait_for_writers()
     time.sleep(renewal_window(state.settings.lease))
-    before = {(each.id, each.token) for each in expired}
-    return [each for each in claims.expired_leases(BATCH) if (each.id, each.token) in before]
+    tokens = {(each.id, each.token) for each in before.leases}
+    now = claims.expired_leases(BATCH)
+    return now._replace(leases=[each for each in now.leases if (each.id, each.token) in tokens])
 
 
 def _give_up_exhausted(state: State, claims: Claims, observer: Observer) -> None:

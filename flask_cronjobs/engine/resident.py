@@ -191,10 +191,10 @@ class _Minute:
         self._counts.clear()
 
     def _reclaim(self) -> None:
-        lost = reclaim(self.state, Claims(self.books), self.worker.observer)
-        self._counts["reclaimed"] += len(lost)
-        self._wake(len(lost))
-        self.sender.send(lost)
+        outcomes = reclaim(self.state, Claims(self.books), self.worker.observer).outcomes
+        self._counts["reclaimed"] += len(outcomes)
+        self._wake(len(outcomes))
+        self.sender.send(outcomes)
 
     def _enqueue_slots(self) -> None:
         tell_late(self.state, self.books)

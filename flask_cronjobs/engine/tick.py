@@ -76,24 +76,25 @@ def tick(state: State, options: TickOptions) -> TickReport:
         ticks, definitions = Ticks(books), Definitions(books)
         opened = begin(ticks)
         claims = Claims(books)
-        lost = reclaim(state, claims, options.observer)
-        counts = Counter(reclaimed=len(lost))
+        reclaimed = reclaim(state, claims, options.observer)
+        counts = Counter(reclaimed=len(reclaimed.outcomes))
         tell_late(state, books)
         slots, rows = enqueue_slots(state, definitions, options.observer)
         counts += slots
         sync_definitions(state, definitions, rows)
-        if claims.batches:
+        if reclaimed.open_batches:
             end_batches(books, telling(state))
-        if claims.may_find():
+        front = claims.front()
+        if front.may_find:
             work_options = _work_options(state, options, opened)._replace(
-                pings=definitions.has_pings(), turns_pend=claims.unplaced
+                pings=definitions.has_pings(), turns_pend=front.turns_pend
             )
             counts += _run_workers(state, options, work_options, books)
             end_batches(books, telling(state))
         counts["pruned"] = prune(state, ticks, opened)
         report = finish(ticks, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
-    ping_ended(state, lost)
+    ping_ended(state, reclaimed.outcomes)
     ping(state.settings.ping_url)
     return report
 

@@ -13,6 +13,7 @@ __all__ = [
     "Definitions",
     "Effects",
     "Expired",
+    "Expiry",
     "Mark",
     "Renewal",
     "RunRow",
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .claims import Claims, Expired, Renewal
+    from .claims import Claims, Expired, Expiry, Renewal
     from .connection import Bookkeeping
     from .create import create_tables, set_wal
     from .definitions import Definitions
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 else:
     # An app imports a module of this package at its start, but needs none of these then.
     _MODULES = {
-        **dict.fromkeys(("Claims", "Expired", "Renewal"), "claims"),
+        **dict.fromkeys(("Claims", "Expired", "Expiry", "Renewal"), "claims"),
         "Bookkeeping": "connection",
         **dict.fromkeys(("create_tables", "set_wal"), "create"),
         "Definitions": "definitions",

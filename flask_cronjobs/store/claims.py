@@ -32,7 +32,7 @@ from .sql import exchange
 from .sql.claims import ClaimStatements, claim_statements
 from .sql.handed import begin, in_brokers
 from .sql.outcomes import ended
-from .sql.waiting import FRONT, front_of_queue
+from .sql.waiting import LOOKED_AT, front_of_queue
 from .turns import Turns
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
@@ -65,6 +65,31 @@ class Expired(NamedTuple):
     definition_id: int | None = None
 
 
+class Expiry(NamedTuple):
+    """What `Claims.expired_leases` saw.
+
+    :ivar leases: the runs whose lease ran out, oldest first.
+    :ivar exhausted: whether a run waits that has no attempt left.
+    :ivar open_batches: whether a batch has not ended.
+    """
+
+    leases: list[Expired]
+    exhausted: bool = False
+    open_batches: bool = False
+
+
+class Front(NamedTuple):
+    """What `Claims.front` saw of the runs that come first.
+
+    :ivar may_find: whether a claim may find a run, so that it is worth to start workers. False is
+        certain. True is not: the runs may be of tasks or keys that cannot be claimed.
+    :ivar turns_pend: whether turns of strict orders are to be given first; see `Turns`.
+    """
+
+    may_find: bool
+    turns_pend: bool = False
+
+
 class Held(Protocol):
     """What names a held run: a `Claim`, or an `Outcome`."""
 
@@ -83,15 +108,9 @@ class Claims:
     """The writes of a worker about the runs that it holds.
 
     :param books: the worker's bookkeeping connection.
-    :ivar exhausted: whether the last `expired_leases` saw a waiting run that has no attempt left.
-    :ivar batches: whether it saw a batch that has not ended.
-    :ivar unplaced: whether the last `may_find` saw that turns are to be given; see `Turns`.
     """
 
     def __init__(self, books: Bookkeeping) -> None:
-        self.exhausted: bool = False
-        self.batches: bool = False
-        self.unplaced: bool = False
         self._books = books
         self._dialect = books.dialect
         self._sql: ClaimStatements = claim_statements(books.dialect)
@@ -265,12 +284,10 @@ class Claims:
         parameters = {"outcomes": json.dumps(looked_for)}
         return recorded(self._books.rows(self._sql.already_recorded, parameters))
 
-    def expired_leases(self, limit: int = 200) -> list[Expired]:
-        """Return at most *limit* runs whose lease ran out, oldest first."""
+    def expired_leases(self, limit: int = 200) -> Expiry:
+        """Look for runs whose lease ran out, at most *limit*, and for what else is over."""
         rows = self._books.rows(self._sql.expired, {"limit": limit})
-        self.exhausted = any(row.locked_by is None and row.job_type is not None for row in rows)
-        self.batches = any(row.job_type is None for row in rows)
-        return [
+        leases = [
             Expired(
                 row.id,
                 row.locked_by,
@@ -282,6 +299,11 @@ class Claims:
             for row in rows
             if row.locked_by is not None
         ]
+        return Expiry(
+            leases,
+            exhausted=any(row.locked_by is None and row.job_type is not None for row in rows),
+            open_batches=any(row.job_type is None for row in rows),
+        )
 
     @property
     def turns(self) -> Turns:
@@ -293,14 +315,12 @@ class Claims:
         rows = self._books.rows(in_brokers(self._dialect), {"queue": queue})
         return int(rows[0].number)
 
-    def may_find(self) -> bool:
-        """Return whether a claim may find a run, so that it is worth to start workers.
-
-        False is certain. True is not: the runs may be of tasks or keys that cannot be claimed.
-        """
-        fronts = self._books.rows(text(front_of_queue(self._dialect)))
-        self.unplaced = any(front.unplaced for front in fronts)
-        return self.unplaced or any(front.due or front.waiting >= FRONT for front in fronts)
+    def front(self) -> Front:
+        """Look at the runs that come first, without claiming them."""
+        rows = self._books.rows(text(front_of_queue(self._dialect)))
+        turns_pend = any(row.unplaced for row in rows)
+        may_find = turns_pend or any(row.due or row.waiting >= LOOKED_AT for row in rows)
+        return Front(may_find, turns_pend)
 
     def give_up_exhausted(self, limit: int) -> list[Outcome]:
         """End at most *limit* waiting runs that have no attempt left; return how each ended.

@@ -17,6 +17,7 @@ from sqlalchemy import event, make_url, select, update
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, current_run, run_succeeded
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.observer import Observer
+from flask_cronjobs.engine.reclaim import Reclaimed
 from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tally import Counted, Tally
 from flask_cronjobs.engine.tick import TickOptions
@@ -95,10 +96,10 @@ def test_slow_minute_work_loses_no_run_however_short_the_lease(
     set_lease(app, 3.0)
     gate, slow = threading.Event(), threading.Event()
 
-    def slow_reclaim(*args: object) -> list[Outcome]:
+    def slow_reclaim(*args: object) -> Reclaimed:
         slow.set()
         gate.wait(60)
-        return []
+        return Reclaimed([], open_batches=False)
 
     monkeypatch.setattr(resident_module, "reclaim", slow_reclaim)
 
@@ -222,10 +223,10 @@ def test_a_worker_stops_soon_though_its_minute_work_hangs(
     monkeypatch.setattr(resident_module, "END_WITHIN", 0.1)
     gate, hanging = threading.Event(), threading.Event()
 
-    def hang(*args: object) -> list[Outcome]:
+    def hang(*args: object) -> Reclaimed:
         hanging.set()
         gate.wait(60)
-        return []
+        return Reclaimed([], open_batches=False)
 
     monkeypatch.setattr(resident_module, "reclaim", hang)
     worker = resident()

@@ -22,7 +22,7 @@ from flask_cronjobs.engine.observer import Observer
 from flask_cronjobs.engine.reclaim import reclaim
 from flask_cronjobs.signals import run_failed
 from flask_cronjobs.state import State
-from flask_cronjobs.store import Bookkeeping, Claims, Expired
+from flask_cronjobs.store import Bookkeeping, Claims, Expiry
 from flask_cronjobs.types import Claim, Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago
@@ -120,7 +120,7 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
     looked = threading.Event()
     expired_leases = Claims.expired_leases
 
-    def look(self: Claims, limit: int = 200) -> list[Expired]:
+    def look(self: Claims, limit: int = 200) -> Expiry:
         expired = expired_leases(self, limit)
         looked.set()
         return expired
@@ -137,7 +137,7 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
 
     def tick() -> None:
         with Bookkeeping(state.engine) as books:
-            found.append(len(reclaim(state, Claims(books), Observer())))
+            found.append(len(reclaim(state, Claims(books), Observer()).outcomes))
 
     thread = threading.Thread(target=tick)
     thread.start()

@@ -183,7 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.sql(f"UPDATE job_runs SET locked_until = {self.past(1)} WHERE status = 'running'")
         outcomes = [
             Outcome(e.id, e.token, _fate(e), e.attempt, "t", "lost", "WorkerLost", reclaimed=True)
-            for e in self.claims.expired_leases()
+            for e in self.claims.expired_leases().leases
         ]
         running = {id_ for id_, run in self.runs.items() if run.status == "running"}
         assert {outcome.id for outcome in outcomes} == running

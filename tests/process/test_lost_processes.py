@@ -15,7 +15,7 @@ from sqlalchemy import select, text
 from flask_cronjobs import CronJobs, Retry, TickReport
 from flask_cronjobs.engine.child import HOPELESS
 from flask_cronjobs.models import JobFailure, JobRun
-from flask_cronjobs.store import Claims, Expired
+from flask_cronjobs.store import Claims, Expiry
 from tests.marks import on_sqlite
 from tests.process.support import Site, wait_until
 
@@ -153,12 +153,12 @@ def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
 
     looks: list[int] = []
 
-    def slow_look(claims: Claims, *args: int) -> list[Expired]:
+    def slow_look(claims: Claims, *args: int) -> Expiry:
         found = look(claims, *args)
-        looks.append(len(found))
+        looks.append(len(found.leases))
         if claims.one_writer and len(looks) == 1:
             return found  # On SQLite there is a second look before the write.
-        assert len(found) == 1
+        assert len(found.leases) == 1
         db.session.execute(text(lease), {"until": "2999-01-01 00:00:00.000000"})
         db.session.commit()
         return found

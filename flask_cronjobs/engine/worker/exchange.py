@@ -76,7 +76,7 @@ class Exchanger:
             confirmed = self._confirm(outcomes) if self._in_trouble else Exchange()
             left = [outcome for outcome in outcomes if outcome.id not in confirmed.recorded]
             looks = look_first and wanted > 0 and self._got_less and not left
-            nothing = looks and not self._claims.may_find()
+            nothing = looks and self._front_is_empty()
             if nothing:
                 wanted = 0
             if wanted > 0 and self._turns_are_due(idle=not left):
@@ -103,7 +103,7 @@ class Exchanger:
 
     @property
     def turns_pend(self) -> bool:
-        """Whether runs of a strict order have ended since `give_turns`."""
+        """Whether turns are to be given: runs of a strict order came or ended."""
         return self._turns_pend
 
     def give_turns(self) -> None:
@@ -113,7 +113,7 @@ class Exchanger:
         """
         failpoints.reach("before-turns")
         self._claims.turns.give()
-        self._claims.unplaced = self._turns_pend = False
+        self._turns_pend = False
         self._turns_at = time.monotonic() + TURNS_EVERY
 
     def first(self) -> tuple[str, bool] | None:
@@ -194,12 +194,18 @@ class Exchanger:
             handed=self._options.handed,
         )
 
+    def _front_is_empty(self) -> bool:
+        """Return whether a claim would find nothing; note whether turns are to be given."""
+        front = self._claims.front()
+        self._turns_pend |= front.turns_pend
+        return not front.may_find
+
     def _turns_are_due(self, idle: bool) -> bool:
         """Return whether to look whose turn it is before a claim.
 
         An app without strict orders never looks, and a busy worker looks seldom. One that is idle
         looks each time, so that it finds what has just come.
         """
-        if self._turns_pend or self._claims.unplaced:
+        if self._turns_pend:
             return True
         return bool(self._ordered) and (idle or time.monotonic() >= self._turns_at)

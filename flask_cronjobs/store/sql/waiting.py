@@ -1,4 +1,4 @@
-"""The statement of `Claims.may_find`."""
+"""The statement of `Claims.front`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ...models.conditions import FREE, KEYED, UNPLACED
 from ..dialect import Dialect
 
 #: How many waiting runs are looked at, of those with a concurrency key and of those without.
-FRONT = 100
+LOOKED_AT = 100
 
 
 def front_of_queue(d: Dialect) -> str:
@@ -21,7 +21,7 @@ def front_of_queue(d: Dialect) -> str:
         SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due,
             0 AS unplaced FROM (
             SELECT run_at FROM job_runs WHERE {condition}
-            ORDER BY priority DESC, run_at, id LIMIT {FRONT}
+            ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT}
         ) AS front
         """
         for condition in (FREE, KEYED)

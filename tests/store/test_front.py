@@ -1,4 +1,4 @@
-"""`Claims.may_find` says no only where a claim finds nothing, and looks at the front alone."""
+"""`Claims.front` says no only where a claim finds nothing, and looks at the front alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flask_cronjobs.store.sql.waiting import FRONT
+from flask_cronjobs.store.sql.waiting import LOOKED_AT
 from tests.rows import ago
 from tests.store.kit import Kit
 
@@ -15,7 +15,7 @@ LATER = {"run_at": ago(hours=-1)}
 
 
 def test_no_run_no_claim(kit: Kit) -> None:
-    assert not kit.claims.may_find()
+    assert not kit.claims.front().may_find
 
 
 @pytest.mark.parametrize(
@@ -25,30 +25,30 @@ def test_no_run_no_claim(kit: Kit) -> None:
 )
 def test_due_run_may_be_claimed(kit: Kit, values: dict[str, Any]) -> None:
     kit.run(**values)
-    assert kit.claims.may_find()
+    assert kit.claims.front().may_find
 
 
 @pytest.mark.parametrize("values", [{}, KEY], ids=["free", "keyed"])
 def test_due_run_behind_those_of_higher_priority_that_are_not_is_found(
     kit: Kit, values: dict[str, Any]
 ) -> None:
-    kit.runs(FRONT - 1, priority=1, **LATER, **values)
-    assert not kit.claims.may_find()
+    kit.runs(LOOKED_AT - 1, priority=1, **LATER, **values)
+    assert not kit.claims.front().may_find
     kit.run(**values)
-    assert kit.claims.may_find()
+    assert kit.claims.front().may_find
 
 
 @pytest.mark.parametrize("values", [{}, KEY], ids=["free", "keyed"])
 def test_front_that_is_full_of_later_runs_tells_nothing_of_those_behind(
     kit: Kit, values: dict[str, Any]
 ) -> None:
-    kit.runs(FRONT + 1, priority=1, **LATER, **values)
+    kit.runs(LOOKED_AT + 1, priority=1, **LATER, **values)
     kit.run(**values)
-    assert kit.claims.may_find()
+    assert kit.claims.front().may_find
 
 
 def test_runs_at_work_and_ended_ones_are_not_waiting(kit: Kit) -> None:
     kit.runs(2)
     claim, _ = kit.claim()
     assert kit.finish(claim)
-    assert not kit.claims.may_find()
+    assert not kit.claims.front().may_find
