@@ -186,11 +186,12 @@ def test_minute_work_is_tried_again_soon_after_trouble_with_the_same_row(
     monkeypatch.setattr(resident_module, "RETRY", 0.05)
     calls: list[int] = []
 
-    def troubled(*args: object) -> list[Outcome]:
+    def troubled(*args: object) -> Reclaimed:
         calls.append(1)
         if len(calls) == 1:
             raise DatabaseTrouble("The database is locked.", transient=True)
-        return [Outcome(number, "a:1:x", "failed", 1, "it") for number in range(3)]
+        outcomes = [Outcome(number, "a:1:x", "failed", 1, "it") for number in range(3)]
+        return Reclaimed(outcomes, open_batches=False)
 
     monkeypatch.setattr(resident_module, "reclaim", troubled)
     worker = resident()
