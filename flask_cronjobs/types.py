@@ -82,6 +82,11 @@ class Claim(NamedTuple):
     batch_id: int | None = None
 
     @property
+    def identity(self) -> tuple[int, str]:
+        """What tells this claim from all others, also of the same run."""
+        return self.id, self.token
+
+    @property
     def payload(self) -> dict[str, JSON]:
         """The handler's arguments.
 
@@ -273,6 +278,11 @@ class Outcome(NamedTuple):
     definition_id: int | None = None
     exception: BaseException | None = None
     until: datetime | None = None
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        """The same as its claim's."""
+        return self.id, self.token
 
     @property
     def begun(self) -> bool:

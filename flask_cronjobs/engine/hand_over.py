@@ -20,7 +20,7 @@ from ..state import State
 from ..store import Bookkeeping, Claims
 from ..text import one_line
 from ..types import HANDED, Claim, HandedRun
-from .worker.exchange import Exchanger
+from .worker.exchanger import Exchanger
 from .worker.options import WorkOptions
 from .worker.outcomes import released
 
@@ -199,7 +199,7 @@ class _Queue:
         try:
             self._executor.send(runs)
         except Exception as error:
-            self._exchanger.exchange([released(each) for each in claims], 0, idle=False)
+            self._exchanger.record([released(each) for each in claims])
             self._say_away(error, len(claims))
             return False
         failpoints.reach("after-send")

@@ -21,7 +21,7 @@ from .observer import Observer
 from .worker.leases import renewal_window
 
 if TYPE_CHECKING:
-    from .worker.exchange import Exchanger
+    from .worker.exchanger import Exchanger
 
 #: How many expired leases are taken back at a time.
 BATCH = 200
@@ -94,9 +94,9 @@ def _abandoned(state: State, claims: Claims) -> Expiry:
         return before
     claims.wait_for_writers()
     time.sleep(renewal_window(state.settings.lease))
-    tokens = {(each.id, each.token) for each in before.leases}
+    claimed = {each.identity for each in before.leases}
     now = claims.expired_leases(BATCH)
-    return now._replace(leases=[each for each in now.leases if (each.id, each.token) in tokens])
+    return now._replace(leases=[each for each in now.leases if each.identity in claimed])
 
 
 def _give_up_exhausted(state: State, claims: Claims, observer: Observer) -> None:
@@ -111,14 +111,14 @@ def _give_up_exhausted(state: State, claims: Claims, observer: Observer) -> None
 
 def _record(state: State, claims: Claims, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Record *outcomes*; return those that stand in their rows."""
-    from .worker.exchange import Exchanger
+    from .worker.exchanger import Exchanger
     from .worker.options import WorkOptions
 
     exchanger = Exchanger(claims, state, WorkOptions(worker_name()))
     if claims.one_writer:
         # Without waiting long: leases that were renewed meanwhile must not run out again.
         with claims.trying_once():
-            exchange = exchanger.exchange(outcomes, 0, idle=False)
+            exchange = exchanger.record(outcomes)
     else:
         exchange = _exchange_twice(exchanger, outcomes)
     return [exchange.stored(each) for each in outcomes if each.id in exchange.recorded]
@@ -126,8 +126,8 @@ def _record(state: State, claims: Claims, outcomes: Sequence[Outcome]) -> list[O
 
 def _exchange_twice(exchanger: Exchanger, outcomes: Sequence[Outcome]) -> Exchange:
     try:
-        return exchanger.exchange(outcomes, 0, idle=False)
+        return exchanger.record(outcomes)
     except DatabaseTrouble as trouble:
         if not trouble.transient:
             raise
-        return exchanger.exchange(outcomes, 0, idle=False)
+        return exchanger.record(outcomes)

@@ -28,7 +28,7 @@ from .dialect import dialect_of, json_text
 from .failures import forget_failures
 from .outcome_values import is_plain, outcome_arrays, outcome_parameters, success_arrays
 from .rows import ClaimRequest, Exchange
-from .sql import exchange
+from .sql import exchange as statements
 from .sql.claims import ClaimStatements, claim_statements
 from .sql.handed import begin, in_brokers
 from .sql.outcomes import ended
@@ -41,17 +41,19 @@ MOMENTS = (0.01, 0.04)
 
 
 class Renewal(NamedTuple):
-    """What a heartbeat learned.
+    """What a heartbeat learned, or a look between two.
 
     :ivar held: the runs still held.
     :ivar cancelled: those among them that are to be cancelled.
-    :ivar locked: those among them whose leases were not extended, since another transaction has
-        locked their rows.
+    :ivar locked: those among them whose leases a heartbeat did not extend, since another
+        transaction has locked their rows.
+    :ivar is_heartbeat: whether the leases of the others were extended.
     """
 
     held: frozenset[int]
     cancelled: frozenset[int]
     locked: frozenset[int] = frozenset()
+    is_heartbeat: bool = False
 
 
 class Expired(NamedTuple):
@@ -63,6 +65,11 @@ class Expired(NamedTuple):
     attempt: int
     max_attempts: int
     definition_id: int | None = None
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        """The same as its claim's."""
+        return self.id, self.token
 
 
 class Expiry(NamedTuple):
@@ -187,36 +194,36 @@ class Claims:
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
     ) -> Rows:
         parameters: dict[str, object] = {}
-        records: exchange.Records = "nothing"
+        records: statements.Records = "nothing"
         if outcomes:
             plain = all(map(is_plain, outcomes))
             records = "successes" if plain else "outcomes"
             parameters |= (
                 success_arrays(outcomes) if plain else outcome_arrays(self._dialect, outcomes)
             )
-        claims: exchange.Claimable = "nothing"
+        claims: statements.Claimable = "nothing"
         if request:
             claims = "all" if self._keys else "free"
             parameters |= self._claim_parameters(request)
         if records == claims == "nothing":
             return ()
-        statement = exchange.exchange(self._dialect, records, claims)
+        statement = statements.record_and_claim(self._dialect, records, claims)
         rows = self._books.rows(statement, parameters, repeat)
         return self._claim_beyond(rows, parameters, repeat)
 
     def _claim_beyond(self, rows: Rows, parameters: dict[str, object], repeat: bool) -> Rows:
         """Claim by another statement if the last of *rows* says so; return the rows of both."""
         mark = rows[-1].stored if rows else None
-        if mark not in exchange.MARKS:
+        if mark not in statements.MARKS:
             return rows
         more: Rows = ()
-        if mark == exchange.FAR:
-            statement = exchange.claim(self._dialect, self._keys)
+        if mark == statements.FAR:
+            statement = statements.claim(self._dialect, self._keys)
             more = self._books.rows(statement, parameters, repeat)
         else:
-            self._keys = mark == exchange.KEYED_TOO
-        if mark == exchange.KEYED_TOO:
-            statement = exchange.exchange(self._dialect, "nothing", "all")
+            self._keys = mark == statements.KEYED_TOO
+        if mark == statements.KEYED_TOO:
+            statement = statements.record_and_claim(self._dialect, "nothing", "all")
             again = self._books.rows(statement, parameters, repeat)
             more = self._claim_beyond(again, parameters, repeat)
         return [*rows[:-1], *more]
@@ -233,18 +240,17 @@ class Claims:
         `ClaimRequest`.
         """
         request = ClaimRequest(1, "", tasks, queues, elsewhere)
-        rows = self._books.rows(exchange.first(self._dialect), self._claim_parameters(request))
+        rows = self._books.rows(statements.first(self._dialect), self._claim_parameters(request))
         return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None
 
     def renew(self, held: Collection[Claim], lease: float) -> Renewal:
         """Extend the leases of *held* to *lease* seconds from now."""
         parameters = {"held": _held(held), "lease": lease}
         renewed = _renewal(self._books.rows(self._sql.renew, parameters))
-        locked = self._passed_over(held, renewed.held)
-        if not locked:
-            return renewed
-        watched = self.watch(held)
-        return watched._replace(locked=watched.held - renewed.held)
+        if self._passed_over(held, renewed.held):
+            watched = self.watch(held)
+            renewed = watched._replace(locked=watched.held - renewed.held)
+        return renewed._replace(is_heartbeat=True)
 
     def watch(self, held: Iterable[Held]) -> Renewal:
         """Return what `renew` would, without extending the leases."""
@@ -362,7 +368,7 @@ class Claims:
 
     @property
     def _claim_sql(self) -> TextClause:
-        return exchange.claim(self._dialect, keys=True)
+        return statements.claim(self._dialect, keys=True)
 
     def _claim_parameters(self, request: ClaimRequest) -> dict[str, object]:
         queues = tuple(request.elsewhere)

@@ -17,7 +17,7 @@ from ..current_run import CurrentRun
 from ..engine.batches import end_batches
 from ..engine.worker.at_work import ProgressRequest
 from ..engine.worker.context import RunnerContext
-from ..engine.worker.exchange import Exchanger
+from ..engine.worker.exchanger import Exchanger
 from ..engine.worker.interrupts import HandlerInterrupter
 from ..engine.worker.leases import Leases
 from ..engine.worker.options import WorkOptions
@@ -94,7 +94,7 @@ class InlineWorker:
         return books.around_handler() if isinstance(books, SharedBookkeeping) else nullcontext()
 
     def _record(self, outcome: Outcome) -> None:
-        exchange = self._exchanger.exchange([outcome], 0, idle=True)
+        exchange = self._exchanger.record([outcome])
         stored, recorded = exchange.stored(outcome), outcome.id in exchange.recorded
         self.counts[stored.kind if recorded else "lost"] += 1
         announce(self._app, stored, recorded)

@@ -9,7 +9,7 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, Retry, current_run
-from flask_cronjobs.engine.worker.exchange import Exchanger
+from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.models import JobBatch, JobRun
 from flask_cronjobs.store.rows import Exchange
 from tests.executors.threads import Threads

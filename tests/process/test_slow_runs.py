@@ -64,7 +64,7 @@ def test_heart_beats_four_times_in_a_lease_while_something_is_held(clock: Clock)
 
     def renew(held: object, lease: float) -> Renewal:
         renewed.append(clock.now)
-        return Renewal(frozenset({1}), frozenset())
+        return Renewal(frozenset({1}), frozenset(), is_heartbeat=True)
 
     claims = cast(Any, SimpleNamespace(renew=renew))
     held = {1: cast(Claim, object())}

@@ -182,7 +182,7 @@ def claim_statement(engine: Engine) -> str:
     """The statement that claims in every way; PostgreSQL's records outcomes, too."""
     dialect = dialect_of(engine)
     if dialect.one_statement:
-        return exchange.exchange(dialect, "outcomes", "all").text
+        return exchange.record_and_claim(dialect, "outcomes", "all").text
     return exchange.claim(dialect, keys=True).text
 
 
@@ -332,7 +332,7 @@ def cost_of_a_claim(engine: Engine) -> int:
 def pages_read_by_a_claim(engine: Engine) -> int:
     """Those of the claim, and of the one that follows if the front holds too few."""
     dialect, parameters = dialect_of(engine), claim_parameters(engine)
-    used = [exchange.exchange(dialect, "nothing", "all")]
+    used = [exchange.record_and_claim(dialect, "nothing", "all")]
     with engine.connect() as connection:
         rows = connection.execute(used[0], parameters).all()
         connection.rollback()

@@ -97,7 +97,7 @@ class AsyncRunner:
 
     def interrupt(self, claim: Claim, error: BaseException) -> None:
         """Interrupt *claim*'s handler with *error*, now or when it begins."""
-        self._requested[_key(claim)] = error
+        self._requested[claim.identity] = error
         if self._runs:
             self._call_soon(self._deliver)
 
@@ -184,10 +184,10 @@ class AsyncRunner:
         current = running()
         run = None if current is None else self._of.get(current)
         if run is not None:
-            self._requested[_key(run.claim)] = error
+            self._requested[run.claim.identity] = error
 
     def _due(self, run: AsyncRun, now: float) -> BaseException | None:
-        requested = self._requested.pop(_key(run.claim), None)
+        requested = self._requested.pop(run.claim.identity, None)
         if requested is not None or run.told_at is not None:
             return requested
         if now >= run.since + run.timeout:
@@ -250,7 +250,7 @@ class AsyncRunner:
         run = AsyncRun(claim, current, timeout)
         if is_kept(self._state, task.options):
             current.output = Output()
-        self._runs[_key(claim)] = self._of[run.run] = run
+        self._runs[claim.identity] = self._of[run.run] = run
         # After `_runs` is written: the keeper sets one and looks at the other.
         if self._context.abandoned:
             run.note(ShuttingDown("the worker's keeper has ended"))
@@ -266,7 +266,7 @@ class AsyncRunner:
     def _end(self, run: AsyncRun) -> None:
         if run.timer is not None:
             run.timer.cancel()
-        key = _key(run.claim)
+        key = run.claim.identity
         del self._runs[key], self._of[run.run]
         self._requested.pop(key, None)
         self._is_alone = False
@@ -409,10 +409,6 @@ async def _end_rest(run: AsyncRun) -> None:
     while rest := [*run.tasks, *map(asyncio.wrap_future, run.threads.copy())]:
         with suppress(asyncio.CancelledError):
             await asyncio.wait(rest)
-
-
-def _key(claim: Claim) -> Key:
-    return claim.id, claim.token
 
 
 class _Threads(ThreadPoolExecutor):

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ... import failpoints
 from ...errors import DatabaseTrouble
@@ -29,7 +29,7 @@ from ...types import Outcome
 from ..batches import end_batches
 from .admission import NOTHING, Admission, Wanted
 from .announcer import Announcer
-from .exchange import Exchanger
+from .exchanger import Exchanger
 from .held_runs import HeldRuns
 from .listener import Listener
 from .monitor import RunMonitor
@@ -380,14 +380,14 @@ class Keeper(threading.Thread):
 
         :returns: whether the database was asked, and answered.
         """
-        beating, sent = self._monitor.beating, time.monotonic()
+        sent = time.monotonic()
         renewal = self._monitor.renew_or_watch(self._claims, self._held_runs.held)
-        if beating and self._options.tick_id is not None and self._held_runs.held:
-            Ticks(self._books).seen(self._options.tick_id)
         if renewal is None:
             return False
-        if beating:
+        if renewal.is_heartbeat:
             self._held_runs.renewed(renewal.held - renewal.locked, sent)
+            if self._options.tick_id is not None:
+                Ticks(self._books).seen(self._options.tick_id)
         for claim in self._held_runs.unfinished:
             if claim.id not in renewal.held:
                 self._monitor.lose(claim)
@@ -416,11 +416,12 @@ class Keeper(threading.Thread):
         try:
             outcomes = list(self._held_runs.outcomes)
             self._output.write_at_work(self._runner.at_work, now=True)
-            self._receive(outcomes, self._exchanger.exchange(outcomes, 0, idle=False), 0.0)
+            self._receive(outcomes, self._exchanger.record(outcomes), 0.0)
         except Exception:
             logger.exception(
                 "Could not record before the process is ended; runs come back by lease"
             )
         self._announcer.close(LAST_WORDS_WITHIN)
-        self._options.observer.flush()
+        with suppress(Exception):  # Whatever it is, the process must end.
+            self._options.observer.flush()
         self._monitor.end_process(stuck)

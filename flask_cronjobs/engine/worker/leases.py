@@ -45,7 +45,7 @@ class Leases:
         """Note that *claims* were made or renewed by a statement sent at *sent*."""
         end = sent + self.length
         for claim in claims:
-            self._ends[claim.id, claim.token] = end
+            self._ends[claim.identity] = end
 
     def prolong(self, claims: Iterable[Claim], since: float, seconds: float) -> None:
         """Let leases that had not ended at *since* last for *seconds* from now at least.
@@ -56,15 +56,15 @@ class Leases:
         end = time.monotonic() + seconds
         for claim in claims:
             if since < self.end(claim) < end:
-                self._ends[claim.id, claim.token] = end
+                self._ends[claim.identity] = end
 
     def forget(self, claim: Claim) -> None:
         """Drop a claim that is held no more."""
-        self._ends.pop((claim.id, claim.token), None)
+        self._ends.pop(claim.identity, None)
 
     def end(self, claim: Claim) -> float:
         """Return when *claim*'s lease ends; minus infinity if it is not held."""
-        return self._ends.get((claim.id, claim.token), _NEVER)
+        return self._ends.get(claim.identity, _NEVER)
 
     def holds(self, claim: Claim) -> bool:
         """Return whether *claim*'s lease has not ended."""

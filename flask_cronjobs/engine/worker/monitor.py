@@ -62,7 +62,7 @@ class RunMonitor:
         self._watchdog = watchdog
         self._may_kill = may_kill
         self._beat_at = self._look_at = time.monotonic()
-        self._interrupted: dict[str, tuple[Interruption, float]] = {}
+        self._interrupted: dict[tuple[int, str], tuple[Interruption, float]] = {}
         self._warned: Claim | None = None
         self._said_to_block: Claim | None = None
 
@@ -79,7 +79,7 @@ class RunMonitor:
             self._beat_at = time.monotonic()
             return None
         now = time.monotonic()
-        if self.beating:
+        if now - self._beat_at >= self._beat_every:
             renewal = claims.renew(held.values(), self._state.settings.lease)
             self._beat_at = self._look_at = now
             if renewal.locked:  # Try again soon, not at the next beat.
@@ -95,12 +95,8 @@ class RunMonitor:
         self._beat_at = float("-inf")
 
     @property
-    def beating(self) -> bool:
-        """Whether a heartbeat is due: for the leases, and for the tick's own health."""
-        return time.monotonic() - self._beat_at >= self._beat_every
-
-    @property
     def _beat_every(self) -> float:
+        """How often a heartbeat is due: for the leases, and for the tick's own health."""
         settings = self._state.settings
         return min(settings.lease, settings.health_tick_age) / BEATS
 
@@ -142,7 +138,7 @@ class RunMonitor:
         """Interrupt handlers that go on after the grace of a shutdown; signal again to others."""
         at_work = self._runner.at_work
         if self._interrupted:
-            running = {_key(working.claim) for working in at_work}
+            running = {working.claim.identity for working in at_work}
             self._interrupted = {k: v for k, v in self._interrupted.items() if k in running}
         if not at_work:
             return
@@ -174,7 +170,7 @@ class RunMonitor:
     def end_others(self, stuck: Outcome) -> None:
         """Interrupt the handlers at work beside a *stuck* one, and let them unwind for a moment."""
         for working in self._runner.at_work:
-            if working.claim.token != stuck.token or working.claim.id != stuck.id:
+            if working.claim.identity != stuck.identity:
                 self._interrupt(working.claim, ShuttingDown("the process is to be ended"))
         until = time.monotonic() + UNWIND
         while len(self._runner.at_work) > 1 and time.monotonic() < until:
@@ -226,7 +222,7 @@ class RunMonitor:
 
         An async handler can end when it has been told to, and nothing blocks its loop but itself.
         """
-        error, since = self._interrupted.get(_key(working.claim), (None, now))
+        error, since = self._interrupted.get(working.claim.identity, (None, now))
         due = working.since + working.timeout
         if not isinstance(working, SyncRun):
             by = None if blocking is None else blocking.at_work or working
@@ -248,10 +244,10 @@ class RunMonitor:
 
     def _interrupt(self, claim: Claim, error: Interruption) -> None:
         at_work = any(working.claim is claim for working in self._runner.at_work)
-        if at_work and _key(claim) in self._interrupted:
+        if at_work and claim.identity in self._interrupted:
             return
         if at_work:
-            self._interrupted[_key(claim)] = (error, time.monotonic())
+            self._interrupted[claim.identity] = (error, time.monotonic())
         self._runner.interrupt(claim, error)
 
     def _warn(self, claim: Claim) -> None:
@@ -267,8 +263,3 @@ class RunMonitor:
     def _working_for(self) -> float:
         since = [working.since for working in self._runner.at_work]
         return time.monotonic() - min(since) if since else 0.0
-
-
-def _key(claim: Claim) -> str:
-    """Return what names *claim* among all that the worker ever holds."""
-    return f"{claim.id} {claim.token}"

@@ -39,7 +39,7 @@ _IDS = "status AS stored, string_agg(CAST(id AS text), ',') AS ids"
 
 
 @lru_cache(maxsize=32)
-def exchange(d: Dialect, records: Records, claims: Claimable) -> TextClause:
+def record_and_claim(d: Dialect, records: Records, claims: Claimable) -> TextClause:
     """Return PostgreSQL's statement that records outcomes, and claims from the queue's front.
 
     At least one of both is to be done. The last row may be one of `MARKS`.

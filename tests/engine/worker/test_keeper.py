@@ -22,7 +22,7 @@ from flask_cronjobs.engine.observer import Observer
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker import runner as runner_module
-from flask_cronjobs.engine.worker.exchange import Exchanger
+from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.prefetch import Prefetch
 from flask_cronjobs.models import JobEffect, JobRun, JobTick

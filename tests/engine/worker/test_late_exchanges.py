@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine.worker.exchange import Exchanger
+from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.errors import DatabaseTrouble
 from flask_cronjobs.state import State

@@ -54,6 +54,13 @@ class Exchanger:
         """Whether runs may have been claimed without our hearing of it."""
         return self._unconfirmed_token is not None
 
+    def record(self, outcomes: Sequence[Outcome]) -> Exchange:
+        """Record *outcomes*, and claim nothing.
+
+        :raises DatabaseTrouble: as of `exchange`.
+        """
+        return self.exchange(outcomes, 0, idle=False)
+
     def exchange(
         self,
         outcomes: Sequence[Outcome],
@@ -88,7 +95,7 @@ class Exchanger:
             self._turns_pend |= any(outcome.job_type in self._ordered for outcome in left)
         except DatabaseTrouble:
             self._in_trouble = True
-            self._unconfirmed_outcomes |= {(outcome.id, outcome.token) for outcome in outcomes}
+            self._unconfirmed_outcomes |= {outcome.identity for outcome in outcomes}
             raise
         self._in_trouble = False
         return exchange._replace(
@@ -147,10 +154,10 @@ class Exchanger:
             outcome
             for outcome in unlocked
             if outcome.id not in exchange.recorded
-            and (outcome.id, outcome.token) in self._unconfirmed_outcomes
+            and outcome.identity in self._unconfirmed_outcomes
         ]
         late = self._claims.already_recorded(missing) if missing else Exchange()
-        self._unconfirmed_outcomes -= {(outcome.id, outcome.token) for outcome in unlocked}
+        self._unconfirmed_outcomes -= {outcome.identity for outcome in unlocked}
         return late
 
     def _exchange(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Exchange:

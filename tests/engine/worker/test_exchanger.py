@@ -12,7 +12,7 @@ from sqlalchemy import event
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.engine.tick import TickOptions, tick
-from flask_cronjobs.engine.worker.exchange import Exchanger
+from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.state import State
 from flask_cronjobs.store import Bookkeeping, Claims
