@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from ..schedule import Schedule
 from ..schedule.slots import plan_skipped
 from ..state import State
 from ..store import Definitions
+from ..store.errors import LOCK_WAIT, still_locked
 from ..store.operations import Operator
 from ..store.rows import DefinitionRow
 from ..text import did_you_mean, one_line
@@ -233,9 +235,11 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
 
     :returns: whether the definition is new.
     :raises TaskError: code declares a definition of that name.
+    :raises StateConflict: its row stays locked.
     """
     with state.bookkeeping() as books:
         definitions = Definitions(books)
+        until = time.monotonic() + LOCK_WAIT
         while True:
             row = definitions.find(spec.name)
             if spec.name in state.registry.declarations:
@@ -259,6 +263,10 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
                 if row.spec != spec:
                     log_action("changed", f"definition {spec.name}", actor)
                 return False
+            elif time.monotonic() > until:
+                raise still_locked(f"The definition {spec.name!r}")
+            else:
+                time.sleep(0.05)
 
 
 def remove_definition(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:

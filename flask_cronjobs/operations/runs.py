@@ -13,6 +13,7 @@ from ..report.counts import Count
 from ..report.humanize import plural
 from ..state import State
 from ..store import Bookkeeping
+from ..store.errors import still_locked
 from ..store.operations import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator
 from ..types import STATUSES, TERMINAL, Status
 from .audit import DEFAULT_ACTOR, announce_changes, log_action
@@ -159,10 +160,7 @@ class Action:
                 "Wait until that run has ended, or cancel it. Then try again."
             )
         if status in self.allowed:
-            return StateConflict(
-                f"Run {run_id} is locked: another transaction has changed its row, and has not "
-                "ended. End that transaction, then try again."
-            )
+            return still_locked(f"Run {run_id}")
         refused = self.refusals[status].replace(" ID", f" {run_id}")
         return StateConflict(f"Run {run_id} {refused}")
 

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Delete, Row, Update, delete, func, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    Row,
+    Update,
+    delete,
+    func,
+    select,
+    text,
+    update,
+)
 
 from .. import failpoints, models
 from ..models.conditions import PINGED
@@ -16,6 +28,7 @@ from ..types import JSON, DefinitionSpec, RecordedSlot, stored_time
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import insert_into
+from .errors import LOCK_WAIT, still_locked
 from .history import TickHistory
 from .rows import DefinitionRow
 from .sql.definitions import (
@@ -34,6 +47,7 @@ BATCH = 500
 SOME = 50
 #: How near that slot is, in seconds. No update moves a slot by more than a day.
 NEAR = 90_000.0
+T = TypeVar("T")
 
 
 class Definitions:
@@ -72,7 +86,7 @@ class Definitions:
 
     def move(self, definition: DefinitionRow, next_run_at: datetime) -> bool:
         """Set the watermark; return False if it has moved since the definition was read."""
-        moved = update(models.JobDefinition).where(*self._as_read(definition))
+        moved = update(models.JobDefinition).where(_is_free(*self._as_read(definition)))
         return self._changes(moved.values(next_run_at=next_run_at, updated_at=database_now()))
 
     def mark_undeclared(self, declared: Sequence[str], app: str) -> None:
@@ -88,7 +102,7 @@ class Definitions:
     def mark_declared(self, ids: Sequence[int], app: str) -> None:
         """Record that the code of *app*, which ticks now, declares these definitions."""
         app_or_own = func.coalesce(models.JobDefinition.app, app)
-        declared = update(models.JobDefinition).where(models.JobDefinition.id.in_(ids))
+        declared = update(models.JobDefinition).where(_is_free(models.JobDefinition.id.in_(ids)))
         self._books.rows(declared.values(undeclared_since=None, app=app_or_own))
 
     def record_slots(self, plans: Sequence[SlotPlan]) -> list[RecordedSlot]:
@@ -151,19 +165,18 @@ class Definitions:
         values: dict[str, Any] = {**spec._asdict(), "app": app, "updated_at": database_now()}
         if moved or definition.next_run_at is None:
             values |= {"next_run_at": first, "considered_until": definition.now}
-        # Another transaction may have locked it: then the next tick changes it.
-        free = (
-            select(models.JobDefinition.id)
-            .where(*self._as_read(definition))
-            .with_for_update(key_share=True, skip_locked=True)
-        )
-        it = update(models.JobDefinition).where(models.JobDefinition.id == free.scalar_subquery())
+        it = update(models.JobDefinition).where(_is_free(*self._as_read(definition)))
         return self._changes(it.values(values))
 
     def pause(self, name: str) -> bool:
-        """Pause a definition; return False if none has that name."""
-        named = update(models.JobDefinition).where(models.JobDefinition.name == name)
-        return self._changes(named.values(paused_at=database_now(), updated_at=database_now()))
+        """Pause a definition; return False if none has that name.
+
+        :raises StateConflict: its row stays locked.
+        """
+        named = models.JobDefinition.name == name
+        paused = update(models.JobDefinition).where(_is_free(named))
+        paused = paused.values(paused_at=database_now(), updated_at=database_now())
+        return bool(self._when_free(name, lambda: self._changes(paused) or None, named))
 
     def resume(
         self,
@@ -175,6 +188,7 @@ class Definitions:
 
         :param slots: what stands for the slots that passed during the pause; inserted in the same
             transaction, and returned.
+        :raises StateConflict: its row stays locked.
         """
         values = {
             "paused_at": None,
@@ -188,7 +202,7 @@ class Definitions:
         )
         resumed = (
             update(models.JobDefinition)
-            .where(*paused)
+            .where(_is_free(*paused))
             .values(values)
             .returning(models.JobDefinition.id)
         )
@@ -200,12 +214,18 @@ class Definitions:
                 return None
             return connection.execute(insert, parameters).all()
 
-        rows = self._books.transaction(resume)
+        name = definition.spec.name
+        rows = self._when_free(name, lambda: self._books.transaction(resume), *paused)
         return None if rows is None else [self._recorded(row) for row in rows]
 
     def remove(self, name: str) -> bool:
-        """Delete a definition, but not its runs; return whether there was one."""
-        return self._changes(delete(models.JobDefinition).where(models.JobDefinition.name == name))
+        """Delete a definition, but not its runs; return whether there was one.
+
+        :raises StateConflict: its row stays locked.
+        """
+        named = models.JobDefinition.name == name
+        removed = delete(models.JobDefinition).where(_is_free(named))
+        return bool(self._when_free(name, lambda: self._changes(removed) or None, named))
 
     def find(self, name: str) -> DefinitionRow | None:
         """Return the definition called *name*, or None."""
@@ -242,6 +262,25 @@ class Definitions:
         expected = definition.next_run_at and self._dialect.instant(definition.next_run_at)
         same = text(self._dialect.same_instant("next_run_at", ":expected"))
         return models.JobDefinition.id == definition.id, same.bindparams(expected=expected)
+
+    def _when_free(
+        self, name: str, change: Callable[[], T | None], *which: ColumnElement[bool]
+    ) -> T | None:
+        """Call *change* until another transaction no longer locks the definition *name*.
+
+        :param change: changes it; returns None if it is locked, or not there.
+        :param which: the condition under which it is there.
+        :returns: what *change* returned; None if the definition is not there.
+        :raises StateConflict: it stays locked.
+        """
+        until = time.monotonic() + LOCK_WAIT
+        while (changed := change()) is None:
+            if not self._books.rows(select(models.JobDefinition.id).where(*which)):
+                return None
+            if time.monotonic() > until:
+                raise still_locked(f"The definition {name!r}")
+            time.sleep(0.05)
+        return changed
 
     def _changes(self, statement: Update | Delete) -> bool:
         return bool(self._books.rows(statement.returning(models.JobDefinition.id)))
@@ -335,3 +374,9 @@ def _note(slot: Slot) -> str | None:
         return None
     first, last = slot.first.isoformat(), slot.at.isoformat()
     return json.dumps({"skipped": slot.skipped, "from": first, "to": last})
+
+
+def _is_free(*which: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the condition *which*, but for rows that another transaction has locked."""
+    found = select(models.JobDefinition.id).where(*which)
+    return models.JobDefinition.id.in_(found.with_for_update(key_share=True, skip_locked=True))

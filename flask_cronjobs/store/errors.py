@@ -20,11 +20,14 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from ..errors import CronJobsError, DatabaseTrouble, TablesMissing
+from ..errors import CronJobsError, DatabaseTrouble, StateConflict, TablesMissing
 from ..text import strip_credentials
 from .migrations import how_to_create_tables
 
 Remedy: TypeAlias = Literal["repeat", "reconnect", "create tables", "fail"]
+
+#: How long an operator's writes wait in all for rows that are locked, in seconds.
+LOCK_WAIT = 3.0
 
 _REPEAT = {
     "40001",  # serialization_failure
@@ -48,6 +51,14 @@ _CREATE_TABLES = {"42P01", "42703"}  # undefined_table, undefined_column
 _SQLITE_CREATE_TABLES = ("no such table", "no such column", "has no column")
 _SQLITE_REPEAT = ("database is locked", "database table is locked", "database schema has changed")
 _SQLITE_FORBIDDEN = ("unable to open database file", "readonly database")
+
+
+def still_locked(what: str) -> StateConflict:
+    """Return the error about *what*, a row that stays locked."""
+    return StateConflict(
+        f"{what} is locked: another transaction has changed its row, and has not ended. End that "
+        "transaction, then try again."
+    )
 
 
 def remedy_for(error: SQLAlchemyError) -> Remedy:

@@ -36,10 +36,9 @@ from .batches import hold_batches, recount, reopen
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import Dialect, dialect_of, insert_into
+from .errors import LOCK_WAIT
 
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
-#: How long an operator's writes wait in all for rows that are locked, in seconds.
-LOCK_WAIT = 3.0
 CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")
 DISCARDABLE: tuple[Status, ...] = ("dead",)
 

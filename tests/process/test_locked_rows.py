@@ -19,8 +19,10 @@ from flask_cronjobs.engine.worker import held_runs
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.models import JobDefinition
+from flask_cronjobs.operations import definitions as definition_operations
 from flask_cronjobs.state import State
 from flask_cronjobs.store import Bookkeeping, Claims, operations
+from flask_cronjobs.store import definitions as store_definitions
 from tests.marks import on_postgresql
 from tests.process.support import Site
 from tests.rows import Rows, ago
@@ -217,6 +219,53 @@ class TestTick:
             ):
                 getattr(jobs, verb)(run_id)
             getattr(jobs, verb)(run_id)
+
+    @pytest.mark.parametrize("verb", ["pause", "resume", "remove", "add"])
+    def test_operator_s_verb_on_a_locked_definition_answers_soon(
+        self,
+        app: Flask,
+        jobs: CronJobs,
+        database_url: str,
+        verb: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(store_definitions, "LOCK_WAIT", 0.2)
+        monkeypatch.setattr(definition_operations, "LOCK_WAIT", 0.2)
+        jobs.task(name="it")(lambda: None)
+        verbs: dict[str, Callable[[], object]] = {
+            "pause": lambda: jobs.pause("own"),
+            "resume": lambda: jobs.resume("own"),
+            "remove": lambda: jobs.remove_definition("own"),
+            "add": lambda: jobs.add_definition("own", "it", schedule="5 * * * *"),
+        }
+        with app.app_context():
+            jobs.add_definition("own", "it", schedule="@hourly")
+            if verb == "resume":
+                jobs.pause("own")
+            (row,) = definitions(app)
+            with (
+                locked(database_url, "job_definitions", row.id),
+                pytest.raises(StateConflict, match="The definition 'own' is locked"),
+            ):
+                verbs[verb]()
+            verbs[verb]()
+
+    def test_locked_definition_that_code_declares_again_holds_up_no_tick(
+        self, app: Flask, jobs: CronJobs, tick: Tick, database_url: str
+    ) -> None:
+        jobs.task(name="it", schedule="@yearly")(lambda: None)
+        tick()
+        (row,) = definitions(app)
+        with app.app_context():
+            db = app.extensions["sqlalchemy"]
+            db.session.execute(text("UPDATE job_definitions SET undeclared_since = created_at"))
+            db.session.commit()
+            jobs.get("it").using(commit=True).enqueue()
+        with locked(database_url, "job_definitions", row.id):
+            assert tick().succeeded == 1
+        tick()
+        (row,) = definitions(app)
+        assert row.undeclared_since is None
 
     def test_tick_under_a_migration_s_table_lock_ends_with_one_line(
         self, app: Flask, jobs: CronJobs, database_url: str, monkeypatch: pytest.MonkeyPatch
