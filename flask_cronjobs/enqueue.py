@@ -22,7 +22,7 @@ from .registry.options import EnqueueOptions, NewRun
 from .registry.run_columns import policy_columns, stored_payload
 from .state import State
 from .store.commits import note_enqueued
-from .store.enqueue import insert_run
+from .store.enqueue import insert_run, writing_connection
 from .store.enqueue_many import (
     BATCH,
     Holder,
@@ -280,7 +280,7 @@ def _is_due(options: EnqueueOptions, row: RunRow | None = None) -> bool:
 def wake(state: State, session: Session) -> None:
     """Wake resident workers, unless they were woken just now."""
     if state.waking.open():
-        _note_woken(state, wake_listeners(session))
+        _note_woken(state, wake_listeners(session, writing_connection(session)))
 
 
 def _note_woken(state: State, woke: bool) -> None:

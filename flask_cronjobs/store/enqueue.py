@@ -12,8 +12,19 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, CursorResult, insert, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Row,
+    Select,
+    TextClause,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.orm import Session, class_mapper, make_transient_to_detached, scoped_session
+from sqlalchemy.orm.attributes import set_committed_value
 
 from ..errors import StateConflict
 from ..models import JobRun
@@ -101,18 +112,20 @@ def insert_run(
         if replace:
             row = execute(connection, _replace_one(dialect, replace), parameters).one_or_none()
             if row is not None:
-                return InsertedRun(_loaded(own, row.id), "replaced")
+                (changed,) = connection.execute(_select_run(JobRun.id == row.id))
+                return InsertedRun(_from_row(own, changed), "replaced")
         row = execute(connection, statement, parameters).one_or_none()
         if row is not None:
             made = _as_loaded(own, dialect, values, row)
             return InsertedRun(made, "new", bool(row.woke) if wakes else None)
         key = JobRun.idempotency_key == values["idempotency_key"]
-        found = select(JobRun, text(f"({REPLACEABLE})")).where(key, text(HOLDS_KEY))
-        run, waits = own.execute(found).one_or_none() or (None, False)
-        if run is not None and not (replace and waits and run.job_type == values["job_type"]):
-            return InsertedRun(run, "found")
-        if run is not None and run.on_dead is not None and replace != "run_at":
-            _keep_order(run, values["concurrency_key"])
+        holder = connection.execute(_select_run(key, text(HOLDS_KEY))).one_or_none()
+        if holder is not None:
+            same_task = holder.job_type == values["job_type"]
+            if not (replace and holder.is_replaceable and same_task):
+                return InsertedRun(_from_row(own, holder), "found")
+            if holder.on_dead is not None and replace != "run_at":
+                _keep_order(holder, values["concurrency_key"])
         # The run that had the key gave it up between the statements, or another one took it and
         # can be replaced: begin again.
 
@@ -130,16 +143,20 @@ def writing_connection(session: Session, commit: bool = False) -> Connection:
     :param commit: whether each statement may commit.
     """
     session._autoflush()  # pyright: ignore[reportPrivateUsage]
-    arguments = _bind_arguments()
-    if commit and can_autocommit(session, arguments):
-        return session.connection(arguments, {"isolation_level": "AUTOCOMMIT"})
-    return session.connection(arguments)
+    bind = writing_bind()
+    if commit and can_autocommit(session, bind):
+        return session.connection(bind, {"isolation_level": "AUTOCOMMIT"})
+    return session.connection(bind)
 
 
 @lru_cache(maxsize=1)
-def _bind_arguments() -> dict[str, Any]:
-    """Return what a session with several engines chooses by: runs, and that they are written."""
-    return {"mapper": class_mapper(JobRun), "clause": insert(JobRun)}
+def writing_bind() -> dict[str, Any]:
+    """Return what a session with several engines chooses by: runs, and that they are written.
+
+    Also for reading them: a replica does not know yet what this transaction has written.
+    """
+    # SQLAlchemy's recipe of a session with replicas looks for UPDATE and DELETE.
+    return {"mapper": class_mapper(JobRun), "clause": update(JobRun)}
 
 
 def execute(connection: Connection, sql: str, values: Mapping[str, Any]) -> CursorResult[Any]:
@@ -201,8 +218,8 @@ def _replace_one(d: Dialect, replace: Replace) -> str:
     """
 
 
-def _keep_order(run: JobRun, key: str | None) -> None:
-    """Refuse to move *run* from the strict order of its concurrency key to that of another.
+def _keep_order(run: Any, key: str | None) -> None:
+    """Refuse to move *run*, a row, from the strict order of its concurrency key to that of another.
 
     :raises StateConflict: *key* is another.
     """
@@ -217,32 +234,43 @@ def _keep_order(run: JobRun, key: str | None) -> None:
 
 def _as_loaded(session: Session, dialect: Dialect, values: Mapping[str, Any], row: Any) -> JobRun:
     """Return the new run as an object of *session*, as if its row had been loaded."""
-    mapper = class_mapper(JobRun)
-    known = mapper.identity_key_from_primary_key((row.id,)) in session.identity_map
-    # SQLite gives an id again whose insertion was rolled back. And nothing can be added in a flush.
-    if known or session._flushing:  # pyright: ignore[reportPrivateUsage]
-        return _loaded(session, row.id)
     due, made = stored_time(row.run_at), stored_time(row.created_at)
+    own = {name: values[name] for name in GIVEN}
+    own["payload"] = json.loads(values["payload"])
+    times = {"scheduled_for": due, "run_at": due, "created_at": made, "updated_at": made}
+    return _with_values(session, row.id, {**_fresh(), **own, **times, "id": row.id})
+
+
+def _from_row(session: Session, row: Row[Any]) -> JobRun:
+    names = [column.key for column in class_mapper(JobRun).columns]
+    return _with_values(session, row.id, {name: getattr(row, name) for name in names})
+
+
+def _with_values(session: Session, run_id: int, values: Mapping[str, Any]) -> JobRun:
+    """Return a run as an object of *session*, with *values* for all of its columns.
+
+    No query of the session loads it: a session may read from a replica, which knows it later.
+    """
+    if session._flushing:  # pyright: ignore[reportPrivateUsage]
+        return session.get_one(JobRun, run_id, populate_existing=True)  # Nothing can be added now.
+    mapper = class_mapper(JobRun)
+    known = session.identity_map.get(mapper.identity_key_from_primary_key((run_id,)))
+    if known is not None:
+        # Also a new run's: SQLite gives an id again whose insertion was rolled back.
+        for name, value in values.items():
+            set_committed_value(known, name, value)
+        return known
     run = mapper.class_manager.new_instance()
-    vars(run).update(
-        {name: values[name] for name in GIVEN},
-        **_fresh(),
-        id=row.id,
-        payload=json.loads(values["payload"]),
-        scheduled_for=due,
-        run_at=due,
-        created_at=made,
-        updated_at=made,
-    )
+    vars(run).update(values)
     make_transient_to_detached(run)
     session.add(run)
     return run
 
 
-def _loaded(session: Session, run_id: int) -> JobRun:
-    run = session.get(JobRun, run_id, populate_existing=True)
-    assert run is not None
-    return run
+def _select_run(*which: ColumnElement[bool] | TextClause) -> Select[Any]:
+    """Return the query for all columns of a run, and whether a replacing enqueue may change it."""
+    replaceable = text(f"({REPLACEABLE}) AS is_replaceable")
+    return select(*class_mapper(JobRun).columns, replaceable).where(*which)
 
 
 @lru_cache(maxsize=1)

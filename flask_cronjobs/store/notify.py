@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Session
 
 from .clock import sql_now
 from .connection import Bookkeeping
@@ -29,13 +29,13 @@ WAKE = f"""
 """
 
 
-def wake_listeners(session: scoped_session[Any] | Session) -> bool:
+def wake_listeners(session: Session, connection: Connection) -> bool:
     """Wake the listening workers when *session*'s transaction commits.
 
+    :param connection: the session's, on which it writes runs.
     :returns: whether there are any.
     """
-    own = session() if isinstance(session, scoped_session) else session
-    return may_notify(own, own.get_bind().dialect.name) and bool(own.scalar(text(WAKE)))
+    return may_notify(session, connection.dialect.name) and bool(connection.scalar(text(WAKE)))
 
 
 def may_notify(session: Session, dialect: str) -> bool:

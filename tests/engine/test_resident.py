@@ -181,7 +181,7 @@ class TestOnPostgreSQL:
         add_tick(db, age=300)
         add_tick(db, finished=True)
         jobs.tick()
-        assert not wake_listeners(db.session)
+        assert not wake_listeners(db.session(), db.session.connection())
         db.session.commit()
         assert heard(stranger) == 0
 
@@ -189,7 +189,7 @@ class TestOnPostgreSQL:
         self, db: SQLAlchemy, stranger: psycopg.Connection
     ) -> None:
         add_tick(db)
-        assert wake_listeners(db.session)
+        assert wake_listeners(db.session(), db.session.connection())
         assert heard(stranger) == 0
         db.session.commit()
         assert heard(stranger) == 1
@@ -286,7 +286,7 @@ class TestOnPostgreSQL:
     def test_a_transaction_of_two_phases_is_left_alone(self, db: SQLAlchemy) -> None:
         add_tick(db)
         with Session(db.engine, twophase=True) as session:
-            assert not wake_listeners(session)
+            assert not wake_listeners(session, session.connection())
 
     def test_nobody_listens_through_a_pooler(self, app: Flask, pgbouncer_url: str) -> None:
         bounced = Flask("bounced")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import event, inspect, select
+from flask_sqlalchemy.session import Session as FlaskSession
+from sqlalchemy import Delete, Update, create_engine, event, inspect, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.exc import ObjectDeletedError
@@ -225,3 +226,48 @@ def test_session_with_several_engines_is_told_that_runs_are_written(
     asked.clear()
     greet.enqueue_many([{"user_id": 1}])
     assert asked[0] == (JobRun, True)
+
+
+class TestSessionThatReadsFromReplicas:
+    """SQLAlchemy's recipe: what is no write goes to another engine, which may not know it yet."""
+
+    @pytest.fixture
+    def db(self) -> SQLAlchemy:
+        replica = create_engine("sqlite://")  # Without the tables.
+
+        class Routing(FlaskSession):
+            def get_bind(
+                self, mapper: Any = None, clause: Any = None, bind: Any = None, **more: Any
+            ) -> Any:
+                writes = self._flushing or isinstance(clause, (Update, Delete))
+                return super().get_bind(mapper, clause, bind, **more) if writes else replica
+
+        return SQLAlchemy(session_options={"class_": Routing})
+
+    def test_run_that_has_the_key_is_found(self, db: SQLAlchemy, greet: Any) -> None:
+        keyed = greet.using(idempotency_key="k")
+        assert keyed.enqueue(1).is_new
+        assert not keyed.enqueue(1).is_new
+        replacing = greet.using(idempotency_key="r", replace=True)
+        replacing.enqueue(1)
+        assert replacing.enqueue(2).payload == {"user_id": 2}
+        db.session.commit()
+
+
+class TestSessionThatKeepsItsObjects:
+    @pytest.fixture
+    def db(self) -> SQLAlchemy:
+        return SQLAlchemy(session_options={"expire_on_commit": False})
+
+    def test_run_that_has_the_key_is_as_its_row(
+        self, db: SQLAlchemy, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @jobs.task(retry=False)
+        def bad() -> None:
+            raise ValueError
+
+        keyed = bad.using(idempotency_key="k", commit=True)
+        assert keyed.enqueue().status == "queued"
+        jobs.tick()
+        assert keyed.enqueue().status == "dead"
+        assert "To do its work, run: flask jobs admin retry" in caplog.text
