@@ -27,7 +27,13 @@ _CODES = (400, 401, 403, 404, 409, 413, 500, 501, 503)
 
 def create_blueprint() -> Blueprint:
     """Create the blueprint ``cronjobs``."""
-    blueprint = Blueprint(NAME, __name__, template_folder="templates", static_folder="static")
+    blueprint = Blueprint(
+        NAME,
+        __name__,
+        template_folder="templates",
+        static_folder="static",
+        static_url_path="/cronjobs-static",  # At the root, the app's own /static comes first.
+    )
     for route in ROUTES:
         blueprint.add_url_rule(route.rule, route.endpoint, _lazy_view(route), methods=route.methods)
     blueprint.before_request(guard.check)

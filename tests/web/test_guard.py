@@ -94,7 +94,7 @@ def test_closed_without_authorize(app: Flask, db: SQLAlchemy) -> None:
     assert refused.pop("cronjobs.tick") == {404}
     assert all(statuses == {403} for statuses in refused.values())
     assert client.get("/jobs/health").status_code == 503
-    with client.get("/jobs/static/pages.css") as answer:
+    with client.get("/jobs/cronjobs-static/pages.css") as answer:
         assert answer.status_code == 200
 
 
@@ -313,7 +313,17 @@ def test_who_is_refused_before_the_guard_sees_no_more_than_that(
     app.before_request(lambda: abort(code))
     answer = client.get("/jobs/")
     assert answer.status_code == code
-    assert 'href="/jobs/' not in answer.text.replace("/jobs/static/", "")
+    assert 'href="/jobs/' not in answer.text.replace("/jobs/cronjobs-static/", "")
+
+
+def test_style_sheet_is_found_if_the_pages_are_at_the_root(app: Flask, db: SQLAlchemy) -> None:
+    """The app's own static files are at /static, and come first."""
+    app.config["CRONJOBS_URL_PREFIX"] = "/"
+    client = _make(app, db, authorize=lambda action: True)
+    page = client.get("/runs").text
+    sheet = page.partition('rel="stylesheet" href="')[2].partition("?")[0]
+    with client.get(sheet) as answer:
+        assert (answer.status_code, answer.mimetype) == (200, "text/css")
 
 
 def test_works_behind_a_proxy_and_its_prefix(
@@ -324,7 +334,7 @@ def test_works_behind_a_proxy_and_its_prefix(
     forwarded = {"X-Forwarded-Host": "ops.example", "X-Forwarded-Prefix": "/shop"}
     page = client.get("/jobs/runs/1", headers=forwarded).text
     assert 'action="/shop/jobs/runs/1/retry"' in page
-    assert 'href="/shop/jobs/static/pages.css' in page
+    assert 'href="/shop/jobs/cronjobs-static/pages.css' in page
     own = {"Origin": "https://ops.example"}
     answer = client.post("/jobs/runs/1/retry", headers=forwarded | own)
     assert answer.status_code == 303
@@ -420,7 +430,7 @@ def test_every_page_carries_the_headers(app: Flask, client: FlaskClient) -> None
 
 
 def test_a_file_that_is_not_there_yet_is_not_cached_as_missing(client: FlaskClient) -> None:
-    with client.get("/jobs/static/next.css") as answer:
+    with client.get("/jobs/cronjobs-static/next.css") as answer:
         assert answer.status_code == 404
         assert answer.headers["Cache-Control"] == "no-store"
 
