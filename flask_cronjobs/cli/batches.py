@@ -63,9 +63,9 @@ def batches(
             raise click.UsageError("Give the KEY of the batch, too.")
         _list(everything, limit, before, as_json)
     elif retry:
-        _say("Retry", operations.retry_batch(state_of(), key, actor(), again))
+        _say(operations.retry_batch(state_of(), key, actor(), again), key)
     elif cancel:
-        _say("Cancel", operations.cancel_batch(state_of(), key, actor()))
+        _say(operations.cancel_batch(state_of(), key, actor()), key)
     elif close:
         closed = operations.close_batch(state_of(), key, actor())
         click.echo(f"Closed {one_line(key)}." if closed else f"{one_line(key)} is closed already.")
@@ -148,7 +148,5 @@ def bar(fraction: float) -> str:
     return f"[{'#' * done}{'.' * (_BAR - done)}]"
 
 
-def _say(label: str, result: BulkResult) -> None:
-    asked = f", {result.asked:,} of them only asked to stop" if result.asked else ""
-    left = f"; {result.left:,} had changed meanwhile" if result.left else ""
-    click.echo(f"{label}: {plural(result.changed, 'run')} changed{asked}{left}.")
+def _say(result: BulkResult, key: str) -> None:
+    click.echo(result.sentence(one_line(key)))

@@ -107,7 +107,7 @@ def retry(
             change = operations.retry_with(state_of(), ids[0], payload, actor())
         click.echo(f"Run {ids[0]} of {printable(change.task)}: queued again.")
         return
-    _act(operations.RETRY, "queued again", ids, which, yes)
+    _act(operations.RETRY, ids, which, yes)
 
 
 @group.command(
@@ -124,7 +124,7 @@ def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 
     A filter without --status finds all unfinished runs.
     """
-    _act(operations.CANCEL, "cancelled", ids, which, yes)
+    _act(operations.CANCEL, ids, which, yes)
 
 
 @group.command(
@@ -141,7 +141,7 @@ def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 
     They end cancelled: nobody is asked about them any more, and retry still queues them again.
     """
-    _act(operations.DISCARD, "discarded", ids, which, yes)
+    _act(operations.DISCARD, ids, which, yes)
 
 
 @group.command("again", epilog=examples("flask jobs admin again 5"))
@@ -258,21 +258,19 @@ def _print_attempt(attempt: Attempt, frames: bool) -> None:
         click.echo(printable(attempt.output).rstrip())
 
 
-def _act(
-    action: Action, result: str, ids: Sequence[int], which: RunFilter, confirmed: bool
-) -> None:
+def _act(action: Action, ids: Sequence[int], which: RunFilter, confirmed: bool) -> None:
     """Do *action* to the runs of *ids* or of the filter *which*, and print what came of it."""
     if bool(ids) == (which != RunFilter()):
         if ids:
             raise click.UsageError("Give ids or a filter, not both.")
         raise click.UsageError("Give ids, or a filter such as --task NAME. See --help.")
     if ids:
-        _act_on_each(action, result, ids)
+        _act_on_each(action, ids)
     else:
         _act_on_all(action, which, confirmed)
 
 
-def _act_on_each(action: Action, result: str, ids: Sequence[int]) -> None:
+def _act_on_each(action: Action, ids: Sequence[int]) -> None:
     refused = False
     for run_id in ids:
         try:
@@ -281,7 +279,7 @@ def _act_on_each(action: Action, result: str, ids: Sequence[int]) -> None:
             refused = True
             click.echo(f"Error: {printable(as_called(str(error)))}", err=True)
         else:
-            what = "asked its worker to stop" if change.status == "running" else result
+            what = "asked its worker to stop" if change.status == "running" else action.result
             click.echo(f"Run {run_id} of {printable(change.task)}: {what}.")
     if refused:
         raise click.exceptions.Exit(1)
@@ -297,9 +295,7 @@ def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
         click.confirm(f"{label} {plural(len(ids), 'run')}?", abort=True)
     with progress_bar(label, len(ids)) as advance:
         result = action.many(state_of(), ids, actor(), advance)
-    asked = f", {result.asked:,} of them only asked to stop" if result.asked else ""
-    left = f"; {result.left:,} had changed meanwhile" if result.left else ""
-    click.echo(f"{label}: {plural(result.changed, 'run')} changed{asked}{left}.")
+    click.echo(result.sentence())
 
 
 @contextmanager

@@ -32,12 +32,34 @@ class BulkResult:
     :ivar left: those it did not change, since their status had changed meanwhile.
     :ivar asked: those of the changed that are running, and were asked to stop.
     :ivar beyond: those it did not try, since it reached its limit.
+    :ivar result: what became of the changed that were not running, as `Action.result`.
     """
 
     changed: int
     left: int
-    asked: int = 0
-    beyond: int = 0
+    asked: int
+    beyond: int
+    result: str
+
+    def sentence(self, of: str = "") -> str:
+        """Return it for people: ``2 runs are cancelled. 1 running run is asked to stop.``
+
+        :param of: the task or the batch whose runs they are.
+        """
+        at_once = self.changed - self.asked
+        whose = f" of {of}" if of else ""
+        parts: list[str] = []
+        if at_once or not self.asked:
+            parts.append(f"{plural(at_once, 'run')}{whose} {_are(at_once)} {self.result}.")
+        if self.asked:
+            running = plural(self.asked, "running run")
+            parts.append(f"{running}{whose} {_are(self.asked)} asked to stop.")
+        if self.left:
+            parts.append(f"{self.left:,} had changed meanwhile.")
+        if self.beyond:
+            more = f"{self.beyond:,} more {_are(self.beyond)} left"
+            parts.append(f"{more}; do the same again for the next ones.")
+        return " ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +68,7 @@ class Action:
 
     :ivar doing: what the log says before a bulk action.
     :ivar done: what the log says of each run.
+    :ivar result: what people are told of each run that is not running.
     :ivar allowed: the statuses of runs that can be changed.
     :ivar default: the statuses that a filter without a status means.
     :ivar refusals: for every other status, why such a run cannot be changed, and what to do.
@@ -55,6 +78,7 @@ class Action:
     name: str
     doing: str
     done: str
+    result: str
     allowed: Sequence[Status]
     default: Sequence[Status]
     refusals: Mapping[Status, str]
@@ -107,7 +131,8 @@ class Action:
                         progress(len(batch))
         finally:
             log_action(self.done, plural(changed, "run"), actor)
-        return BulkResult(changed, len(some) - changed, asked, len(ids) - len(some))
+        left, beyond = len(some) - changed, len(ids) - len(some)
+        return BulkResult(changed, left, asked, beyond, self.result)
 
     def ids(self, state: State, which: RunFilter) -> list[int]:
         """Return the ids of the runs of *which* that can be changed.
@@ -169,6 +194,7 @@ RETRY = Action(
     name="retry",
     doing="retrying",
     done="retried",
+    result="queued again",
     allowed=RETRIABLE,
     default=("dead",),
     refusals={
@@ -184,6 +210,7 @@ CANCEL = Action(
     name="cancel",
     doing="cancelling",
     done="cancelled",
+    result="cancelled",
     allowed=CANCELLABLE,
     default=CANCELLABLE,
     refusals={status: f"ended as {status}; there is nothing to cancel." for status in TERMINAL},
@@ -193,6 +220,7 @@ DISCARD = Action(
     name="discard",
     doing="discarding",
     done="discarded",
+    result="discarded",
     allowed=DISCARDABLE,
     default=DISCARDABLE,
     refusals={
@@ -255,6 +283,10 @@ def _end_batches(state: State, books: Bookkeeping, changes: Sequence[Change]) ->
     ended = {each.batch_id for each in changes if each.status in TERMINAL}
     if batches := {batch for batch in ended if batch is not None}:
         end_batches(books, telling(state), batches)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def no_run(run_id: int) -> NotFound:

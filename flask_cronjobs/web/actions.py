@@ -17,7 +17,6 @@ from .. import operations
 from ..errors import CronJobsError, DatabaseTrouble, NotFound, TablesMissing
 from ..log import logger
 from ..report import RunFilter
-from ..report.humanize import plural
 from ..state import state_of
 from ..text import one_line
 from ..types import PauseKind
@@ -186,14 +185,7 @@ def dead_retry() -> str:
         error_type=text({"error_type": "", **request.form}, "error_type", empty=""),
     )
     result = operations.retry_many(state_of(), group, actor=actor(), most=MOST)
-    are = "is" if result.changed == 1 else "are"
-    message = f"{plural(result.changed, 'run')} of {group.task} {are} queued again."
-    if result.left:
-        message += f" {result.left:,} had changed meanwhile."
-    if result.beyond:
-        are = "is" if result.beyond == 1 else "are"
-        message += f" {result.beyond:,} more {are} dead; retry again for the next ones."
-    return message
+    return result.sentence(group.task or "")
 
 
 @action("effects", "effect", "key")

@@ -9,9 +9,8 @@ from flask import request
 from flask.typing import ResponseReturnValue
 
 from ..errors import StateConflict
-from ..operations import CANCEL, DISCARD, RETRY, Action, BulkResult
+from ..operations import CANCEL, DISCARD, RETRY, Action
 from ..report import RunFilter
-from ..report.humanize import plural
 from ..state import state_of
 from .actions import MOST, actor
 from .format import Tone
@@ -45,7 +44,7 @@ def bulk_act() -> ResponseReturnValue:
         result = action.many(state_of(), which, actor(), most=MOST)
     except StateConflict as error:
         return _back(which, f"Nothing was changed. {error}", "bad")
-    return _back(which, _said(action, result), "good")
+    return _back(which, result.sentence(), "good")
 
 
 def _back(which: RunFilter, message: str, tone: Tone) -> ResponseReturnValue:
@@ -58,14 +57,3 @@ def _action(args: Mapping[str, str]) -> Action:
     if action is None:
         raise BadQuery(f"do must be one of {', '.join(BULK)}.")
     return action
-
-
-def _said(action: Action, result: BulkResult) -> str:
-    message = f"{plural(result.changed, 'run')} {action.done}."
-    if result.asked:
-        message += f" {plural(result.asked, 'worker')} asked to stop."
-    if result.left:
-        message += f" {result.left:,} had changed meanwhile."
-    if result.beyond:
-        message += f" {result.beyond:,} more match; {action.name} again for the next ones."
-    return message

@@ -6,9 +6,7 @@ from flask import abort, request
 from flask.typing import ResponseReturnValue
 
 from .. import operations, report
-from ..operations import BulkResult
 from ..report import BatchView
-from ..report.humanize import plural
 from ..state import state_of
 from .actions import MOST, action, actor
 from .format import Tone
@@ -71,8 +69,7 @@ def batch_retry() -> str:
     """Queue the dead runs of a batch again."""
     key, again = needed(request.form, "key"), request.form.get("again") == "1"
     result = operations.retry_batch(state_of(), key, actor(), again, most=MOST)
-    message = f"{plural(result.changed, 'run')} of {key} queued again."
-    return message + _beyond(result, "retry")
+    return result.sentence(key)
 
 
 @action("batches", "batch", "key")
@@ -80,10 +77,7 @@ def batch_cancel() -> str:
     """Cancel all of a batch that has not ended."""
     key = needed(request.form, "key")
     result = operations.cancel_batch(state_of(), key, actor(), most=MOST)
-    message = f"{plural(result.changed, 'run')} of {key} cancelled."
-    if result.asked:
-        message += f" {plural(result.asked, 'worker')} asked to stop."
-    return message + _beyond(result, "cancel")
+    return result.sentence(key)
 
 
 @action("batches", "batch", "key")
@@ -93,7 +87,3 @@ def batch_close() -> str:
     if operations.close_batch(state_of(), key, actor()):
         return f"{key} is closed. It ends with its last member."
     return f"{key} was closed already."
-
-
-def _beyond(result: BulkResult, what: str) -> str:
-    return f" {result.beyond:,} more are left; {what} again for the next." if result.beyond else ""

@@ -225,7 +225,7 @@ def test_bulk_counts_and_asks_first(run: Run, rows: Rows) -> None:
     assert refused.exit_code == 1
     assert "Retry 3 runs?" in refused.output
     assert rows.get(dead[0]).status == "dead"
-    assert "3 runs changed" in ok(run("retry", "--error", "OSError", input="y\n"))
+    assert "3 runs are queued again." in ok(run("retry", "--error", "OSError", input="y\n"))
     assert {rows.get(run_id).status for run_id in dead} == {"queued"}
 
 
@@ -233,7 +233,7 @@ def test_bulk_tells_what_was_only_asked_to_stop(run: Run, rows: Rows) -> None:
     rows.run()
     rows.run("running")
     output = ok(run("cancel", "--task", "send", "--yes"))
-    assert output == "Cancel: 2 runs changed, 1 of them only asked to stop.\n"
+    assert output == "1 run is cancelled. 1 running run is asked to stop.\n"
 
 
 def test_bulk_of_a_status_that_does_not_allow_it_says_what_to_do(run: Run, rows: Rows) -> None:

@@ -65,10 +65,10 @@ def test_show(run: Callable[..., Result], batch: str) -> None:
 def test_cancel_retry_and_close(run: Callable[..., Result], batch: str) -> None:
     assert "Closed b." in run(batch, "--close").output
     assert "closed already" in run(batch, "--close").output
-    assert "Cancel: 2 runs changed." in run(batch, "--cancel").output
+    assert f"2 runs of {batch} are cancelled.\n" in run(batch, "--cancel").output
     assert "No batch is unfinished" in run().output
     assert "finished" in run("--all").output
-    assert "Retry: 1 run changed." in run(batch, "--retry", "--again").output
+    assert f"1 run of {batch} is queued again.\n" in run(batch, "--retry", "--again").output
     assert "running" in run().output
 
 

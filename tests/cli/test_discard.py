@@ -38,5 +38,5 @@ def test_those_of_a_filter_are_counted_before(run: Callable[..., Result], rows: 
     assert "Discard 2 runs?" in refused.output
     assert {rows.get(each).status for each in dead} == {"dead"}
     done = run("discard", "--task", "send", "--yes")
-    assert "Discard: 2 runs changed." in done.output
+    assert "2 runs are discarded." in done.output
     assert {rows.get(each).status for each in dead} == {"cancelled"}

@@ -197,7 +197,7 @@ def test_a_click_retries_so_many_at_most_and_says_how_many_are_left(
         add("dead")
     form = {"task": "remind", "error_type": "ValueError"}
     assert _said(client, post("/jobs/dead/retry", **form)) == (
-        "2 runs of remind are queued again. 1 more is dead; retry again for the next ones."
+        "2 runs of remind are queued again. 1 more is left; do the same again for the next ones."
     )
     assert _said(client, post("/jobs/dead/retry", **form)) == "1 run of remind is queued again."
 

@@ -75,13 +75,13 @@ def test_cancel_then_retry_with_then_again(
     batch: str,
 ) -> None:
     said = client.get(post("/jobs/batches/cancel", key=batch).location).text
-    assert "1 run of weekly:&lt;W47&gt; cancelled." in said
+    assert "1 run of weekly:&lt;W47&gt; is cancelled." in said
     assert statuses(app, db) == ["cancelled", "dead", "succeeded"]
     finished = client.get("/jobs/batch", query_string={"key": batch}).text
     assert "then remind again" in finished
     assert "Cancel the rest" not in finished
     said = client.get(post("/jobs/batches/retry", key=batch, again="1").location).text
-    assert "1 run of weekly:&lt;W47&gt; queued again." in said
+    assert "1 run of weekly:&lt;W47&gt; is queued again." in said
     assert statuses(app, db) == ["cancelled", "queued", "succeeded"]
 
 

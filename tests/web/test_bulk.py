@@ -64,7 +64,7 @@ def test_it_asks_and_then_discards_those_of_the_filter(
     assert answer.status_code == 303
     assert answer.headers["Location"] == "/jobs/runs?status=dead&error_type=ValueError#said"
     assert statuses() == ["cancelled", "cancelled", "dead", "failed"]
-    assert "2 runs discarded." in client.get("/jobs/runs").text
+    assert "2 runs are discarded." in client.get("/jobs/runs").text
 
 
 def test_retry_and_cancel(
@@ -75,11 +75,11 @@ def test_retry_and_cancel(
 ) -> None:
     add("dead"), add("running"), add("queued", job_type="break_down")
     post("/jobs/runs/bulk/act", do="retry", task="remind")
-    assert "1 run retried." in client.get("/jobs/runs").text
+    assert "1 run is queued again." in client.get("/jobs/runs").text
     post("/jobs/runs/bulk/act", do="cancel", task="remind")
     assert statuses() == ["cancelled", "running", "queued"]
     said = client.get("/jobs/runs").text
-    assert "2 runs cancelled. 1 worker asked to stop." in said
+    assert "1 run is cancelled. 1 running run is asked to stop." in said
 
 
 def test_no_more_than_a_limit_at_once(
@@ -91,7 +91,7 @@ def test_no_more_than_a_limit_at_once(
     assert "One click changes 2 of them." in client.get("/jobs/runs/bulk?do=retry").text
     post("/jobs/runs/bulk/act", do="retry", status="dead")
     said = client.get("/jobs/runs").text
-    assert "2 runs retried. 1 more match; retry again for the next ones." in said
+    assert "2 runs are queued again. 1 more is left; do the same again for the next ones." in said
 
 
 def test_a_status_that_does_not_allow_it_is_refused(
