@@ -13,14 +13,14 @@ import click
 from .. import operations, report
 from ..errors import CronJobsError
 from ..operations import Action, Progress
-from ..report import Attempt, RunFilter, RunPage, RunRow, RunView
+from ..report import Attempt, PauseView, RunFilter, RunPage, RunRow, RunView
 from ..report.humanize import duration, plural
 from ..report.stacks import without_own_frames
 from ..state import State, state_of
 from ..text import cut, printable
 from ..types import JSON
 from .colors import paint
-from .commands import as_called, this_command
+from .commands import as_called, command, this_command
 from .group import JobsGroup, examples
 from .output import heading, moment, print_json, since
 from .params import Payload, RunId, actor, filtered, json_option, limit_option
@@ -187,6 +187,8 @@ def _row(row: RunRow, page: RunPage) -> Sequence[object]:
         error = f"handed to {row.handed_to}"
     if row.is_stale(page.now):
         error = "worker lost"
+    if page.is_paused(row):
+        error = "paused"
     return row.id, row.status, row.task, f"{row.attempts}/{row.max_attempts}", when, error
 
 
@@ -230,9 +232,26 @@ def _facts(view: RunView) -> list[tuple[str, object]]:
         ("idempotency key", view.idempotency_key),
         ("concurrency key", view.concurrency_key and f"{view.concurrency_key} "
          f"(at most {view.concurrency_limit} at once)"),
-        ("order", view.on_dead and "strict" + (
-            "" if view.waits_for is None else f", waits for run {view.waits_for}")),
+        ("order", view.on_dead and f"strict{_before(view)}"),
+        *(("paused", _paused(pause, view)) for pause in view.pauses),
     ]  # fmt: skip
+
+
+def _before(view: RunView) -> str:
+    if view.waits_for is None:
+        return ""
+    if not view.stopped:
+        return f", waits for run {view.waits_for}"
+    first = str(view.waits_for)
+    ways = f"{command('retry', first)}, or: {command('discard', first)}"
+    return f", waits for run {first}, which is dead and stops its key. To go on: {ways}"
+
+
+def _paused(pause: PauseView, view: RunView) -> str:
+    by = f" by {pause.paused_by}" if pause.paused_by else ""
+    resume = command("resume", f"--{pause.kind}", pause.name)
+    when = since(view.now, pause.paused_at)
+    return f"the {pause.kind} {pause.name}, {when}{by}; to resume it: {resume}"
 
 
 def _print_json(title: str, value: JSON) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import Row, select, text
 
 from ..models.conditions import ORDERED, STOPS
 from .counts import CAP, Count, count_of
 from .humanize import ago, late, seconds_since
+from .pauses import PauseView, pauses, stopping
 from .reader import RUNS, Reader, Source, reading
 from .run_list import RunRow, rows_of
 
@@ -20,11 +22,13 @@ class KeyOrder:
 
     :ivar first: the run for which the others wait.
     :ivar waiting: how many those are.
+    :ivar pauses: the pauses of the first one's task and queue.
     """
 
     key: str
     first: RunRow
     waiting: Count
+    pauses: tuple[PauseView, ...] = ()
 
     @property
     def stopped(self) -> bool:
@@ -40,6 +44,8 @@ class KeyOrder:
             return "the worker of the first was lost; the next tick takes the run back"
         if first.status == "running":
             return f"the first is running, begun {_ago(first.started_at, now)}"
+        if self.pauses:
+            return f"{self.pauses[0]}"
         due = late(seconds_since(first.run_at, now))
         if first.status == "failed":
             return f"the first has failed; its next attempt: {due}"
@@ -59,10 +65,13 @@ def key_orders(
             text(_heads(STOPS if stopped else ORDERED)), {"after": after, "limit": limit}
         ).all()
         firsts = {row.id: row for row in rows_of(reader, [head.first for head in heads])}
+        paused = pauses(reader)
     return tuple(
-        KeyOrder(head.key, firsts[head.first], count_of(head.members - 1))
+        KeyOrder(
+            head.key, first, count_of(head.members - 1), stopping(paused, first.task, first.queue)
+        )
         for head in heads
-        if head.first in firsts
+        if (first := firsts.get(head.first)) is not None
     )
 
 
@@ -70,22 +79,22 @@ def _ago(moment: datetime | None, now: datetime) -> str:
     return "?" if moment is None else ago(seconds_since(moment, now))
 
 
-def waits_for(reader: Reader, run_id: int) -> int | None:
-    """Return the run of its key that must end before *run_id* may begin; None if there is none.
+def before_it(reader: Reader, run_id: int) -> Row[Any] | None:
+    """Return the run of its key that must end before *run_id* may begin: its id and its status.
 
-    A dead one that stops the key counts.
+    A dead one that stops the key counts. None if there is none.
     """
     own = select(RUNS.c.concurrency_key).where(RUNS.c.id == run_id).scalar_subquery()
     # In ranges, so that PostgreSQL goes along the index of the key.
     key = RUNS.c.concurrency_key
     first = (
-        select(RUNS.c.id)
+        select(RUNS.c.id, RUNS.c.status)
         .where(text(ORDERED), key >= own, key <= own, RUNS.c.id < run_id)
         .order_by(key, RUNS.c.id)
         .limit(1)
     )
     rows = reader.rows(first)
-    return rows[0].id if rows else None
+    return rows[0] if rows else None
 
 
 def _heads(which: str) -> str:

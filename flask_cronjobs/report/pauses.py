@@ -37,6 +37,12 @@ def pauses(source: Source) -> tuple[PauseView, ...]:
     return tuple(PauseView(row.kind, row.name, row.paused_at, row.paused_by) for row in rows)
 
 
+def stopping(paused: Sequence[PauseView], task: str, queue: str) -> tuple[PauseView, ...]:
+    """Return those for which runs of *task* in *queue* wait until they are resumed."""
+    names = {"task": task, "queue": queue}
+    return tuple(each for each in paused if each.name == names[each.kind])
+
+
 def names(paused: Sequence[PauseView], kind: PauseKind) -> list[str]:
     """Return the names of one kind."""
     return [each.name for each in paused if each.kind == kind]

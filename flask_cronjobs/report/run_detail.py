@@ -11,7 +11,8 @@ from sqlalchemy import Row, select
 
 from ..store.failures import FAILURES_KEPT
 from ..types import JSON
-from .key_orders import waits_for
+from .key_orders import before_it
+from .pauses import PauseView, pauses, stopping
 from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading
 from .redact import redacted
 from .run_list import RunRow, run_row, with_definition
@@ -62,6 +63,8 @@ class RunView:
     :ivar batch: the key of its batch.
     :ivar on_dead: in a strict order, what those behind it do if it ends dead.
     :ivar waits_for: in a strict order, the run that must end before this one begins.
+    :ivar stopped: that run is dead: somebody must retry or discard it.
+    :ivar pauses: the pauses of its task and its queue, if it waits.
     """
 
     row: RunRow
@@ -81,6 +84,8 @@ class RunView:
     batch: str | None = None
     on_dead: str | None = None
     waits_for: int | None = None
+    stopped: bool = False
+    pauses: tuple[PauseView, ...] = ()
 
 
 def run(source: Source, run_id: int) -> RunView | None:
@@ -110,6 +115,8 @@ def _view(
     reader: Reader, row: Row[Any], failures: Sequence[Row[Any]], outputs: Mapping[int, str]
 ) -> RunView:
     names = reader.state.settings.redact
+    waits = row.status in ("queued", "failed")
+    first = before_it(reader, row.id) if waits and row.on_dead is not None else None
     return RunView(
         row=run_row(row),
         payload=redacted(row.payload, names),
@@ -122,7 +129,9 @@ def _view(
         now=reader.now,
         batch=_batch(reader, row.batch_id),
         on_dead=row.on_dead,
-        waits_for=waits_for(reader, row.id) if _may_wait(row) else None,
+        waits_for=None if first is None else first.id,
+        stopped=first is not None and first.status == "dead",
+        pauses=stopping(pauses(reader), row.job_type, row.queue) if waits else (),
     )
 
 
@@ -131,10 +140,6 @@ def _batch(reader: Reader, batch_id: int | None) -> str | None:
         return None
     rows = reader.rows(select(BATCHES.c.key).where(BATCHES.c.id == batch_id))
     return rows[0].key if rows else None
-
-
-def _may_wait(row: Row[Any]) -> bool:
-    return row.on_dead is not None and row.status in ("queued", "failed")
 
 
 def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:

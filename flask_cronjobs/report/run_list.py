@@ -22,6 +22,7 @@ from ..models.conditions import (
 )
 from ..types import STATUSES, Status, handed_to
 from .counts import Count
+from .pauses import PauseView, pauses, stopping
 from .reader import BATCHES, DEFINITIONS, RUNS, Query, Reader, Source, reading
 from .run_order import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, Order
 from .run_search import confirmed, mentions, named
@@ -123,6 +124,7 @@ class RunPage:
     :ivar partial: the search stopped before the page was full; the next page goes on.
     :ivar searched_to: when the oldest run was created at which such a search looked.
     :ivar now: the database's now.
+    :ivar pauses: the tasks and queues that are paused.
     """
 
     rows: tuple[RunRow, ...]
@@ -130,11 +132,17 @@ class RunPage:
     partial: bool
     searched_to: datetime | None
     now: datetime
+    pauses: tuple[PauseView, ...] = ()
 
     @property
     def before(self) -> int | None:
         """Return the id in the next page's cursor."""
         return None if self.next is None else self.next.id
+
+    def is_paused(self, row: RunRow) -> bool:
+        """Return whether *row* waits until its task or queue is resumed: then it is not late."""
+        waits = row.status in ("queued", "failed")
+        return waits and bool(stopping(self.pauses, row.task, row.queue))
 
 
 #: How many rows a page reads where no index narrows the search.
@@ -170,12 +178,13 @@ def runs(
         real = ids if which.search is None else confirmed(reader, which.search, ids)
         first = by_name if cursor is None else []
         rows = rows_of(reader, [*first, *(each for each in ids if each in real)])
+        paused = pauses(reader)
     more = len(found) > limit
     last = Cursor(found[limit - 1].id, found[limit - 1].moment) if more else None
     partial = (floor is not None and not more) or (more and len(real) < len(ids))
     going_on = last or (None if floor is None else Cursor(floor.id))
     back_to = None if floor is None else floor.created_at
-    return RunPage(tuple(rows), going_on, partial, back_to, reader.now)
+    return RunPage(tuple(rows), going_on, partial, back_to, reader.now, paused)
 
 
 def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[int]:

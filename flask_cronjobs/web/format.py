@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
-from ..report import RunView
+from ..report import PauseView, RunView
 from ..report.humanize import ago, duration, late, plural, roughly, seconds_since, utc
 from ..text import cut, printable
 from ..types import JSON, Status
@@ -117,11 +117,9 @@ def describe(run: RunView) -> str:
     """Return the state of *run* as a sentence."""
     row, of = run.row, f"attempt {run.row.attempts} of {run.row.max_attempts}"
     ended = _ago(row.finished_at, run.now)
-    if run.waits_for is not None:
-        return f"It waits for run {run.waits_for}, which comes before it in the order of its key."
     match row.status:
         case "queued":
-            return f"It is waiting for a worker: {late(seconds_since(row.run_at, run.now))}."
+            return _waiting(run, "It is due", "It is waiting for a worker:")
         case "running" if row.handed_to:
             since = _ago(row.started_at, run.now)
             return f"It was handed to {row.handed_to} {since}, and has not begun there."
@@ -138,14 +136,38 @@ def describe(run: RunView) -> str:
         case "succeeded":
             return f"It succeeded {ended}, in {of}."
         case "failed":
-            due = late(seconds_since(row.run_at, run.now))
-            return f"{of.capitalize()} failed. The next one is {due}."
+            next_one = "The next one is"
+            return f"{of.capitalize()} failed. {_waiting(run, next_one, next_one)}"
         case "dead":
             return f"It gave up {ended}, after {of}."
         case "cancelled":
             return f"It was cancelled {ended}."
         case "skipped":
             return f"Its slot was skipped {ended}."
+
+
+def _waiting(run: RunView, early: str, due: str) -> str:
+    """Return for what *run* waits. It is late only if that is nothing but a worker.
+
+    :param early: the words before when it is due.
+    :param due: the words before for how long it has been due.
+    """
+    waits = [_until_resumed(pause, run.now) for pause in run.pauses]
+    if run.stopped:
+        before = f"It waits for run {run.waits_for}, which is dead and stops its key"
+        waits.insert(0, f"{before}: retry or discard that run.")
+    elif run.waits_for is not None:
+        before = f"It waits for run {run.waits_for}, which comes before it in the order of its key."
+        waits.insert(0, before)
+    seconds = seconds_since(run.row.run_at, run.now)
+    if seconds <= -1 or not waits:
+        waits.append(f"{early if seconds <= -1 else due} {late(seconds)}.")
+    return " ".join(waits)
+
+
+def _until_resumed(pause: PauseView, now: datetime) -> str:
+    by, when = pause.paused_by or "somebody", _ago(pause.paused_at, now)
+    return f"It waits until the {pause.kind} {pause.name} is resumed: {by} paused it {when}."
 
 
 def _ago(moment: datetime | None, now: datetime) -> str:

@@ -9,7 +9,7 @@ from flask import Response, abort, request
 from flask.typing import ResponseReturnValue
 
 from .. import report
-from ..operations import CANCEL, RETRY
+from ..operations import CANCEL, DISCARD, RETRY
 from ..report import RunFilter, RunView, run_list
 from ..report.run_order import DUE_FIRST, LATEST_DEATH, NEWEST
 from ..report.stacks import without_own_frames
@@ -91,6 +91,7 @@ def run(run_id: int) -> ResponseReturnValue:
         hides=not whole and _shortened(found) != found,
         can_retry=found.row.status in RETRY.allowed,
         can_cancel=found.row.status in CANCEL.allowed,
+        can_discard=found.row.status in DISCARD.allowed,
         known=found.row.task in state.registry.tasks,
         now=found.now,
         shown=shown,

@@ -219,6 +219,17 @@ def test_one_refused_id_does_not_stop_the_others(run: Run, rows: Rows) -> None:
     assert rows.get(dead).status == "queued"
 
 
+def test_list_and_show_tell_of_a_pause(run: Run, rows: Rows) -> None:
+    run_id = rows.run(age=120, queue="mail")
+    ok(run("pause", "--queue", "mail"))
+    assert "paused" in ok(run("list"))
+    shown = ok(run("show", str(run_id)))
+    assert "the queue mail, just now by " in shown
+    assert "to resume it: flask jobs admin resume --queue mail" in shown
+    (pause,) = data(run("show", str(run_id), "--json"))["pauses"]
+    assert (pause["kind"], pause["name"]) == ("queue", "mail")
+
+
 def test_bulk_counts_and_asks_first(run: Run, rows: Rows) -> None:
     dead = [rows.run("dead", error_type="OSError") for _ in range(3)]
     refused = run("retry", "--error", "OSError", input="n\n")

@@ -59,7 +59,9 @@ def test_overview_and_show_tell_of_it(admin: Run, rows: Rows, dead: int) -> None
     assert "Strict order is stopped by 1 dead run: flask jobs admin turns --stopped" in (
         admin().output
     )
-    assert f"strict, waits for run {dead}" in admin("show", str(dead + 1)).output
+    shown = admin("show", str(dead + 1)).output
+    assert f"strict, waits for run {dead}, which is dead and stops its key" in shown
+    assert f"flask jobs admin retry {dead}, or: flask jobs admin discard {dead}" in shown
 
 
 def test_queued_runs_that_wait_for_their_turn_are_listed(admin: Run, dead: int) -> None:

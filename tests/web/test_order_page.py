@@ -92,3 +92,23 @@ def test_dead_run_is_discarded_from_the_page(
     assert answer.status_code in (302, 303)
     assert rows.get(dead).status == "cancelled"
     assert rows.get(dead).turn == "over"
+
+
+def test_page_of_a_run_behind_a_dead_one_says_what_to_do(
+    client: FlaskClient, ordered: Callable[..., int]
+) -> None:
+    dead = ordered("a", "dead", None, finished_at=ago(60))
+    second = ordered("a")
+    page = client.get(f"/jobs/runs/{second}").text
+    said = f"It waits for run {dead}, which is dead and stops its key: retry or discard that run."
+    assert said in page
+    assert f'<a href="/jobs/runs/{dead}">Show run {dead}</a>' in page
+    assert "The next tick runs it" not in page
+
+
+def test_key_of_a_paused_task_says_so(client: FlaskClient, ordered: Callable[..., int]) -> None:
+    ordered("a", turn=None, run_at=ago(600))
+    client.post("/jobs/pause", data={"what": "queue:default"}, headers=OWN)
+    page = client.get("/jobs/order").text
+    assert "the queue default is paused" in page
+    assert " late" not in page

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import timedelta
 
+import pytest
 from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 from werkzeug.test import TestResponse
 
 from flask_cronjobs.models import JobPause
+
+from .conftest import NOW
 
 Post = Callable[..., TestResponse]
 
@@ -65,3 +70,34 @@ def test_page_names_stay_text(client: FlaskClient, db: SQLAlchemy, post: Post) -
     assert "<b>x</b>" not in page.replace("&lt;b&gt;", "")
     with client.application.app_context():
         assert db.session.scalars(select(JobPause.name)).all() == ["<b>x</b>"]
+
+
+@pytest.mark.parametrize("what", ["task:remind", "queue:default"])
+def test_run_that_waits_for_a_pause_says_so_and_is_not_late(
+    client: FlaskClient, post: Post, add: Callable[..., int], what: str
+) -> None:
+    run_id, failed = add("queued"), add("failed")
+    assert "It is waiting for a worker: " in client.get(f"/jobs/runs/{run_id}").text
+    assert "min late" in client.get("/jobs/runs").text
+    post("/jobs/pause", what=what)
+    kind, _, name = what.partition(":")
+    waits = f"It waits until the {kind} {name} is resumed: ada paused it just now."
+    for path in (f"/jobs/runs/{run_id}", f"/jobs/runs/{failed}"):
+        page = client.get(path).text
+        assert waits in page
+        assert " late" not in page
+        assert "The next tick runs it" not in page
+        assert f'name="what" value="{what}"><button>Resume the {kind}' in re.sub(r"\n *", "", page)
+    listed = client.get("/jobs/runs").text
+    assert " late" not in listed
+    assert listed.count("paused") == 2
+
+
+def test_run_that_is_not_due_says_when_it_is(
+    client: FlaskClient, post: Post, add: Callable[..., int]
+) -> None:
+    run_id = add("queued", run_at=NOW + timedelta(hours=23, minutes=30))
+    assert "<p>It is due in 23 h.</p>" in client.get(f"/jobs/runs/{run_id}").text
+    post("/jobs/pause", what="task:remind")
+    page = client.get(f"/jobs/runs/{run_id}").text
+    assert "ada paused it just now. It is due in 23 h.</p>" in page

@@ -188,6 +188,13 @@ def test_the_first_page_of_the_list_renews_itself(client: FlaskClient) -> None:
     assert "data-refresh" not in client.get("/jobs/runs?before=9").text
 
 
+@pytest.mark.parametrize("status", ["dead", "queued"])
+def test_dead_run_has_a_button_to_discard_it(client: FlaskClient, add: Add, status: str) -> None:
+    run_id = add(status)
+    form = f'action="/jobs/runs/{run_id}/discard"'
+    assert (form in client.get(f"/jobs/runs/{run_id}").text) == (status == "dead")
+
+
 # JSON
 
 
