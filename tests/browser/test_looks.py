@@ -167,6 +167,18 @@ def test_nothing_hangs_off_the_side(browser: Browser, hostile_site: Site, width:
         assert wide <= width, path
 
 
+@pytest.mark.parametrize("width", [320, 390])
+def test_last_runs_are_seen_whole_on_a_phone(
+    browser: Browser, lively_site: Site, width: int
+) -> None:
+    set_width(browser, width)
+    for path in (each for each in PAGES if each.startswith(("/definition?", "/task?"))):
+        browser.get(f"{lively_site.url}{path}")
+        table = browser.find_element(By.CSS_SELECTOR, ".scroll:has(.history)")
+        hidden = "return arguments[0].scrollWidth - arguments[0].clientWidth"
+        assert browser.execute_script(hidden, table) == 0, path
+
+
 #: The words of a page that a line breaks in, though they may break after their punctuation only.
 BROKEN_WORDS = r"""
 const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from flask_cronjobs import CronJobs
 from tests.rows import Rows, ago
 from tests.web.conftest import OWN
 
@@ -104,6 +105,14 @@ def test_page_of_a_run_behind_a_dead_one_says_what_to_do(
     assert said in page
     assert f'<a href="/jobs/runs/{dead}">Show run {dead}</a>' in page
     assert "The next tick runs it" not in page
+
+
+def test_page_of_a_task_in_strict_order_leads_to_its_keys(
+    client: FlaskClient, jobs: CronJobs
+) -> None:
+    jobs.task(name="book", concurrency_key="a", order="strict")(lambda: None)
+    assert '<a href="/jobs/order">strict</a>' in client.get("/jobs/task?name=book").text
+    assert "/jobs/order" not in client.get("/jobs/task?name=remind").text
 
 
 def test_key_of_a_paused_task_says_so(client: FlaskClient, ordered: Callable[..., int]) -> None:
