@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
 import sys
@@ -12,9 +13,10 @@ import click
 import pytest
 
 import flask_cronjobs
-from flask_cronjobs import CronJobs, models
+from flask_cronjobs import CronJobs, models, report
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.current_run import CurrentRun
+from flask_cronjobs.report.overview import DeadGroup, Orphan
 
 from .pages import ROOT
 
@@ -95,3 +97,17 @@ def test_each_option_and_the_help_are_in_the_reference(path: str, sections: dict
 def test_reference_goes_into_its_page() -> None:
     assert (ROOT / "docs" / "commands.md").read_text().count("<!-- commands -->") == 1
     assert '"<!-- commands -->", reference()' in (ROOT / "docs" / "conf.py").read_text()
+
+
+SHAPES: tuple[type, ...] = (
+    report.Overview, report.Verdict, report.Figures, report.PauseView, report.DefinitionView,
+    report.DefinitionList, report.RunView, report.RunRow, report.Attempt, DeadGroup, Orphan,
+    report.Bucket, report.BatchView, report.KeyOrder,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_each_key_of_the_json_is_in_the_documentation(shape: type) -> None:
+    section = (ROOT / "docs" / "admin.md").read_text().partition("## JSON")[2].partition("\n## ")[0]
+    keys = [field.name for field in dataclasses.fields(shape)]
+    assert [key for key in keys if f"`{key}`" not in section] == []

@@ -261,6 +261,7 @@ class TestTwoApps:
         rows.definition("theirs", app="another")
         finding = findings(state)["two-apps"]
         assert (finding.level, "'another'" in finding.what) == ("warning", True)
+        assert "If the tasks, definitions and keys of the two apps have different" in finding.todo
         assert "undeclared-definition" not in findings(state)
 
     def test_definition_that_two_apps_declare_differently_is_a_warning(

@@ -218,8 +218,9 @@ def _definitions(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
             "warning",
             f"The app {app!r} uses this database too, for the definition {names[0]!r}"
             + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
-            "A tick of one app runs every task that it knows by name, of the other app too. Give "
-            "the tasks and definitions of the two apps different names, or each app a database.",
+            "A tick of one app runs every task that it knows by name, of the other app too. If the "
+            "tasks, definitions and keys of the two apps have different names, there is nothing to "
+            "do. Otherwise rename those of one, or give each app a database.",
         )
 
 
