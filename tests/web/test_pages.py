@@ -292,7 +292,7 @@ def test_a_run_shows_its_attempts_with_stacks(
         ("running", "It is running on web-1:7", ["Cancel", "Run again"]),
         ("succeeded", "It succeeded", ["Run again"]),
         ("failed", "The next one is", ["Try now", "Cancel", "Run again"]),
-        ("dead", "It gave up", ["Retry", "Run again"]),
+        ("dead", "It gave up", ["Retry", "Discard", "Run again"]),
         ("cancelled", "It was cancelled", ["Retry", "Run again"]),
         ("skipped", "Its slot was skipped", ["Run again"]),
     ],
