@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import signals
+from ..errors import DatabaseTrouble
 from ..log import logger, worker_name
 from ..state import State
 from ..store import Bookkeeping, Claims, Definitions, Ticks
 from ..store.clock import clock_shift
+from ..store.errors import is_about_the_rows
 from ..store.shared import refuse_shared
 from ..types import TickReport
 from .batches import end_batches, telling
@@ -128,7 +130,17 @@ def prune(
         return 0
     settings = state.settings
     ticks.mend_turns()
-    return ticks.prune(settings.retention, settings.retention_dead, stopped=stopped)
+    try:
+        return ticks.prune(settings.retention, settings.retention_dead, stopped=stopped)
+    except DatabaseTrouble as trouble:
+        if not is_about_the_rows(trouble):
+            raise
+        logger.error(
+            "What is past its retention could not be deleted: a foreign key of the app's own to "
+            "job_runs needs ON DELETE CASCADE or SET NULL. %s",
+            trouble,
+        )
+        return 0
 
 
 def finish(ticks: Ticks, opened: OpenTick, counts: Mapping[str, int]) -> TickReport:

@@ -161,6 +161,16 @@ class Claims:
             assert not outcomes
             return self._begin(request)
         forget_failures(self._books, outcomes)
+        exchange = self._exchange_patiently(outcomes, request, repeat)
+        unbegun = [each for each in outcomes if each.kind == "released" and not each.begun]
+        if unbegun:
+            self._books.rows(self._sql.restore_keys, {"held": _held(unbegun)})
+        return exchange
+
+    def _exchange_patiently(
+        self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
+    ) -> Exchange:
+        """Exchange, and try again for a moment to record outcomes whose rows are locked."""
         exchange = self._exchange(outcomes, request, repeat)
         for pause in MOMENTS:
             locked = self._passed_over(outcomes, exchange.recorded)

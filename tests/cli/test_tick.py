@@ -25,6 +25,7 @@ from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import Ticks, connection
 from flask_cronjobs.types import TickReport
+from tests.marks import on_postgresql
 from tests.rows import Rows, ago
 
 Tick = Callable[..., Result]
@@ -355,6 +356,20 @@ class TestRetention:
             monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1)
             assert jobs.tick().pruned == 1
             assert db.session.scalars(select(JobRun.id)).all() == [2]
+
+    @on_postgresql
+    def test_run_that_a_table_of_the_app_refers_to_fails_no_tick(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:  # fmt: skip
+        Rows(app, db).run("succeeded", finished_at=ago(days=99))
+        monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1)
+        with app.app_context():
+            db.session.execute(text("CREATE TABLE mine (run_id bigint REFERENCES job_runs)"))
+            db.session.execute(text("INSERT INTO mine SELECT id FROM job_runs"))
+            db.session.commit()
+            assert jobs.tick().pruned == 0
+        assert "needs ON DELETE CASCADE or SET NULL" in caplog.text
 
     def test_one_tick_of_every_twenty_prunes(
         self, app: Flask, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.models import JobRun
@@ -16,7 +17,7 @@ from flask_cronjobs.store import enqueue_many, insert_run
 from flask_cronjobs.store.enqueue_many import RunRow, insert_keyed_runs
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.marks import on_postgresql
-from tests.store.kit import Kit
+from tests.store.kit import Kit, outcome
 from tests.store.test_insert_runs import SHARED, values
 
 NUMBER = 30
@@ -176,3 +177,36 @@ def test_claim_passes_over_a_run_that_is_being_replaced(kit: Kit) -> None:
         assert kit.claim() == ()
         session.commit()
     assert kit.claim_one().payload == {"a": 2}
+
+
+class TestKeyOfARunThatWasClaimedAndGivenBack:
+    """It waited in its worker behind a run that took long, and has not begun."""
+
+    KEY: ClassVar = {"idempotency_key": "key", "unique_while": "waiting"}
+
+    def test_it_has_its_key_again(self, kit: Kit) -> None:
+        first = kit.run(**self.KEY)
+        assert kit.finish(kit.claim_one(), "released")
+        assert kit.row(first).started_at is None
+        with pytest.raises(IntegrityError):
+            kit.run(**self.KEY)
+
+    def test_it_does_without_if_another_has_the_key_by_now(self, kit: Kit) -> None:
+        first, claim = kit.run(**self.KEY), kit.claim_one()
+        second = kit.run(**self.KEY)
+        assert kit.finish(claim, "released")
+        assert kit.row(first).started_at is not None
+        both = kit.claim()
+        assert {claim.id for claim in both} == {first, second}
+        kit.claims.exchange([outcome(claim, "released") for claim in both], None)
+        assert kit.row(first).started_at is not None
+        assert kit.row(second).started_at is None
+
+    def test_one_that_has_begun_does_not_need_it(self, kit: Kit) -> None:
+        first = kit.run(**self.KEY)
+        assert kit.finish(kit.claim_one(), "released", seconds=0.1)
+        assert kit.row(first).started_at is not None
+        again = kit.claim_one()
+        assert kit.finish(again, "snoozed")
+        assert kit.finish(kit.claim_one(), "released")
+        assert kit.row(first).started_at is not None

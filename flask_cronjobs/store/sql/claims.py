@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import TextClause, text
 
-from ...models.conditions import OPEN_BATCH, RUNNING, SPENT
+from ...models.conditions import HOLDS_KEY, OPEN_BATCH, RUNNABLE, RUNNING, SPENT
 from ..dialect import Dialect
 from .exchange import NO_CLAIM
 from .outcomes import ended, failures, held, is_held, record
@@ -26,6 +26,7 @@ class ClaimStatements(NamedTuple):
     progress: TextClause
     claimed_under: TextClause
     already_recorded: TextClause
+    restore_keys: TextClause
     expired: TextClause
     give_up_exhausted: TextClause
 
@@ -76,6 +77,30 @@ def _progress(d: Dialect) -> str:
 _CLAIMED_UNDER = f"""
     SELECT id, job_type, attempts FROM job_runs WHERE {RUNNING} AND locked_by = :token
 """
+
+
+def _restore_keys(d: Dialect) -> str:
+    """Return the statement that gives runs their keys back that were claimed and did not begin.
+
+    Not if another run has the key by now; and of several that want it back, the last gets it.
+    """
+    given = "SELECT id FROM given"
+    waits = f"{RUNNABLE} AND unique_while = 'waiting' AND started_at IS NOT NULL"
+    never_begun = f"{waits} AND attempts = 0 AND snoozes = 0 AND idempotency_key IS NOT NULL"
+    free = f"""
+        SELECT id FROM job_runs r WHERE {d.any_of("id", given)} AND {never_begun}
+            AND NOT EXISTS (
+                SELECT 1 FROM job_runs WHERE idempotency_key = r.idempotency_key AND {HOLDS_KEY}
+            ) AND NOT EXISTS (
+                SELECT 1 FROM job_runs WHERE {d.any_of("id", given)} AND {never_begun}
+                    AND idempotency_key = r.idempotency_key AND id > r.id
+            ) {d.skip_locked_of("r")}
+    """
+    return f"""
+    WITH given AS MATERIALIZED {_given(d)}
+    UPDATE job_runs SET started_at = NULL, updated_at = {d.now} WHERE {d.any_of("id", free)}
+    RETURNING id
+    """
 
 
 def _expired(d: Dialect) -> str:
@@ -130,6 +155,7 @@ def claim_statements(d: Dialect) -> ClaimStatements:
         progress=text(_progress(d)),
         claimed_under=text(_CLAIMED_UNDER),
         already_recorded=text(_already_recorded(d)),
+        restore_keys=text(_restore_keys(d)),
         expired=text(_expired(d)),
         give_up_exhausted=text(_give_up_exhausted(d)),
     )
