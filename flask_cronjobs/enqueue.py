@@ -80,7 +80,9 @@ def enqueue_one(
     }
     with explaining_missing_tables(state):
         wakes = _is_due(options) and state.waking.open()
-        run, became, woke = insert_run(session, values, options.replace, wakes, options.commit)
+        run, became, woke = insert_run(
+            session, values, replace=options.replace, wake=wakes, commit=options.commit
+        )
         if woke is not None:
             _note_woken(state, woke)
         elif wakes and became != "found":

@@ -92,6 +92,12 @@ class State:
             except UnboundExecutionError:
                 return self.db.engine
 
+    def forget_connections(self) -> None:
+        """In a forked process, forget the connections, which are the parent's, and close none."""
+        with self.app.app_context():
+            for engine in self.db.engines.values():
+                engine.dispose(close=False)
+
     def bookkeeping(
         self, guard: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> Bookkeeping:

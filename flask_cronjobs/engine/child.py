@@ -109,10 +109,7 @@ def flush_output() -> None:
 
 
 def _work(state: State, options: WorkOptions, told: PipeObserver) -> int:
-    # The connections are the parent's: forget them, and close none.
-    with state.app.app_context():
-        for engine in state.db.engines.values():
-            engine.dispose(close=False)
+    state.forget_connections()
     try:
         work(state, options, handle_signals=True)
     except CronJobsError as error:

@@ -78,6 +78,4 @@ def _forget_connections(state: State) -> None:
     if pid in (state.pid, _clean_process):
         return
     _clean_process = pid
-    with state.app.app_context():
-        for engine in state.db.engines.values():
-            engine.dispose(close=False)
+    state.forget_connections()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..types import AtWork, Outcome, RecordedSlot
 
 
@@ -72,3 +74,25 @@ class PassingOn(Observer):
     def flush(self) -> None:
         """Pass it on."""
         self.inner.flush()
+
+
+class Counted(PassingOn):
+    """Counts attempts, and passes everything on.
+
+    :param count: called with the kind of each outcome, and with ``lost`` for one that was dropped.
+    """
+
+    def __init__(self, inner: Observer, count: Callable[[str], None]) -> None:
+        super().__init__(inner)
+        self._count = count
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Count *outcome*, unless it is that of a worker that is gone, and pass it on."""
+        if not outcome.reclaimed:
+            self._count(outcome.kind)
+        super().outcome(outcome)
+
+    def lost(self, outcome: Outcome) -> None:
+        """Count *outcome* as lost, and pass it on."""
+        self._count("lost")
+        super().lost(outcome)

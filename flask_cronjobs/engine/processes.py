@@ -22,7 +22,7 @@ from ..state import State
 from ..store.deadlines import deadlines
 from ..types import AtWork, Outcome
 from .child import HOPELESS, PipeObserver, be_worker, flush_output, receive
-from .observer import Observer, PassingOn
+from .observer import Counted, Observer, PassingOn
 from .worker.options import WorkOptions
 from .worker.worker import STOPPING, work
 
@@ -88,25 +88,6 @@ class _LimitsObserver(PassingOn):
         super().outcome(outcome)
 
 
-class _PoolObserver(PassingOn):
-    """Counts the outcomes of all workers, and passes them on."""
-
-    def __init__(self, inner: Observer) -> None:
-        super().__init__(inner)
-        self.counts: Counter[str] = Counter()
-
-    def outcome(self, outcome: Outcome) -> None:
-        """Count *outcome*, unless it is that of a worker that is gone, and pass it on."""
-        if not outcome.reclaimed:
-            self.counts[outcome.kind] += 1
-        super().outcome(outcome)
-
-    def lost(self, outcome: Outcome) -> None:
-        """Count *outcome* as lost, and pass it on."""
-        self.counts["lost"] += 1
-        super().lost(outcome)
-
-
 @dataclass(eq=False)
 class _Child:
     """A forked worker.
@@ -134,7 +115,8 @@ class _ProcessPool:
 
     def __init__(self, state: State, options: WorkOptions, number: int) -> None:
         self._state = state
-        self._observer = _PoolObserver(options.observer)
+        self._counts: Counter[str] = Counter()
+        self._observer = Counted(options.observer, self._count)
         self._options = options._replace(observer=self._observer, parent=os.getpid())
         self._number = number
         self._stopping = False
@@ -143,6 +125,9 @@ class _ProcessPool:
         self._errors: list[str] = []
         self._ended_well: Counter[bool] = Counter()
         self._selector = selectors.DefaultSelector()
+
+    def _count(self, kind: str) -> None:
+        self._counts[kind] += 1
 
     def run(self) -> Counter[str]:
         """Fork the workers, and wait until all have ended.
@@ -162,7 +147,7 @@ class _ProcessPool:
             raise CronJobsError(self._errors[0])
         if self._ended_well[False] and not self._ended_well[True]:
             raise CronJobsError("Every worker ended before its time; their runs come back by lease")
-        return self._observer.counts
+        return self._counts
 
     def _start(self) -> None:
         """Fork all workers. If the system refuses one, none is to work."""

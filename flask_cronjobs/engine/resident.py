@@ -23,11 +23,12 @@ from ..types import Outcome, TickReport
 from .batches import end_batches, telling
 from .definition_pings import ping_ended
 from .late import tell_late
+from .observer import Counted
 from .ping import TIMEOUT, ping
 from .processes import run_workers
 from .reclaim import reclaim
 from .scheduler import enqueue_slots, sync_definitions
-from .tally import Counted, Tally
+from .tally import Tally
 from .tick import OpenTick, TickOptions, begin, finish, prune
 from .worker.options import ResidentWorker, WorkOptions
 
@@ -55,7 +56,7 @@ def serve(state: State, options: TickOptions) -> Counter[str]:
         worker=worker_name(),
         queues=options.queues,
         may_kill=options.own_process,
-        observer=Counted(options.observer, tally),
+        observer=Counted(options.observer, tally.count),
         resident=True,
         minute_work=ResidentMinutes(state, tally),
         elsewhere=frozenset(state.settings.executors),

@@ -6,9 +6,6 @@ import mmap
 from collections import Counter
 from collections.abc import Mapping
 
-from ..types import Outcome
-from .observer import Observer, PassingOn
-
 KINDS = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost")
 
 
@@ -48,22 +45,3 @@ class Tally:
         """Note that a row has *counts*."""
         for number, kind in enumerate(KINDS):
             self._recorded[number] += counts[kind]
-
-
-class Counted(PassingOn):
-    """Counts attempts in a tally, and passes everything on."""
-
-    def __init__(self, inner: Observer, tally: Tally) -> None:
-        super().__init__(inner)
-        self._tally = tally
-
-    def outcome(self, outcome: Outcome) -> None:
-        """Count *outcome*, unless it is that of a worker that is gone, and pass it on."""
-        if not outcome.reclaimed:
-            self._tally.count(outcome.kind)
-        super().outcome(outcome)
-
-    def lost(self, outcome: Outcome) -> None:
-        """Count *outcome* as lost, and pass it on."""
-        self._tally.count("lost")
-        super().lost(outcome)

@@ -367,7 +367,7 @@ def with_definition(*columns: Any) -> Query:
 
 
 def rows_of(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
-    """Return the runs *ids*, newest id first."""
+    """Return the runs *ids*, in their order."""
     if not ids:
         return []
     own = [name for name in _SHOWN if name in RUNS.c and name != "last_error"]

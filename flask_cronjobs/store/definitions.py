@@ -294,7 +294,7 @@ class Definitions:
 
     def _definition(self, row: Row[Any]) -> DefinitionRow:
         payload, no_payload = self._payload(row.payload)
-        next_run_at, no_time = self._watermark(row.next_run_at)
+        next_run_at, no_time = _time(row.next_run_at)
         values: dict[str, Any] = {name: getattr(row, name) for name in SPEC_COLUMNS}
         values["payload"] = payload
         return DefinitionRow(
@@ -305,8 +305,8 @@ class Definitions:
             next_run_at=next_run_at,
             now=stored_time(row.now),
             broken=no_payload or no_time,
-            considered_until=self._watermark(row.considered_until)[0],
-            undeclared_since=self._watermark(row.undeclared_since)[0],
+            considered_until=_time(row.considered_until)[0],
+            undeclared_since=_time(row.undeclared_since)[0],
             app=row.app,
         )
 
@@ -319,13 +319,6 @@ class Definitions:
         if not isinstance(payload, dict):
             return {}, "its payload is not a JSON object."
         return cast("dict[str, JSON]", payload), None
-
-    def _watermark(self, value: Any) -> tuple[datetime | None, str | None]:
-        """Return the watermark, and why it cannot be read."""
-        try:
-            return None if value is None else stored_time(value), None
-        except (ValueError, AttributeError):  # Not a time, or not even a text.
-            return None, f"its next_run_at is {value!r}, which is not a time."
 
     def _recorded(self, row: Row[Any]) -> RecordedSlot:
         result = self._dialect.parsed(row.result)
@@ -380,3 +373,11 @@ def _is_free(*which: ColumnElement[bool]) -> ColumnElement[bool]:
     """Return the condition *which*, but for rows that another transaction has locked."""
     found = select(models.JobDefinition.id).where(*which)
     return models.JobDefinition.id.in_(found.with_for_update(key_share=True, skip_locked=True))
+
+
+def _time(value: Any) -> tuple[datetime | None, str | None]:
+    """Return a time as a row has it, and if it is the watermark, why it cannot be read."""
+    try:
+        return None if value is None else stored_time(value), None
+    except (ValueError, AttributeError):  # Not a time, or not even a text.
+        return None, f"its next_run_at is {value!r}, which is not a time."

@@ -90,7 +90,7 @@ class Dialect(NamedTuple):
         """Return SQL for: *column* is *value*, an `instant` or NULL.
 
         SQLite keeps times as texts, and somebody may have written one by hand in another format.
-        What `moment` cannot read counts as NULL.
+        What `stored_time` cannot read counts as NULL.
         """
         readable = f"{column} >= '0002-01-01'"
         if self.name == "postgresql":
@@ -139,15 +139,15 @@ class Dialect(NamedTuple):
             return f"unnest(CAST(:{parameter} AS text[])) AS each_value({name})"
         return f"(SELECT value AS {name} FROM json_each(:{parameter}))"
 
-    def join_each(self, alias: str, select: str) -> str:
+    def join_each(self, alias: str, columns: str, rest: str) -> str:
         """Return SQL that joins each row so far to its own rows of ``job_runs``.
 
-        :param select: selects them, by columns of the row so far; its first column is the id.
+        :param columns: those that are needed, beside the id.
+        :param rest: selects the rows, by columns of the row so far: SQL from FROM on.
         """
         if self.name == "postgresql":
-            return f"CROSS JOIN LATERAL ({select}) AS {alias}"
-        ids = select.replace("id, priority, run_at", "id", 1)
-        return f"CROSS JOIN job_runs {alias} WHERE {alias}.id IN ({ids})"
+            return f"CROSS JOIN LATERAL (SELECT id, {columns} {rest}) AS {alias}"
+        return f"CROSS JOIN job_runs {alias} WHERE {alias}.id IN (SELECT id {rest})"
 
     def array(self, values: tuple[str, ...]) -> object:
         """Return *values* as a parameter for `one_of`."""

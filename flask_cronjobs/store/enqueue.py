@@ -23,7 +23,7 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.orm import Session, class_mapper, make_transient_to_detached, scoped_session
+from sqlalchemy.orm import Session, class_mapper, make_transient_to_detached
 from sqlalchemy.orm.attributes import set_committed_value
 
 from ..errors import StateConflict
@@ -67,7 +67,6 @@ _REPLACED = {
     "run_at": ("run_at",),
 }
 
-Sessions: TypeAlias = scoped_session[Any] | Session
 #: What became of an enqueue: a run was inserted, changed, or only found.
 Enqueued: TypeAlias = Literal["new", "replaced", "found"]
 
@@ -85,7 +84,7 @@ class InsertedRun(NamedTuple):
 
 
 def insert_run(
-    session: Sessions,
+    session: Session,
     values: Mapping[str, Any],
     replace: Replace = False,
     wake: bool = False,
@@ -102,10 +101,9 @@ def insert_run(
     :param wake: whether to wake listening workers with a new run, by the same statement.
     :param commit: whether the caller commits *session* next, so that it may be committed here.
     """
-    own = own_session(session)
-    connection = writing_connection(own, commit)
+    connection = writing_connection(session, commit)
     dialect = dialect_of(connection.engine)
-    wakes = wake and may_notify(own, dialect.name)
+    wakes = wake and may_notify(session, dialect.name)
     statement = _insert_one(dialect, values["idempotency_key"] is not None, wakes)
     parameters = {**values, "run_at": moment_text(dialect, values["run_at"])}
     while True:
@@ -113,26 +111,21 @@ def insert_run(
             row = execute(connection, _replace_one(dialect, replace), parameters).one_or_none()
             if row is not None:
                 (changed,) = connection.execute(_select_run(JobRun.id == row.id))
-                return InsertedRun(_from_row(own, changed), "replaced")
+                return InsertedRun(_from_row(session, changed), "replaced")
         row = execute(connection, statement, parameters).one_or_none()
         if row is not None:
-            made = _as_loaded(own, dialect, values, row)
+            made = _as_loaded(session, dialect, values, row)
             return InsertedRun(made, "new", bool(row.woke) if wakes else None)
         key = JobRun.idempotency_key == values["idempotency_key"]
         holder = connection.execute(_select_run(key, text(HOLDS_KEY))).one_or_none()
         if holder is not None:
             same_task = holder.job_type == values["job_type"]
             if not (replace and holder.is_replaceable and same_task):
-                return InsertedRun(_from_row(own, holder), "found")
+                return InsertedRun(_from_row(session, holder), "found")
             if holder.on_dead is not None and replace != "run_at":
                 _keep_order(holder, values["concurrency_key"])
         # The run that had the key gave it up between the statements, or another one took it and
         # can be replaced: begin again.
-
-
-def own_session(session: Sessions) -> Session:
-    """Return *session*, or the one of this context that it stands for."""
-    return session() if isinstance(session, scoped_session) else session
 
 
 def writing_connection(session: Session, commit: bool = False) -> Connection:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, delete, select
 from sqlalchemy import text as sql_text
+from sqlalchemy.orm import Session
 
 from ..models import JobRun
 from ..models.conditions import HOLDS_KEY
@@ -26,11 +27,9 @@ from .enqueue import (
     ON_CONFLICT,
     SHARED,
     TYPES,
-    Sessions,
     due_sql,
     execute,
     moment_text,
-    own_session,
     parameter,
     writing_connection,
 )
@@ -79,13 +78,13 @@ class Inserted(NamedTuple):
     holder: Holder | None = None
 
 
-def insert_runs(session: Sessions, shared: Mapping[str, Any], rows: Sequence[RunRow]) -> list[int]:
+def insert_runs(session: Session, shared: Mapping[str, Any], rows: Sequence[RunRow]) -> list[int]:
     """Insert runs without idempotency keys in *session*'s transaction, `BATCH` to a statement.
 
     :param shared: the columns of `SHARED`, with ``run_at`` and ``delay``.
     :returns: their ids, in the order of *rows*.
     """
-    connection = writing_connection(own_session(session))
+    connection = writing_connection(session)
     ids: list[int] = []
     for batch in _chunks(rows):
         ids += sorted([new[0] for new in _insert(connection, shared, batch)])
@@ -93,7 +92,7 @@ def insert_runs(session: Sessions, shared: Mapping[str, Any], rows: Sequence[Run
 
 
 def insert_keyed_runs(
-    session: Sessions, shared: Mapping[str, Any], rows: Sequence[RunRow]
+    session: Session, shared: Mapping[str, Any], rows: Sequence[RunRow]
 ) -> list[Inserted]:
     """Insert runs of which some have idempotency keys; as `insert_runs`.
 
@@ -104,7 +103,7 @@ def insert_keyed_runs(
 
     :returns: what became of each row, in the order of *rows*.
     """
-    connection = writing_connection(own_session(session))
+    connection = writing_connection(session)
     names = [row.idempotency_key or place for place, row in enumerate(rows)]
     firsts: dict[str | int, int] = {}
     for place, name in enumerate(names):
@@ -122,11 +121,10 @@ def insert_keyed_runs(
     ]
 
 
-def delete_runs(session: Sessions, ids: Sequence[int]) -> None:
+def delete_runs(session: Session, ids: Sequence[int]) -> None:
     """Delete runs that *session*'s transaction has inserted."""
-    own = own_session(session)
-    with own.no_autoflush:
-        connection = writing_connection(own)
+    with session.no_autoflush:
+        connection = writing_connection(session)
     for batch in _chunks(ids):
         connection.execute(delete(JobRun).where(JobRun.id.in_(batch), JobRun.status == "queued"))
 

@@ -16,10 +16,10 @@ from sqlalchemy import event, make_url, select, update
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, current_run, run_succeeded
 from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.observer import Observer
+from flask_cronjobs.engine.observer import Counted, Observer
 from flask_cronjobs.engine.reclaim import Reclaimed
 from flask_cronjobs.engine.resident import serve
-from flask_cronjobs.engine.tally import Counted, Tally
+from flask_cronjobs.engine.tally import Tally
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker import announcer as announcer_module
 from flask_cronjobs.engine.worker import keeper as keeper_module
@@ -317,7 +317,7 @@ class TestTally:
 
     def test_reclaimed_runs_are_not_counted_as_attempts_of_this_pool(self) -> None:
         tally = Tally()
-        counted = Counted(Observer(), tally)
+        counted = Counted(Observer(), tally.count)
         counted.outcome(Outcome(1, "a:1:x", "failed", 1, "it", reclaimed=True))
         counted.outcome(Outcome(1, "a:1:x", "failed", 1, "it"))
         counted.lost(Outcome(2, "a:1:y", "succeeded", 1, "it"))

@@ -101,8 +101,7 @@ def test_imports_go_downward(path: Path) -> None:
         target = own_room(each.name)
         if target is None or target == room(path) or target not in FLOOR:
             continue
-        # CronJobs imports the commands, the pages and the operations only when they are called.
-        assert each.delayed or FLOOR[target] <= here, f"{path.name}:{each.line} imports {each.name}"
+        assert FLOOR[target] <= here, f"{path.name}:{each.line} imports {each.name}"
 
 
 def test_there_are_no_circles() -> None:

@@ -27,7 +27,7 @@ class RunnerContext:
     :param inbox: brings claims; None means that no more will come.
     :param mailbox: takes outcomes and progress to the keeper.
     :param keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
-    :ivar precedence: lets the keeper go first.
+    :param precedence: lets the keeper go first.
     :param pings: tells monitors of the runs of definitions, if there are any.
     :ivar books: the connection for ``once()``; connects only if a handler calls that.
     :ivar interrupted: the exception by which the user interrupted a run.

@@ -17,7 +17,7 @@ PATIENCE = 0.02
 
 
 class Precedence:
-    """Says whether the keeper is at work. The keeper's thread alone may `take` and `lend` it."""
+    """Says whether the keeper is at work. `taken` and `lent` are for the keeper's thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -230,7 +230,7 @@ def _behind(d: Dialect, name: str, groups: str, limit: str) -> str:
     """
     group = f"{name}_group"
     first_of_group = f"""
-        SELECT id, priority, run_at FROM job_runs
+        FROM job_runs
         WHERE {groups} AND job_type = {group}.job_type AND queue = {group}.queue
             AND priority = {group}.priority AND run_at <= {d.now} AND attempts < max_attempts
         ORDER BY {_UP} LIMIT {limit} + {SPARE}
@@ -238,7 +238,7 @@ def _behind(d: Dialect, name: str, groups: str, limit: str) -> str:
     return f"""
     {_groups(d, name, groups)},
     {name}_behind AS MATERIALIZED (
-        SELECT r.id FROM {group} {d.join_each("r", first_of_group)}
+        SELECT r.id FROM {group} {d.join_each("r", "priority, run_at", first_of_group)}
         ORDER BY r.priority DESC, r.run_at, r.id LIMIT {limit} + {SPARE}
     )
     """
