@@ -9,9 +9,8 @@ from contextlib import suppress
 from ..log import worker_name
 from ..state import State, state_of
 from ..store import Bookkeeping, Claims
-from .worker.keeper import keeper_books
+from .worker.books import KeeperBooks
 from .worker.options import WorkOptions
-from .worker.precedence import Precedence
 from .worker.worker import work
 
 #: The process that has forgotten the connections of the one that forked it.
@@ -24,14 +23,12 @@ def perform_handed(
     """Begin a handed run and execute it; see `executors.perform`."""
     state = state_of() if state is None else state
     _forget_connections(state)
-    books, precedence = _kept(state)
     options = WorkOptions(
         worker=worker_name(),
         max_runs=1,
         may_kill=own_process,
         handed=(run_id, token),
-        books=books,
-        precedence=precedence,
+        books=_kept(state),
     )
     counts = work(state, options)
     if counts:
@@ -42,7 +39,7 @@ def perform_handed(
     return None
 
 
-class _KeptBooks(Bookkeeping):
+class _KeptBooks(KeeperBooks):
     """The keeper's connection, which stays open for the next run: to open one takes longer."""
 
     def __del__(self) -> None:
@@ -55,20 +52,18 @@ class _OfThread(threading.local):
     """What a thread keeps from run to run, by process and app."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[int, int], tuple[State, Bookkeeping, Precedence]] = {}
+        self.kept: dict[tuple[int, int], tuple[State, KeeperBooks]] = {}
 
 
 _of_thread = _OfThread()
 
 
-def _kept(state: State) -> tuple[Bookkeeping, Precedence]:
-    """Return the connection of this thread, and what its keepers go first by."""
+def _kept(state: State) -> KeeperBooks:
+    """Return the connection of this thread."""
     key = os.getpid(), id(state)
     if key not in _of_thread.kept:
-        precedence = Precedence()
-        books = keeper_books(state, precedence, _KeptBooks)
-        _of_thread.kept[key] = state, books, precedence
-    return _of_thread.kept[key][1:]
+        _of_thread.kept[key] = state, _KeptBooks(state)
+    return _of_thread.kept[key][1]
 
 
 def _forget_connections(state: State) -> None:

@@ -59,7 +59,7 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
         return work(state, options, handle_signals=options.may_kill)
     if options.books is not None:  # No connection of ours is open while workers fork.
         options.books.close()
-        options = options._replace(books=None, precedence=None)
+        options = options._replace(books=None)
     return _ProcessPool(state, options, number).run()
 
 

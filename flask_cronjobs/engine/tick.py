@@ -157,13 +157,11 @@ def _run_workers(
     """Run workers; one that is not forked goes on with the connection of *books* meanwhile."""
     # Here, since most ticks find nothing to do, and need none of what a worker imports.
     from .processes import run_workers
-    from .worker.keeper import keeper_books
-    from .worker.precedence import Precedence
+    from .worker.books import KeeperBooks
 
-    precedence = Precedence()
-    with keeper_books(state, precedence) as keeper:
+    with KeeperBooks(state) as keeper:
         keeper.take_over(books)
-        lent = work_options._replace(books=keeper, precedence=precedence)
+        lent = work_options._replace(books=keeper)
         counts = run_workers(state, _number_of_workers(state, options), lent)
         books.take_over(keeper)
     return counts

@@ -19,6 +19,7 @@ from .errors import explain, remedy_for
 from .waits import wait_in
 
 T = TypeVar("T")
+B = TypeVar("B", bound="Bookkeeping")
 Rows: TypeAlias = "Sequence[Row[Any]]"
 
 #: For how many seconds a call is repeated, by default. A worker sets its own.
@@ -64,7 +65,7 @@ class Bookkeeping:
         self._connection: Connection | None = None
         self._raw: DBAPIConnection | None = None
 
-    def __enter__(self) -> Bookkeeping:
+    def __enter__(self: B) -> B:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -21,7 +21,7 @@ from ... import failpoints
 from ...errors import DatabaseTrouble
 from ...log import logger
 from ...state import State
-from ...store import Bookkeeping, Claims, Ticks
+from ...store import Claims, Ticks
 from ...store.notify import WAKE_EVERY
 from ...store.rows import Exchange
 from ...store.sqlite_lock import is_locked
@@ -29,13 +29,13 @@ from ...types import Outcome
 from ..batches import end_batches
 from .admission import NOTHING, Admission, Wanted
 from .announcer import Announcer
+from .books import KeeperBooks
 from .exchanger import Exchanger
 from .held_runs import HeldRuns
 from .listener import Listener
 from .monitor import RunMonitor
 from .options import WorkOptions
 from .output import OutputWriter
-from .precedence import Precedence
 from .prefetch import LONG
 from .runner import Runner
 
@@ -46,10 +46,6 @@ POLL_LISTENING = 2.0
 #: How long the keeper waits for outcomes before it looks for more runs, if its last claim got less
 #: than it asked for, in seconds. So the first handler is not held up, and one statement does both.
 SETTLE = 0.005
-#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
-STATEMENTS_IN_LEASE = 8
-#: How long the keeper's connection retries a statement before the keeper looks after its runs.
-PATIENCE = 0.5
 #: How often batches are looked at while their runs are at work, in seconds.
 BATCHES_EVERY = 1.0
 #: For how long the keeper cancels the waiting runs of a batch before it looks after its own, in
@@ -60,14 +56,6 @@ STOP_FOR = 0.2
 ANNOUNCE_WITHIN = 60.0
 #: The same where a handler that does not end has its process ended, in seconds.
 LAST_WORDS_WITHIN = 5.0
-
-
-def keeper_books(
-    state: State, precedence: Precedence, kind: type[Bookkeeping] = Bookkeeping
-) -> Bookkeeping:
-    """Return a connection for a keeper that goes before others by *precedence*."""
-    limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
-    return kind(state.engine, patience=PATIENCE, limit=limit, waiting=precedence.lent)
 
 
 class Keeper(threading.Thread):
@@ -96,7 +84,7 @@ class Keeper(threading.Thread):
         self._announcer = Announcer(
             state.app, options.observer, self._precedence, runner.context.pings
         )
-        self._books = options.books or keeper_books(state, self._precedence)
+        self._books = options.books or KeeperBooks(state, self._precedence)
         self._claims = Claims(self._books)
         self._output = OutputWriter(self._books, state.settings.lease)
         self._exchanger = Exchanger(self._claims, state, options)

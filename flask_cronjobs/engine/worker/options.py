@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from ...store import Bookkeeping
 from ..observer import Observer
-from .precedence import Precedence
+from .books import KeeperBooks
 
 
 class MinuteWork(Protocol):
@@ -58,7 +57,6 @@ class WorkOptions(NamedTuple):
     :ivar turns_pend: whether it is known that turns of strict orders are to be given.
     :ivar lease: how long its claims hold, in seconds; None: as the settings say.
     :ivar books: the keeper's connection, which stays open if all went well; None: a new one.
-    :ivar precedence: lets the keeper go first; None: a new one.
     """
 
     worker: str
@@ -77,5 +75,4 @@ class WorkOptions(NamedTuple):
     hands_on: bool = False
     turns_pend: bool = False
     lease: float | None = None
-    books: Bookkeeping | None = None
-    precedence: Precedence | None = None
+    books: KeeperBooks | None = None

@@ -63,7 +63,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
             mailbox,
             keyboard,
             pings,
-            options.precedence,
+            None if options.books is None else options.books.precedence,
         )
         runner = Runner(context, side_by_side)
         monitor = RunMonitor(state, runner, interrupter, watchdog, options.may_kill)
