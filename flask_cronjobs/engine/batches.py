@@ -7,15 +7,18 @@ worker looks at those of its runs, so that their ``then`` is soon enqueued; see 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from .. import failpoints
+from ..errors import CronJobsError
 from ..log import logger
 from ..signals import announce
 from ..state import State
 from ..store import Bookkeeping
 from ..store.batches import STEP, Batches, Ended, Unended
+from ..store.errors import is_about_the_rows
 from ..store.notify import wake_all
 from ..text import one_line
 from ..types import TERMINAL, Outcome
@@ -43,26 +46,29 @@ def end_batches(
 ) -> EndedBatches:
     """End those batches that can be ended, and stop those that are to be stopped.
 
+    One whose row is corrupt is logged, and stops no other.
+
     :param tell: called for each run that is cancelled.
     :param ids: look at these, and then at those around them; None for all.
     :param seconds: after which no more runs are cancelled in a batch.
     """
     batches = Batches(books)
-    wanted = None if ids is None else sorted(set(ids))
+    wanted = None if ids is None else set(ids)
     enqueued, left = 0, set[int]()
     while wanted is None or wanted:
         touched: set[int] = set()
         for each in _unended(batches, wanted):
             stop = each.stopped and each.id not in left
-            if stop and (stopped := _stop(batches, each.id, tell, seconds)):
-                touched |= stopped.cancelled_in
-                left |= stopped.left
-            elif each.ready and (ended := _end(batches, each.id)):
-                failpoints.reach("after-batch")
-                log_end(ended)
-                enqueued += ended.then_run_id is not None
-                touched |= set() if ended.parent_id is None else {ended.parent_id}
-        wanted = sorted(touched)
+            with _logging_broken(each.key):
+                if stop and (stopped := _stop(batches, each.id, tell, seconds)):
+                    touched |= stopped.cancelled_in
+                    left |= stopped.left
+                elif each.ready and (ended := _end(batches, each.id)):
+                    failpoints.reach("after-batch")
+                    enqueued += ended.then_run_id is not None
+                    touched |= set() if ended.parent_id is None else {ended.parent_id}
+                    log_end(ended)
+        wanted = touched
     if enqueued:
         wake_all(books)
     return EndedBatches(enqueued, frozenset(left))
@@ -73,7 +79,22 @@ def telling(state: State) -> Callable[[Outcome], None]:
     return lambda outcome: announce(state.app, outcome, recorded=True)
 
 
-def _unended(batches: Batches, ids: Sequence[int] | None) -> Iterator[Unended]:
+@contextmanager
+def _logging_broken(key: str) -> Generator[None]:
+    """Log an error that the row of the batch *key* is the cause of, and go on."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, CronJobsError) and not is_about_the_rows(error):
+            raise
+        logger.error(
+            "The batch %s is broken, and waits: %s. Mend its row in job_batches.",
+            one_line(str(key)),
+            one_line(str(error)).rstrip("."),
+        )
+
+
+def _unended(batches: Batches, ids: Iterable[int] | None) -> Iterator[Unended]:
     after = 0
     while found := batches.unended(ids, after):
         yield from found
@@ -89,7 +110,7 @@ def log_end(ended: Ended) -> None:
         f"{number:,} {status}" for status in TERMINAL if (number := getattr(counts, status))
     )
     then = f"; then {ended.then_task}, run {ended.then_run_id}" if ended.then_run_id else ""
-    logger.info("batch %s has ended: %s%s", one_line(counts.key), told or "no members", then)
+    logger.info("batch %s has ended: %s%s", one_line(str(counts.key)), told or "no members", then)
 
 
 def _end(batches: Batches, batch_id: int) -> Ended | None:

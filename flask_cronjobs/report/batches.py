@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import ColumnElement, Row, case, func, select, text
 
@@ -122,12 +122,17 @@ def _members(reader: Reader, ids: Sequence[int]) -> dict[int, Counter[str]]:
     return found
 
 
+def _pruned(stored: object) -> Counter[str]:
+    """Return how many runs were pruned, by status; nothing if that cannot be read."""
+    pruned = stored if isinstance(stored, dict) else {}
+    return Counter({name: n for name, n in pruned.items() if isinstance(n, int)})
+
+
 def _view(row: Row[Any], members: Counter[str]) -> BatchView:
     if row.finished_at is not None:
         numbers = {name: getattr(row, name) or 0 for name in ("total", *TERMINAL)}
     else:
-        pruned = cast("dict[str, int]", row.pruned or {})
-        counts = members + Counter(pruned)
+        counts = members + _pruned(row.pruned)
         numbers = {"total": counts.total(), **{name: counts[name] for name in TERMINAL}}
     return BatchView(
         id=row.id,

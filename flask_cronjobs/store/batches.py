@@ -37,6 +37,7 @@ class Unended(NamedTuple):
     """
 
     id: int
+    key: str
     ready: bool
     stopped: bool
 
@@ -75,7 +76,7 @@ class Batches:
             text(statements.unended(d, some=ids is not None)),
             {"after": after, "step": STEP, **given},
         )
-        return [Unended(row.id, bool(row.ready), bool(row.stopped)) for row in rows]
+        return [Unended(row.id, row.key, bool(row.ready), bool(row.stopped)) for row in rows]
 
     def end(self, batch_id: int) -> Ended | None:
         """End a batch, and enqueue its ``then``; return None if it cannot be ended now.
@@ -97,7 +98,7 @@ class Batches:
             numbers = {name: getattr(row, name) for name in ("total", *TERMINAL)}
         else:
             members = self._books.rows(text(statements.MEMBERS), {"id": row.id})
-            numbers = numbers_of(counted(members, self._dialect.parsed(row.pruned)))
+            numbers = numbers_of(counted(members, _pruned(self._dialect, row) or {}))
         return BatchCounts(key=row.key, finished=row.total is not None, **numbers)
 
     def close(self, batch_id: int) -> bool:
@@ -209,17 +210,21 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
 
     :returns: None if a member is live, if it is not closed or has ended, or if somebody else holds
         its row.
+    :raises ValueError: a column of it cannot be read.
     """
     batch = connection.execute(text(statements.lock(d)), {"id": batch_id}).first()
     if batch is None or connection.execute(text(statements.is_live()), {"id": batch_id}).first():
         return None
-    counts = counted(
-        connection.execute(text(statements.MEMBERS), {"id": batch_id}), d.parsed(batch.pruned)
-    )
+    pruned = _pruned(d, batch)
+    if pruned is None:
+        raise ValueError(f"its pruned is {batch.pruned!r}, and not numbers by status")
+    counts = counted(connection.execute(text(statements.MEMBERS), {"id": batch_id}), pruned)
     failpoints.reach("before-then")
     then_run_id = new_run_id = None
     if batch.then_task is not None and batch.then_run_id is None:
-        columns: dict[str, Any] = d.parsed(batch.then_columns)
+        columns = _object(d, batch.then_columns, int | str | None)
+        if columns is None:
+            raise ValueError(f"its then_columns is {batch.then_columns!r}, and not plain JSON")
         values = {name: columns.get(name) for name in statements.THEN_COLUMNS}
         new_run_id = connection.execute(
             text(statements.enqueue_then(d)), {"id": batch_id, **values}
@@ -235,12 +240,27 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
     return Ended(as_counts, batch.parent_id, batch.then_task, new_run_id)
 
 
-def counted(rows: Iterable[Any], pruned: Mapping[str, int] | None) -> Counter[str]:
+def _object(d: Dialect, value: object, kinds: Any) -> dict[str, Any] | None:
+    """Return the object in a JSON column, its values of *kinds*; None if there is another value."""
+    try:
+        found = d.parsed(value)
+    except ValueError:  # SQLite accepts any text.
+        return None
+    fits = isinstance(found, dict) and all(isinstance(each, kinds) for each in found.values())
+    return found if fits else None
+
+
+def _pruned(d: Dialect, batch: Any) -> dict[str, int] | None:
+    """Return how many of a batch's runs were pruned, by status; None if that cannot be read."""
+    return {} if batch.pruned is None else _object(d, batch.pruned, int)
+
+
+def counted(rows: Iterable[Any], pruned: Mapping[str, int]) -> Counter[str]:
     """Return how many members have which status, also those whose rows are pruned.
 
     :param rows: those of `MEMBERS`.
     """
-    found = Counter(pruned or {})
+    found = Counter(pruned)
     for row in rows:
         found[row.status] += row.members
     return found
@@ -301,9 +321,10 @@ def recount(connection: Connection, d: Dialect, ids: Iterable[int]) -> None:
     among = statements.among(d, "id")
     sql = f"SELECT id, pruned FROM job_batches WHERE {among} AND NOT ({OPEN_BATCH})"
     for row in connection.execute(text(sql), {"ids": statements.many(d, ids)}).all():
-        counts = counted(
-            connection.execute(text(statements.MEMBERS), {"id": row.id}), d.parsed(row.pruned)
-        )
+        pruned = _pruned(d, row)
+        if pruned is None:
+            continue  # It is broken, and stops no other.
+        counts = counted(connection.execute(text(statements.MEMBERS), {"id": row.id}), pruned)
         values = {"id": row.id, **numbers_of(counts)}
         connection.execute(
             text(f"UPDATE job_batches SET {statements.NUMBERS} WHERE id = :id"), values
@@ -315,11 +336,12 @@ def note_pruned(
 ) -> list[int]:
     """Add runs that are about to be deleted to what their batches have lost; return their ids.
 
-    Those whose batch another transaction holds stay for the next time.
+    Those whose batch another transaction holds stay for the next time. If what it has lost cannot
+    be read, nothing is added.
 
     :param rows: their ids, statuses and batches.
     """
-    ids = sorted({batch for _, _, batch in rows if batch is not None})
+    ids = {batch for _, _, batch in rows if batch is not None}
     if not ids:
         return [run for run, _, _ in rows]
     there = {
@@ -329,10 +351,11 @@ def note_pruned(
     locked = connection.execute(
         text(statements.lock_all(d)), {"ids": statements.many(d, ids)}
     ).all()
-    lost: dict[int, Counter[str]] = {row.id: Counter(d.parsed(row.pruned) or {}) for row in locked}
-    left = there - lost.keys()
+    before = {row.id: _pruned(d, row) for row in locked}
+    left = there - before.keys()
+    lost = {batch: Counter(pruned) for batch, pruned in before.items() if pruned is not None}
     for _, status, batch in rows:
-        if batch in lost:
+        if batch is not None and batch in lost:
             lost[batch][status] += 1
     for batch, counts in lost.items():
         pruned = {"id": batch, "pruned": json.dumps(counts)}

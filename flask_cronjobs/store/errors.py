@@ -117,7 +117,7 @@ def explain(error: SQLAlchemyError, engine: Engine) -> CronJobsError:
     )
 
 
-def is_about_the_rows(trouble: DatabaseTrouble) -> bool:
+def is_about_the_rows(trouble: CronJobsError) -> bool:
     """Return whether the database works, but refused the values in these rows."""
     return isinstance(trouble.__cause__, (IntegrityError, DataError))
 

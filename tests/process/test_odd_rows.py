@@ -10,12 +10,14 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, Retry, TickReport, report
+from flask_cronjobs import operations as ops
 from flask_cronjobs.engine import reclaim
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.signals import run_dead
 from flask_cronjobs.state import State, state_of
 from flask_cronjobs.types import Outcome
+from tests.marks import on_sqlite
 from tests.rows import Rows, ago
 
 Tick = Callable[[], TickReport]
@@ -56,6 +58,18 @@ ODD_DEFINITIONS: dict[str, tuple[str, str]] = {
     "a blob": ("next_run_at = x'00'", "sqlite"),
     "many digits": (f"payload = '{DIGITS}'", "sqlite postgresql"),
     "deep payload": (f"payload = '{DEEP}'", "sqlite postgresql"),
+}
+#: What is odd about a batch whose last run has ended, and on which databases.
+ODD_BATCHES: dict[str, tuple[str, str]] = {
+    "no columns": ("then_columns = NULL", "sqlite postgresql"),
+    "empty columns": ("then_columns = '{}'", "sqlite postgresql"),
+    "a list of columns": ("then_columns = '[1]'", "sqlite postgresql"),
+    "columns no JSON": ("then_columns = 'x'", "sqlite"),
+    "priority a text": ('then_columns = \'{"queue": "q", "priority": {}}\'', "sqlite postgresql"),
+    "no payload": ("then_payload = NULL", "sqlite postgresql"),
+    "pruned no JSON": ("pruned = 'x'", "sqlite"),
+    "pruned a number": ("pruned = '1'", "sqlite postgresql"),
+    "pruned texts": ('pruned = \'{"succeeded": "x"}\'', "sqlite postgresql"),
 }
 
 
@@ -171,3 +185,46 @@ def test_run_whose_attempts_were_used_up_by_hand_ends_dead_with_the_reason(
     assert row.last_error == "no attempt is left: max_attempts is 2. The last error: it broke"
     assert row.finished_at is not None
     assert rows.get(waiting).status == "failed"
+
+
+@pytest.mark.parametrize(("odd", "database_url"), cases(ODD_BATCHES), indirect=["database_url"])
+def test_odd_batch_suffers_alone(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_, _ = ODD_BATCHES[odd]
+    task = jobs.task(name="it")(lambda: None)
+    with app.app_context():
+        for key in ("bad", "good"):
+            with jobs.batch(key, then=task):
+                task.using(queue=key).enqueue()
+        db.session.commit()
+        execute(db, f"UPDATE job_batches SET {set_} WHERE key = 'bad'")
+        end = f"UPDATE job_runs SET status = 'succeeded', finished_at = '{LONG_AGO}'"
+        execute(db, f"{end} WHERE queue = 'bad'")
+        assert jobs.tick(budget=5).succeeded == 2
+        assert "The batch bad is broken, and waits: " in caplog.text
+        state = state_of(app)
+        shown = {view.key: view.state for view in report.batches(state)}
+        assert shown == {"good": "finished", "bad": "running"}
+        ops.prune(state)
+        left = db.session.execute(text("SELECT count(*) FROM job_runs WHERE queue = 'bad'"))
+        assert left.scalar_one() == 0
+
+
+@on_sqlite
+@pytest.mark.parametrize("column", ["batch_id", "parent_id", "key"])
+def test_blob_in_a_batch_or_in_a_run_of_it_suffers_alone(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, column: str
+) -> None:
+    task = jobs.task(name="it")(lambda: None)
+    with app.app_context():
+        for key in ("bad", "good"):
+            with jobs.batch(key):
+                task.using(queue=key).enqueue()
+        db.session.commit()
+        table = "job_runs" if column == "batch_id" else "job_batches"
+        execute(db, f"UPDATE {table} SET {column} = x'ff00' WHERE id = 1")
+        assert jobs.tick(budget=5).succeeded == 2
+        assert jobs.tick(budget=5).succeeded == 0
+        ended = db.session.execute(text("SELECT finished_at IS NOT NULL FROM job_batches"))
+        assert set(ended.scalars()) == {1}

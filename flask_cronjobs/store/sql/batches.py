@@ -24,9 +24,11 @@ THEN_COLUMNS = {
 STOPPED = "Stopped"
 
 
-def many(d: Dialect, ids: Iterable[int]) -> object:
+def many(d: Dialect, ids: Iterable[object]) -> object:
     """Return *ids* as the parameter ``ids``."""
-    return list(ids) if d.name == "postgresql" else json.dumps(list(ids))
+    if d.name == "postgresql":
+        return list(ids)
+    return json.dumps([each for each in ids if isinstance(each, int)])  # A row may hold anything.
 
 
 def among(d: Dialect, column: str) -> str:
@@ -105,7 +107,7 @@ def unended(d: Dialect, some: bool) -> str:
     which = f"AND {among(d, 'b.id')}" if some else ""
     return f"""
         SELECT * FROM (
-            SELECT b.id,
+            SELECT b.id, b.key,
                 CASE WHEN b.closed_at IS NULL THEN 0 WHEN {_LIVE} THEN 0 ELSE 1 END AS ready,
                 CASE WHEN {_HAS_DEAD} THEN 1 ELSE 0 END AS stopped
             FROM job_batches b WHERE {OPEN_BATCH} AND b.id > :after {which}
