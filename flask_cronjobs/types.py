@@ -154,7 +154,7 @@ class HandedRun(NamedTuple):
 
 def handed_to(token: str | None) -> str | None:
     """Return the engine to which a run was handed that *token* holds; None for any other token."""
-    if token is None or not token.startswith(HANDED):
+    if not isinstance(token, str) or not token.startswith(HANDED):  # On SQLite it may be a blob.
         return None
     return token.removeprefix(HANDED).partition(":")[0]
 

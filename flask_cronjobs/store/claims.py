@@ -313,7 +313,7 @@ class Claims:
                 row.definition_id,
             )
             for row in rows
-            if row.locked_by is not None
+            if isinstance(row.locked_by, str)  # A blob, which SQLite accepts, is nobody's token.
         ]
         return Expiry(
             leases,

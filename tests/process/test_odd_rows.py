@@ -228,3 +228,19 @@ def test_blob_in_a_batch_or_in_a_run_of_it_suffers_alone(
         assert jobs.tick(budget=5).succeeded == 0
         ended = db.session.execute(text("SELECT finished_at IS NOT NULL FROM job_batches"))
         assert set(ended.scalars()) == {1}
+
+
+@on_sqlite
+def test_lost_run_whose_token_is_a_blob_suffers_alone(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    jobs.task(name="it", retry=Retry(max_attempts=3, base=0))(lambda: None)
+    with app.app_context():
+        ids = jobs.get("it").using(commit=True).enqueue_many([{}] * 3)
+        held = f"status = 'running', attempts = 1, locked_until = '{LONG_AGO}'"
+        execute(db, f"UPDATE job_runs SET {held}, locked_by = 'host:1:token'")
+        execute(db, f"UPDATE job_runs SET locked_by = x'ff00' WHERE id = {ids[1]}")
+        jobs.tick(budget=5)
+        jobs.tick(budget=5)
+        shown = {row.id: row.status for row in report.runs(state_of(app)).rows}
+        assert shown == {ids[0]: "succeeded", ids[1]: "running", ids[2]: "succeeded"}
