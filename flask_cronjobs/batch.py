@@ -7,7 +7,7 @@ from contextvars import Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 from .enqueue import Joined, explaining_missing_tables, joined, wake
 from .errors import BatchClosed, NotFound, TaskError
@@ -50,7 +50,7 @@ class Batch:
         self._new = new
         self._close = close
         self._id: int | None = None
-        self._transaction: object = None
+        self._transaction: SessionTransaction | None = None
         self._outer: list[Token[Joined | None]] = []
 
     def __enter__(self) -> Batch:
@@ -105,8 +105,8 @@ class Batch:
         """Return its id for a new run; None if the run is of another app."""
         if state is not self._state:
             return None
-        if session.get_transaction() is not self._transaction:
-            # Its transaction has ended, and with it what kept the batch open.
+        if self._transaction not in _transactions(session):
+            # It has ended, or its savepoint, and with it what kept the batch open.
             self._hold(session, writing_connection(session))
         return self._id
 
@@ -119,13 +119,13 @@ class Batch:
         self._id = open_batch(connection, dialect_of(connection.engine), new)
         self.is_new = self._id is not None
         if self.is_new:
-            self._transaction = session.get_transaction()
+            self._transaction = _transactions(session)[0]
             note_enqueued(session, f"the batch {self.key}")
         else:
             self._hold(session, connection)
 
     def _hold(self, session: Session, connection: Connection) -> None:
-        found = hold_open(connection, dialect_of(connection.engine), self.key)
+        found = hold_open(connection, dialect_of(connection.engine), self.key, self._close)
         if found is None:
             raise BatchClosed(
                 f"The batch {self.key!r} is gone: the transaction that opened it was rolled back, "
@@ -137,7 +137,17 @@ class Batch:
                 f"The batch {self.key!r} is closed, so no run can join it. Each batch needs a key "
                 "of its own; if an earlier attempt has filled this one, there is nothing to do."
             )
-        self._transaction = session.get_transaction()
+        self._transaction = _transactions(session)[0]
+
+
+def _transactions(session: Session) -> list[SessionTransaction]:
+    """Return *session*'s savepoints that are open, the innermost first, and its transaction."""
+    found = []
+    each = session.get_nested_transaction() or session.get_transaction()
+    while each is not None:
+        found.append(each)
+        each = each.parent
+    return found
 
 
 def new_batch(

@@ -3,8 +3,9 @@
 How far a batch is, is counted from the rows of its runs, by `MEMBERS`, so that it is right whoever
 wrote them. Nothing is written to a batch while its runs end: many workers would wait for its row.
 
-Who adds runs to a batch holds a lock on its row until the commit, which others may share. Who
-closes, ends or reopens it needs the row alone. So no run joins a batch that has ended.
+Who adds runs to a batch holds a lock on its row until the commit, which others may share, unless it
+closes the batch, too. Who closes, ends or reopens it needs the row alone. So no run joins a batch
+that has ended.
 """
 
 from __future__ import annotations
@@ -177,13 +178,19 @@ def open_batch(connection: Connection, d: Dialect, batch: OpenBatch) -> int | No
     return None if row is None else int(row.id)
 
 
-def hold_open(connection: Connection, d: Dialect, key: str) -> tuple[int, bool] | None:
-    """Keep a batch from being closed until *connection*'s transaction ends.
+def hold_open(connection: Connection, d: Dialect, key: str, alone: bool) -> tuple[int, bool] | None:
+    """Keep a batch from being closed until *connection*'s transaction or savepoint ends.
 
+    :param alone: whether others may not hold it meanwhile: two that did, and then closed it, would
+        wait for each other.
     :returns: its id, and whether it is open; None if there is no such batch.
     """
-    share = "FOR SHARE" if d.name == "postgresql" else ""
-    sql = f"SELECT id, closed_at FROM job_batches WHERE key = :key {share}"
+    if d.name == "postgresql":
+        lock = "NO KEY UPDATE" if alone else "SHARE"
+        sql = f"SELECT id, closed_at FROM job_batches WHERE key = :key FOR {lock}"
+    else:
+        # By a write: sqlite3 begins no transaction for a SELECT, so that alone would hold nothing.
+        sql = "UPDATE job_batches SET key = key WHERE key = :key RETURNING id, closed_at"
     row = connection.execute(text(sql), {"key": key}).first()
     return None if row is None else (int(row.id), row.closed_at is None)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import insert, select
+from sqlalchemy import event, insert, select
 
 from flask_cronjobs import (
     BatchClosed,
@@ -21,6 +23,7 @@ from flask_cronjobs import (
     current_run,
 )
 from flask_cronjobs.models import JobBatch, JobRun
+from tests.marks import on_postgresql, on_sqlite
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -151,6 +154,103 @@ def test_batch_that_is_closed_meanwhile_takes_no_more_runs(
         work.enqueue()
     db.session.rollback()
     assert len(runs_of(db, "work")) == 1
+
+
+def close_elsewhere(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> threading.Thread:
+    """Another process that closes the batch, and ticks."""
+
+    def close() -> None:
+        with app.app_context():
+            jobs.batch("b").close()
+            db.session.commit()
+            jobs.tick()
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    return thread
+
+
+@on_postgresql
+@pytest.mark.parametrize("broken", [True, False])
+def test_batch_is_held_beyond_a_savepoint_in_which_a_run_joined(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, work: Any, broken: bool
+) -> None:
+    with jobs.batch("b", close=False):
+        work.enqueue()
+        db.session.commit()
+        with suppress(ZeroDivisionError), db.session.begin_nested():
+            work.enqueue()
+            with db.session.begin_nested():
+                work.enqueue()
+            if broken:
+                raise ZeroDivisionError
+        if not broken:
+            work.enqueue()
+            closing = close_elsewhere(app, jobs, db)
+            closing.join(0.3)
+            assert closing.is_alive()  # It waits for the commit.
+            db.session.commit()
+            closing.join(10)
+            assert batch_row(db).succeeded == 4
+            return
+        close_elsewhere(app, jobs, db).join(10)
+        with pytest.raises(BatchClosed):
+            work.enqueue()
+    assert batch_row(db).succeeded == len(runs_of(db, "work")) == 1
+
+
+@on_sqlite
+def test_batch_is_held_on_sqlite_from_the_look_to_the_insert(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, work: Any
+) -> None:
+    with jobs.batch("b", close=False):
+        work.enqueue()
+        db.session.commit()
+        main, closing = threading.get_ident(), list[threading.Thread]()
+
+        def close_between(connection: object, cursor: object, statement: str, *_: object) -> None:
+            if "INSERT INTO job_runs" in statement and threading.get_ident() == main:
+                closing.append(close_elsewhere(app, jobs, db))
+                closing[0].join(0.3)
+
+        event.listen(db.engine, "before_cursor_execute", close_between)
+        work.enqueue()
+        db.session.commit()
+        closing[0].join(10)
+    assert batch_row(db).succeeded == len(runs_of(db, "work")) == 2
+
+
+@on_postgresql
+def test_two_that_fill_and_close_a_batch_do_so_one_after_the_other(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, work: Any
+) -> None:
+    with jobs.batch("b", close=False):
+        pass
+    db.session.commit()
+    together = threading.Barrier(2)
+    ends: list[str] = []
+
+    def fill() -> None:
+        with app.app_context():
+            together.wait(10)
+            try:
+                with jobs.batch("b"):
+                    work.enqueue()
+                    with suppress(threading.BrokenBarrierError):
+                        together.wait(0.3)  # The other one waits for us.
+                db.session.commit()
+                ends.append("filled")
+            except BatchClosed:
+                ends.append("closed")
+
+    threads = [threading.Thread(target=fill) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert ends == ["filled", "closed"]
+    jobs.tick()
+    assert batch_row(db).succeeded == 1
 
 
 def test_batch_rolled_back_inside_its_block(jobs: CronJobs, db: SQLAlchemy, work: Any) -> None:
