@@ -82,6 +82,7 @@ def sync_definitions(state: State, definitions: Definitions, rows: Sequence[Defi
         elif spec != row.spec or row.broken is not None:
             if row.app not in (None, app):
                 _log_overwritten(row, app)
+            row = record_pause(state, definitions, row)
             definitions.change(row, spec, first_slot(spec, row.now), app)
     if missing:
         now = definitions.now()
@@ -205,6 +206,36 @@ def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
     except CronJobsError as error:
         _log_broken(row, error)
         return None
+
+
+def plan_paused(row: DefinitionRow) -> SlotPlan:
+    """Return the plan for the slots of a definition's pause so far: all are skipped.
+
+    :raises ScheduleError: its schedule cannot be read.
+    """
+    schedule = _schedule(row.spec.schedule, row.spec.timezone)
+    return plan_skipped(
+        row.id, schedule, row.next_run_at or row.now, row.now, considered=row.considered_until,
+        reason="paused: its slots are not made up", kind="Paused",
+    )  # fmt: skip
+
+
+def record_pause(state: State, definitions: Definitions, row: DefinitionRow) -> DefinitionRow:
+    """Record which slots a pause has skipped so far; do this before the schedule is changed.
+
+    :returns: *row* as it now stands.
+    """
+    if not row.paused:
+        return row
+    try:
+        plan = plan_paused(row)
+    except CronJobsError:
+        return row  # The schedule cannot be read, so it names no slots.
+    if not plan.slots:
+        return row
+    for slot in definitions.skip_pause(row, plan) or ():
+        announce_slot(state, slot, Observer())
+    return row._replace(next_run_at=plan.following, considered_until=row.now)
 
 
 def _plan_declared(

@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 
 from .. import report
 from ..engine.observer import Observer
-from ..engine.scheduler import announce_slot, first_slot, plan_due
+from ..engine.scheduler import announce_slot, first_slot, plan_due, plan_paused, record_pause
 from ..errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ..log import log_run
 from ..registry.options import EnqueueOptions
 from ..registry.run_columns import RUN_COLUMNS, payload_columns, run_columns
-from ..schedule import Schedule
-from ..schedule.slots import plan_skipped
 from ..state import State
 from ..store import Definitions
 from ..store.errors import LOCK_WAIT, still_locked
@@ -60,13 +58,7 @@ def resume(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
         found = definitions.find(name)
         if found is None:
             raise _no_definition(state, name)
-        schedule = Schedule(found.spec.schedule, found.spec.timezone)
-        plan = plan_skipped(
-            found.id, schedule, found.next_run_at or found.now, found.now,
-            considered=found.considered_until,
-            reason="paused: its slots are not made up",
-            kind="Paused",
-        )  # fmt: skip
+        plan = plan_paused(found)
         slots = definitions.resume(found, plan.following, plan.slots)
     if slots is None:
         return False
@@ -259,13 +251,14 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
                     return True
             elif row.due and _record_due(state, definitions, row):
                 continue
-            elif definitions.change(row, spec, first_slot(spec, row.now)):
-                if row.spec != spec:
-                    log_action("changed", f"definition {spec.name}", actor)
-                return False
-            elif time.monotonic() > until:
-                raise still_locked(f"The definition {spec.name!r}")
             else:
+                row = record_pause(state, definitions, row)
+                if definitions.change(row, spec, first_slot(spec, row.now)):
+                    if row.spec != spec:
+                        log_action("changed", f"definition {spec.name}", actor)
+                    return False
+                if time.monotonic() > until:
+                    raise still_locked(f"The definition {spec.name!r}")
                 time.sleep(0.05)
 
 

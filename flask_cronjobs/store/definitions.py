@@ -190,32 +190,50 @@ class Definitions:
             transaction, and returned.
         :raises StateConflict: its row stays locked.
         """
-        values = {
-            "paused_at": None,
+        own = models.JobDefinition.id == definition.id
+        return self._when_free(
+            definition.spec.name,
+            lambda: self._move_paused(definition, next_run_at, slots, own, paused_at=None),
+            *(own, models.JobDefinition.paused_at.is_not(None)),
+        )
+
+    def skip_pause(self, definition: DefinitionRow, plan: SlotPlan) -> list[RecordedSlot] | None:
+        """Record the slots of *plan*, which a pause has skipped so far, and leave it paused.
+
+        :returns: None if its watermark has moved since it was read, or it is not paused any more.
+        """
+        as_read = self._as_read(definition)
+        return self._move_paused(definition, plan.following, plan.slots, *as_read)
+
+    def _move_paused(
+        self,
+        definition: DefinitionRow,
+        next_run_at: datetime | None,
+        slots: Sequence[Slot],
+        *conditions: Any,
+        **values: object,
+    ) -> list[RecordedSlot] | None:
+        """Move the watermark of a paused definition, and insert *slots*, in one transaction."""
+        values |= {
             "next_run_at": next_run_at,
             "considered_until": definition.now,
             "updated_at": database_now(),
         }
-        paused = (
-            models.JobDefinition.id == definition.id,
-            models.JobDefinition.paused_at.is_not(None),
-        )
-        resumed = (
+        moved = (
             update(models.JobDefinition)
-            .where(_is_free(*paused))
+            .where(_is_free(*conditions, models.JobDefinition.paused_at.is_not(None)))
             .values(values)
             .returning(models.JobDefinition.id)
         )
         insert = text(insert_slots(self._dialect, "SELECT CAST(:id AS bigint)"))
         parameters = {"id": definition.id, "slots": self._slots(slots)}
 
-        def resume(connection: Connection) -> Rows | None:
-            if not connection.execute(resumed).all():
+        def move(connection: Connection) -> Rows | None:
+            if not connection.execute(moved).all():
                 return None
             return connection.execute(insert, parameters).all()
 
-        name = definition.spec.name
-        rows = self._when_free(name, lambda: self._books.transaction(resume), *paused)
+        rows = self._books.transaction(move)
         return None if rows is None else [self._recorded(row) for row in rows]
 
     def remove(self, name: str) -> bool:

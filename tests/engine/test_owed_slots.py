@@ -181,6 +181,35 @@ class TestPause:
         assert jobs.tick().recorded == 0
         assert skipped(db, "it") == [("Paused", 5)]
 
+    @pytest.mark.parametrize("change", [{"schedule": "0 3 1 1 *"}, {"timezone": "Asia/Tokyo"}])
+    def test_slots_of_a_pause_are_recorded_before_code_changes_the_schedule(
+        self, code: Code, db: SQLAlchemy, change: dict[str, str]
+    ) -> None:
+        code("it").tick()
+        code("it").pause("it")
+        pass_time(db, 5 * HOUR)
+        changed = code("it", **change)
+        assert changed.tick().recorded == 0
+        assert skipped(db, "it") == [("Paused", 5)]
+        changed.tick()
+        changed.resume("it")
+        assert changed.tick().recorded == 0
+        assert skipped(db, "it") == [("Paused", 5)]
+        assert definition(db).paused_at is None
+
+    def test_slots_of_a_pause_are_recorded_before_a_call_changes_the_schedule(
+        self, code: Code, db: SQLAlchemy
+    ) -> None:
+        jobs = code("it", schedule="@yearly")
+        hourly = f"{(now() + HOUR / 2).minute} * * * *"
+        jobs.add_definition("own", "it", schedule=hourly)
+        jobs.pause("own")
+        for _ in range(2):
+            pass_time(db, 5 * HOUR)
+            jobs.add_definition("own", "it", schedule=hourly, timezone="Asia/Tokyo")
+        jobs.resume("own")
+        assert skipped(db, "it") == [("Paused", 5), ("Paused", 5)]
+
     def test_pause_without_a_slot_leaves_no_row(self, code: Code, db: SQLAlchemy) -> None:
         jobs = code("it", schedule="@yearly")
         jobs.tick()
