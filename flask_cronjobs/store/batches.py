@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
@@ -311,23 +311,38 @@ def hold_batches(
     return held
 
 
-def reopen(connection: Connection, d: Dialect, ids: Iterable[int], again: int | None) -> None:
+def halted(connection: Connection, d: Dialect, ids: Collection[int]) -> set[int]:
+    """Return which of *ids* with ``on_dead='stop'`` have ended, or have a dead member."""
+    if not ids:
+        return set()
+    rows = connection.execute(text(statements.halted(d)), {"ids": statements.many(d, ids)})
+    return {row.id for row in rows}
+
+
+def reopen(connection: Connection, d: Dialect, ids: Mapping[int, bool], again: int | None) -> None:
     """Note that batches have live members again: those of *ids*, which are locked.
 
-    From now on they go on when a member dies.
-
+    :param ids: for each, whether it was `halted`. If so, it goes on from now on when a member dies.
     :param again: the batch whose ``then`` is to be enqueued again when it ends.
     """
-    connection.execute(
-        text(statements.reopen(d)), {"ids": statements.many(d, ids), "again": again or 0}
-    )
+    parameters = {
+        "ids": statements.many(d, ids),
+        "halted": statements.many(d, [each for each, was_halted in ids.items() if was_halted]),
+        "again": again or 0,
+    }
+    connection.execute(text(statements.reopen(d)), parameters)
 
 
 def recount(connection: Connection, d: Dialect, ids: Iterable[int]) -> None:
-    """Count the members of those of *ids* that have ended: an operator has changed some."""
+    """Count the members of those of *ids* that have ended: an operator has changed some.
+
+    From the inside out: how a batch ended that is inside another one is seen from its counts.
+    """
     among = statements.among(d, "id")
     sql = f"SELECT id, pruned FROM job_batches WHERE {among} AND NOT ({OPEN_BATCH})"
-    for row in connection.execute(text(sql), {"ids": statements.many(d, ids)}).all():
+    ended = connection.execute(text(sql), {"ids": statements.many(d, ids)}).all()
+    # Who opens a batch inside another one opens it later.
+    for row in sorted(ended, key=lambda row: row.id, reverse=True):
         pruned = _pruned(d, row)
         if pruned is None:
             continue  # It is broken, and stops no other.

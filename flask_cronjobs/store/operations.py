@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import (
     ColumnElement,
@@ -32,7 +32,7 @@ from ..errors import KeyConflict
 from ..models import JobDefinition, JobEffect, JobRun
 from ..models.conditions import HOLDS_KEY
 from ..types import HANDED, Status
-from .batches import hold_batches, recount, reopen
+from .batches import halted, hold_batches, recount, reopen
 from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import Dialect, dialect_of, insert_into
@@ -41,6 +41,10 @@ from .errors import LOCK_WAIT
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
 CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")
 DISCARDABLE: tuple[Status, ...] = ("dead",)
+
+
+#: What is done to batches whose runs were changed; for each, whether it was `halted` before.
+Touch: TypeAlias = Callable[[Connection, Dialect, Mapping[int, bool]], None]
 
 
 class Change(NamedTuple):
@@ -243,7 +247,7 @@ class Operator:
         statuses: Sequence[Status],
         values: Mapping[str, Any],
         but_for: ColumnElement[bool] | None = None,
-        batches: Callable[[Connection, Dialect, list[int]], None] | None = None,
+        batches: Touch | None = None,
     ) -> list[Change]:
         """Change those of *ids* that have one of *statuses*; leave rows that stay locked.
 
@@ -277,7 +281,7 @@ class Operator:
 def _changed(
     statement: Update,
     ids: Sequence[int],
-    batches: Callable[[Connection, Dialect, list[int]], None],
+    batches: Touch,
     connection: Connection,
 ) -> list[Change]:
     """Execute *statement*, but for runs of batches that another transaction holds."""
@@ -285,10 +289,11 @@ def _changed(
     held = hold_batches(connection, dialect, ids)
     if busy := [batch for batch, around in held.items() if not around]:
         statement = statement.where(func.coalesce(JobRun.batch_id, 0).not_in(busy))
+    before = halted(connection, dialect, {each for around in held.values() for each in around})
     changes = _changes(connection.execute(_returning(statement)).all())
     touched = {each for change in changes for each in held.get(change.batch_id or 0, ())}
     if touched:
-        batches(connection, dialect, sorted(touched))
+        batches(connection, dialect, {each: each in before for each in touched})
     return changes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -132,6 +133,40 @@ def test_discard_is_counted(shop: Shop) -> None:
     shop.jobs.tick()
     ops.DISCARD.one(shop.state, dead, "test")
     assert (shop.counts(), shop.thens()) == ((2, 1, 0, 1), 1)
+
+
+def test_discard_is_counted_in_the_batches_around_as_well(shop: Shop) -> None:
+    with shop.jobs.batch("outer"), shop.jobs.batch("middle"):
+        *_, dead = shop.fill(0, bad=1, key="inner")
+    shop.db.session.commit()
+    shop.jobs.tick()
+    assert shop.counts("outer")[2] == 1
+    ops.DISCARD.one(shop.state, dead, "test")
+    assert shop.counts("inner") == (1, 0, 0, 1)
+    assert [shop.counts(key)[2] for key in ("middle", "outer")] == [0, 0]
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_retry_of_a_waiting_run_leaves_its_batch_one_that_stops(shop: Shop, around: bool) -> None:
+    with shop.jobs.batch("b", on_dead="stop"), shop.jobs.batch("inner") if around else ExitStack():
+        failed = shop.work.enqueue().id
+        shop.work.using(delay=3600).enqueue()
+    shop.db.session.commit()
+    shop.db.session.execute(text(f"UPDATE job_runs SET status = 'failed' WHERE id = {failed}"))
+    shop.db.session.commit()
+    ops.retry(shop.state, failed)
+    assert shop.view().on_dead == "stop"
+
+
+def test_retry_of_a_dead_run_lets_a_batch_go_on_whose_others_wait(shop: Shop) -> None:
+    *_, dead = shop.fill(1, bad=1, on_dead="stop")
+    end = "UPDATE job_runs SET status = 'dead', finished_at = CURRENT_TIMESTAMP"
+    shop.db.session.execute(text(f"{end} WHERE id = {dead}"))
+    shop.db.session.commit()
+    ops.retry(shop.state, dead)
+    assert shop.view().on_dead == "continue"
+    shop.jobs.tick()
+    assert shop.counts() == (2, 1, 1, 0)
 
 
 def test_cancel_of_the_last_run_ends_the_batch_at_once(shop: Shop) -> None:

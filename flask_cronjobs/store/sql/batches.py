@@ -31,11 +31,11 @@ def many(d: Dialect, ids: Iterable[object]) -> object:
     return json.dumps([each for each in ids if isinstance(each, int)])  # A row may hold anything.
 
 
-def among(d: Dialect, column: str) -> str:
-    """Return SQL for: *column* is in the parameter ``ids``."""
+def among(d: Dialect, column: str, parameter: str = "ids") -> str:
+    """Return SQL for: *column* is in the parameter ``ids``, or another one."""
     if d.name == "postgresql":
-        return f"{column} = ANY(CAST(:ids AS bigint[]))"
-    return f"{column} IN (SELECT value FROM json_each(:ids))"
+        return f"{column} = ANY(CAST(:{parameter} AS bigint[]))"
+    return f"{column} IN (SELECT value FROM json_each(:{parameter}))"
 
 
 #: The statuses of a batch's members, and how many have each. ``open``: a batch that has not ended.
@@ -212,11 +212,20 @@ def cancel(d: Dialect) -> str:
     """
 
 
+def halted(d: Dialect) -> str:
+    """Return the query for those in ``ids`` that stop, and have ended or have a dead member."""
+    return f"""
+        SELECT b.id FROM job_batches b
+        WHERE {among(d, "b.id")} AND ({_HAS_DEAD} OR (b.on_dead = 'stop' AND NOT ({OPEN_BATCH})))
+    """
+
+
 def reopen(d: Dialect) -> str:
-    """Return the UPDATE that opens the batches in ``ids`` again."""
+    """Return the UPDATE that opens the batches in ``ids`` again; those in ``halted`` go on."""
     return f"""
         UPDATE job_batches SET finished_at = NULL, total = NULL, succeeded = NULL, dead = NULL,
-            cancelled = NULL, skipped = NULL, on_dead = 'continue',
+            cancelled = NULL, skipped = NULL,
+            on_dead = CASE WHEN {among(d, "id", "halted")} THEN 'continue' ELSE on_dead END,
             then_run_id = CASE WHEN id = :again THEN NULL ELSE then_run_id END
         WHERE {among(d, "id")}
     """
