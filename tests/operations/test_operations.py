@@ -313,6 +313,7 @@ def test_run_now_runs_a_definition_with_its_own_payload(
 
 
 def test_run_now_takes_another_payload(state: State, rows: Rows, jobs: CronJobs) -> None:
+    """Its key is that of the payload, so that the limit of `user:bob` holds."""
     jobs.task(name="send", concurrency_key="user:{who}")(lambda who: None)
     rows.definition("daily", job_type="send", payload={"who": "ada"})
     run = rows.get(operations.run_now(state, "daily", {"who": "bob"}))

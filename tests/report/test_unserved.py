@@ -264,6 +264,20 @@ class TestTwoApps:
         assert "If the tasks, definitions and keys of the two apps have different" in finding.todo
         assert "undeclared-definition" not in findings(state)
 
+    def test_app_of_the_same_name_is_a_warning(
+        self, context: None, jobs: CronJobs, db: SQLAlchemy, app: Flask, state: State
+    ) -> None:
+        jobs.task(name="mails", schedule="@daily")(lambda: None)
+        jobs.tick()
+        assert "same-name" not in findings(state)
+        app.extensions["cronjobs"] = replace(state, registry=CronJobs()._registry)
+        jobs.tick()  # Another one's tick.
+        finding = findings(state)["same-name"]
+        assert (finding.level, "'mails'" in finding.what) == ("warning", True)
+        app.extensions["cronjobs"] = state
+        jobs.tick()
+        assert "same-name" not in findings(state)
+
     def test_definition_that_two_apps_declare_differently_is_a_warning(
         self, context: None, jobs: CronJobs, db: SQLAlchemy, state: State,
         caplog: pytest.LogCaptureFixture,

@@ -21,7 +21,7 @@ from ..humanize import ago, duration, plural, seconds_since
 from ..key_orders import key_orders
 from ..late import CHECK, unrecorded
 from ..overview import orphans
-from ..reader import BATCHES, Reader, reading
+from ..reader import BATCHES, DEFINITIONS, Reader, reading
 from ..waiting import Waiting, waiting_groups
 from .database import database, schema, versions
 from .engines import engines
@@ -212,6 +212,7 @@ def _definitions(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
     if sound:
         yield Finding("definitions", "ok", f"{plural(number, 'definition')}, none broken")
     yield from _unrecorded(reader, verdict)
+    yield from _same_name(reader)
     for app, names in sorted(apps.items()):
         yield Finding(
             "two-apps",
@@ -252,6 +253,24 @@ def _unrecorded(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
         )
 
 
+def _same_name(reader: Reader) -> Iterator[Finding]:
+    """Check whether another app ticks under this one's name, by which apps are told apart."""
+    app, c = reader.state.app.name, DEFINITIONS.c
+    marked = select(c.name).where(c.app == app, c.undeclared_since.is_not(None)).order_by(c.name)
+    declared = reader.state.registry.declarations
+    names = [row.name for row in reader.rows(marked) if row.name in declared]
+    if names:
+        yield Finding(
+            "same-name",
+            "warning",
+            f"Code of an app that is called {app!r}, too, has ticked since, and does not declare "
+            f"the definition {names[0]!r}"
+            + (f", nor {len(names) - 1} more of this app's" if names[1:] else ""),
+            "If that is another app, slots of the one that ticks less often are skipped: give each "
+            "a name of its own, as in Flask('shop'). If it is old code, stop its ticks.",
+        )
+
+
 def _overwritten(reader: Reader, view: DefinitionView) -> Iterator[Finding]:
     declaration = reader.state.registry.declarations.get(view.name)
     if declaration is None or view.app in (None, reader.state.app.name):
@@ -288,7 +307,7 @@ def _definition(view: DefinitionView) -> Iterator[Finding]:
             "info",
             f"The definition {view.name!r} came from code that no longer declares it: none of its "
             "slots is recorded",
-            f"If that is intended, run: {remove}",
+            f"If that is intended, and no other app of this name declares it, run: {remove}",
         )
 
 
