@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from flask import Flask
@@ -32,6 +33,22 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H", bound=AroundHook)
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+def _given_by_position(once: M) -> M:
+    """Say how to call *once* where Python would only say that its key and function are missing."""
+
+    @wraps(once)
+    def call(self: CronJobs, *given: Any, **kwargs: Any) -> Any:
+        if len(given) < 2:
+            raise TypeError(
+                "once() takes the key and the function by position: once('mail:5', send, to=…). "
+                "What is given by name, also key= and func=, is an argument of the function."
+            )
+        return once(self, *given, **kwargs)
+
+    return cast("M", call)
 
 
 class CronJobs(OperatorMethods):
@@ -329,6 +346,7 @@ class CronJobs(OperatorMethods):
         options = EnqueueOptions() if task is None else task.enqueue_options
         return new_batch(state_of(), key, task, options, then_payload, on_dead, close)
 
+    @_given_by_position
     def once(
         self,
         key: str,
@@ -348,6 +366,7 @@ class CronJobs(OperatorMethods):
             too large is not kept: a warning is logged, the first call returns it as it is, and
             later ones return None.
         :raises EffectInDoubt: as *in_doubt* says.
+        :raises TypeError: *func* cannot be called, perhaps since it is a result.
         :raises SetupError: it is called inside itself; or, on SQLite, ``db.session`` holds the
             write lock.
 
@@ -358,7 +377,7 @@ class CronJobs(OperatorMethods):
         """
         from .once import once
 
-        return once(state_of(), key, lambda: func(*args, **kwargs), in_doubt)
+        return once(state_of(), key, func, args, kwargs, in_doubt)
 
     def _make(
         self, func: Callable[..., Any], name: str | None, options: TaskOptions

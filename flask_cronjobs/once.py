@@ -7,17 +7,17 @@ is *in doubt* then, and its caller says what to do.
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar, cast
 
 from flask import Flask
@@ -35,7 +35,7 @@ from .errors import (
 )
 from .log import logger
 from .registry.options import is_key
-from .registry.payload import kept_result
+from .registry.payload import close_unrun, kept_result
 from .state import State
 from .store import Bookkeeping, Effects
 from .store.dialect import json_text
@@ -59,8 +59,15 @@ _taken: set[tuple[str, str]] = set()
 _turns = threading.Condition()
 
 
-def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T | None:
-    """Do the effect *key* by *call*, unless it was done.
+def once(
+    state: State,
+    key: str,
+    func: Callable[..., T],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    in_doubt: InDoubt,
+) -> T | None:
+    """Do the effect *key* by a call of *func*, unless it was done.
 
     1. Make the mark. If there is one, return the recorded result, wait for its owner, or resolve
        the doubt.
@@ -68,7 +75,7 @@ def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T 
        outside (timeout, cancel, shutdown), leave it in doubt.
     3. Record the result.
     """
-    _check(key, in_doubt)
+    _check(key, func, in_doubt)
     with _entered(state, key), _owning(state, key) as (books, owner, run_id):
         effects, doubt = Effects(books), _Doubt()
         try:
@@ -83,7 +90,7 @@ def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T 
         if mark is not None:
             return cast("T | None", mark[0])
         failpoints.reach("before-effect")
-        value = _call(state, books, key, owner, call)
+        value = _call(state, books, key, owner, partial(func, *args, **kwargs))
         failpoints.reach("after-effect")
         kept = kept_result(value, state.settings.max_payload_bytes, f"once({key!r})")
         if kept is not None:
@@ -94,7 +101,7 @@ def once(state: State, key: str, call: Callable[[], T], in_doubt: InDoubt) -> T 
         return value
 
 
-def _check(key: object, in_doubt: object) -> None:
+def _check(key: object, func: object, in_doubt: object) -> None:
     if not is_key(key, 500) or str(key).isspace():
         # Other characters would forge log lines, and could not be sent by a form.
         raise ValueError(
@@ -103,6 +110,13 @@ def _check(key: object, in_doubt: object) -> None:
         )
     if in_doubt not in ("skip", "redo", "raise"):
         raise ValueError(f"once: in_doubt is {in_doubt!r}. Write 'skip', 'redo' or 'raise'.")
+    if not callable(func):
+        # Before the mark: whoever wrote charge() has had the effect already, and on each retry.
+        what = "None" if func is None else f"of type {type(func).__name__}"
+        raise TypeError(
+            f"once({key!r}): the function is {what}. Give the function and its arguments, not its "
+            "result: once(key, charge, order_id)"
+        )
 
 
 @contextmanager
@@ -223,7 +237,7 @@ def _begin(
 
 def _call(state: State, books: Bookkeeping, key: str, owner: str, call: Callable[[], T]) -> T:
     try:
-        return _awaited_by_nobody(key, call())
+        return _run_to_its_end(key, call())
     except (Interruption, KeyboardInterrupt):
         # Nobody knows how far it came. The next caller finds it in doubt, even if this write fails.
         with suppress(CronJobsError), _refusing_own_lock(state, books):
@@ -237,12 +251,17 @@ def _call(state: State, books: Bookkeeping, key: str, owner: str, call: Callable
         raise
 
 
-def _awaited_by_nobody(key: str, value: T) -> T:
-    if inspect.iscoroutine(value):
-        value.close()
+def _run_to_its_end(key: str, value: T) -> T:
+    what = close_unrun(value)
+    if what == "a coroutine":
         raise SetupError(
             f"once({key!r}) was given an async function, which it cannot await. Give a plain one, "
             "and call once by asyncio.to_thread(jobs.once, …) if it takes long."
+        )
+    if what is not None:
+        raise SetupError(
+            f"once({key!r}): the function returned {what}, of which no line was run. Give a "
+            "function without yield."
         )
     return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import reprlib
@@ -234,11 +235,32 @@ def kept_result(value: object, limit: int, whose: object) -> JSON:
     """Return *value* if it is JSON of at most *limit* bytes; otherwise log a warning, return None.
 
     :param whose: the run that returned it, for the warning.
+    :raises TypeError: it is what a handler should have done, such as a coroutine.
     """
     if value is None:
         return None
+    if what := close_unrun(value):
+        raise TypeError(f"The handler returned {what}, of which no line was run. {_UNRUN[what]}")
     try:
         return check_payload({"result": value}, limit)["result"]
     except PayloadError:
         logger.warning("%s: the result is not JSON or too large, so it is not kept", whose)
         return None
+
+
+_UNRUN = {
+    "a coroutine": "Declare it with async def, as well as what a decorator puts in its place.",
+    "a generator": "Write it without yield, or go through the generator in it.",
+    "an async generator": "Write it without yield, or go through the generator in it.",
+}
+
+
+def close_unrun(value: object) -> str | None:
+    """Close *value* and return what it is, if it is a function's body that nobody has run."""
+    if inspect.iscoroutine(value):
+        value.close()
+        return "a coroutine"
+    if inspect.isgenerator(value) and value.gi_code.co_name != "<genexpr>":  # That is a value.
+        value.close()
+        return "a generator"
+    return "an async generator" if inspect.isasyncgen(value) else None

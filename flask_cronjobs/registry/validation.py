@@ -32,6 +32,11 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
         raise TaskError("A lambda has no name for the table. Give one: name=….")
     check_name(name, "task")
     _refuse_method(func)
+    if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+        raise TaskError(
+            f"The handler {name} has a yield, so a call runs none of its lines. Write it without; "
+            "what goes around handlers, with one yield, is a hook: see CronJobs.around."
+        )
     parameters = inspect.signature(func).parameters.values()
     for parameter in parameters:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):

@@ -466,6 +466,48 @@ def test_key_that_cannot_be_kept_is_refused(app: Flask, jobs: CronJobs, key: str
         jobs.once(key, lambda: None)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda once: once("k", None),
+            r"once\('k'\): the function is None\. Give the",
+        ),
+        (
+            lambda once: once("k", {"id": 1}),
+            r"the function is of type dict\. Give the",
+        ),
+        (lambda once: once("k"), "takes the key and the function by position"),
+        (
+            lambda once: once(key="k", func=print),
+            "by position.*also key= and func=, is an",
+        ),
+    ],
+)
+def test_what_is_no_function_leaves_no_mark(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, call: Any, message: str
+) -> None:
+    """Whoever writes charge() for charge has the effect at each attempt."""
+    with app.app_context():
+        with pytest.raises(TypeError, match=message):
+            call(jobs.once)
+        assert db.session.scalars(db.select(JobEffect)).all() == []
+
+
+def test_function_with_a_yield_is_no_effect(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> None:
+    def charge() -> Any:
+        yield
+
+    async def charge_async() -> Any:
+        yield
+
+    with app.app_context():
+        for func in (charge, charge_async):
+            with pytest.raises(SetupError, match="generator, of which no line was run"):
+                jobs.once("k", func)
+        assert db.session.scalars(db.select(JobEffect)).all() == []
+
+
 @on_sqlite
 class TestOnSQLite:
     """One writer at a time: the mark needs the lock that the caller's session may hold."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import date
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,14 @@ from flask_cronjobs.text import did_you_mean
 
 def handler(user_id: int, day: object = None) -> None:
     """A handler that needs an argument."""
+
+
+def lines() -> Iterator[None]:
+    yield
+
+
+async def async_lines() -> AsyncIterator[None]:
+    yield
 
 
 class Greeter:
@@ -81,6 +90,13 @@ Wrong = Callable[[CronJobs], Any]
             "the module, or a @staticmethod without self",
         ),
         (lambda jobs: jobs.task(vars(Greeter)["make"].__func__), TaskError, "is a method"),
+        (lambda jobs: jobs.task(lines), TaskError, "The handler lines has a yield, so a call runs"),
+        (lambda jobs: jobs.task(async_lines), TaskError, "handler async_lines has a yield"),
+        (
+            lambda jobs: jobs.task(name="it")(partial(lines)),
+            TaskError,
+            "The handler it has a yield",
+        ),
         (
             lambda jobs: jobs.task(retry=lambda attempt: 3)(handler),
             TaskError,

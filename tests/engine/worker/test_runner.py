@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import functools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -188,6 +189,57 @@ class TestResult:
         run = perform(lambda: value)
         assert (run.status, run.result) == ("succeeded", None)
         assert "the result is not JSON or too large" in caplog.text
+
+
+async def asynchronous() -> None: ...
+
+
+async def returns_a_coroutine() -> object:
+    return asynchronous()
+
+
+def lines() -> Iterator[None]:
+    yield
+
+
+async def async_lines() -> AsyncIterator[None]:
+    yield
+
+
+class TestUnrun:
+    """What is decorated by a plain function comes back to us, and no line of it has run."""
+
+    @pytest.mark.parametrize("atomic", [False, True])
+    @pytest.mark.parametrize(
+        ("handler", "what"),
+        [
+            (asynchronous, "a coroutine"),
+            (returns_a_coroutine, "a coroutine"),
+            (lines, "a generator"),
+            (async_lines, "an async generator"),
+        ],
+    )
+    def test_body_that_nobody_ran_is_a_failure(
+        self, perform: Any, handler: Any, what: str, atomic: bool
+    ) -> None:
+        run = perform(lambda: handler(), atomic=atomic)
+        assert (run.status, run.error_type) == ("dead", "TypeError")
+        assert run.last_error.startswith(f"The handler returned {what}, of which no line was run.")
+
+    def test_coroutine_that_an_async_handler_returns_is_a_failure(self, perform: Any) -> None:
+        run = perform(returns_a_coroutine)
+        assert (run.status, run.error_type) == ("dead", "TypeError")
+
+    def test_handler_that_goes_through_a_generator_runs_it(self, perform: Any) -> None:
+        @functools.wraps(lines)
+        def consumed() -> int:
+            return len(list(lines()))
+
+        run = perform(consumed)
+        assert (run.status, run.result) == ("succeeded", 1)
+
+    def test_generator_expression_is_a_value(self, perform: Any) -> None:
+        assert perform(lambda: (number for number in "12")).status == "succeeded"
 
 
 class TestSession:
