@@ -67,8 +67,7 @@ def enqueue_one(
     state: State, task: Handler, payload: Mapping[str, object], options: EnqueueOptions
 ) -> JobRun:
     """Insert one run in ``db.session``; see `Task.enqueue`."""
-    if options.replace and options.idempotency_key is None:
-        raise TaskError("replace was given without an idempotency_key. Give the key of the run.")
+    _check_key(options, options.idempotency_key)
     text, concurrency_key = stored_payload(task, state.settings, payload)
     session = state.db.session()
     values = {
@@ -115,7 +114,7 @@ def enqueue_rows(
         raise TaskError("enqueue_many does not replace runs. Call enqueue for each of them.")
     session, ids = state.db.session(), RunIds()
     try:
-        due = _insert_all(state, task, _rows(state, task, payloads), options, ids)
+        due = _insert_all(state, task, _rows(state, task, payloads, options), options, ids)
     except Exception:
         # All or none. If the transaction is broken, there is nothing to delete, nor any way to.
         with suppress(SQLAlchemyError):
@@ -143,7 +142,10 @@ def _shared_columns(state: State, task: Handler, options: EnqueueOptions) -> dic
 
 
 def _rows(
-    state: State, task: Handler, payloads: Iterable[Mapping[str, object] | NewRun]
+    state: State,
+    task: Handler,
+    payloads: Iterable[Mapping[str, object] | NewRun],
+    options: EnqueueOptions,
 ) -> Iterator[RunRow]:
     """Yield the row of each run.
 
@@ -151,7 +153,9 @@ def _rows(
     """
     for place, given in enumerate(payloads):
         try:
-            yield _row(state.settings, task, given)
+            row = _row(state.settings, task, given)
+            _check_key(options, row.idempotency_key)
+            yield row
         except (CronJobsError, TypeError) as error:
             raise type(error)(f"payloads[{place}]: {error}") from None
 
@@ -163,6 +167,19 @@ def _row(settings: Settings, task: Handler, given: Mapping[str, object] | NewRun
     own = given.options()
     text, concurrency_key = stored_payload(task, settings, task.payload_from(given.payload))
     return RunRow(text, own.priority, own.run_at, own.delay, own.idempotency_key, concurrency_key)
+
+
+def _check_key(options: EnqueueOptions, key: str | None) -> None:
+    """Refuse options about a key that a run does not have."""
+    if key is not None:
+        return
+    if options.replace:
+        raise TaskError("replace was given without an idempotency_key. Give the key of the run.")
+    if options.unique_while is not None:
+        raise TaskError(
+            f"unique_while={options.unique_while!r} was given without an idempotency_key, so "
+            "nothing would be unique. Give the run a key."
+        )
 
 
 def _insert_all(

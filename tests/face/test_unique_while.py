@@ -314,3 +314,19 @@ def test_replace_needs_a_key_and_one_run(jobs: CronJobs) -> None:
         keyless.using(replace=True).enqueue()
     with pytest.raises(TaskError, match="does not replace"):
         keyless.using(replace=True).enqueue_many([{}])
+
+
+def test_unique_while_needs_a_key(db: SQLAlchemy, jobs: CronJobs) -> None:
+    @jobs.task
+    def keyless() -> None: ...
+
+    unique = keyless.using(unique_while="pending", commit=True)
+    with pytest.raises(TaskError, match=r"^unique_while='pending' was given without an idem"):
+        unique.enqueue()
+    keyed = NewRun(idempotency_key="k")
+    rows_without: list[Any] = [NewRun(), {}]
+    for row in rows_without:
+        with pytest.raises(TaskError, match=r"^payloads\[1\]: unique_while='pending' was given"):
+            unique.enqueue_many([keyed, row])
+    assert runs(db) == []
+    assert unique.enqueue_many([keyed]).is_new == [True]
