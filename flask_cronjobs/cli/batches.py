@@ -13,7 +13,7 @@ from ..text import one_line, printable
 from .commands import command, this_command
 from .group import JobsGroup, examples
 from .output import moment, print_json, since
-from .params import actor, json_option, limit_option
+from .params import Id, actor, json_option, limit_option
 from .table import table
 from .watch import watchable
 
@@ -39,7 +39,7 @@ group: JobsGroup = JobsGroup("batches")
 @click.option("--close", is_flag=True, help="Close it: nobody will fill it any more.")
 @click.option("--all", "everything", is_flag=True, help="Also list those that have finished.")
 @limit_option(25, most=200)
-@click.option("--before", type=click.IntRange(1), metavar="ID", help="Only smaller ids.")
+@click.option("--before", type=Id(), metavar="ID", help="Only smaller ids.")
 @json_option
 @watchable
 def batches(

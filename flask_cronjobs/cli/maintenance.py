@@ -16,7 +16,7 @@ from .colors import paint
 from .commands import as_called, this_command
 from .group import JobsGroup, examples
 from .output import paragraph, print_json, since
-from .params import actor, json_option, limit_option
+from .params import Id, actor, json_option, limit_option
 from .runs import progress_bar
 from .table import table
 from .watch import watchable
@@ -36,7 +36,7 @@ group: JobsGroup = JobsGroup("maintenance")
 @click.option("--redo", metavar="KEY", help="It was not done: do it again.")
 @click.option("--all", "everything", is_flag=True, help="Also list those that are done.")
 @limit_option(50, most=500)
-@click.option("--before", type=click.IntRange(1), metavar="ID", help="Only smaller ids.")
+@click.option("--before", type=Id(), metavar="ID", help="Only smaller ids.")
 @json_option
 @watchable
 def effects(

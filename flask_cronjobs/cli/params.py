@@ -65,13 +65,13 @@ class Moment(_Moment):
         return moment
 
 
-class RunId(click.IntRange):
-    """A run's id."""
+class Id(click.IntRange):
+    """A row's id. A larger number is none, and the databases refuse it."""
 
-    name = "run id"
+    name = "id"
 
     def __init__(self) -> None:
-        super().__init__(1)
+        super().__init__(1, 2**63 - 1)
 
 
 class Payload(_Object):

@@ -23,7 +23,7 @@ from .colors import paint
 from .commands import as_called, command, this_command
 from .group import JobsGroup, examples
 from .output import heading, moment, print_json, since
-from .params import Payload, RunId, actor, filtered, json_option, limit_option
+from .params import Id, Payload, actor, filtered, json_option, limit_option
 from .table import table
 from .watch import watchable
 
@@ -45,7 +45,7 @@ group: JobsGroup = JobsGroup("runs")
 )
 @filtered
 @limit_option(20, most=500)
-@click.option("--before", type=RunId(), metavar="ID", help="Only runs with smaller ids.")
+@click.option("--before", type=Id(), metavar="ID", help="Only runs with smaller ids.")
 @json_option
 @watchable
 def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -> None:
@@ -68,7 +68,7 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
 
 
 @group.command("show", epilog=examples("flask jobs admin show 5"))
-@click.argument("run_id", metavar="ID", type=RunId())
+@click.argument("run_id", metavar="ID", type=Id())
 @click.option("--frames", is_flag=True, help="Print the frames of Flask-CronJobs, too.")
 @json_option
 def show(run_id: int, frames: bool, as_json: bool) -> None:
@@ -89,7 +89,7 @@ def show(run_id: int, frames: bool, as_json: bool) -> None:
         "flask jobs admin retry --task send_mail --newer-than 2h",
     ),
 )
-@click.argument("ids", metavar="[ID]...", nargs=-1, type=RunId())
+@click.argument("ids", metavar="[ID]...", nargs=-1, type=Id())
 @filtered
 @click.option("--payload", type=Payload(), metavar="JSON", help="New arguments, for one ID.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -116,7 +116,7 @@ def retry(
         "flask jobs admin cancel 5", "flask jobs admin cancel --queue mail --status queued --yes"
     ),
 )
-@click.argument("ids", metavar="[ID]...", nargs=-1, type=RunId())
+@click.argument("ids", metavar="[ID]...", nargs=-1, type=Id())
 @filtered
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
@@ -133,7 +133,7 @@ def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
         "flask jobs admin discard 41 42", "flask jobs admin discard --task weekly_report"
     ),
 )
-@click.argument("ids", metavar="[ID]...", nargs=-1, type=RunId())
+@click.argument("ids", metavar="[ID]...", nargs=-1, type=Id())
 @filtered
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
@@ -145,7 +145,7 @@ def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 
 
 @group.command("again", epilog=examples("flask jobs admin again 5"))
-@click.argument("run_id", metavar="ID", type=RunId())
+@click.argument("run_id", metavar="ID", type=Id())
 @click.option("--payload", type=Payload(), metavar="JSON", help="Other arguments.")
 @json_option
 def again(run_id: int, payload: dict[str, JSON] | None, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from .colors import paint
 from .commands import command, this_command
 from .group import JobsGroup, examples
 from .output import moment, print_json
-from .params import json_option, limit_option
+from .params import Id, json_option, limit_option
 from .table import table
 from .watch import watchable
 
@@ -34,7 +34,7 @@ group: JobsGroup = JobsGroup("ticks")
     epilog=examples("flask jobs admin ticks", "flask jobs admin ticks --limit 100 --watch"),
 )
 @limit_option(20, most=500)
-@click.option("--before", type=click.IntRange(1), metavar="ID", help="Only ticks before this one.")
+@click.option("--before", type=Id(), metavar="ID", help="Only ticks before this one.")
 @json_option
 @watchable
 def list_ticks(limit: int, before: int | None, as_json: bool) -> None:

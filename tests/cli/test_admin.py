@@ -294,7 +294,21 @@ def test_a_typo_in_the_first_command_gets_a_suggestion(app: Flask, jobs: CronJob
 
 
 def test_an_id_that_is_none_is_called_an_id(run: Run) -> None:
-    assert "'abc' is not a valid run id" in run("show", "abc").output
+    assert "'abc' is not a valid id" in run("show", "abc").output
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        *(("show",), ("retry",), ("cancel",), ("discard",), ("again",), ("list", "--before")),
+        *(("batches", "--before"), ("effects", "--before"), ("ticks", "--before")),
+    ],
+)
+def test_a_number_that_no_id_can_be_is_bad_usage(run: Run, args: tuple[str, ...]) -> None:
+    result = run(*args, "9" * 20)
+    assert result.exit_code == 2
+    assert f"{'9' * 20} is not in the range" in result.output
+    assert run(*args, str(2**63 - 1)).exit_code in (0, 1)
 
 
 def test_no_color_keeps_colors_away(run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
