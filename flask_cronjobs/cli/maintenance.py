@@ -9,6 +9,7 @@ from ..report.doctor import Finding, examine
 from ..report.humanize import plural
 from ..state import state_of
 from ..store import create_tables, set_wal
+from ..store.connection import refuse_shared_memory
 from ..store.create import are_tables_missing, set_storage
 from ..store.migrations import how_to_create_tables, uses_migrations
 from ..text import one_line
@@ -86,6 +87,7 @@ def init(force: bool, as_json: bool) -> None:
     let your migrations create the tables instead.
     """
     engine = state_of().engine
+    refuse_shared_memory(engine)
     if not force and are_tables_missing(engine) and uses_migrations(engine):
         raise click.ClickException(
             "This app uses migrations. If this command created the tables, the next migration "

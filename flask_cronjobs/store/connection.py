@@ -10,12 +10,12 @@ from typing import Any, TypeAlias, TypeVar
 from sqlalchemy import Connection, Engine, Executable, Row, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from ..errors import SetupError
 from .deadlines import deadlines
 from .dialect import Dialect, busy_timeout, dialect_of
 from .errors import explain, remedy_for
+from .migrations import IN_MEMORY, is_in_memory
 from .waits import wait_in
 
 T = TypeVar("T")
@@ -241,12 +241,8 @@ def refuse_shared_memory(engine: Engine) -> None:
 
     :raises SetupError: it is one; our commits would commit a handler's unfinished work.
     """
-    if isinstance(engine.pool, (StaticPool, SingletonThreadPool)):
-        raise SetupError(
-            "The database is SQLite in memory, with one connection for everybody: a tick would "
-            "commit the unfinished work of its handlers. Use a file, such as sqlite:///app.db. In "
-            "tests, use drain() of flask_cronjobs.testing, which works in memory, too."
-        )
+    if is_in_memory(engine):
+        raise SetupError(IN_MEMORY)
 
 
 def leave_transaction(connection: Connection) -> None:

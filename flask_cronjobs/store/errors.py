@@ -50,6 +50,8 @@ _RECONNECT = {
 _CREATE_TABLES = {"42P01", "42703"}  # undefined_table, undefined_column
 _SQLITE_CREATE_TABLES = ("no such table", "no such column", "has no column")
 _SQLITE_REPEAT = ("database is locked", "database table is locked", "database schema has changed")
+#: The end of an error, for all but the doctor.
+LEARN_MORE = " To learn more: flask jobs admin doctor."
 _SQLITE_FORBIDDEN = ("unable to open database file", "readonly database")
 
 
@@ -129,7 +131,7 @@ def name_of(engine: Engine) -> str:
 
 def _hint(cause: str, engine: Engine) -> str:
     if not any(part in cause for part in _SQLITE_FORBIDDEN):
-        return " To learn more: flask jobs admin doctor."
+        return LEARN_MORE
     return (
         f" Its file is {engine.url.database}: does its folder exist, and may the user that this "
         "runs as write to both?"

@@ -7,6 +7,14 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from flask import Flask
 from sqlalchemy import Connection, Engine, inspect
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+#: Why nothing of an app may run whose database is SQLite in memory, and what to do.
+IN_MEMORY = (
+    "The database is SQLite in memory, with one connection for everybody: a tick would commit the "
+    "unfinished work of its handlers. Use a file, such as sqlite:///app.db. In tests, call "
+    "db.create_all(), and use drain() of flask_cronjobs.testing, which works in memory, too."
+)
 
 #: The app of each engine. Its extensions are asked later: Flask-Migrate may be initialized last.
 _apps: WeakKeyDictionary[Engine, ReferenceType[Flask]] = WeakKeyDictionary()
@@ -33,12 +41,19 @@ def uses_migrations(engine: Engine) -> bool:
         return False
 
 
+def is_in_memory(engine: Engine) -> bool:
+    """Return whether *engine* has one connection that everybody shares, as SQLite has in memory."""
+    return isinstance(engine.pool, (StaticPool, SingletonThreadPool))
+
+
 def how_to_create_tables(engine: Engine) -> str:
-    """Return the command that creates the job tables in this app.
+    """Return the command that creates the job tables in this app; no command can in memory.
 
     With migrations, ``init`` would do harm: the next migration would find nothing to do, and other
     databases would never get the tables.
     """
+    if is_in_memory(engine):
+        return IN_MEMORY.removesuffix(".")
     if uses_migrations(engine):
         return "Run: flask db migrate, then: flask db upgrade"
     return "Run: flask jobs admin init"

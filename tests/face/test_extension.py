@@ -204,6 +204,28 @@ def test_database_in_memory_is_refused_by_a_tick(url: str) -> None:
     close(app, db)
 
 
+@pytest.mark.parametrize("command", [(), ("list",), ("init",), ("doctor",), ("doctor", "--json")])
+@pytest.mark.parametrize("migrating", [False, True])
+def test_database_in_memory_is_said_to_be_one_by_each_command(
+    command: tuple[str, ...], migrating: bool
+) -> None:
+    """Nobody is told to create tables there: the next command would not find them."""
+    app, db = Flask("x"), SQLAlchemy()
+    app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite://"
+    db.init_app(app)
+    CronJobs(app)
+    if migrating:
+        app.extensions["migrate"] = object()
+    result = app.test_cli_runner().invoke(args=["jobs", "admin", *command])
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "SQLite in memory, with one connection for everybody" in said
+    assert "Use a file" in said
+    assert "admin init" not in said
+    assert "migrat" not in said
+    close(app, db)
+
+
 def test_task_declared_after_initialization_is_known(
     app: Flask, jobs: CronJobs, db: SQLAlchemy
 ) -> None:

@@ -217,6 +217,8 @@ def test_a_database_that_does_not_answer_is_a_finding(db: SQLAlchemy, postgresql
     findings = examine(state_of(app))
     assert [(finding.id, finding.level) for finding in findings] == [("database", "error")]
     assert "_that_is_not_there" in findings[0].todo
+    assert findings[0].what.startswith("The database cannot be used: ")
+    assert "doctor" not in findings[0].what
 
 
 def test_sqlite_without_wal_is_a_warning(app: Flask, jobs: CronJobs) -> None:

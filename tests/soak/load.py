@@ -96,7 +96,7 @@ class Load(threading.Thread):
             delay=delay,
             priority=choose.choice([0, 0, 0, 1, -1]),
             idempotency_key=key,
-            unique_while="pending",
+            unique_while="pending" if key else None,
         ).id
 
     def _enqueue_shared_effect(self) -> None:

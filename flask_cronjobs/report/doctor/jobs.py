@@ -13,7 +13,8 @@ from ...errors import CronJobsError
 from ...models.conditions import OPEN_BATCH
 from ...state import State
 from ...store.clock import clock_shift
-from ...store.errors import name_of
+from ...store.errors import LEARN_MORE, name_of
+from ...store.migrations import IN_MEMORY, is_in_memory
 from ..activity import TickView, ticks
 from ..definitions import DefinitionView, bare_definitions
 from ..health import Figures, Verdict, verdict_and_figures
@@ -50,12 +51,15 @@ def examine(state: State) -> tuple[Finding, ...]:
             f"Check the database, and SQLALCHEMY_DATABASE_URI, which is "
             f"{name_of(state.engine)} here. Then run this again."
         )
-        findings.append(Finding("database", "error", str(error), todo))
+        findings.append(Finding("database", "error", str(error).removesuffix(LEARN_MORE), todo))
     return tuple(findings)
 
 
 def _examine(reader: Reader) -> Iterator[Finding]:
     yield versions(reader)
+    if is_in_memory(reader.connection.engine):
+        yield Finding("database", "error", IN_MEMORY)
+        return
     yield from database(reader)
     found = list(schema(reader.connection))
     yield from found
