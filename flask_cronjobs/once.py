@@ -182,7 +182,7 @@ def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
         raise SetupError(
             "once() cannot write its mark: db.session holds SQLite's write lock. Commit (or roll "
             "back) the session before calling once()."
-        ) from error
+        ) from None
 
 
 @dataclass

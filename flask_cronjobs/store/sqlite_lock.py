@@ -26,7 +26,7 @@ def refuse_own_lock(session: Session, books: Bookkeeping) -> None:
         raise SetupError(
             "The job tables cannot be written: db.session holds SQLite's write lock. Commit (or "
             "roll back) the session first."
-        ) from error
+        ) from None
 
 
 def is_locked(trouble: DatabaseTrouble) -> bool:
