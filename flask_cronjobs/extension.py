@@ -16,7 +16,7 @@ from .errors import SetupError
 from .models.copies import add_tables
 from .operator_api import OperatorMethods
 from .registry.options import AroundHook, EnqueueOptions, TaskOptions
-from .registry.registry import Declaration, Registry
+from .registry.registry import Declaration, Registry, name_of
 from .registry.retry import Retry, RetryCallable
 from .registry.validation import as_around, check_task, check_unscheduled
 from .state import EXTENSION, Actor, Authorize, State, given_settings, state_of
@@ -342,7 +342,7 @@ class CronJobs(OperatorMethods):
         """
         from .batch import new_batch
 
-        task = self.get(then) if isinstance(then, str) else then
+        task = then if then is None or isinstance(then, Task) else self.get(name_of(then))
         options = EnqueueOptions() if task is None else task.enqueue_options
         return new_batch(state_of(), key, task, options, then_payload, on_dead, close)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .log import logger
+from .registry.registry import name_of
 from .state import State, state_of
 from .types import BatchCounts, Catchup, Overlap, TickReport
 
@@ -106,13 +107,17 @@ class OperatorMethods:
         return cancel(_writable(), run_id)
 
     def pause(
-        self, name: str | None = None, *, queue: str | None = None, task: str | None = None
+        self,
+        name: str | Task[..., Any] | None = None,
+        *,
+        queue: str | None = None,
+        task: str | Task[..., Any] | None = None,
     ) -> None:
         """Pause a definition, a queue or a task until `resume`. Give one of them.
 
         :param name: a definition's name: none of its slots is recorded.
         :param queue: a queue: within a second, nobody begins its runs. They wait.
-        :param task: a task's name: the same for all of its runs, also those of its definitions.
+        :param task: a task, or its name: the same for all of its runs, those of definitions too.
         :raises NotFound: no definition or task has that name.
         """
         from .operations import pause, pause_work
@@ -124,13 +129,17 @@ class OperatorMethods:
             pause_work(_writable(), kind, chosen)
 
     def resume(
-        self, name: str | None = None, *, queue: str | None = None, task: str | None = None
+        self,
+        name: str | Task[..., Any] | None = None,
+        *,
+        queue: str | None = None,
+        task: str | Task[..., Any] | None = None,
     ) -> bool:
         """Resume a definition, a queue or a task. Give one of them.
 
         :param name: a definition's name. Slots that passed meanwhile do not run.
         :param queue: a queue; what waited in it is run.
-        :param task: a task's name; the same.
+        :param task: a task, or its name; the same.
         :returns: False if it was not paused.
         :raises NotFound: no definition has that name.
         """
@@ -141,10 +150,12 @@ class OperatorMethods:
             return resume(_writable(), chosen)
         return resume_work(_writable(), kind, chosen)
 
-    def run_now(self, name: str, payload: Mapping[str, object] | None = None) -> int:
+    def run_now(
+        self, name: str | Task[..., Any], payload: Mapping[str, object] | None = None
+    ) -> int:
         """Queue a run of a definition, or of a task, due now.
 
-        :param name: the definition's name, or the task's.
+        :param name: the definition's name, or the task's, or the task.
         :param payload: the handler's keyword arguments; by default the definition's own.
         :returns: the run's id.
         :raises NotFound: neither has that name.
@@ -153,7 +164,7 @@ class OperatorMethods:
         """
         from .operations import run_now
 
-        return run_now(_writable(), name, payload)
+        return run_now(_writable(), name_of(name), payload)
 
     def batch_counts(self, key: str) -> BatchCounts | None:
         """Return how far a batch is, as its rows say now.
@@ -189,7 +200,7 @@ class OperatorMethods:
     def add_definition(
         self,
         name: str,
-        task: Task[..., object] | str,
+        task: Task[..., Any] | str,
         *,
         schedule: str,
         payload: Mapping[str, object] | None = None,
@@ -220,9 +231,10 @@ class OperatorMethods:
         :raises PayloadError: *payload* is not plain JSON, or too large.
         """
         from .registry.registry import declaration
+        from .task import Task
 
         state = _writable()
-        handler = state.registry.get(task) if isinstance(task, str) else task
+        handler = task if isinstance(task, Task) else state.registry.get(name_of(task))
         declared = declaration(handler, schedule, name, payload, timezone, catchup, overlap, ping)
         from .operations.definitions import add_definition
 
@@ -239,22 +251,22 @@ class OperatorMethods:
         """
         from .operations.definitions import remove_definition
 
-        return remove_definition(_writable(), name)
+        return remove_definition(_writable(), name_of(name))
 
 
 def _only(
-    name: str | None, queue: str | None, task: str | None
+    name: str | Task[..., Any] | None, queue: str | None, task: str | Task[..., Any] | None
 ) -> tuple[Literal["definition", "queue", "task"], str]:
     """Return which one was given.
 
     :raises TypeError: none was, or several.
     """
     if name is not None and queue is None and task is None:
-        return "definition", name
+        return "definition", name_of(name)
     if queue is not None and name is None and task is None:
         return "queue", queue
     if task is not None and name is None and queue is None:
-        return "task", task
+        return "task", name_of(task)
     raise TypeError("Give one of them: the name of a definition, queue=… or task=…")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..store.operations import Change
 from .batches import cancel_batch, close_batch, retry_batch
-from .definitions import QueuedRun, pause, queue_run, remove, resume, run_now
+from .definitions import QueuedRun, no_definition, pause, queue_run, remove, resume, run_now
 from .maintenance import effect_done, effect_redo, health, prune
 from .pauses import pause_work, queues, resume_work
 from .payloads import retry_with, run_again
@@ -42,6 +42,7 @@ __all__ = [
     "effect_done",
     "effect_redo",
     "health",
+    "no_definition",
     "no_run",
     "pause",
     "pause_work",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -40,7 +41,7 @@ def pause(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
         if found is not None and found.due:
             _record_due(state, definitions, found)
         if not definitions.pause(name):
-            raise _no_definition(state, name)
+            raise no_definition(state, name, "pause")
     log_action("paused", f"definition {name}", actor)
 
 
@@ -57,7 +58,7 @@ def resume(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
         definitions = Definitions(books)
         found = definitions.find(name)
         if found is None:
-            raise _no_definition(state, name)
+            raise no_definition(state, name, "resume")
         plan = plan_paused(found)
         slots = definitions.resume(found, plan.following, plan.slots)
     if slots is None:
@@ -85,7 +86,7 @@ def remove(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
     :raises TaskError: this app's code declares it.
     """
     if not remove_definition(state, name, actor):
-        raise _no_definition(state, name)
+        raise no_definition(state, name)
 
 
 class QueuedRun(NamedTuple):
@@ -139,7 +140,7 @@ def queue_run(
         if values is None and tasks:
             values = _task_run(state, name, payload)
         if values is None:
-            raise _no_name(state, name) if tasks else _no_definition(state, name)
+            raise _no_name(state, name) if tasks else no_definition(state, name)
         given = {name: getattr(options, name) for name in _COLUMNS}
         given["unique_while"] = options.key_held_while
         values |= {column: value for column, value in given.items() if value is not None}
@@ -205,7 +206,16 @@ def _task_run(
     return run_columns(task, state.settings, task.payload_from(payload or {}))
 
 
-def _no_definition(state: State, name: str) -> NotFound:
+def no_definition(state: State, name: str, verb: str | None = None) -> NotFound:
+    """Return the error that there is no definition *name*; it suggests similar names.
+
+    :param verb: the command that takes a task as well, with ``--task``.
+    """
+    if verb is not None and name in state.registry.tasks:
+        return NotFound(
+            f"There is no definition {name!r}. It is a task: flask jobs admin {verb} --task "
+            f"{shlex.quote(name)}"
+        )
     names = report.definition_names(state)
     if not names:
         return NotFound(

@@ -18,6 +18,20 @@ from .run_columns import run_columns
 from .validation import check_choice, check_name, check_ping
 
 
+def name_of(given: object) -> str:
+    """Return a name that was given as a text, or by the task that has it.
+
+    :raises TypeError: *given* is neither.
+    """
+    if isinstance(given, Handler):
+        return given.name
+    if isinstance(given, str):
+        return given
+    raise TypeError(
+        f"{given!r} is not a name. Give a text, or a task, which @jobs.task makes of a function."
+    )
+
+
 class Declaration(NamedTuple):
     """A definition as a task declares it, before an app's defaults apply."""
 

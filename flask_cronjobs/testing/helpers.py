@@ -16,6 +16,7 @@ from ..errors import SetupError, TablesMissing
 from ..extension import CronJobs
 from ..log import worker_name
 from ..models import JobRun
+from ..registry.registry import name_of
 from ..state import State, state_of
 from ..store.clock import clock_shift, database_now, moved_by
 from ..store.commits import uncommitted_runs
@@ -221,4 +222,4 @@ def _refuse_others(tasks: list[str]) -> None:
 
 
 def _name_of(state: State, task: Task[..., Any] | str) -> str:
-    return state.registry.get(task if isinstance(task, str) else task.name).name
+    return state.registry.get(name_of(task)).name

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -276,6 +277,50 @@ def test_an_unknown_definition_gets_a_suggestion(
         verb(state, "send_invoice")
 
 
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_a_task_that_is_taken_for_a_definition_is_said_to_be_one(
+    state: State, jobs: CronJobs, verb: str
+) -> None:
+    jobs.task(name="send mail")(lambda: None)
+    message = rf"It is a task: flask jobs admin {verb} --task 'send mail'$"
+    with pytest.raises(NotFound, match=message):
+        getattr(operations, verb)(state, "send mail")
+
+
+def test_a_task_may_be_given_itself(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> None:
+    send = jobs.task(name="send")(lambda: None)
+    daily = jobs.task(name="daily", schedule="@daily")(lambda: None)
+    with app.app_context():
+        jobs.tick()
+        run_id = jobs.run_now(send)
+        assert db.session.get_one(JobRun, run_id).job_type == "send"
+        db.session.rollback()
+        jobs.pause(task=send)
+        assert jobs.resume(task=send)
+        jobs.pause(daily)
+        assert jobs.resume(daily)
+
+
+NO_NAMES: dict[str, Callable[[Any], object]] = {
+    "run_now": lambda jobs: jobs.run_now(print),
+    "pause": lambda jobs: jobs.pause(print),
+    "pause a task": lambda jobs: jobs.pause(task=print),
+    "resume a task": lambda jobs: jobs.resume(task=5),
+    "add_definition": lambda jobs: jobs.add_definition("a", print, schedule="@daily"),
+    "remove_definition": lambda jobs: jobs.remove_definition(None),
+    "batch": lambda jobs: jobs.batch("q", then=print),
+}
+
+
+@pytest.mark.parametrize("case", NO_NAMES)
+def test_what_is_no_name_is_a_clear_error(app: Flask, jobs: CronJobs, case: str) -> None:
+    with app.app_context():
+        with pytest.raises(
+            TypeError, match=r"is not a name\. Give a text, or a task, which @jobs\."
+        ):
+            NO_NAMES[case](jobs)
+
+
 @pytest.mark.parametrize("verb", [operations.pause, operations.resume])
 def test_before_the_first_tick_there_is_no_definition(
     state: State, verb: Callable[[State, str], object]
@@ -539,8 +584,9 @@ def test_verb_says_at_once_that_the_caller_s_session_holds_the_lock(
     with app.app_context():
         send.enqueue()
         if db.engine.dialect.name == "sqlite":
-            with pytest.raises(SetupError, match=r"db.session holds SQLite's write lock\. Commit"):
+            with pytest.raises(SetupError, match=r"holds SQLite's write lock\. Commit") as caught:
                 VERBS[verb](jobs)
+            assert caught.value.__suppress_context__  # What SQLite said is no news, only long.
             db.session.commit()
         elif verb in ("retry", "run_now"):
             VERBS[verb](jobs)
