@@ -14,6 +14,7 @@ from .. import operations, report
 from ..errors import CronJobsError
 from ..operations import Action, Progress
 from ..report import Attempt, PauseView, RunFilter, RunPage, RunRow, RunView
+from ..report.counts import CAP
 from ..report.humanize import duration, plural
 from ..report.stacks import without_own_frames
 from ..state import State, state_of
@@ -55,8 +56,7 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
         print_json({"runs": page.rows, "before": page.before})
         return
     if not page.rows:
-        advice = printable(state_of().registry.advice(which.task))
-        none = f"No runs match. {advice}".rstrip()
+        none = f"No runs match.{_advice(which)}"
         click.echo(none if which != RunFilter() else "There are no runs yet.")
         return
     table(
@@ -176,6 +176,16 @@ def _page(state: State, which: RunFilter, before: int | None, limit: int) -> Run
         if not page.partial or len(rows) >= limit:
             return replace(page, rows=rows)
         before = page.before
+
+
+def _advice(which: RunFilter) -> str:
+    """Return what to say where no run of *which* was found: a name may be misspelled."""
+    state = state_of()
+    advice = [state.registry.advice(which.task)]
+    name = which.definition
+    if name is not None and name not in report.definition_names(state):
+        advice.append(str(operations.no_definition(state, name, "list")))
+    return printable(as_called("".join(f" {each}" for each in advice if each)))
 
 
 def _row(row: RunRow, page: RunPage) -> Sequence[object]:
@@ -308,13 +318,30 @@ def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
     ids = action.ids(state_of(), which)
     label = action.name.capitalize()
     if not ids:
-        click.echo("No runs match.")
+        looked_at = " or ".join(action.statuses(which))
+        click.echo(f"No {looked_at} runs match.{_others(action, which)}{_advice(which)}")
         return
     if not confirmed:
         click.confirm(f"{label} {plural(len(ids), 'run')}?", abort=True)
     with progress_bar(label, len(ids)) as advance:
         result = action.many(state_of(), ids, actor(), advance)
     click.echo(result.sentence())
+
+
+def _others(action: Action, which: RunFilter) -> str:
+    """Return how to do *action* to runs of *which* that have a status it was not asked for."""
+    if which.status is not None:
+        return ""
+    found = {
+        status: action.count(state_of(), replace(which, status=status), CAP)
+        for status in action.allowed
+        if status not in action.statuses(which)
+    }
+    return "".join(
+        f" To {action.name} {count.of(f'{status} run')}, add --status {status}."
+        for status, count in found.items()
+        if count
+    )
 
 
 @contextmanager

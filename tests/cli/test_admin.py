@@ -162,6 +162,18 @@ def test_list_of_an_unknown_task_suggests_one(run: Run, jobs: CronJobs) -> None:
     )
 
 
+@pytest.mark.parametrize("verb", ["list", "cancel", "retry"])
+def test_filter_by_an_unknown_definition_suggests_one(
+    run: Run, rows: Rows, jobs: CronJobs, verb: str
+) -> None:
+    jobs.task(name="mail")(lambda: None)
+    rows.definition("nightly")
+    said = " There is no definition 'nigtly'. Did you mean 'nightly'?\n"
+    assert ok(run(verb, "--definition", "nigtly")).endswith(f"runs match.{said}")
+    assert "There is no definition" not in ok(run(verb, "--definition", "nightly"))
+    assert "task: flask jobs admin list --task mail" in ok(run(verb, "--definition", "mail"))
+
+
 def test_show_leaves_our_own_frames_out_unless_asked(run: Run, rows: Rows) -> None:
     ours = '  File "/lib/flask_cronjobs/engine/worker/runner.py", line 12, in call\n    call()\n'
     theirs = '  File "/srv/shop.py", line 3, in send\n    post()\n'
@@ -259,7 +271,25 @@ def test_bulk_with_yes_does_not_ask(run: Run, rows: Rows) -> None:
     run_id = rows.run(job_type="gone")
     assert "?" not in ok(run("cancel", "--task", "gone", "--yes"))
     assert rows.get(run_id).status == "cancelled"
-    assert "No runs match" in ok(run("cancel", "--task", "gone", "--yes"))
+    assert "No queued or failed or running runs match." in ok(run("cancel", "--task", "gone"))
+
+
+def test_bulk_that_finds_nothing_says_which_statuses_it_looked_at(
+    run: Run, rows: Rows, jobs: CronJobs
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    rows.run("failed", age=3600)
+    rows.run("cancelled")
+    rows.run("cancelled")
+    rows.run("succeeded")
+    rows.run("failed", job_type="other", queue="quick")
+    assert ok(run("retry", "--task", "send")) == (
+        "No dead runs match. To retry 2 cancelled runs, add --status cancelled. "
+        "To retry 1 failed run, add --status failed.\n"
+    )
+    assert ok(run("retry", "--task", "send", "--status", "dead")) == "No dead runs match.\n"
+    assert ok(run("discard", "--task", "send")) == "No dead runs match.\n"
+    assert ok(run("retry", "--overdue", "--queue", "quick")) == "No failed runs match.\n"
 
 
 @pytest.mark.parametrize(

@@ -314,11 +314,11 @@ NO_NAMES: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("case", NO_NAMES)
 def test_what_is_no_name_is_a_clear_error(app: Flask, jobs: CronJobs, case: str) -> None:
-    with app.app_context():
-        with pytest.raises(
-            TypeError, match=r"is not a name\. Give a text, or a task, which @jobs\."
-        ):
-            NO_NAMES[case](jobs)
+    with (
+        app.app_context(),
+        pytest.raises(TypeError, match=r"is not a name\. Give a text, or a task, which @jobs\."),
+    ):
+        NO_NAMES[case](jobs)
 
 
 @pytest.mark.parametrize("verb", [operations.pause, operations.resume])
