@@ -188,7 +188,11 @@ def _with_then(
             f"then={then.name}.using({given[0]}=…): the run is enqueued once, when the batch has "
             "ended. Only queue, priority and max_attempts can be given."
         )
-    text, concurrency_key = stored_payload(then, state.settings, then.payload_from(payload))
+    try:
+        arguments = then.payload_from(payload)
+    except TypeError as error:
+        raise TypeError(f"{error}. Give its arguments as then_payload={{…}}.") from None
+    text, concurrency_key = stored_payload(then, state.settings, arguments)
     columns: dict[str, Any] = {
         **policy_columns(then, state.settings, options),
         "concurrency_key": concurrency_key,

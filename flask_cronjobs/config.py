@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -109,8 +110,11 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     known = {PREFIX + field.name.upper(): field.name for field in fields(Settings)}
     given = {key: value for key, value in config.items() if key.startswith(PREFIX)}
     for key in given.keys() - known.keys():
+        # All of them begin alike, so that a low cutoff would suggest any.
+        close = difflib.get_close_matches(key, known, n=1, cutoff=0.85)
+        hint = f"Did you mean {close[0]}? " if close else ""
         raise ConfigError(
-            f"{key} is not a setting of Flask-CronJobs. There are: {', '.join(known)}."
+            f"{key} is not a setting of Flask-CronJobs. {hint}There are: {', '.join(known)}."
         )
     values = {known[key]: _CHECKS[known[key]](key, value) for key, value in given.items()}
     return Settings(**values)
@@ -126,7 +130,7 @@ def _seconds(least: float, most: float, why: str = "") -> Callable[[str, Any], f
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
             raise _refuse(key, value, "a number of seconds or a timedelta")
         if not least <= seconds <= most:
-            raise _refuse(key, value, f"seconds from {least:g} to {most:g}{why}")
+            raise _refuse(key, value, f"seconds from {least:.12g} to {most:.12g}{why}")
         return float(seconds)
 
     return check

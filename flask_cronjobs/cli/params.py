@@ -27,6 +27,7 @@ else:
     _Number = _Object = _Moment = click.ParamType
 
 _HOW_TO_WRITE_A_TIME = "Write 2026-11-20T06:00Z, or 2026-11-20T07:00+01:00."
+_HOW_TO_WRITE_A_PAYLOAD = "Give an object of arguments, such as '{\"user_id\": 1}'."
 
 
 class Age(_Number):
@@ -86,9 +87,9 @@ class Payload(_Object):
         try:
             found = cast("object", value if isinstance(value, dict) else json.loads(value))
         except ValueError as error:
-            self.fail(f"this is not JSON: {error}.", param, ctx)
+            self.fail(f"this is not JSON: {error}. {_HOW_TO_WRITE_A_PAYLOAD}", param, ctx)
         if not isinstance(found, dict):
-            self.fail("give a JSON object of arguments, such as '{\"user_id\": 1}'.", param, ctx)
+            self.fail(f"this is no JSON object. {_HOW_TO_WRITE_A_PAYLOAD}", param, ctx)
         return cast("dict[str, Any]", found)
 
 

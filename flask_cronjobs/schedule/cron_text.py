@@ -75,6 +75,9 @@ _ALL_DAYS = tuple(range(1, 32))
 _ZONE_NAME = r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,3}"
 _OFFSET = r"(?i)(?:GMT|UTC) ?([+-])0?([0-9]{1,2})(?::?00)?"
 
+#: What a text processor or a chat makes of a hyphen: other hyphens, dashes, a minus.
+_DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+
 # What other crons accept and this one refuses, and what to write instead.
 _HINTS = (
     (r".*\?", "Write '*' for every day."),
@@ -172,6 +175,8 @@ def _split(text: str) -> list[str]:
         )
     for char in text:
         if not (" " <= char <= "~" or char == "\t"):
+            if char in _DASHES:
+                _refuse(f"it contains {char!a}, a dash", "Write '-', as in '1-5'.")
             _refuse(f"it contains {char!a}", "Write one line of plain ASCII characters.")
     words = text.split()
     if words and words[0].startswith("@"):

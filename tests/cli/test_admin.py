@@ -311,6 +311,12 @@ def test_bad_usage_exits_2(run: Run, args: tuple[str, ...]) -> None:
     assert run(*args).exit_code == 2
 
 
+@pytest.mark.parametrize("payload", ["user_id=1", "[1]"])
+def test_a_payload_that_is_none_is_told_how_to_write_one(run: Run, payload: str) -> None:
+    output = run("run", "x", "--payload", payload).output
+    assert "Give an object of arguments, such as '{\"user_id\": 1}'." in output
+
+
 def test_a_typo_gets_a_suggestion(run: Run) -> None:
     result = run("lst")
     assert result.exit_code == 2

@@ -376,6 +376,12 @@ def test_bad_options_are_refused(jobs: CronJobs, given: dict[str, Any], problem:
         jobs.batch(**{"key": "b", **given})
 
 
+def test_then_that_lacks_its_arguments_is_told_where_they_go(jobs: CronJobs) -> None:
+    task = jobs.task(name="report")(lambda week: None)
+    with pytest.raises(TypeError, match=r"'week'\. Give its arguments as then_payload={…}"):
+        jobs.batch("b", then=task)
+
+
 def test_then_with_options_of_one_enqueue_is_refused(jobs: CronJobs, then: Any) -> None:
     with pytest.raises(TaskError, match=r"using\(delay"):
         jobs.batch("b", then=then.using(delay=5))

@@ -123,3 +123,17 @@ def test_every_token_that_is_taken_arrives_in_a_header(token: str) -> None:
 def test_name_that_does_not_exist_is_refused_and_the_others_listed() -> None:
     with pytest.raises(ConfigError, match=r"CRONJOBS_LEESE is not a setting of .*CRONJOBS_LEASE"):
         read_settings({"CRONJOBS_LEESE": 60})
+
+
+def test_misspelled_name_gets_a_suggestion() -> None:
+    with pytest.raises(ConfigError, match=r"TIMEZNE .*\. Did you mean CRONJOBS_TIMEZONE\? There"):
+        read_settings({"CRONJOBS_TIMEZNE": "UTC"})
+    with pytest.raises(ConfigError, match=r"FOO is not a setting of Flask-CronJobs\. There"):
+        read_settings({"CRONJOBS_FOO": "UTC"})
+
+
+def test_bounds_are_written_as_plain_numbers() -> None:
+    with pytest.raises(ConfigError, match="seconds from 60 to 2592000: ticks"):
+        read_settings({"CRONJOBS_HEALTH_TICK_AGE": 5})
+    with pytest.raises(ConfigError, match=r"seconds from 0\.05 to 2592000\."):
+        read_settings({"CRONJOBS_TIMEOUT": 0})

@@ -157,6 +157,9 @@ REFUSED = [
     ("H(0-29) * * * *", "'H(0-29)', which is not understood", "Write a number that you choose"),
     ("R * * * *", "'R', which is not understood", "Write a number that you choose"),
     ("0~30 * * * *", "'0~30', which is not understood", "Write a number that you choose"),
+    # What was pasted.
+    ("0 7 * * 1\u20135", r"it contains '\u2013', a dash", "Write '-', as in '1-5'."),
+    ("0 7 * * 1\u22125", r"it contains '\u2212', a dash", "Write '-'"),
     # Dates that never come.
     ("0 0 30 2 *", "there is no day 30 in feb", "Write a day from 1 to 29"),
     ("0 0 31 2,4,jun *", "there is no day 31 in feb,apr,jun", "Write a day from 1 to 30"),
