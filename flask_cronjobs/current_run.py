@@ -201,12 +201,16 @@ class CurrentRun:
 
         :param fraction: from 0 to 1.
         :param message: a short text beside it; cut at 500 characters, credentials left out.
-        :raises ValueError: *fraction* is not from 0 to 1.
+        :raises ValueError: *fraction* is no number from 0 to 1.
 
         Call it as often as you like: the row is written at most twice a second, and once more when
         the handler ends; but not after the commit of ``atomic=True``.
         """
-        if not 0 <= fraction <= 1:
+        try:
+            known = 0 <= fraction <= 1
+        except TypeError:
+            known = False
+        if not known:
             raise ValueError(f"progress: the fraction is {fraction!r}. Give a number from 0 to 1.")
         kept = None if message is None else str(message)[:LONGEST_MESSAGE]
         if self._progress is None:

@@ -6,6 +6,8 @@ Interruptions derive from `BaseException`, so that ``except Exception`` does not
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 MAX_DELAY = 366 * 86400
@@ -170,9 +172,15 @@ class LeaseLost(Interruption):
 
 
 def _seconds(name: str, delay: float | timedelta, least: int) -> float:
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    seconds = math.nan  # A text is refused, though Python would read some.
+    with suppress(TypeError):
+        if isinstance(delay, timedelta):
+            seconds = delay.total_seconds()
+        elif not isinstance(delay, (str, bytes)):
+            seconds = float(delay)
     if not least <= seconds <= MAX_DELAY:
         raise ValueError(
-            f"{name}: the delay is {delay!r}. Give seconds from {least} to {MAX_DELAY} (a year)."
+            f"{name}: the delay is {delay!r}. Give seconds from {least} to {MAX_DELAY} (a year), "
+            "or a timedelta."
         )
     return seconds

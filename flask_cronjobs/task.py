@@ -92,9 +92,11 @@ class Task(Handler, Generic[P, R]):
         """
         from .enqueue import enqueue_rows
 
-        if isinstance(payloads, Mapping):
+        given: object = payloads
+        if isinstance(given, Mapping) or not isinstance(given, Iterable):
+            what = "mapping" if isinstance(given, Mapping) else type(given).__name__
             raise PayloadError(
-                "enqueue_many was given one mapping. Give a list with one for each run, or call "
+                f"enqueue_many was given one {what}. Give a list with one for each run, or call "
                 "enqueue() for one run."
             )
         return enqueue_rows(state_of(), self, payloads, self._enqueue_options)

@@ -92,7 +92,9 @@ def check_keys(payload: Mapping[str, object]) -> None:
     :raises PayloadError: it is not; the message names the key at fault.
     """
     if not isinstance(payload, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise PayloadError(f"The payload is a {type(payload).__name__}. Give a dict of arguments.")
+        raise PayloadError(
+            f"The payload is of type {type(payload).__name__}. Give a dict of arguments."
+        )
     for key in payload:
         try:
             _check_key(key)

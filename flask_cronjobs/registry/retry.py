@@ -137,16 +137,24 @@ def check_retry(retry: Retry | RetryCallable | int | bool | None) -> None:
     :raises TaskError: it is not a policy, or a callable that does not take two arguments.
     """
     policy = retry_policy(retry, 10)
-    if isinstance(policy, CallableRetry):
-        try:
-            inspect.signature(policy.policy).bind(1, Exception())
-        except TypeError as error:
-            raise TaskError(
-                f"retry cannot be called with an attempt and its exception: {error}. Write, for "
-                "instance, lambda attempt, error: 60 * attempt."
-            ) from None
-        except ValueError:
-            pass  # A callable written in C may have no signature.
+    if not isinstance(policy, CallableRetry):
+        return
+    if why := why_uncallable(policy.policy, 1, Exception()):
+        raise TaskError(
+            f"retry cannot be called with an attempt and its exception: {why}. Write, for "
+            "instance, lambda attempt, error: 60 * attempt."
+        )
+
+
+def why_uncallable(function: Callable[..., object], *args: object) -> str | None:
+    """Return why *function* cannot be called with *args*; None if it can, as far as is known."""
+    try:
+        inspect.signature(function).bind(*args)
+    except TypeError as error:
+        return str(error)
+    except ValueError:
+        pass  # A callable written in C may have no signature.
+    return None
 
 
 def check_attempts(value: object, what: str) -> int:

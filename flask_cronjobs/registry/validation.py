@@ -12,7 +12,7 @@ from ..errors import TaskError
 from ..text import did_you_mean
 from ..types import OnDead, Order, is_number, is_url, is_whole
 from .options import Around, AroundHook, EnqueueOptions, TaskOptions, is_key
-from .retry import check_attempts, check_retry
+from .retry import check_attempts, check_retry, why_uncallable
 
 #: The longest timeout of a task, in seconds (30 days).
 MAX_TIMEOUT = 30 * 86400.0
@@ -99,7 +99,7 @@ def _check_async_at_once(func: Callable[..., object], name: str, options: TaskOp
 def as_around(hook: AroundHook) -> Around:
     """Return *hook* as a function that returns a context manager.
 
-    :raises TaskError: it is none, or asynchronous.
+    :raises TaskError: it is none, is asynchronous, or does not take the run.
     """
     if inspect.isasyncgenfunction(hook) or inspect.iscoroutinefunction(hook):
         name = getattr(hook, "__name__", repr(hook))
@@ -111,6 +111,11 @@ def as_around(hook: AroundHook) -> Around:
         raise TaskError(
             f"A hook around handlers is {hook!r}. Give a function that takes the run and has one "
             "yield, or that returns a context manager."
+        )
+    if why := why_uncallable(hook, "the run"):
+        raise TaskError(
+            f"The hook {getattr(hook, '__name__', repr(hook))} cannot be called with the run: "
+            f"{why}. Let it take one argument, the run."
         )
     return cast("Around", contextmanager(hook) if inspect.isgeneratorfunction(hook) else hook)
 

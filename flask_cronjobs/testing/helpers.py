@@ -16,6 +16,7 @@ from ..errors import SetupError, TablesMissing
 from ..extension import CronJobs
 from ..log import worker_name
 from ..models import JobRun
+from ..registry.payload import check_keys
 from ..registry.registry import name_of
 from ..state import State, state_of
 from ..store.clock import clock_shift, database_now, moved_by
@@ -129,6 +130,8 @@ def run(
     values: dict[str, object] = {"attempts": attempt - 1}
     if scheduled_for is not None:
         values["scheduled_for"] = aware(scheduled_for)
+    if payload is not None:
+        check_keys(payload)
     given: Mapping[str, object] = {**(payload or {}), **arguments}
     with _fresh_session(state):
         if definition is not None:
@@ -168,7 +171,7 @@ def travel(to: datetime | timedelta) -> Generator[None]:
     """Move the clock that jobs see, which is the database's; it goes on from there.
 
     :param to: a time (aware), or by how much to move.
-    :raises ValueError: it is a naive time.
+    :raises ValueError: it is neither, or a naive time.
     :raises SetupError: there is no current app.
 
     At the end of the block the clock is set back. It holds for all apps of this process, and for
@@ -189,6 +192,11 @@ def _ready(jobs: CronJobs | None = None) -> State:
     :raises SetupError: a worker would not see what the test has done so far.
     """
     state = state_of()
+    if not isinstance(jobs, CronJobs | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(
+            f"{jobs!r} is no CronJobs. Give that of the current app, or leave it out: the app "
+            "itself is known by its context."
+        )
     if jobs is not None and jobs.tasks is not state.registry.tasks:
         raise SetupError(f"This CronJobs is not initialized on the current app {state.app.name!r}.")
     if in_run():

@@ -121,8 +121,11 @@ def record_slot(state: State, name: str, moment: datetime) -> RecordedSlot:
 def aware(moment: datetime) -> datetime:
     """Return *moment*, a time.
 
-    :raises ValueError: it is naive.
+    :raises ValueError: it is naive, or no time.
     """
-    if moment.tzinfo is None:
-        raise ValueError(f"{moment} has no time zone. Give an aware time, such as one in UTC.")
+    if getattr(moment, "tzinfo", None) is None:
+        raise ValueError(
+            f"{str(moment)!r} is not a time with a time zone. Give an aware datetime, such as "
+            "datetime.now(timezone.utc)."
+        )
     return moment

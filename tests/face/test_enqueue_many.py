@@ -88,7 +88,7 @@ class TestOptions:
         ("wrong", "error", "message"),
         [
             ({"user": 1}, TypeError, r"^payloads\[2\]: greet\(\) missing .*'user_id'"),
-            (1, PayloadError, r"^payloads\[2\]: The payload is a int. Give a dict"),
+            (1, PayloadError, r"^payloads\[2\]: The payload is of type int. Give a dict"),
             ({"user_id": b"x"}, PayloadError, r"^payloads\[2\]: payload\['user_id'\] is of"),
             ({"user_id": float("nan")}, PayloadError, r"^payloads\[2\]: payload\['user_id'\] is n"),
             (keyed(1, ""), TaskError, r"^payloads\[2\]: idempotency_key is ''"),

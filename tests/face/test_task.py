@@ -217,6 +217,9 @@ class TestCurrentRun:
             current_run.heartbeat()
             with pytest.raises(ValueError, match="Give a number from 0 to 1"):
                 current_run.progress(1.5)
+            wrong: Any = "half"
+            with pytest.raises(ValueError, match="is 'half'"):
+                current_run.progress(wrong)
 
         with app.app_context():
             run = look.using(idempotency_key="key", max_attempts=3, commit=True).enqueue()

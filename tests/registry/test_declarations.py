@@ -121,13 +121,24 @@ Wrong = Callable[[CronJobs], Any]
         (
             lambda jobs: jobs.enqueue(jobs.task(handler).name, [1]),
             PayloadError,
-            "The payload is a list. Give a dict",
+            "The payload is of type list. Give a dict",
         ),
         (
             lambda jobs: jobs.enqueue(jobs.task(handler), {"user_id": 1}),
             UnknownTask,
             "<Task handler> is not a task's name. Give a text, or call enqueue() on the",
         ),
+        (
+            lambda jobs: jobs.task(handler).enqueue_many(None),
+            PayloadError,
+            "enqueue_many was given one NoneType. Give a list",
+        ),
+        (
+            lambda jobs: jobs.around(lines),
+            TaskError,
+            "hook lines cannot be called with the run",
+        ),
+        (lambda jobs: jobs.task(around=lines), TaskError, "Let it take one argument, the run."),
         (lambda jobs: jobs.task(handler).using(delay="5"), TaskError, "delay is '5'. Give seconds"),
         (lambda jobs: jobs.task(handler).using(delay=True), TaskError, "Give seconds"),
         (lambda jobs: jobs.task(handler).using(delay=float("nan")), TaskError, "Give seconds"),

@@ -84,7 +84,7 @@ def test_run_refuses_what_a_run_could_not_be(shop: Shop) -> None:
         run(shop.ship, order_id=1, attempt=4)
     with pytest.raises(ValueError, match="attempt is 0"):
         run(shop.ship, order_id=1, attempt=0)
-    with pytest.raises(ValueError, match="no time zone"):
+    with pytest.raises(ValueError, match="with a time zone"):
         run(shop.ship, order_id=1, scheduled_for=datetime(2030, 1, 1))
     with pytest.raises(UnknownTask):
         run("shop")
@@ -214,8 +214,26 @@ def test_ticks_see_the_moved_clock(shop: Shop, caplog: pytest.LogCaptureFixture)
 
 
 def test_travel_needs_a_time_with_a_zone(shop: Shop) -> None:
-    with pytest.raises(ValueError, match="no time zone"), travel(datetime(2030, 1, 1)):
+    with pytest.raises(ValueError, match="with a time zone"), travel(datetime(2030, 1, 1)):
         pass
+
+
+def test_helpers_say_what_to_give(shop: Shop) -> None:
+    mail = shop.jobs.task(name="mail to")(lambda user_id: None)
+    wrong: Any = shop.app
+    with pytest.raises(TypeError, match="is no CronJobs"):
+        drain(wrong)
+    wrong = 5
+    with pytest.raises(PayloadError, match=r"payload is of type int\. Give a dict"):
+        run(mail, wrong)
+    wrong = "tomorrow"
+    with (
+        pytest.raises(ValueError, match="'tomorrow' is not a time with a"),
+        travel(wrong),
+    ):
+        pass
+    with pytest.raises(ValueError, match="is not a time with a time zone"):
+        run(mail, {"user_id": 1}, scheduled_for=wrong)
 
 
 def test_helpers_need_an_app_context() -> None:
