@@ -64,7 +64,8 @@ class Task(Handler, Generic[P, R]):
         :raises KeyConflict: the idempotency key belongs to a run of another task.
         :raises TypeError: the handler does not take these arguments.
         :raises PayloadError: an argument is not plain JSON.
-        :raises TaskError: the task's concurrency key cannot be made from them.
+        :raises TaskError: the task's concurrency key cannot be made from them; or `using` gave
+            *unique_while* or *replace*, and no idempotency key.
         :raises TablesMissing: the job tables do not exist.
         """
         # Here, since it maps the tables, which takes long, and many processes enqueue nothing.
@@ -92,9 +93,9 @@ class Task(Handler, Generic[P, R]):
         """
         from .enqueue import enqueue_rows
 
-        given: object = payloads
-        if isinstance(given, Mapping) or not isinstance(given, Iterable):
-            what = "mapping" if isinstance(given, Mapping) else type(given).__name__
+        is_mapping = isinstance(payloads, Mapping)
+        if is_mapping or not hasattr(payloads, "__iter__"):
+            what = "mapping" if is_mapping else type(payloads).__name__
             raise PayloadError(
                 f"enqueue_many was given one {what}. Give a list with one for each run, or call "
                 "enqueue() for one run."

@@ -56,7 +56,7 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
         print_json({"runs": page.rows, "before": page.before})
         return
     if not page.rows:
-        none = f"No runs match.{_advice(which)}"
+        none = f"No runs match.{_advice(which, 'list')}"
         click.echo(none if which != RunFilter() else "There are no runs yet.")
         return
     table(
@@ -178,13 +178,13 @@ def _page(state: State, which: RunFilter, before: int | None, limit: int) -> Run
         before = page.before
 
 
-def _advice(which: RunFilter) -> str:
-    """Return what to say where no run of *which* was found: a name may be misspelled."""
+def _advice(which: RunFilter, verb: str) -> str:
+    """Return what to say where *verb* has found no run of *which*: a name may be misspelled."""
     state = state_of()
     advice = [state.registry.advice(which.task)]
     name = which.definition
     if name is not None and name not in report.definition_names(state):
-        advice.append(str(operations.no_definition(state, name, "list")))
+        advice.append(str(operations.no_definition(state, name, verb)))
     return printable(as_called("".join(f" {each}" for each in advice if each)))
 
 
@@ -318,8 +318,8 @@ def _act_on_all(action: Action, which: RunFilter, confirmed: bool) -> None:
     ids = action.ids(state_of(), which)
     label = action.name.capitalize()
     if not ids:
-        looked_at = " or ".join(action.statuses(which))
-        click.echo(f"No {looked_at} runs match.{_others(action, which)}{_advice(which)}")
+        advice = _others(action, which) + _advice(which, action.name)
+        click.echo(f"No {' or '.join(action.statuses(which))} runs match.{advice}")
         return
     if not confirmed:
         click.confirm(f"{label} {plural(len(ids), 'run')}?", abort=True)
