@@ -172,12 +172,9 @@ class LeaseLost(Interruption):
 
 
 def _seconds(name: str, delay: float | timedelta, least: int) -> float:
-    seconds = math.nan  # A text is refused, though Python would read some.
-    with suppress(TypeError):
-        if isinstance(delay, timedelta):
-            seconds = delay.total_seconds()
-        elif not isinstance(delay, (str, bytes)):
-            seconds = float(delay)
+    seconds = math.nan
+    with suppress(TypeError, ValueError):  # A number as a text will do: a Retry-After is one.
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
     if not least <= seconds <= MAX_DELAY:
         raise ValueError(
             f"{name}: the delay is {delay!r}. Give seconds from {least} to {MAX_DELAY} (a year), "
