@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..text import strip_credentials
 from ..types import JSON
@@ -16,20 +16,23 @@ _WORD = re.compile(r"(?i:(?<![a-z])(?:pass|auth)(?![a-z]))|(?<=[a-z])(?:Pass|Aut
 _BETWEEN_WORDS = str.maketrans("", "", "-_ ")
 
 
-def redacted(value: JSON, names: Sequence[str]) -> JSON:
+def redacted(
+    value: JSON, names: Sequence[str], of_text: Callable[[str], str] = strip_credentials
+) -> JSON:
     """Return *value* with ``***`` under each key that contains one of *names*.
 
     Also hides the ``value`` of ``{"name": "password", "value": …}``, the second of
     ``["password", …]``, and what looks like a credential in a text.
 
     :param names: parts of keys; case, ``-``, ``_`` and spaces do not matter.
+    :param of_text: what is shown of a text.
     """
-    return _shown(value, [_plain(name) for name in names], DEPTH)
+    return _shown(value, [_plain(name) for name in names], DEPTH, of_text)
 
 
-def _shown(value: JSON, names: Sequence[str], depth: int) -> JSON:
+def _shown(value: JSON, names: Sequence[str], depth: int, of_text: Callable[[str], str]) -> JSON:
     if isinstance(value, str):
-        return strip_credentials(value)
+        return of_text(value)
     if not isinstance(value, (dict, list)):
         return value
     if depth <= 0:
@@ -37,11 +40,11 @@ def _shown(value: JSON, names: Sequence[str], depth: int) -> JSON:
     if isinstance(value, list):
         if len(value) == 2 and _is_secret(value[0], names):
             return [value[0], HIDDEN]
-        return [_shown(member, names, depth - 1) for member in value]
+        return [_shown(member, names, depth - 1, of_text) for member in value]
     labels = [member for key, member in value.items() if _plain(key) in ("name", "key")]
     hidden = [*names, "value"] if any(_is_secret(label, names) for label in labels) else names
     return {
-        key: HIDDEN if _is_secret(key, hidden) else _shown(member, names, depth - 1)
+        key: HIDDEN if _is_secret(key, hidden) else _shown(member, names, depth - 1, of_text)
         for key, member in value.items()
     }
 

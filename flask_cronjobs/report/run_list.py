@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, func, null, or_, select, text, union_all
+from sqlalchemy import ColumnElement, Row, func, not_, null, or_, select, text, union_all
 
 from ..models.conditions import (
     DEAD,
@@ -25,7 +25,7 @@ from .counts import Count
 from .pauses import PauseView, pauses, stopping
 from .reader import BATCHES, DEFINITIONS, RUNS, Query, Reader, Source, reading
 from .run_order import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, Order
-from .run_search import confirmed, mentions, named
+from .run_search import confirmed, mentions, named, reads_payloads
 from .waiting import first_due, overdue
 
 
@@ -145,11 +145,20 @@ class RunPage:
         return waits and bool(stopping(self.pauses, row.task, row.queue))
 
 
-#: How many rows a page reads where no index narrows the search.
+class Floor(NamedTuple):
+    """Where a search was cut short: the last row at which it looked."""
+
+    cursor: Cursor
+    created_at: datetime
+
+
+#: How many rows a page reads where no index narrows the search, or where it searches payloads.
 WINDOW = 50_000
 #: How many characters of an error a list shows.
 ERROR_SHOWN = 300
 _LONGEST_PAGE = 500
+#: How many runs a bulk action finds.
+_MOST_MATCHING = 1_000_000
 #: Of the waiting runs in their order, most match these.
 _NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
 _SHOWN = tuple(RunRow.__dataclass_fields__)
@@ -174,15 +183,15 @@ def runs(
     with reading(source) as reader:
         by_name = _named(reader, which)
         found, floor = page_ids(reader, which, cursor, limit, order, by_name)
-        ids = [row.id for row in found[:limit]]
-        real = ids if which.search is None else confirmed(reader, which.search, ids)
         first = by_name if cursor is None else []
-        rows = rows_of(reader, [*first, *(each for each in ids if each in real)])
+        rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
         paused = pauses(reader)
-    more = len(found) > limit
-    last = Cursor(found[limit - 1].id, found[limit - 1].moment) if more else None
-    partial = (floor is not None and not more) or (more and len(real) < len(ids))
-    going_on = last or (None if floor is None else Cursor(floor.id))
+    if len(found) > limit:
+        last = found[limit - 1]
+        going_on: Cursor | None = Cursor(last.id, last.moment)
+    else:
+        going_on = None if floor is None else floor.cursor
+    partial = floor is not None and len(found) <= limit
     back_to = None if floor is None else floor.created_at
     return RunPage(tuple(rows), going_on, partial, back_to, reader.now, paused)
 
@@ -197,7 +206,7 @@ def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) ->
 
 
 def matching_ids(
-    source: Source, which: RunFilter, statuses: Sequence[Status] = (), limit: int = 1_000_000
+    source: Source, which: RunFilter, statuses: Sequence[Status] = (), limit: int = _MOST_MATCHING
 ) -> list[int]:
     """Return the ids of all runs that match *which*, newest first, for bulk actions.
 
@@ -205,13 +214,14 @@ def matching_ids(
     """
     with reading(source) as reader:
         wide = _is_wide(which) and "succeeded" in (statuses or STATUSES)
-        found = _first(_statements(reader, which, statuses), limit, NEWEST, fenced=not wide)
+        most = limit if which.search is None else _MOST_MATCHING
+        found = _first(_statements(reader, which, statuses), most, NEWEST, fenced=not wide)
         ids = [row.id for row in reader.rows(found)]
         if which.search is None:
             return ids
-        real = confirmed(reader, which.search, ids)
         by_name = _named(reader, which, statuses)
-        return [*by_name, *(each for each in ids if each in real and each not in by_name)]
+        others = [each for each in ids if each not in by_name]
+        return [*by_name, *confirmed(reader, which.search, others, limit)]
 
 
 def matching_count(
@@ -304,23 +314,36 @@ def page_ids(
     limit: int,
     order: Order = NEWEST,
     named: Sequence[int] = (),
-) -> tuple[Sequence[Row[Any]], Row[Any] | None]:
-    """Return up to *limit* plus one ids and times, and where a search was cut short."""
-    found = _statements(reader, which)
+) -> tuple[Sequence[Row[Any]], Floor | None]:
+    """Return up to *limit* plus one ids and times, and where a search was cut short.
+
+    Neither depends on runs whose match the pages hide: whoever searches must not learn of them.
+    """
+    found, searched = _statements(reader, which), which.search
+    hides = searched is not None and reads_payloads(reader)
+    floor = _floor(reader, which, cursor, order) if hides or _needs_floor(which) else None
     if named:
         found = [part.where(RUNS.c.id.not_in(named)) for part in found]
     if cursor is not None:
         found = [part.where(order.beyond(RUNS.c, cursor)) for part in found]
-    floor = None
-    if _is_wide(which) and which != RunFilter():
-        floor = _floor(reader, cursor)
-        if floor is not None:
-            found = [part.where(RUNS.c.id >= floor.id) for part in found]
+    if floor is not None:
+        found = [part.where(not_(order.beyond(RUNS.c, floor.cursor))) for part in found]
     if order == DUE_FIRST and which in _NEARLY_ALL_WAITING:
         found = list(first_due(reader, found, limit + 1))
+    rows = reader.rows(_first(found, WINDOW if hides else limit + 1, order, _fenced(which, order)))
+    if searched is None or not hides:
+        return rows, floor
+    real = set(confirmed(reader, searched, [row.id for row in rows], limit + 1))
+    return [row for row in rows if row.id in real], floor
+
+
+def _fenced(which: RunFilter, order: Order) -> bool:
     # The index of the dead has their order: so they need no fence.
-    fenced = not _is_wide(which) and (order != LATEST_DEATH or which.batch is not None)
-    return reader.rows(_first(found, limit + 1, order, fenced)), floor
+    return not _is_wide(which) and (order != LATEST_DEATH or which.batch is not None)
+
+
+def _needs_floor(which: RunFilter) -> bool:
+    return _is_wide(which) and which != RunFilter()
 
 
 def _is_wide(which: RunFilter) -> bool:
@@ -330,14 +353,19 @@ def _is_wide(which: RunFilter) -> bool:
     return which.status in (None, "succeeded")
 
 
-def _floor(reader: Reader, cursor: Cursor | None) -> Row[Any] | None:
-    # The id alone: PostgreSQL finds it in the index, without the rows of the others.
-    newest = select(RUNS.c.id).order_by(RUNS.c.id.desc()).offset(WINDOW - 1).limit(1)
+def _floor(reader: Reader, which: RunFilter, cursor: Cursor | None, order: Order) -> Floor | None:
+    """Return the last of the `WINDOW` rows after *cursor*, whatever is searched in them."""
+    if _is_wide(which):
+        # The id alone: PostgreSQL finds it in the index, without the rows of the others.
+        among, fenced = [select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)], False
+    else:
+        among, fenced = _statements(reader, replace(which, search=None)), _fenced(which, order)
     if cursor is not None:
-        newest = newest.where(RUNS.c.id < cursor.id)
-    floor = select(RUNS.c.id, RUNS.c.created_at).where(RUNS.c.id == newest.scalar_subquery())
+        among = [part.where(order.beyond(RUNS.c, cursor)) for part in among]
+    window = _first(among, 1, order, fenced).offset(WINDOW - 1).subquery().c
+    floor = select(window.id, window.moment, RUNS.c.created_at).join(RUNS, RUNS.c.id == window.id)
     rows = reader.rows(floor)
-    return rows[0] if rows else None
+    return Floor(Cursor(rows[0].id, rows[0].moment), rows[0].created_at) if rows else None
 
 
 def _first(found: Sequence[Query], limit: int, order: Order, fenced: bool) -> Query:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 from sqlalchemy import text
 
@@ -161,19 +159,59 @@ def test_values_that_are_redacted_are_not_found(
 
 
 @pytest.mark.usefixtures("_shown")
-def test_pages_go_on_past_runs_whose_match_is_hidden(state: State, rows: Rows) -> None:
-    last = rows.run(payload={"to": "ada"})
+def test_pages_look_past_runs_whose_match_is_hidden(state: State, rows: Rows) -> None:
+    made = [rows.run(payload={"to": "ada"}) for _ in range(3)]
     for _ in range(4):
         rows.run(payload={"token": "ada"})
+    page = report.runs(state, RunFilter(search="ada"), None, 2)
+    assert [row.id for row in page.rows] == made[:0:-1]
+    assert page.next == Cursor(made[1])
+    last = report.runs(state, RunFilter(search="ada"), page.next, 2)
+    assert ([row.id for row in last.rows], last.next, last.partial) == (made[:1], None, False)
+    assert report.matching_ids(state, RunFilter(search="ada"), limit=2) == made[:0:-1]
+
+
+@pytest.mark.usefixtures("_shown")
+@pytest.mark.parametrize("status", [None, "queued", "dead", "succeeded", "cancelled"])
+@pytest.mark.parametrize("window", [2, 3, 50])
+def test_a_page_does_not_tell_that_a_hidden_value_matches(
+    state: State,
+    rows: Rows,
+    monkeypatch: pytest.MonkeyPatch,
+    status: Status | None,
+    window: int,
+) -> None:
+    monkeypatch.setattr(run_list, "WINDOW", window)
+    made = [rows.run(status or "running", payload={"password": "hunter2"}) for _ in range(5)]
+    order = order_of(status, False)
+    for cursor in (None, Cursor(made[2], getattr(rows.get(made[2]), order.column))):
+        right, wrong = (
+            report.runs(state, RunFilter(search=search, status=status), cursor, 1, order)
+            for search in ('"password": "hunter2', '"password": "hunter3')
+        )
+        assert right.rows == ()
+        assert (right.next, right.partial, right.searched_to) == (
+            wrong.next,
+            wrong.partial,
+            wrong.searched_to,
+        )
+
+
+@pytest.mark.usefixtures("_shown")
+@pytest.mark.parametrize("status", ["queued", "dead", "succeeded"])
+def test_a_search_of_payloads_goes_on_from_window_to_window(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, status: Status
+) -> None:
+    for number in range(11):
+        rows.run(status, age=number, payload={"to" if number % 5 == 0 else "token": "ada"})
+    which, order = RunFilter(status=status, search="ada"), order_of(status, False)
+    everything = report.runs(state, RunFilter(status=status), None, 50, order).rows
+    monkeypatch.setattr(run_list, "WINDOW", 3)
     found: list[int] = []
-    cursor: Cursor | None = None
-    partial: Sequence[bool] = []
-    for _ in range(6):
-        page = report.runs(state, RunFilter(search="ada"), cursor, 2)
+    page = report.runs(state, which, None, 1, order)
+    found += [row.id for row in page.rows]
+    while page.next is not None:
+        page = report.runs(state, which, page.next, 1, order)
         found += [row.id for row in page.rows]
-        partial = [*partial, page.partial]
-        cursor = page.next
-        if cursor is None:
-            break
-    assert found == [last]
-    assert partial == [True, True, False]
+    shown = [row.id for row in everything if "to" in dict(rows.get(row.id).payload or {})]
+    assert found == shown
