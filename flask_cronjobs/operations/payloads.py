@@ -122,9 +122,19 @@ def restored(given: JSON, shown: JSON, stored: JSON) -> JSON:
 def with_hidden_values(
     state: State, given: Mapping[str, object], stored: JSON
 ) -> Mapping[str, object]:
-    """Return the payload *given*, with the values of *stored* that the pages hide."""
-    shown = redacted(stored, state.settings.redact)
-    found = restored(cast("JSON", dict(given)), shown, stored)
+    """Return the payload *given*, with the values of *stored* that the pages hide.
+
+    :raises PayloadError: a value is still hidden, or would no longer be.
+    """
+    names = state.settings.redact
+    whole = cast("JSON", dict(given))
+    found = restored(whole, redacted(stored, names), stored)
+    # A value that stays in its place may be hidden because of the name beside it.
+    if found != whole and redacted(found, names) != redacted(whole, names):
+        raise PayloadError(
+            f"The payload has {HIDDEN} beside a name that was changed, and the pages would show "
+            "the value. Write the value, or leave the name."
+        )
     return cast("Mapping[str, object]", found)
 
 

@@ -41,7 +41,7 @@ def _shown(value: JSON, names: Sequence[str], depth: int, of_text: Callable[[str
         if len(value) == 2 and _is_secret(value[0], names):
             return [value[0], HIDDEN]
         return [_shown(member, names, depth - 1, of_text) for member in value]
-    labels = [member for key, member in value.items() if _plain(key) in ("name", "key")]
+    labels = [member for key, member in value.items() if _plain(str(key)) in ("name", "key")]
     hidden = [*names, "value"] if any(_is_secret(label, names) for label in labels) else names
     return {
         key: HIDDEN if _is_secret(key, hidden) else _shown(member, names, depth - 1, of_text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -168,3 +168,31 @@ def test_a_hidden_value_in_another_place_is_refused(given: Any) -> None:
     stored: JSON = {"token": "x", "url": "x://secret@z"}
     with pytest.raises(PayloadError, match="Write the value"):
         restored(given, redacted(stored, ("token",)), stored)
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        {"env": {"name": "other", "value": "***"}},
+        {"env": {"value": "***"}},
+        {"pair": ["note", "***"]},
+        {"pair": ["note", "***"], 1: 2},
+    ],
+)
+def test_a_hidden_value_does_not_lose_the_name_that_hides_it(
+    state: State, jobs: CronJobs, rows: Rows, moved: Any
+) -> None:
+    jobs.task(name="free")(lambda **rest: None)
+    stored = {"env": {"name": "DB_PASSWORD", "value": "sesame"}, "pair": ["password", "abc"]}
+    run_id = rows.run("dead", job_type="free", payload=stored)
+    rows.definition("nightly", job_type="free", payload=stored)
+    for act in (
+        lambda: operations.run_again(state, run_id, moved),
+        lambda: operations.retry_with(state, run_id, moved),
+        lambda: operations.run_now(state, "nightly", moved),
+    ):
+        with pytest.raises(PayloadError, match="beside a name that was changed"):
+            act()
+    shown = cast("dict[str, object]", redacted(cast("JSON", stored), state.settings.redact))
+    new = operations.run_again(state, run_id, shown | {"more": "x"})
+    assert rows.get(new).payload == stored | {"more": "x"}
