@@ -43,8 +43,8 @@ class Handler:
 
     @property
     def signature(self) -> str:
-        """The function's parameters, as they are written in code."""
-        plain = [_unquoted(parameter) for parameter in self._signature.parameters.values()]
+        """The function's parameters, without the default values: these may be secrets."""
+        plain = [_bare(parameter) for parameter in self._signature.parameters.values()]
         nothing = inspect.Signature.empty
         return str(self._signature.replace(parameters=plain, return_annotation=nothing))
 
@@ -147,7 +147,7 @@ class Handler:
 
 
 class _Name:
-    """An annotation that is a text, which `inspect` would print in quotes."""
+    """A text that `inspect` prints without quotes."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -156,8 +156,9 @@ class _Name:
         return self._text
 
 
-def _unquoted(parameter: inspect.Parameter) -> inspect.Parameter:
+def _bare(parameter: inspect.Parameter) -> inspect.Parameter:
     annotation: object = parameter.annotation
     if isinstance(annotation, str):
-        return parameter.replace(annotation=_Name(annotation))
-    return parameter
+        parameter = parameter.replace(annotation=_Name(annotation))
+    given = parameter.default is not parameter.empty
+    return parameter.replace(default=_Name("…")) if given else parameter
