@@ -36,7 +36,7 @@ _URL_CREDENTIALS = _pattern(
 )
 _HEADER = _pattern(
     r"""(?ix) ((?:authorization|cookie) ["']? \s{0,20} [=:] \s{0,20})
-        ("[^"\n]*"? | '[^'\n]*'? | [^\n"']* (?: "[^"\n]*" [^\n"']* )* )"""
+        ("[^"\n]*"? | '[^'\n]*'? | [^\n"']* (?: (?: "[^"\n]*" | (?<==)'[^'\n]*' ) [^\n"']* )* )"""
 )
 _NAMES = r"""(?:password|passwd|passphrase|pwd|secret|token|credentials?|jwt|session[_-]?id
     |signature|[?&]sig|(?<=[_-])pass|(?-i:(?<=[a-z])Pass)
@@ -133,9 +133,10 @@ def printable(text: str) -> str:
 def strip_credentials(text: str) -> str:
     """Replace passwords in URLs, in headers and in ``password=…`` or the like by ``***``."""
     text = _URL_CREDENTIALS().sub("://***@", text)
-    text = _HEADER().sub(r"\1***", text)
     text = _hidden(text, _NAMED_SECRET(), _named_end)
     text = _hidden(text, _PAIR(), _pair_end)
+    # Behind those: it may end at a quote, and would leave a secret there without its name.
+    text = _HEADER().sub(r"\1***", text)
     return _BEARER().sub(r"\1 ***", text)
 
 

@@ -85,6 +85,10 @@ def test_long_text_keeps_head_and_tail_and_says_what_is_missing() -> None:
         ('Authorization: Digest username="me", response="s3cret"', "Authorization: ***"),
         ("sent 'Authorization: Token s3cret' to /a", "sent 'Authorization: ***' to /a"),
         ("Set-Cookie: session=s3cret; HttpOnly\nHost: a", "Set-Cookie: ***\nHost: a"),
+        ("Cookie: sid=abc; password='s3cret'", "Cookie: ***"),
+        ("Cookie: sid='s3cret'; a=1", "Cookie: ***"),
+        ("Cookie: a 'b', password='s3cret'", "Cookie: ***'b', password=***"),
+        ("Cookie: a [('password', 's3cret')]", "Cookie: ***'password', ***)]"),
         ("{'password': b's3cret', 'a': 1}", "{'password': ***, 'a': 1}"),
         ("password => s3cret, a => 1", "password => ***, a => 1"),
         ("password := s3cret", "password := ***"),
@@ -127,7 +131,7 @@ HOSTILE = [
     "a", "://", "://a", "://:", "://a:", "://a:b/", "a://1:", "token", "token ", "token=",
     "token: ", "token = > ", "token\\\\", 'token="', "token='\n", r'token=\"', 'token="\\',
     "password\t", "secret-", "secret_access_", "bearer ", "basic  ", "@:/", "authorization:",
-    "cookie: a", 'cookie:a"', "cookie:a\"b'", 'authorization="', "[parameters: ",
+    "cookie: a", 'cookie:a"', "cookie:a\"b'", "cookie:a='", 'authorization="', "[parameters: ",
     "Failing row contains (", "\n(Background",
 ]  # fmt: skip
 
