@@ -24,7 +24,7 @@ from ..types import AtWork, Outcome
 from .child import HOPELESS, PipeObserver, be_worker, flush_output, receive
 from .observer import Counted, Observer, PassingOn
 from .worker.options import WorkOptions
-from .worker.worker import STOPPING, work
+from .worker.worker import HANG_UP, PASSED_ON, STOPPING, work
 
 #: How long to wait before a worker that ended too early is replaced, in seconds.
 RESTART_PAUSE = 1.0
@@ -155,7 +155,7 @@ class _ProcessPool:
             for number in range(self._number):
                 self._fork(number)
         except OSError as error:
-            self._stop_all(STOPPING[-1])
+            self._stop_all(PASSED_ON)
             self._errors.append(
                 f"Of {self._number} workers, only {len(self._children)} could be started, so they "
                 f"were stopped: {error.strerror}. Use fewer --workers, or allow more processes "
@@ -295,7 +295,8 @@ class _ProcessPool:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Ask all workers to stop; the second time, end them at once."""
-        self._stop_all(signal.SIGKILL if self._stopping else STOPPING[-1])
+        again = self._stopping and number not in HANG_UP
+        self._stop_all(signal.SIGKILL if again else PASSED_ON)
 
     def _stop_all(self, number: int) -> None:
         self._stopping = True
@@ -305,7 +306,7 @@ class _ProcessPool:
 
     @contextmanager
     def _passing_on_signals(self) -> Generator[None]:
-        numbers = (signal.SIGTERM, signal.SIGINT)
+        numbers = (signal.SIGTERM, signal.SIGINT, *HANG_UP)
         previous = [signal.signal(number, self._stop) for number in numbers]
         try:
             yield

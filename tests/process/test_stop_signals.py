@@ -1,8 +1,10 @@
-"""SIGTERM and SIGINT: a deploy loses no run and counts no attempt."""
+"""SIGTERM, SIGINT and SIGHUP: a deploy loses no run and counts no attempt."""
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 
 import pytest
 
@@ -10,7 +12,7 @@ from tests.process.support import Site, wait_until
 
 pytestmark = pytest.mark.slow
 
-SIGNALS = [signal.SIGTERM, signal.SIGINT]
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
@@ -125,6 +127,40 @@ def test_second_sigterm_ends_the_process_at_once(site: Site) -> None:
     site.wait_for_expiry(run)
     assert site.run_tick().returncode == 0
     assert (site.run(run).status, site.run(run).attempts) == ("succeeded", 2)
+
+
+@pytest.mark.parametrize("command", [("tick",), ("work", "--workers", "2")])
+def test_a_closed_terminal_lets_the_handler_finish_though_it_says_so_twice(
+    site: Site, command: tuple[str, ...]
+) -> None:
+    site.config["CRONJOBS_SHUTDOWN_GRACE"] = 60
+    gate = site.folder / "gate"
+    run = site.enqueue("wait_for", {"path": str(gate)})
+    tick = site.start("jobs", *command)
+    site.wait_for("begun")
+    for _ in range(3):
+        os.killpg(tick.pid, signal.SIGHUP)
+        time.sleep(0.1)
+    gate.touch()
+    done = tick.wait()
+    assert done.returncode == 0, done.stderr
+    assert site.run(run).status == "succeeded"
+
+
+def test_under_nohup_a_closed_terminal_does_not_matter(site: Site) -> None:
+    gate = site.folder / "gate"
+    runs = [site.enqueue("wait_for", {"path": str(gate)}), site.enqueue("note")]
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # What it starts inherits this.
+    try:
+        tick = site.start_tick()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    site.wait_for("begun")
+    tick.send(signal.SIGHUP)
+    time.sleep(0.5)
+    gate.touch()
+    assert tick.wait().returncode == 0
+    assert [site.run(run).status for run in runs] == ["succeeded", "succeeded"]
 
 
 def test_handler_that_swallows_the_interruption_is_ended_with_its_process(site: Site) -> None:

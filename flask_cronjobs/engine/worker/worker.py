@@ -32,14 +32,21 @@ from .watcher import Watcher
 #: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
 #: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
 PASSED_ON: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
+#: SIGHUP, by which a terminal says that it was closed, unless it is ignored, as under nohup, or the
+#: app's. It may come twice, from the shell and from the system, so it never ends a worker at once.
+HANG_UP: tuple[signal.Signals, ...] = tuple(
+    signal.Signals[name]
+    for name in ("SIGHUP",)
+    if hasattr(signal, name) and signal.getsignal(signal.Signals[name]) is signal.SIG_DFL
+)
 #: What stops a worker.
-STOPPING = (signal.SIGTERM, signal.SIGINT, PASSED_ON)
+STOPPING = (signal.SIGTERM, signal.SIGINT, *HANG_UP, PASSED_ON)
 
 
 def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Counter[str]:
     """Claim and run what is due; return how many attempts came to which outcome.
 
-    :param handle_signals: stop gracefully at SIGTERM and SIGINT, which needs the main thread.
+    :param handle_signals: stop gracefully at SIGTERM, SIGINT and SIGHUP; needs the main thread.
     :raises DatabaseTrouble: the database could not be used any more. Held runs come back by lease.
     """
     inbox: SimpleQueue[Claim | None] = SimpleQueue()
@@ -184,8 +191,8 @@ def _stopping_at_signals(keeper: Keeper) -> Generator[None]:
 
     numbers = (signal.SIGTERM, signal.SIGINT)
     previous = {number: signal.signal(number, stop) for number in numbers}
-    if PASSED_ON not in previous:
-        previous[PASSED_ON] = signal.signal(PASSED_ON, lambda number, frame: keeper.stop())
+    for each in {PASSED_ON, *HANG_UP} - previous.keys():
+        previous[each] = signal.signal(each, lambda number, frame: keeper.stop())
     if hasattr(signal, "pthread_sigmask"):
         # Whoever forked this process has blocked them until they can be handled.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
