@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -11,7 +12,7 @@ import click
 from flask.cli import AppGroup
 
 from ..errors import CronJobsError
-from ..text import printable
+from ..text import clean, printable
 
 #: For a group and all commands in it.
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -30,14 +31,29 @@ class JobsGroup(AppGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; turn our errors into click's."""
+        from .lines import leave, ready_streams, unwritable
+
         if os.environ.get("NO_COLOR"):
             ctx.color = False
+        ready_streams()
         try:
             return super().invoke(ctx)
+        except OSError as error:
+            if not unwritable(error):
+                raise
+            leave(sys.stdout)
+            raise click.ClickException(f"The output was not written: {error.strerror}.") from error
         except CronJobsError as error:
             from .commands import as_called
 
             raise click.ClickException(printable(as_called(str(error)))) from error
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse what no database takes, before any command looks for it."""
+        for each in args:
+            if clean(each) != each:
+                raise click.UsageError(f"The argument {each!a} is not UTF-8.", ctx)
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

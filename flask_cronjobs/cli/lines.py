@@ -5,6 +5,7 @@ A terminal may be stopped by Ctrl-S, a pager may read no further, a collector of
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import select
@@ -173,6 +174,21 @@ def leave(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, number)
         os.close(nowhere)
+
+
+def ready_streams() -> None:
+    """Open a stream anew that the caller closed, as by ``>&-``; let each take any character."""
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif stream.errors == "strict" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def unwritable(error: OSError) -> bool:
+    """Return whether *error* says that a stream takes no more: a full disk, a closed terminal."""
+    return error.errno in (errno.ENOSPC, errno.EFBIG, errno.EIO) and error.filename is None
 
 
 def buffer_lines() -> None:

@@ -120,3 +120,57 @@ def test_a_reader_that_comes_late_gets_all_lines(site: Site) -> None:
     with os.fdopen(reader) as lines:
         assert sum("succeeded  note" in line for line in lines) == RUNS
     assert process.wait(PATIENCE) == 0
+
+
+# Standard output that is closed, or full
+
+
+def run_in_shell(site: Site, command: str, redirect: str) -> subprocess.CompletedProcess[str]:
+    flask = f"{sys.executable} -m flask --app {harmful_app.__name__}"
+    return subprocess.run(
+        ["sh", "-c", f"{flask} {command} {redirect}"],
+        cwd=ROOT, env=site.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=PATIENCE,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("redirect", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(
+    "command", ["tick", "tick --json", "tick --workers 2", "tick --dry-run", "admin", "admin list"]
+)
+def test_commands_do_their_work_though_a_stream_is_closed(
+    site: Site, command: str, redirect: str
+) -> None:
+    run = site.enqueue("note")
+    done = run_in_shell(site, f"jobs {command}", redirect)
+    assert (done.returncode, done.stderr) == (0, "")
+    works = command.startswith("tick") and "dry" not in command
+    assert site.run(run).status == ("succeeded" if works else "queued")
+
+
+@pytest.mark.parametrize("command", ["admin", "admin list --json", "admin doctor"])
+def test_a_full_disk_is_said_in_one_line(site: Site, command: str) -> None:
+    done = run_in_shell(site, f"jobs {command}", ">/dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "Error: The output was not written: No space left on device.\n"
+
+
+def test_what_the_output_cannot_encode_is_escaped(site: Site) -> None:
+    site.env["PYTHONIOENCODING"] = "latin-1"
+    run = site.enqueue("note", {"label": "…"})
+    done = run_in_shell(site, f"jobs admin show {run}", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    site.query("UPDATE job_runs SET status = 'dead', finished_at = run_at, last_error = '☃'")
+    done = run_in_shell(site, f"jobs admin show {run}", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\u2603" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["list --task", "list --error", "cancel --task", "run", "pause", "effects --done", "batches"],
+)
+def test_an_argument_that_is_not_utf_8_is_refused(site: Site, command: str) -> None:
+    done = run_in_shell(site, f"jobs admin {command} \"$(printf 'a\\377')\"", "")
+    assert done.returncode == 2
+    assert done.stderr.endswith("Error: The argument 'a\\udcff' is not UTF-8.\n")
