@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,7 +40,7 @@ class OperatorMethods:
         :param queues: claim from these queues only; default all.
         :returns: what the tick did.
         :raises TypeError: *queues* is one name, not a list of names.
-        :raises ValueError: *max_runs* is negative.
+        :raises ValueError: *max_runs* is negative, or *budget* is not finite.
         :raises TablesMissing: the job tables do not exist.
         :raises DatabaseTrouble: the database could not be used.
 
@@ -52,6 +53,8 @@ class OperatorMethods:
             raise TypeError(f"queues is {queues!r}. Give a list of names: queues=[{queues!r}].")
         if max_runs is not None and max_runs < 0:
             raise ValueError(f"max_runs is {max_runs}. Give 0 or more, or None for no limit.")
+        if budget is not None and not math.isfinite(budget):
+            raise ValueError(f"budget is {budget}. Give seconds, or None for the setting.")
         state = _writable()
         if waiting := uncommitted_runs():
             logger.warning(

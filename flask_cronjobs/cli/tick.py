@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import sys
@@ -68,6 +69,19 @@ def print_warnings(stamped: bool) -> None:
     logger.addHandler(handler)
 
 
+class Seconds(click.FloatRange):
+    """A number of seconds. That of click lets ``nan`` through."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number."""
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
+
+
 Command: TypeAlias = Callable[..., Any]
 workers_option: Callable[[Command], Command] = click.option(
     "--workers", type=click.IntRange(1, 64), metavar="N", help="Processes. [CRONJOBS_WORKERS]"
@@ -90,7 +104,7 @@ queues_option: Callable[[Command], Command] = click.option(
 )
 @click.option(
     "--budget",
-    type=click.FloatRange(0.1, 86400),
+    type=Seconds(0.1, 86400),
     metavar="SECONDS",
     help="Claim no more runs after SECONDS. [CRONJOBS_TICK_BUDGET]",
 )
@@ -102,7 +116,7 @@ queues_option: Callable[[Command], Command] = click.option(
 )
 @click.option(
     "--jitter",
-    type=click.FloatRange(0, 59),
+    type=Seconds(0, 59),
     metavar="SECONDS",
     default=0.0,
     help="Wait up to SECONDS first, so that hosts do not start at once.",

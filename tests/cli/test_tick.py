@@ -240,6 +240,20 @@ class TestOptions:
         assert done.exit_code == 0
         assert statuses(app, db) == ["succeeded", "queued", "queued"]
 
+    @pytest.mark.parametrize("option", ["--budget", "--jitter"])
+    def test_a_number_of_seconds_is_finite(self, jobs: CronJobs, tick: Tick, option: str) -> None:
+        for number in ("nan", "inf"):
+            done = tick(option, number)
+            assert done.exit_code == 2
+            assert f"Invalid value for '{option}'" in done.output
+
+    @pytest.mark.parametrize("budget", [float("nan"), float("inf"), -float("inf")])
+    def test_python_refuses_a_budget_that_is_not_finite(
+        self, app: Flask, jobs: CronJobs, budget: float
+    ) -> None:
+        with app.app_context(), pytest.raises(ValueError, match="Give seconds, or None"):
+            jobs.tick(budget=budget)
+
     def test_dry_run_prints_what_is_due_and_changes_nothing(
         self, app: Flask, db: SQLAlchemy, hello: Any, tick: Tick
     ) -> None:
