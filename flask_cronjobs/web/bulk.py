@@ -34,6 +34,7 @@ def bulk() -> ResponseReturnValue:
         statuses=action.statuses(which),
         count=count,
         args=filter_args(which),
+        data={"do": action.name, "statuses": action.statuses(which), "count": count},
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flask import abort, request
 from flask.typing import ResponseReturnValue
 
@@ -33,6 +35,12 @@ def definitions() -> ResponseReturnValue:
         args={"search": which.search, "state": which.state, "sort": which.sort},
         now=found.now,
         refresh=REFRESH,
+        data={
+            "definitions": found.rows,
+            "total": found.total,
+            "page": found.page,
+            "pages": found.pages,
+        },
     )
 
 
@@ -52,6 +60,7 @@ def definition() -> ResponseReturnValue:
         shown=state.settings.show_payload,
         now=found.now,
         refresh=REFRESH,
+        data=found if state.settings.show_payload else replace(found, payload=None),
     )
 
 
@@ -67,6 +76,7 @@ def task() -> ResponseReturnValue:
         window=WINDOW,
         now=found.now,
         refresh=REFRESH,
+        data=found,
     )
 
 
