@@ -112,7 +112,8 @@ def reader_page(
     may_act = may("act")
     values |= {"may_act": may_act, "csrf": _csrf() if may_act else None}
     values["zone"] = zone.page_zone(own_zones, state_of().settings.timezone)
-    values["zones"] = zone.switches(values["zone"])
+    if request.method == "GET":  # No link leads to the answer to a form that is wrong.
+        values["zones"] = zone.switches(values["zone"])
     response = page(template, tone=tone, **values)
     zone.keep(response, _path())
     return response
@@ -199,7 +200,7 @@ def _signer() -> TimestampSigner:
 
 
 def _path() -> str:
-    return url_for(".overview")
+    return url_for(".overview").partition("?")[0]  # The app's url_defaults may add a query.
 
 
 def _csrf() -> str | None:

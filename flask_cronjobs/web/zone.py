@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from flask import Response, request, url_for
 
@@ -71,6 +71,9 @@ def _is_zone(name: str) -> bool:
 
 def _url(zone: str) -> str:
     """Return the URL of the current page with *zone*."""
-    others = [pair for pair in request.args.items(multi=True) if pair[0] != "zone"]
-    path = url_for(request.endpoint or ".overview", **(request.view_args or {}))
+    here = url_for(request.endpoint or ".overview", **(request.view_args or {}))
+    path, _, added = here.partition("?")
+    # The app's url_defaults may add to the query.
+    pairs = dict.fromkeys([*parse_qsl(added), *request.args.items(multi=True)])
+    others = [pair for pair in pairs if pair[0] != "zone"]
     return f"{path}?{urlencode([*others, ('zone', zone)])}"

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 
 import pytest
+from flask import Flask
 from flask.testing import FlaskClient
 
-from .conftest import NOW
+from .conftest import NOW, OWN
 
 
 @pytest.fixture
@@ -116,3 +117,25 @@ def test_seconds_are_shown_unless_it_is_a_slot(
     assert " 07:01:09</time>" in page
     assert "2.0 s, then 1 min 7 s" in page
     assert "waited 2.0 s" in client.get("/jobs/runs").text
+
+
+def test_the_answer_to_a_wrong_form_offers_no_zone(client: FlaskClient) -> None:
+    data = {"name": "remind", "payload": "{no"}
+    answer = client.post("/jobs/definitions/run", data=data, headers=OWN)
+    assert answer.status_code == 400
+    assert "zone" not in answer.text
+
+
+def test_what_the_app_adds_to_urls_stays_a_parameter(app: Flask, client: FlaskClient) -> None:
+    @app.url_defaults
+    def add_language(endpoint: str, values: dict[str, object]) -> None:
+        values.setdefault("lang", "de")
+
+    answer = client.get("/jobs/definitions?search=a&zone=Asia/Tokyo")
+    link = "/jobs/definitions?lang=de&amp;search=a&amp;zone=UTC"
+    assert f'<a href="{link}">Show UTC' in answer.text
+    assert (
+        f'<a href="{link}">Show UTC'
+        in client.get("/jobs/definitions?lang=de&search=a&zone=Asia/Tokyo").text
+    )
+    assert "Path=/jobs/;" in answer.headers["Set-Cookie"]
