@@ -15,7 +15,7 @@ from .group import JobsGroup, examples
 from .output import moment, print_json, since
 from .params import Id, actor, json_option, limit_option
 from .table import table
-from .watch import watchable
+from .watch import refuse_to_list, watchable
 
 #: How many characters a progress bar has.
 _BAR = 20
@@ -58,6 +58,8 @@ def batches(
         raise click.UsageError("Give one of --retry, --cancel and --close.")
     if again and not retry:
         raise click.UsageError("Give --again with --retry.")
+    if retry or cancel or close:
+        refuse_to_list()
     if key is None:
         if retry or cancel or close:
             raise click.UsageError("Give the KEY of the batch, too.")

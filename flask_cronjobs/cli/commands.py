@@ -40,16 +40,18 @@ def command(*words: str) -> str:
 
 
 def this_command(**changed: object) -> str:
-    """Return the current command with the options *changed*."""
+    """Return the current command with the parameters *changed*."""
     ctx = click.get_current_context()
     values = {**ctx.params, **changed}
     words = _path(ctx)
-    for option in ctx.command.params:
-        value = values.get(option.name or "")
-        if value is True:
-            words.append(option.opts[0])
-        elif value not in (None, False, option.default):
-            words += [option.opts[0], print_age(value) if isinstance(value, float) else str(value)]
+    for each in ctx.command.params:
+        value = values.get(each.name or "")
+        if value in (None, False, each.default):
+            continue
+        if isinstance(each, click.Option):
+            words.append(each.opts[0])
+        if value is not True:
+            words.append(print_age(value) if isinstance(value, float) else str(value))
     return _line(*words)
 
 

@@ -20,7 +20,7 @@ from .output import paragraph, print_json, since
 from .params import Id, actor, json_option, limit_option
 from .runs import progress_bar
 from .table import table
-from .watch import watchable
+from .watch import refuse_to_list, watchable
 
 group: JobsGroup = JobsGroup("maintenance")
 
@@ -51,6 +51,8 @@ def effects(
     """List effects begun or in doubt, or resolve one in doubt."""
     if done is not None and redo is not None:
         raise click.UsageError("Give --done or --redo, not both.")
+    if done is not None or redo is not None:
+        refuse_to_list()
     if done is not None:
         operations.effect_done(state_of(), done, actor())
         click.echo(f"{one_line(done)}: marked as done. It will not be done again.")

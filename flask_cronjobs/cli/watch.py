@@ -43,6 +43,13 @@ def watch_option(command: F) -> F:
     return click.option("--watch", is_flag=True, help=does)(command)
 
 
+def refuse_to_list() -> None:
+    """Refuse ``--json`` and ``--watch`` where the current command changes something."""
+    given = click.get_current_context().params
+    if given["as_json"] or given["watch"]:
+        raise click.UsageError("--json and --watch are for a list. Leave them out of a change.")
+
+
 def repeat(command: Callable[..., object], watch: bool, as_json: bool) -> None:
     """Call *command*, which takes ``as_json``: once, or with *watch* until Ctrl-C."""
     if not watch:

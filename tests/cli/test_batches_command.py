@@ -80,3 +80,15 @@ def test_wrong_use(run: Callable[..., Result], wrong: tuple[str, ...]) -> None:
 def test_nothing_there(run: Callable[..., Result]) -> None:
     assert "No batches." in run("--all").output
     assert json.loads(run("--json").output) == {"batches": [], "before": None}
+
+
+@pytest.mark.parametrize("change", ["--retry", "--cancel", "--close"])
+@pytest.mark.parametrize("option", ["--json", "--watch"])
+def test_what_is_for_a_list_is_refused_for_a_change(
+    run: Callable[..., Result], batch: str, change: str, option: str
+) -> None:
+    before = run(batch, "--json").output
+    result = run(batch, change, option)
+    assert result.exit_code == 2
+    assert "Leave them out of a change." in result.output or "for a terminal" in result.output
+    assert run(batch, "--json").output == before

@@ -13,6 +13,7 @@ from flask import Flask
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import watch as watch_module
+from flask_cronjobs.cli.commands import this_command
 from tests.cli.terminal import Terminal
 from tests.rows import Rows
 
@@ -63,6 +64,19 @@ def test_watch_is_refused_in_a_pipe(run: Callable[..., Result], name: str) -> No
     result = run(*([name] if name else []), "--watch")
     assert result.exit_code == 2
     assert "--watch is for a terminal" in result.output
+
+
+def test_the_head_of_the_screen_is_the_command_as_it_was_typed(
+    monkeypatch: pytest.MonkeyPatch, run: Callable[..., Result]
+) -> None:
+    shown: list[str] = []
+
+    def repeat(command: Callable[..., object], watch: bool, as_json: bool) -> None:
+        shown.append(this_command(watch=None))
+
+    monkeypatch.setattr(watch_module, "repeat", repeat)
+    run("batches", "a key", "--limit", "3", "--watch")
+    assert shown == ["flask jobs admin batches 'a key' --limit 3"]
 
 
 def test_watch_before_a_command_is_refused_with_where_to_write_it(
