@@ -6,7 +6,7 @@ import getpass
 import json
 import os
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -63,6 +63,10 @@ class Moment(_Moment):
             self.fail(f"{value!r} is not a time. {_HOW_TO_WRITE_A_TIME}", param, ctx)
         if moment.tzinfo is None:
             self.fail(f"{value!r} has no time zone. {_HOW_TO_WRITE_A_TIME}", param, ctx)
+        try:
+            moment.astimezone(timezone.utc)
+        except OverflowError:
+            self.fail(f"{value!r} is beyond the years 1 to 9999 in UTC.", param, ctx)
         return moment
 
 
@@ -86,11 +90,17 @@ class Payload(_Object):
         """Return the object."""
         try:
             found = cast("object", value if isinstance(value, dict) else json.loads(value))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.fail(f"this is not JSON: {error}. {_HOW_TO_WRITE_A_PAYLOAD}", param, ctx)
         if not isinstance(found, dict):
             self.fail(f"this is no JSON object. {_HOW_TO_WRITE_A_PAYLOAD}", param, ctx)
         return cast("dict[str, Any]", found)
+
+
+def _not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not value.strip():
+        raise click.BadParameter("it is empty, and would match every run with an error.")
+    return value
 
 
 _FILTERS = (
@@ -106,7 +116,12 @@ _FILTERS = (
         help="Only runs of this definition.",
     ),
     click.option("--batch", metavar="KEY", help="Only runs of this batch."),
-    click.option("--error", metavar="TEXT", help="Only with TEXT in the error's type or message."),
+    click.option(
+        "--error",
+        metavar="TEXT",
+        callback=_not_empty,
+        help="Only with TEXT in the error's type or message.",
+    ),
     click.option("--older-than", type=Age(), metavar="AGE", help="Ended (or due) over AGE ago."),
     click.option("--newer-than", type=Age(), metavar="AGE", help="Ended (or due) within AGE: 2h."),
     click.option("--overdue", is_flag=True, help="Only runs that have waited too long."),

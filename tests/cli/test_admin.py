@@ -304,6 +304,10 @@ def test_bulk_that_finds_nothing_says_which_statuses_it_looked_at(
         ("run", "x", "--payload", "{"),
         ("run", "x", "--payload", "[1]"),
         ("effects", "--done", "a", "--redo", "a"),
+        ("effects", "--done", "a", "--json"),
+        ("effects", "--redo", "a", "--json"),
+        ("cancel", "--error", "", "--yes"),
+        ("list", "--error", " "),
         ("--no-such-option",),
     ],
 )

@@ -56,6 +56,13 @@ def test_a_payload_that_the_handler_does_not_take_is_refused(
     assert "--payload JSON" in done.output
 
 
+def test_a_payload_of_too_many_levels_is_refused(run: Run, rows: Rows) -> None:
+    run_id = rows.run("dead", payload={"user": 1})
+    done = run("retry", str(run_id), "--payload", '{"user":' + "[" * 50_000 + "]" * 50_000 + "}")
+    assert done.exit_code == 2
+    assert "this is not JSON: maximum recursion depth" in done.output
+
+
 def test_again_makes_a_new_run(run: Run, rows: Rows) -> None:
     run_id = rows.run("succeeded", payload={"user": 1})
     done = run("again", str(run_id))

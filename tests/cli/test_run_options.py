@@ -103,6 +103,8 @@ def test_key_of_another_task_is_refused(run: Run, stored: Stored) -> None:
         (["--at", "2030-01-01T07:00"], 2, "has no time zone. Write 2026-11-20T06:00Z"),
         (["--at", "tomorrow"], 2, "'tomorrow' is not a time. Write"),
         (["--at", ""], 2, "is not a time"),
+        (["--at", "0001-01-01T00:00+23:59"], 2, "is beyond the years 1 to 9999 in UTC"),
+        (["--at", "9999-12-31T23:59-23:59"], 2, "is beyond the years 1 to 9999 in UTC"),
         (["--at", "2030-01-01T07:00Z", "--delay", "1m"], 2, "Give --at or --delay, not both."),
         (["--delay", "soon"], 2, "is not an age"),
         (["--delay", "9999d"], 1, "(a year)"),
