@@ -162,7 +162,8 @@ def new_batch(
     """Return a batch that nobody has entered yet; see `CronJobs.batch`."""
     if not is_key(key, _LONGEST_KEY):
         raise TaskError(
-            f"The batch's key is {key!r}. Give a text of 1 to {_LONGEST_KEY} printable characters."
+            f"The batch's key is {key!r}. Give a text of 1 to {_LONGEST_KEY} printable characters, "
+            "not only spaces."
         )
     if on_dead not in get_args(BatchOnDead):
         raise TaskError(f"on_dead is {on_dead!r}. Give 'continue' or 'stop'.")

@@ -102,7 +102,7 @@ def once(
 
 
 def _check(key: object, func: object, in_doubt: object) -> None:
-    if not is_key(key, 500) or str(key).isspace():
+    if not is_key(key, 500):
         # Other characters would forge log lines, and could not be sent by a form.
         raise ValueError(
             f"once: the key is {key!r}. Give a text of 1 to 500 printable characters, no line "

@@ -82,7 +82,8 @@ class EnqueueOptions(NamedTuple):
         ):
             if text is not None and not is_key(text, most):
                 raise TaskError(
-                    f"{name} is {text!r}. Give a text of 1 to {most} printable characters."
+                    f"{name} is {text!r}. Give a text of 1 to {most} printable characters, "
+                    "not only spaces."
                 )
 
     def _check_key_options(self) -> None:
@@ -140,5 +141,7 @@ def in_seconds(delay: float | timedelta | None) -> float | None:
 
 
 def is_key(value: object, most: int) -> TypeGuard[str]:
-    """Return whether *value* is a text of 1 to *most* printable characters."""
-    return isinstance(value, str) and 0 < len(value) <= most and value.isprintable()
+    """Return whether *value* is a text of 1 to *most* printable characters, not only spaces."""
+    if not isinstance(value, str) or not value.strip():
+        return False
+    return len(value) <= most and value.isprintable()

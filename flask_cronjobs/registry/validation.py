@@ -193,7 +193,8 @@ def check_name(name: object, what: str) -> str:
     """
     if not is_key(name, 200):
         raise TaskError(
-            f"The {what} name is {name!r}. Give a text of 1 to 200 printable characters."
+            f"The {what} name is {name!r}. Give a text of 1 to 200 printable characters, "
+            "not only spaces."
         )
     return name
 

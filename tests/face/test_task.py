@@ -93,6 +93,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "schedule without a needed argument": ({"schedule": "@daily"}, TypeError, "'user_id'"),
     "empty name": ({"name": "\n"}, TaskError, "1 to 200 printable characters"),
+    "blank name": ({"name": "   "}, TaskError, "not only spaces"),
     "long name": ({"name": "x" * 201}, TaskError, "1 to 200 printable characters"),
     "timeout of nothing": ({"timeout": 0}, TaskError, "timeout is 0"),
     "timeout of a year": ({"timeout": 366 * 86400}, TaskError, "at most 30 days"),

@@ -90,9 +90,7 @@ def test_snooze_until_a_time_that_has_passed_waits_a_second(perform: Any) -> Non
     assert (run.run_at - run.updated_at).total_seconds() == pytest.approx(1, abs=0.5)
 
 
-@pytest.mark.parametrize(
-    "delay", [0, 0.5, -1, 400 * 86400, datetime(2030, 1, 1), timedelta(0)]
-)
+@pytest.mark.parametrize("delay", [0, 0.5, -1, 400 * 86400, datetime(2030, 1, 1), timedelta(0)])
 def test_delay_that_cannot_be_is_refused(delay: Any) -> None:
     with pytest.raises(ValueError, match="Snooze: "):
         Snooze(delay)
