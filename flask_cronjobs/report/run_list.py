@@ -426,6 +426,11 @@ def run_row(row: Row[Any]) -> RunRow:
     return RunRow(**values, task=row.job_type, last_error=first_line(row.last_error))
 
 
-def first_line(error: str | None) -> str | None:
-    """Return the first line of *error*, cut to `ERROR_SHOWN` characters."""
+def first_line(error: str | bytes | None) -> str | None:
+    """Return the first line of *error*, cut to `ERROR_SHOWN` characters.
+
+    On SQLite, others may have stored bytes in any column.
+    """
+    if isinstance(error, bytes):
+        error = error.decode(errors="replace")
     return error.strip().partition("\n")[0][:ERROR_SHOWN] if error else None

@@ -14,12 +14,16 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import text
 
 import flask_cronjobs
+from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobFailure, JobOutput
 from flask_cronjobs.report import Cursor, run_list
 from flask_cronjobs.report.stacks import without_own_frames
+from flask_cronjobs.state import State, state_of
 from flask_cronjobs.web.params import cursor, cursor_text
+from tests.marks import on_sqlite
 from tests.web.conftest import NOW
 
 Add = Callable[..., int]
@@ -206,10 +210,11 @@ def test_each_page_that_reads_is_data_for_scripts(
     define()
     keys = {
         "": "verdict", "runs": "runs", f"runs/{run_id}": "payload", "effects": "effects",
-        "ticks": "ticks",
+        "ticks": "ticks", "definitions": "definitions", "definition?name=remind": "view",
+        "task?name=remind": "runs", "runs/bulk?do=retry&status=dead": "count",
     }  # fmt: skip
     for path, key in keys.items():
-        answer = client.get(f"/jobs/{path}?format=json")
+        answer = client.get(f"/jobs/{path}{'&' if '?' in path else '?'}format=json")
         assert (answer.status_code, answer.mimetype) == (200, "application/json"), path
         assert key in json.loads(answer.text), path
         assert answer.headers["Cache-Control"] == "no-store"
@@ -243,3 +248,26 @@ def test_data_is_for_those_who_may_read(client: FlaskClient, rights: set[str]) -
 def test_redacted_values_stay_hidden_in_data(client: FlaskClient, add: Add) -> None:
     run_id = add("dead", payload={"token": "hunter2"})
     assert "hunter2" not in client.get(f"/jobs/runs/{run_id}?format=json").text
+
+
+def test_the_data_of_a_definition_has_no_payload_that_its_page_hides(
+    app: Flask, jobs: CronJobs, client: FlaskClient, define: Callable[..., int]
+) -> None:
+    define(payload={"to": "ada"})
+    url = "/jobs/definition?name=remind&format=json"
+    assert client.get(url).get_json()["payload"] == {"to": "ada"}
+    object.__setattr__(state_of(app).settings, "show_payload", False)
+    assert client.get(url).get_json()["payload"] is None
+
+
+@on_sqlite
+def test_an_error_that_is_no_text_spoils_no_list(
+    client: FlaskClient, add: Add, state: State
+) -> None:
+    add("dead", error_type="ValueError", last_error="boom")
+    run_id = add("dead", error_type="ValueError", last_error="boom")
+    with state.engine.begin() as connection:
+        odd = text("UPDATE job_runs SET last_error = x'ff0061' WHERE id = :id")
+        connection.execute(odd, {"id": run_id})
+    for path in ("", "runs", "runs?status=dead", "runs?format=json", f"runs/{run_id}"):
+        assert client.get(f"/jobs/{path}").status_code == 200, path
