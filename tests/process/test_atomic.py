@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from flask import Flask
+from flask import Flask, appcontext_pushed
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, text
 
-from flask_cronjobs import CronJobs, Retry, TickReport, current_run
+from flask_cronjobs import CronJobs, Retry, TickReport, current_run, run_started
 from flask_cronjobs.models import JobRun
 from tests.process.support import Site
 
@@ -91,6 +91,25 @@ def test_work_of_a_failed_attempt_is_rolled_back(
 
     book.using(commit=True).enqueue()
     report = tick()
+    assert (report.failed, report.succeeded) == (1, 1)
+    assert labels(db) == ["attempt 2"]
+
+
+def test_it_is_rolled_back_also_if_the_session_was_used_before(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    def receive(sender: Flask, **_: object) -> None:
+        db.session.scalar(text("SELECT count(*) FROM work"))
+
+    @jobs.task(atomic=True, retry=AGAIN)
+    def book() -> None:
+        work(db, f"attempt {current_run.attempt}")
+        if current_run.attempt == 1:
+            raise RuntimeError("after the work")
+
+    book.using(commit=True).enqueue()
+    with appcontext_pushed.connected_to(receive, app), run_started.connected_to(receive, app):
+        report = tick()
     assert (report.failed, report.succeeded) == (1, 1)
     assert labels(db) == ["attempt 2"]
 

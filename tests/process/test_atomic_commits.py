@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import event, text
+from flask_sqlalchemy.session import Session
+from sqlalchemy import Engine, UpdateBase, column, event, insert, table, text
 
-from flask_cronjobs import CronJobs, Retry
+from flask_cronjobs import CronJobs, Retry, Snooze, run_started
 from flask_cronjobs.models import JobRun
 
-Do = Callable[[str], None]
+Do = Callable[[SQLAlchemy], None]
 
 
 @pytest.fixture
-def app(database_url: str, db: SQLAlchemy, options: dict[str, Any]) -> Iterator[Flask]:
-    """An app with a table."""
+def app(
+    database_url: str, db: SQLAlchemy, options: dict[str, Any], tmp_path: Path
+) -> Iterator[Flask]:
+    """An app with a table, and two further binds: another database, and the same one."""
     app = Flask("tests")
+    other = f"sqlite:///{tmp_path / 'other.sqlite'}"
+    app.config["SQLALCHEMY_BINDS"] = {"other": other, "same": database_url}
     app.config.update(SQLALCHEMY_DATABASE_URI=database_url, SQLALCHEMY_ENGINE_OPTIONS=options)
     db.init_app(app)
     with app.app_context():
@@ -27,7 +33,8 @@ def app(database_url: str, db: SQLAlchemy, options: dict[str, Any]) -> Iterator[
             connection.execute(text("CREATE TABLE work (label text)"))
         yield app
         db.session.remove()
-        db.engine.dispose()
+        for engine in db.engines.values():
+            engine.dispose()
 
 
 def work(db: SQLAlchemy, label: str) -> None:
@@ -81,8 +88,11 @@ COMMITS = [
 ]  # fmt: skip
 
 
-def performed(jobs: CronJobs, db: SQLAlchemy, handler: Callable[[], None]) -> JobRun:
-    task = jobs.task(name="it", atomic=True, retry=Retry(max_attempts=3, base=0))(handler)
+def performed(
+    jobs: CronJobs, db: SQLAlchemy, handler: Callable[[], None], **options: Any
+) -> JobRun:
+    again = Retry(max_attempts=3, base=0)
+    task = jobs.task(name="it", atomic=True, retry=again, **options)(handler)
     run_id = task.using(commit=True).enqueue().id
     jobs.tick()
     db.session.remove()
@@ -101,6 +111,114 @@ def test_commit_behind_the_session_is_noticed_and_not_repeated(
     assert (run.status, run.attempts, run.error_type) == ("dead", 1, "AtomicCommit")
     assert "ended the transaction of db.session" in (run.last_error or "")
     assert labels(db) == ["early"]
+
+
+def by_driver_and_rollback(db: SQLAlchemy) -> None:
+    by_driver(db)
+    db.session.rollback()
+
+
+class Broken(Exception):
+    """What a handler raises after its commit."""
+
+
+def by_value_error(db: SQLAlchemy) -> None:
+    raise Broken
+
+
+def by_statement(db: SQLAlchemy) -> None:
+    db.session.execute(text("SELECT * FROM nowhere"))
+
+
+def by_timeout(db: SQLAlchemy) -> None:
+    while True:
+        ...
+
+
+def by_session_commit(db: SQLAlchemy) -> None:
+    db.session.commit()
+
+
+def by_snooze(db: SQLAlchemy) -> None:
+    raise Snooze(1)
+
+
+FAILS = [by_value_error, by_statement, by_timeout, by_session_commit, by_snooze]
+
+
+@pytest.mark.parametrize("fail", FAILS)
+@pytest.mark.parametrize("commit", [*COMMITS, by_driver_and_rollback])
+def test_commit_before_a_failure_is_noticed_and_not_repeated(
+    jobs: CronJobs, db: SQLAlchemy, commit: Do, fail: Do
+) -> None:
+    def handler() -> None:
+        commit(db)
+        fail(db)
+
+    run = performed(jobs, db, handler, timeout=1 if fail is by_timeout else 60)
+    assert (run.status, run.attempts, run.error_type) == ("dead", 1, "AtomicCommit")
+    assert "ended the transaction of db.session" in (run.last_error or "")
+    assert labels(db) == ["early"]
+
+
+@pytest.mark.parametrize("fail", [by_value_error, by_statement, by_timeout])
+def test_failure_without_a_commit_is_what_it_is(jobs: CronJobs, db: SQLAlchemy, fail: Do) -> None:
+    def handler() -> None:
+        work(db, "gone")
+        fail(db)
+
+    run = performed(jobs, db, handler, timeout=1 if fail is by_timeout else 60)
+    assert (run.status, run.attempts) == ("dead", 3)
+    assert run.error_type != "AtomicCommit"
+    assert labels(db) == []
+
+
+@pytest.mark.parametrize("handled", [False, True], ids=["raised", "rolled back"])
+def test_rollback_of_the_database_s_own_is_no_commit(
+    jobs: CronJobs, db: SQLAlchemy, handled: bool
+) -> None:
+    """As SQLite rolls back if the disk is full, and PostgreSQL at a commit that it refuses."""
+    with db.engine.begin() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.execute(text("CREATE TABLE strict (label text UNIQUE ON CONFLICT ROLLBACK)"))
+        else:
+            unique = "UNIQUE DEFERRABLE INITIALLY DEFERRED"
+            connection.execute(text(f"CREATE TABLE strict (label text {unique})"))
+
+    def handler() -> None:
+        work(db, "gone")
+        try:
+            for _ in range(2):
+                db.session.execute(text("INSERT INTO strict VALUES ('same')"))
+            db.session.execute(text("COMMIT"))
+        except Exception as error:
+            if handled:
+                db.session.rollback()
+            raise Broken from error
+
+    run = performed(jobs, db, handler)
+    assert (run.status, run.attempts) == ("dead", 3)
+    assert (run.error_type or "").endswith("Broken")
+    assert labels(db) == []
+
+
+def test_ctrl_c_after_a_commit_still_stops_the_worker(jobs: CronJobs, db: SQLAlchemy) -> None:
+    performed_too: list[int] = []
+    jobs.task(name="second", priority=-1)(lambda: performed_too.append(1))
+
+    def handler() -> None:
+        by_text(db)
+        raise KeyboardInterrupt
+
+    jobs.task(name="it", atomic=True, retry=3)(handler)
+    run_id = jobs.enqueue("it").id
+    jobs.enqueue("second")
+    db.session.commit()
+    with pytest.raises(KeyboardInterrupt):
+        jobs.tick()
+    db.session.remove()
+    run = db.session.get_one(JobRun, run_id)
+    assert (run.status, run.error_type, performed_too) == ("dead", "AtomicCommit", [])
 
 
 @pytest.mark.parametrize("options", [{"isolation_level": "AUTOCOMMIT"}], indirect=True)
@@ -145,6 +263,80 @@ def test_what_does_not_commit_is_no_error(
     run = performed(jobs, db, lambda: do(db))
     assert (run.status, run.last_error) == ("succeeded", None)
     assert set(labels(db)) <= {"kept"}
+
+
+class TestFurtherBinds:
+    """`atomic=True` covers the default database; what a handler does in others is its affair."""
+
+    @pytest.mark.parametrize("bind", ["other", "same"])
+    def test_reading_another_bind_is_no_error(
+        self, jobs: CronJobs, db: SQLAlchemy, bind: str
+    ) -> None:
+        def handler() -> None:
+            work(db, "kept")
+            use(db, bind, "SELECT 1")
+
+        run = performed(jobs, db, handler)
+        assert (run.status, run.last_error) == ("succeeded", None)
+        assert labels(db) == ["kept"]
+
+    def test_writing_to_another_bind_is_committed_too(self, jobs: CronJobs, db: SQLAlchemy) -> None:
+        def handler() -> None:
+            work(db, "kept")
+            use(db, "other", "CREATE TABLE notes (note text)")
+            use(db, "other", "INSERT INTO notes VALUES ('there')")
+
+        assert performed(jobs, db, handler).status == "succeeded"
+        with db.engines["other"].connect() as other:
+            assert other.scalar(text("SELECT count(*) FROM notes")) == 1
+
+    @pytest.mark.parametrize("bind", ["other", "same"])
+    @pytest.mark.parametrize("commit", [by_text, by_driver_and_more])
+    def test_commit_is_noticed_beside_another_bind(
+        self, jobs: CronJobs, db: SQLAlchemy, commit: Do, bind: str
+    ) -> None:
+        def handler() -> None:
+            db.session.connection()
+            use(db, bind, "SELECT 1")
+            commit(db)
+            use(db, bind, "SELECT 1")
+
+        run = performed(jobs, db, handler)
+        assert (run.status, run.attempts, run.error_type) == ("dead", 1, "AtomicCommit")
+
+    def test_a_session_that_reads_elsewhere_is_atomic(
+        self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def routed(self: Session, mapper: Any = None, clause: Any = None, **_: Any) -> Engine:
+            writes = self._flushing or isinstance(clause, UpdateBase)
+            return db.engine if writes else db.engines["same"]
+
+        def handler() -> None:
+            db.session.scalar(text("SELECT count(*) FROM work"))
+            db.session.execute(insert(table("work", column("label"))), {"label": "kept"})
+
+        monkeypatch.setattr(Session, "get_bind", routed)
+        run = performed(jobs, db, handler)
+        assert (run.status, run.last_error) == ("succeeded", None)
+        assert labels(db) == ["kept"]
+
+
+def use(db: SQLAlchemy, bind: str, statement: str) -> None:
+    db.session.execute(text(statement), bind_arguments={"bind": db.engines[bind]})
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["returns", "raises"])
+def test_commit_in_a_transaction_that_was_open_before_is_noticed(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, fails: bool
+) -> None:
+    def handler() -> None:
+        by_driver(db)
+        if fails:
+            raise Broken
+
+    with run_started.connected_to(lambda *_, **__: read(db), app):
+        run = performed(jobs, db, handler)
+    assert (run.status, run.attempts, run.error_type) == ("dead", 1, "AtomicCommit")
 
 
 def test_it_costs_two_small_statements_at_most(jobs: CronJobs, db: SQLAlchemy) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import cast
+from typing import Any, cast
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from ... import failpoints
@@ -36,15 +36,20 @@ def call(
     :raises LeaseLost: the run is another worker's by now; all is rolled back.
     """
     claim, session = run.claim, cast(Session, state.db.session())
-    dialect_name = state.engine.dialect.name
-    with _isolated(session, dialect_name):
-        with _no_commit(session), watched(session, dialect_name) as watch:
-            value = handler(**run.payload)
-            failpoints.reach("after-handler")
-            if state.db.session() is not session:
-                raise AtomicCommit(_REPLACED)
-            session.flush()
-            watch.check(session)
+    bind = _bind_of(session, state.engine)
+    with _isolated(session, bind):
+        with _no_commit(session), watched(session, bind) as watch:
+            try:
+                value = handler(**run.payload)
+                failpoints.reach("after-handler")
+                if state.db.session() is not session:
+                    raise AtomicCommit(_REPLACED)
+                session.flush()
+            except BaseException as error:
+                disarm()
+                watch.check_failed(error)
+                raise
+            watch.check()
         disarm()
         result = kept_result(value, state.settings.max_payload_bytes, str(claim))
         if not finalize_in(session, claim, result):
@@ -91,8 +96,17 @@ _REPLACED = (
 )
 
 
+def _bind_of(session: Session, engine: Engine) -> Engine | Connection:
+    """Return what *session* writes to the job database by: a test may have bound a connection.
+
+    Otherwise the engine, since a session with further binds or a replica has several.
+    """
+    bind = session.get_bind()
+    return bind if isinstance(bind, Connection) else engine
+
+
 @contextmanager
-def _isolated(session: Session, dialect_name: str) -> Generator[None]:
+def _isolated(session: Session, bind: Engine | Connection) -> Generator[None]:
     """Set the isolation level of each transaction of *session*, also of one after a rollback.
 
     An app may run its engine in AUTOCOMMIT, where nothing is atomic. In REPEATABLE READ the
@@ -100,20 +114,32 @@ def _isolated(session: Session, dialect_name: str) -> Generator[None]:
 
     A test that works in a transaction of its own has begun it, and there is no heartbeat.
     """
-    if isinstance(session.get_bind(), Connection):
+    if isinstance(bind, Connection):
         yield
         return
-    level = "READ COMMITTED" if dialect_name == "postgresql" else "SERIALIZABLE"
+    if session.in_transaction() and _commits_by_itself(session.connection({"bind": bind})):
+        # A receiver of appcontext_pushed or run_started has used it. What it did is committed.
+        session.commit()
+    level = "READ COMMITTED" if bind.dialect.name == "postgresql" else "SERIALIZABLE"
 
     def begin(session: Session, transaction: SessionTransaction) -> None:
         if transaction.parent is None:
-            session.connection(execution_options={"isolation_level": level})
+            session.connection({"bind": bind}, {"isolation_level": level})
 
     event.listen(session, "after_transaction_create", begin)
     try:
         yield
     finally:
         event.remove(session, "after_transaction_create", begin)
+
+
+def _commits_by_itself(connection: Connection) -> bool:
+    driver: Any = connection.connection.dbapi_connection
+    autocommit = getattr(driver, "autocommit", False) is True
+    if connection.dialect.name == "postgresql":
+        return autocommit
+    # An app whose driver leaves transactions to it has sent a BEGIN by now.
+    return not driver.in_transaction and (autocommit or driver.isolation_level is None)
 
 
 @contextmanager

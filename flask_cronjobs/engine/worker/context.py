@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from ...current_run import CurrentRun
+from ...errors import AtomicCommit
 from ...log import logger
 from ...state import State
 from ...store import Bookkeeping
@@ -75,6 +76,9 @@ class RunnerContext:
     def outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
         """Return the outcome of an attempt that *error* ended after *seconds*."""
         outcome = failure(self.state, claim, error, seconds)
+        if isinstance(error, AtomicCommit) and error.__cause__ is not None:
+            # The run is dead, but a Ctrl-C that ended its handler still stops the worker.
+            self.note_interrupt(error.__cause__)
         if self.note_interrupt(error):
             return outcome._replace(kind="released", exception=None)
         return outcome
