@@ -245,7 +245,7 @@ def kept_result(value: object, limit: int, whose: object) -> JSON:
         raise TypeError(f"The handler returned {what}, of which no line was run. {_UNRUN[what]}")
     try:
         return check_payload({"result": value}, limit)["result"]
-    except PayloadError:
+    except Exception:  # A result's own methods may raise. What was done is done all the same.
         logger.warning("%s: the result is not JSON or too large, so it is not kept", whose)
         return None
 

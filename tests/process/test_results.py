@@ -82,6 +82,29 @@ def test_value_that_cannot_be_kept_reaches_the_first_caller_with_a_warning(
     assert jobs.once("odd", pytest.fail, "called again") is None
 
 
+class Lazy(dict[str, int]):
+    """A result that raises when it is read."""
+
+    def items(self) -> Any:
+        raise RuntimeError("the connection is closed")
+
+
+@pytest.mark.parametrize("result", [Lazy(a=1), {"x": [Lazy(a=1)]}], ids=["itself", "inside"])
+@pytest.mark.parametrize("atomic", [False, True])
+def test_result_that_raises_is_not_kept_and_the_run_succeeds(
+    perform: Callable[..., JobRun],
+    jobs: CronJobs,
+    caplog: pytest.LogCaptureFixture,
+    result: Any,
+    atomic: bool,
+) -> None:
+    run = perform(lambda: result, atomic=atomic)
+    assert (run.status, run.result) == ("succeeded", None)
+    assert "not kept" in caplog.text
+    assert jobs.once("lazy", lambda: result) is result
+    assert jobs.once("lazy", pytest.fail, "called again") is None
+
+
 def test_minus_nothing_is_kept_as_nothing(perform: Callable[..., JobRun]) -> None:
     assert same(perform(lambda: [-0.0, -0.01]).result, [0.0, -0.01])
 
