@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 MAX_DELAY = 366 * 86400
+#: Between these, a time can be written in any time zone.
+EARLIEST = datetime(1000, 1, 1, tzinfo=timezone.utc)
+FARTHEST = datetime(9999, 12, 30, tzinfo=timezone.utc)
 _LONGEST_MESSAGE = 6_000
 
 
@@ -126,12 +129,7 @@ class Snooze(CronJobsError):
 
     def __init__(self, delay: float | timedelta | datetime, reason: str = "not ready yet") -> None:
         super().__init__(reason)
-        self.until: datetime | None = delay if isinstance(delay, datetime) else None
-        if self.until is not None and self.until.tzinfo is None:
-            raise ValueError(
-                f"Snooze: {str(delay)!r} has no time zone. Give an aware time, such as "
-                "datetime.now(timezone.utc) + timedelta(hours=1), or seconds."
-            )
+        self.until: datetime | None = _utc(delay) if isinstance(delay, datetime) else None
         self.delay: float = 1.0 if isinstance(delay, datetime) else _seconds("Snooze", delay, 1)
         self.reason = reason
 
@@ -169,6 +167,20 @@ class ShuttingDown(Interruption):
 
 class LeaseLost(Interruption):
     """Another worker has the run's lease; what this handler still does is not recorded."""
+
+
+def _utc(moment: datetime) -> datetime:
+    """Return *moment* in UTC, limited to what every database, driver and time zone can show."""
+    if moment.utcoffset() is None:
+        raise ValueError(
+            f"Snooze: {str(moment)!r} has no time zone. Give an aware time, such as "
+            "datetime.now(timezone.utc) + timedelta(hours=1), or seconds."
+        )
+    try:
+        utc = moment.astimezone(timezone.utc)
+    except OverflowError:  # It is not within the years 1 to 9999 in UTC.
+        return FARTHEST if moment.year > EARLIEST.year else EARLIEST
+    return min(max(utc, EARLIEST), FARTHEST)
 
 
 def _seconds(name: str, delay: float | timedelta, least: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
@@ -94,6 +94,62 @@ def test_snooze_until_a_time_that_has_passed_waits_a_second(perform: Any) -> Non
 def test_delay_that_cannot_be_is_refused(delay: Any) -> None:
     with pytest.raises(ValueError, match="Snooze: "):
         Snooze(delay)
+
+
+class NoZone(tzinfo):
+    """A time zone that does not know its offset."""
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        return None
+
+
+class Broken(NoZone):
+    """One that cannot be asked."""
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        raise RuntimeError("no such zone")
+
+
+@pytest.mark.parametrize("hours", [-12, 0, 14])
+def test_time_that_is_too_far_is_as_far_as_can_be_read(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, hours: int
+) -> None:
+    zone = timezone(timedelta(hours=hours))
+
+    @jobs.task
+    def never() -> None:
+        raise Snooze(datetime.max.replace(tzinfo=zone))
+
+    keyed = never.using(idempotency_key="it", unique_while="pending", commit=True)
+    run = keyed.enqueue()
+    assert jobs.tick().snoozed == 1
+    if db.engine.dialect.name == "postgresql":
+        db.session.execute(text("SET TIME ZONE 'Pacific/Kiritimati'"))
+    db.session.expire_all()
+    assert run.run_at == datetime(9999, 12, 30, tzinfo=timezone.utc)
+    assert not keyed.enqueue().is_new
+    shown = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(run.id)])
+    assert shown.exit_code == 0, shown.output
+
+
+@pytest.mark.parametrize("hours", [-12, 0, 14])
+def test_time_long_ago_is_a_time_that_has_passed(perform: Any, hours: int) -> None:
+    def handler() -> None:
+        raise Snooze(datetime.min.replace(tzinfo=timezone(timedelta(hours=hours))))
+
+    run = perform(handler)
+    assert (run.status, run.snoozes) == ("queued", 1)
+    assert (run.run_at - run.updated_at).total_seconds() == pytest.approx(1, abs=0.5)
+
+
+@pytest.mark.parametrize("zone", [NoZone(), Broken()])
+def test_time_in_a_zone_that_cannot_be_asked_is_the_handler_s_failure(
+    perform: Any, zone: tzinfo
+) -> None:
+    def handler() -> None:
+        raise Snooze(datetime(2090, 1, 1, tzinfo=zone))
+
+    assert perform(handler).status == "dead"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
