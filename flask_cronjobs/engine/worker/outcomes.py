@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from contextlib import suppress
 from dataclasses import replace
 from traceback import clear_frames
 from types import FrameType
@@ -103,12 +104,11 @@ def failure(state: State, attempt: Attempt, error: BaseException, seconds: float
         return outcome._replace(kind="released")
     if isinstance(error, (Discard, Cancelled)):
         return outcome._replace(kind="cancelled")
-    if isinstance(error, Snooze):
-        return outcome._replace(kind="snoozed", delay=error.delay, until=error.until)
-    delay = _delay(state, attempt, error)
-    if not isinstance(error, (RetryLater, TimedOut)):
-        outcome = outcome._replace(stack=stack_text(error))
-    outcome = outcome._replace(exception=_without_our_frames(error))
+    asked = _asked(error)
+    if isinstance(asked, Snooze):
+        return outcome._replace(kind="snoozed", delay=asked.delay, until=asked.until)
+    delay = asked.delay if asked is not None else _delay(state, attempt, error)
+    outcome = _with_exception(outcome, error)
     if delay is None or attempt.attempt >= attempt.max_attempts:
         return outcome._replace(kind="dead")
     return outcome._replace(delay=delay)
@@ -140,10 +140,40 @@ def _clear_frames(error: BaseException) -> None:
         link = chain.pop()
         if isinstance(link, BaseException) and id(link) not in seen:
             seen.add(id(link))
-            clear_frames(link.__traceback__)
-            chain += [link.__cause__, link.__context__]
-            if isinstance(group := getattr(link, "exceptions", None), tuple):
-                chain += group
+            with suppress(Exception):  # An exception's attributes may be code that raises.
+                clear_frames(link.__traceback__)
+                chain += [link.__cause__, link.__context__]
+                if isinstance(group := getattr(link, "exceptions", None), tuple):
+                    chain += group
+
+
+def _asked(error: BaseException) -> RetryLater | Snooze | None:
+    """Return what *error* asks for, checked anew; None if it asks for nothing that can be done.
+
+    A class of the app's may not have called ours at its making, or have set its attributes since.
+    """
+    try:
+        if isinstance(error, RetryLater):
+            return RetryLater(error.delay)
+        if isinstance(error, Snooze):
+            return Snooze(getattr(error, "until", None) or error.delay)
+    except Exception as trouble:
+        logger.error(
+            "%s does not say when to try again (%s), so the task's retry policy does. Call "
+            "super().__init__(delay) in it.",
+            type_name(error),
+            error_text(trouble),
+        )
+    return None
+
+
+def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
+    """Return *outcome* with *error* and its stack, as far as they can be had."""
+    with suppress(Exception):  # An exception's attributes may be code that raises.
+        if not isinstance(error, (RetryLater, TimedOut)):
+            outcome = outcome._replace(stack=stack_text(error))
+        outcome = outcome._replace(exception=_without_our_frames(error))
+    return outcome
 
 
 def _without_our_frames(error: BaseException) -> BaseException:
@@ -163,8 +193,6 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _delay(state: State, attempt: Attempt, error: BaseException) -> float | None:
-    if isinstance(error, RetryLater):
-        return error.delay
     if isinstance(error, AtomicCommit) and error.committed:
         return None  # A retry would do its work again.
     task = state.registry.tasks.get(attempt.job_type)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import builtins
 import functools
+import math
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from datetime import datetime
+from typing import Any, cast
 
 import pytest
 from flask import Flask, g
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import func, select, text
 
-from flask_cronjobs import CronJobs, Discard, Retry, RetryLater, signals
+from flask_cronjobs import CronJobs, Discard, Retry, RetryLater, Snooze, signals
 from flask_cronjobs.engine.worker.runner import Runner
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.types import JSON, Claim, Outcome
@@ -91,6 +93,98 @@ def test_recursion_without_end_is_a_recorded_failure(perform: Any) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with Python 3.11")
+class RateLimited(RetryLater):
+    def __init__(self) -> None:
+        """Forgets super().__init__()."""
+
+
+class Waiting(Snooze):
+    def __init__(self) -> None:
+        """Forgets it, too."""
+
+
+class OwnDelay(RetryLater):
+    delay = 3600
+
+    def __init__(self) -> None:
+        """Says the delay in its own way."""
+
+
+class Remote(Exception):
+    @property
+    def exceptions(self) -> Any:
+        raise ConnectionError("the remote side is gone")
+
+
+class Stackless(Exception):
+    @property
+    def __traceback__(self) -> Any:  # type: ignore[override]
+        raise ConnectionError("the remote side is gone")
+
+
+def with_delay(error: Any, delay: object) -> BaseException:
+    error.delay = delay
+    return cast("BaseException", error)
+
+
+def with_until(until: object) -> BaseException:
+    error: Any = Snooze(1)
+    error.until = until
+    return cast("BaseException", error)
+
+
+POISON: list[Callable[[], BaseException]] = [
+    RateLimited, Waiting, Remote, Stackless,
+    *(
+        lambda make=make, delay=delay: with_delay(make(1), delay)
+        for make in (RetryLater, Snooze)
+        for delay in (math.inf, math.nan, None, "soon", -1)
+    ),
+    lambda: with_until("tomorrow"),
+    lambda: with_until(datetime(2090, 1, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+def test_exception_that_cannot_be_read_is_a_failure_and_others_go_on(
+    jobs: CronJobs, db: SQLAlchemy, is_async: bool
+) -> None:
+    def fail(place: int) -> None:
+        raise POISON[place]()
+
+    async def fail_later(place: int) -> None:
+        fail(place)
+
+    task = jobs.task(name="it", retry=2)(fail_later if is_async else fail)
+    ids = task.using(commit=True).enqueue_many([{"place": n} for n in range(len(POISON))])
+    behind = jobs.task(name="behind")(lambda: None).using(commit=True).enqueue()
+    jobs.tick()
+    runs = [db.session.get_one(JobRun, run_id) for run_id in ids]
+    assert {(run.status, run.attempts) for run in runs} == {("failed", 1)}
+    assert all(run.run_at > run.created_at for run in runs)
+    assert behind.status == "succeeded"
+    db.session.execute(text("UPDATE job_runs SET run_at = created_at"))
+    db.session.commit()
+    jobs.tick()
+    assert {(run.status, run.attempts) for run in runs} == {("dead", 2)}
+
+
+def test_delay_that_a_class_of_one_s_own_says_is_taken(
+    perform: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(error: BaseException) -> Callable[[], None]:
+        def fail() -> None:
+            raise error
+
+        return fail
+
+    run = perform(handler(OwnDelay()), retry=2)
+    assert 3500 < (run.run_at - run.created_at).total_seconds() < 3700
+    assert "super().__init__" not in caplog.text
+    perform(handler(RateLimited()), name="other")
+    assert "RateLimited does not say when to try again" in caplog.text
+
+
 def test_group_of_exceptions_is_a_recorded_failure(perform: Any) -> None:
     make = vars(builtins)["BaseExceptionGroup"]
 
