@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from flask import Flask
 from werkzeug.local import LocalProxy
 
 from .errors import PayloadError
@@ -67,6 +68,7 @@ class Output:
 class CurrentRun:
     """The run that a handler works on.
 
+    :param app: the app whose run it is.
     :param claim: the claim that holds the run.
     :param request_write: asks the keeper to write the last progress, and with True for a heartbeat.
     :param books: the bookkeeping connection that ``once`` may use while the handler works, in the
@@ -80,11 +82,13 @@ class CurrentRun:
 
     def __init__(
         self,
+        app: Flask,
         claim: Claim,
         request_write: Callable[[CurrentRun, bool], None],
         books: Bookkeeping,
         default_timezone: str = "UTC",
     ) -> None:
+        self.app = app
         self.claim = claim
         try:
             self._payload = claim.payload

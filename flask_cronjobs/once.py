@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -139,9 +139,10 @@ def _entered(state: State, key: str) -> Generator[None]:
 def _owning(state: State, key: str) -> Generator[tuple[Bookkeeping, str, int | None]]:
     """Yield the connection to use, the owner of marks made here, and the run's id if in a run."""
     run = running()
-    if run is None:
+    # A handler may call it in the context of another app, whose database knows nothing of the run.
+    if run is None or run.app is not state.app:
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
-        with state.bookkeeping() as books:
+        with state.bookkeeping(guard=run.books.guard if run else nullcontext) as books:
             yield books, owner, None
         return
     with _in_turn(run.claim.token, key):

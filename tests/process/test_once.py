@@ -85,6 +85,40 @@ def test_effects_of_a_failed_attempt_are_checkpoints_for_the_next(
         assert db.session.scalars(db.select(JobRun.result)).one() == [1, 2]
 
 
+def test_effect_in_the_context_of_another_app_is_that_app_s(
+    app: Flask, jobs: CronJobs, sqlite_url: str, tick: Tick
+) -> None:
+    """Whether a handler of this app does it or one of that app."""
+    other, other_db = Flask("other"), SQLAlchemy()
+    other.config["SQLALCHEMY_DATABASE_URI"] = sqlite_url.replace("test.sqlite", "other.sqlite")
+    other_db.init_app(other)
+    other_jobs = CronJobs(other)
+    paid: list[str] = []
+
+    @jobs.task
+    def shop() -> None:
+        with other.app_context():
+            other_jobs.once("pay:1", paid.append, "by the shop")
+        jobs.once("pay:1", paid.append, "here")
+
+    @other_jobs.task
+    def office() -> None:
+        other_jobs.once("pay:1", paid.append, "by the office")
+
+    with other.app_context():
+        other_db.create_all()
+        office.using(commit=True).enqueue()
+    with app.app_context():
+        shop.using(commit=True).enqueue()
+    assert tick().succeeded == 1
+    with other.app_context():
+        assert other_jobs.tick().succeeded == 1
+        effect = other_db.session.scalars(other_db.select(JobEffect)).one()
+        assert (effect.state, effect.run_id) == ("done", None)
+        other_db.engine.dispose()
+    assert paid == ["by the shop", "here"]
+
+
 def test_effect_that_raised_is_tried_again(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:

@@ -64,7 +64,8 @@ class RunnerContext:
         self, claim: Claim, request_write: Callable[[CurrentRun, bool], None]
     ) -> CurrentRun:
         """Return what *claim*'s handler sees of its run."""
-        return CurrentRun(claim, request_write, self.books, self.state.settings.timezone)
+        state = self.state
+        return CurrentRun(state.app, claim, request_write, self.books, state.settings.timezone)
 
     def begin(self, claim: Claim) -> None:
         """Tell that an attempt begins."""
