@@ -142,7 +142,7 @@ class Batch:
 
 def _transactions(session: Session) -> list[SessionTransaction]:
     """Return *session*'s savepoints that are open, the innermost first, and its transaction."""
-    found = []
+    found: list[SessionTransaction] = []
     each = session.get_nested_transaction() or session.get_transaction()
     while each is not None:
         found.append(each)

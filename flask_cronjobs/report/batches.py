@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from sqlalchemy import ColumnElement, Row, case, func, select, text
 
@@ -124,7 +124,7 @@ def _members(reader: Reader, ids: Sequence[int]) -> dict[int, Counter[str]]:
 
 def _pruned(stored: object) -> Counter[str]:
     """Return how many runs were pruned, by status; nothing if that cannot be read."""
-    pruned = stored if isinstance(stored, dict) else {}
+    pruned = cast("dict[str, object]", stored) if isinstance(stored, dict) else {}
     return Counter({name: n for name, n in pruned.items() if isinstance(n, int)})
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection, text
 
@@ -250,11 +250,13 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
 def _object(d: Dialect, value: object, kinds: Any) -> dict[str, Any] | None:
     """Return the object in a JSON column, its values of *kinds*; None if there is another value."""
     try:
-        found = d.parsed(value)
+        parsed = d.parsed(value)
     except ValueError:  # SQLite accepts any text.
         return None
-    fits = isinstance(found, dict) and all(isinstance(each, kinds) for each in found.values())
-    return found if fits else None
+    if not isinstance(parsed, dict):
+        return None
+    found = cast("dict[str, Any]", parsed)
+    return found if all(isinstance(each, kinds) for each in found.values()) else None
 
 
 def _pruned(d: Dialect, batch: Any) -> dict[str, int] | None:

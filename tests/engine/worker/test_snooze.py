@@ -102,6 +102,12 @@ class NoZone(tzinfo):
     def utcoffset(self, moment: datetime | None) -> timedelta | None:
         return None
 
+    def dst(self, moment: datetime | None) -> timedelta | None:
+        return None
+
+    def tzname(self, moment: datetime | None) -> str | None:
+        return None
+
 
 class Broken(NoZone):
     """One that cannot be asked."""
