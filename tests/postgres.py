@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from psycopg.sql import SQL, Identifier
@@ -30,6 +30,7 @@ from sqlalchemy import make_url
 
 ENVIRONMENT = "CRONJOBS_TEST_DATABASE_URL"
 
+LATIN: Final = "TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'"
 # A zone that no reading or writing of UTC can be mistaken for.
 CONFIG = """
 port = {port}
@@ -60,11 +61,14 @@ class Server:
         """The SQLAlchemy URL of a database."""
         return make_url(self.admin_url).set(database=database).render_as_string(False)
 
-    def create_database(self) -> str:
-        """Create an empty database and return its URL."""
-        name = _new_name()
+    def create_database(self, latin: bool = False) -> str:
+        """Create an empty database and return its URL.
+
+        :param latin: whether its encoding is LATIN1 and not UTF-8.
+        """
+        name, options = _new_name(), SQL(LATIN if latin else "")
         with self._connect(self.admin_url) as connection:
-            connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
+            connection.execute(SQL("CREATE DATABASE {} {}").format(Identifier(name), options))
         return self.url(name)
 
     def renew_database(self, url: str) -> str:

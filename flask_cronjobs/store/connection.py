@@ -194,6 +194,8 @@ class Bookkeeping:
             self.engine.dialect.set_isolation_level(raw, "AUTOCOMMIT")
             if self.dialect.name == "sqlite":
                 _use_explicit_transactions(raw)
+            elif (unfit := unfit_encoding(raw)) is not None:
+                raise SetupError(f"{unfit} {USE_UTF8}")
             self.dialect.prepare(connection, SQLITE_BUSY, self._waiting)
         except BaseException:
             self._drop()
@@ -243,6 +245,28 @@ def refuse_shared_memory(engine: Engine) -> None:
     """
     if is_in_memory(engine):
         raise SetupError(IN_MEMORY)
+
+
+#: What to do about an encoding that `unfit_encoding` names.
+USE_UTF8 = (
+    "Use a database made by CREATE DATABASE … ENCODING 'UTF8', and connect with "
+    "client_encoding=utf8."
+)
+
+
+def unfit_encoding(driver: Any) -> str | None:
+    """Return what is wrong with the encoding of PostgreSQL, or of *driver*'s connection to it.
+
+    Errors, results and progress may have any character, so each needs UTF-8. What the server told
+    at connecting is read here, nothing is asked.
+    """
+    for name in ("server_encoding", "client_encoding"):
+        if (encoding := driver.info.parameter_status(name)) not in (None, "UTF8"):
+            return (
+                f"PostgreSQL's {name} is {encoding}, which lacks characters that an error or a "
+                "result may have: to record such a run would end its worker."
+            )
+    return None
 
 
 def leave_transaction(connection: Connection) -> None:

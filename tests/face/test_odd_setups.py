@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import MetaData, inspect, text
+from sqlalchemy import MetaData, inspect, make_url, text
 
-from flask_cronjobs import ConfigError, CronJobs, DatabaseTrouble, TaskError
+from flask_cronjobs import ConfigError, CronJobs, DatabaseTrouble, SetupError, TaskError
 from flask_cronjobs.config import read_settings
 from flask_cronjobs.models import JobEffect
 from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store.effects import Effects
 from tests.marks import on_sqlite
+from tests.postgres import Server
 from tests.rows import Rows
 
 
@@ -85,6 +86,30 @@ class TestOwnLock:
             db.session.flush()
             with pytest.raises(DatabaseTrouble, match="disk I/O error"):
                 jobs.once("k", lambda: None)
+
+
+@pytest.mark.parametrize("whose", ["server_encoding", "client_encoding"])
+def test_an_encoding_without_all_characters_is_refused(
+    postgresql_url: str, postgres_server: Server, db: SQLAlchemy, whose: str
+) -> None:
+    """An error in another language would end the worker that records it, again and again."""
+    url = make_url(postgresql_url)
+    if whose == "client_encoding":
+        url = url.update_query_dict({"client_encoding": "latin1"})
+    else:
+        url = make_url(postgres_server.create_database(latin=True))
+    app = Flask("latin")
+    app.config["SQLALCHEMY_DATABASE_URI"] = url.render_as_string(hide_password=False)
+    db.init_app(app)
+    jobs = CronJobs(app)
+    with app.app_context():
+        db.create_all()
+        with pytest.raises(SetupError, match=rf"{whose} is LATIN1.* ENCODING 'UTF8'"):
+            jobs.tick()
+        assert "encoding" in {each.id for each in examine(state_of()) if each.level == "error"}
+        db.engine.dispose()
+    if whose == "server_encoding":
+        postgres_server.drop_database(url.render_as_string(hide_password=False))
 
 
 def test_doctor_says_that_an_index_should_be_unique(

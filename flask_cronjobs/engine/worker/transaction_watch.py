@@ -99,25 +99,20 @@ class _PostgreSQLWatch(TransactionWatch):
     """The time of its begin tells a transaction from every other one on its connection."""
 
     _NOW = text("SELECT transaction_timestamp()")
-    _IDLE, _IN_TRANSACTION = 0, 2
+    _IDLE, _IN_TRANSACTION = 0, 2  # As libpq numbers them.
     _begun: object = None
 
     def _begin(self, connection: Connection) -> None:
         self._begun = connection.scalar(self._NOW)
 
-    @property
-    def _status(self) -> int:
-        """What libpq knows; another driver says nothing."""
-        info = getattr(self._driver, "info", None)
-        return getattr(info, "transaction_status", self._IN_TRANSACTION)
-
     def _note_state(self) -> None:
-        if self._status == self._IDLE:
+        if self._driver.info.transaction_status == self._IDLE:
             self._ended = True
 
     def _is_another(self, connection: Connection) -> bool:
-        # After an error nothing can be asked, and nothing can be committed either.
-        return self._status == self._IN_TRANSACTION and connection.scalar(self._NOW) != self._begun
+        if self._driver.info.transaction_status != self._IN_TRANSACTION:
+            return False  # After an error nothing can be asked, and nothing can be committed.
+        return bool(connection.scalar(self._NOW) != self._begun)
 
 
 class _SQLiteWatch(TransactionWatch):

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Inspector, Table, inspect, text
 from sqlalchemy.pool import QueuePool
 
 from ...models.tables import Base
+from ...store.connection import USE_UTF8, unfit_encoding
 from ...store.create import missing_storage
 from ...store.errors import name_of
 from ...store.migrations import how_to_create_tables
@@ -96,6 +97,8 @@ def _postgresql(reader: Reader) -> Iterator[Finding]:
     if reader.rows(text("SELECT pg_is_in_recovery() AS standby"))[0].standby:
         what = "The database is a standby: it is read-only, so no run can start"
         yield Finding("read-only", "error", what, "Point SQLALCHEMY_DATABASE_URI at the primary.")
+    if unfit := unfit_encoding(reader.connection.connection.driver_connection):
+        yield Finding("encoding", "error", unfit, USE_UTF8)
     for table in missing_storage(reader.connection):
         what = f"{table} is vacuumed too seldom: claims become slow as it grows"
         yield Finding("vacuum", "warning", what, "Run: flask jobs admin init")
