@@ -51,7 +51,7 @@ class JobsGroup(AppGroup):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse what no database takes, before any command looks for it."""
         for each in args:
-            if clean(each) != each:
+            if clean(str(each)) != str(each):  # A test of an app may give a path.
                 raise click.UsageError(f"The argument {each!a} is not UTF-8.", ctx)
         return super().parse_args(ctx, args)
 
