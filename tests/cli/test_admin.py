@@ -507,6 +507,7 @@ jobs.init_app(app)
 
 
 @pytest.mark.parametrize("name", ["app.py", "my app.py"])
+@pytest.mark.slow
 def test_the_crontab_line_works_in_the_environment_of_cron(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "a folder of 100%"
     folder.mkdir()

@@ -130,6 +130,7 @@ class TestOutput:
         assert (told["runs"], told["tick"]["succeeded"]) == ([], 0)
 
     @pytest.mark.parametrize("workers", ["1", "2"])
+    @pytest.mark.slow
     def test_json_stays_one_object_whatever_handlers_print(
         self, tmp_path: Path, database_url: str, workers: str
     ) -> None:

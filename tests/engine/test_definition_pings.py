@@ -204,6 +204,7 @@ def flask_jobs(
     return flask_jobs
 
 
+@pytest.mark.slow
 def test_workers_of_a_pool_ping_each_run_once(
     flask_jobs: Callable[..., int], monitor: Monitor
 ) -> None:
@@ -215,6 +216,7 @@ def test_workers_of_a_pool_ping_each_run_once(
     assert sorted(paths(monitor)) == sorted(each)
 
 
+@pytest.mark.slow
 def test_worker_that_ends_with_a_handler_that_does_not_end_tells_of_the_failure_first(
     flask_jobs: Callable[..., int], monitor: Monitor
 ) -> None:

@@ -89,6 +89,7 @@ class TestOwnLock:
 
 
 @pytest.mark.parametrize("whose", ["server_encoding", "client_encoding"])
+@pytest.mark.slow
 def test_an_encoding_without_all_characters_is_refused(
     postgresql_url: str, postgres_server: Server, db: SQLAlchemy, whose: str
 ) -> None:

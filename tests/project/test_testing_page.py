@@ -63,6 +63,7 @@ def test_tests_of_the_page_pass_in_memory(tmp_path: Path) -> None:
     assert "8 passed" in run_tests(tmp_path, "")
 
 
+@pytest.mark.slow
 def test_tests_of_the_page_pass_in_a_transaction_each(tmp_path: Path, database_url: str) -> None:
     write_files(tmp_path, "conftest_with_transaction.py")
     for _ in range(2):  # Nothing is left behind.
