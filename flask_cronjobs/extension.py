@@ -40,7 +40,7 @@ def _given_by_position(once: M) -> M:
     """Say how to call *once* where Python would only say that its key and function are missing."""
 
     @wraps(once)
-    def call(self: CronJobs, *given: Any, **kwargs: Any) -> Any:
+    def call(self: CronJobs, /, *given: Any, **kwargs: Any) -> Any:
         if len(given) < 2:
             raise TypeError(
                 "once() takes the key and the function by position: once('mail:5', send, to=…). "

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Delete,
     Row,
     Update,
+    any_,
     delete,
     func,
     select,
@@ -86,7 +87,7 @@ class Definitions:
 
     def move(self, definition: DefinitionRow, next_run_at: datetime) -> bool:
         """Set the watermark; return False if it has moved since the definition was read."""
-        moved = update(models.JobDefinition).where(_is_free(*self._as_read(definition)))
+        moved = update(models.JobDefinition).where(self._is_free(*self._as_read(definition)))
         return self._changes(moved.values(next_run_at=next_run_at, updated_at=database_now()))
 
     def mark_undeclared(self, declared: Sequence[str], app: str) -> None:
@@ -102,7 +103,9 @@ class Definitions:
     def mark_declared(self, ids: Sequence[int], app: str) -> None:
         """Record that the code of *app*, which ticks now, declares these definitions."""
         app_or_own = func.coalesce(models.JobDefinition.app, app)
-        declared = update(models.JobDefinition).where(_is_free(models.JobDefinition.id.in_(ids)))
+        declared = update(models.JobDefinition).where(
+            self._is_free(models.JobDefinition.id.in_(ids))
+        )
         self._books.rows(declared.values(undeclared_since=None, app=app_or_own))
 
     def record_slots(self, plans: Sequence[SlotPlan]) -> list[RecordedSlot]:
@@ -165,7 +168,7 @@ class Definitions:
         values: dict[str, Any] = {**spec._asdict(), "app": app, "updated_at": database_now()}
         if moved or definition.next_run_at is None:
             values |= {"next_run_at": first, "considered_until": definition.now}
-        it = update(models.JobDefinition).where(_is_free(*self._as_read(definition)))
+        it = update(models.JobDefinition).where(self._is_free(*self._as_read(definition)))
         return self._changes(it.values(values))
 
     def pause(self, name: str) -> bool:
@@ -174,7 +177,7 @@ class Definitions:
         :raises StateConflict: its row stays locked.
         """
         named = models.JobDefinition.name == name
-        paused = update(models.JobDefinition).where(_is_free(named))
+        paused = update(models.JobDefinition).where(self._is_free(named))
         paused = paused.values(paused_at=database_now(), updated_at=database_now())
         return bool(self._when_free(name, lambda: self._changes(paused) or None, named))
 
@@ -221,7 +224,7 @@ class Definitions:
         }
         moved = (
             update(models.JobDefinition)
-            .where(_is_free(*conditions, models.JobDefinition.paused_at.is_not(None)))
+            .where(self._is_free(*conditions, models.JobDefinition.paused_at.is_not(None)))
             .values(values)
             .returning(models.JobDefinition.id)
         )
@@ -242,7 +245,7 @@ class Definitions:
         :raises StateConflict: its row stays locked.
         """
         named = models.JobDefinition.name == name
-        removed = delete(models.JobDefinition).where(_is_free(named))
+        removed = delete(models.JobDefinition).where(self._is_free(named))
         return bool(self._when_free(name, lambda: self._changes(removed) or None, named))
 
     def find(self, name: str) -> DefinitionRow | None:
@@ -280,6 +283,14 @@ class Definitions:
         expected = definition.next_run_at and self._dialect.instant(definition.next_run_at)
         same = text(self._dialect.same_instant("next_run_at", ":expected"))
         return models.JobDefinition.id == definition.id, same.bindparams(expected=expected)
+
+    def _is_free(self, *which: ColumnElement[bool]) -> ColumnElement[bool]:
+        """Return the condition *which*, but for rows that another transaction has locked."""
+        own = models.JobDefinition.id
+        found = select(own).where(*which).with_for_update(key_share=True, skip_locked=True)
+        if self._dialect.one_statement:  # So PostgreSQL looks the rows up, and reads no others.
+            return own == any_(func.array(found.scalar_subquery()))
+        return own.in_(found)
 
     def _when_free(
         self, name: str, change: Callable[[], T | None], *which: ColumnElement[bool]
@@ -385,12 +396,6 @@ def _note(slot: Slot) -> str | None:
         return None
     first, last = slot.first.isoformat(), slot.at.isoformat()
     return json.dumps({"skipped": slot.skipped, "from": first, "to": last})
-
-
-def _is_free(*which: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the condition *which*, but for rows that another transaction has locked."""
-    found = select(models.JobDefinition.id).where(*which)
-    return models.JobDefinition.id.in_(found.with_for_update(key_share=True, skip_locked=True))
 
 
 def _time(value: Any) -> tuple[datetime | None, str | None]:

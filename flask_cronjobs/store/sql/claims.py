@@ -85,16 +85,18 @@ def _restore_keys(d: Dialect) -> str:
     Not if another run has the key by now; and of several that want it back, the last gets it.
     """
     given = "SELECT id FROM given"
+    # LIMIT keeps PostgreSQL from a join with all keys: it looks up one for each run.
     waits = f"{RUNNABLE} AND unique_while = 'waiting' AND started_at IS NOT NULL"
-    never_begun = f"{waits} AND attempts = 0 AND snoozes = 0 AND idempotency_key IS NOT NULL"
+    never_begun = f"{waits} AND attempts = 0 AND snoozes = 0"
     free = f"""
         SELECT id FROM job_runs r WHERE {d.any_of("id", given)} AND {never_begun}
-            AND NOT EXISTS (
-                SELECT 1 FROM job_runs WHERE idempotency_key = r.idempotency_key AND {HOLDS_KEY}
-            ) AND NOT EXISTS (
-                SELECT 1 FROM job_runs WHERE {d.any_of("id", given)} AND {never_begun}
-                    AND idempotency_key = r.idempotency_key AND id > r.id
-            ) {d.skip_locked_of("r")}
+            AND (
+                SELECT id FROM job_runs
+                WHERE idempotency_key = r.idempotency_key AND {HOLDS_KEY} LIMIT 1
+            ) IS NULL AND (
+                SELECT id FROM job_runs WHERE {d.any_of("id", given)} AND {never_begun}
+                    AND idempotency_key = r.idempotency_key AND id > r.id LIMIT 1
+            ) IS NULL {d.skip_locked_of("r")}
     """
     return f"""
     WITH given AS MATERIALIZED {_given(d)}
