@@ -329,7 +329,7 @@ def test_dead_runs_are_discarded_after_a_question(either_browser: Browser, site:
     _follow(browser, _link(browser, "Discard"))
     assert _heading(browser) == "Discard 3 runs?"
     _follow(browser, _button(browser, "Discard"))
-    _says(browser, "3 runs discarded.")
+    _says(browser, "3 runs are discarded.")
     browser.get(f"{site.url}/")
     assert _heading(browser) == "All is well"
 
