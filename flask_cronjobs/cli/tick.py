@@ -99,9 +99,7 @@ queues_option: Callable[[Command], Command] = click.option(
         "flask jobs tick --workers 4 --queue mail",
     ),
 )
-@click.option(
-    "--workers", type=click.IntRange(1, 64), metavar="N", help="Processes. [CRONJOBS_WORKERS]"
-)
+@workers_option
 @click.option(
     "--budget",
     type=Seconds(0.1, 86400),
@@ -111,9 +109,7 @@ queues_option: Callable[[Command], Command] = click.option(
 @click.option(
     "--max-runs", type=click.IntRange(1), metavar="N", help="Claim at most this many runs."
 )
-@click.option(
-    "--queue", "queues", metavar="NAME", multiple=True, help="Only this queue; may be repeated."
-)
+@queues_option
 @click.option(
     "--jitter",
     type=Seconds(0, 59),

@@ -13,24 +13,20 @@ from ..errors import DatabaseTrouble
 from ..state import State, state_of
 from .group import examples
 from .printer import Printer
-from .tick import one_line_errors, print_warnings
+from .tick import one_line_errors, print_warnings, queues_option, workers_option
 
 
 @click.command(
     "work", epilog=examples("flask jobs work", "flask jobs work --workers 4 --queue mail")
 )
-@click.option(
-    "--workers", type=click.IntRange(1, 64), metavar="N", help="Processes. [CRONJOBS_WORKERS]"
-)
-@click.option(
-    "--queue", "queues", metavar="NAME", multiple=True, help="Only this queue; may be repeated."
-)
+@workers_option
+@queues_option
 @with_appcontext
 def work_command(workers: int | None, queues: tuple[str, ...]) -> None:
     """Run what is due until stopped: for containers without cron.
 
-    Does each minute what a tick does, starts new runs soon, and stops gracefully at SIGTERM and
-    SIGINT. Any number of these commands and of ticks may run at once.
+    Does each minute what a tick does, starts new runs soon, and stops gracefully at SIGTERM,
+    SIGINT and SIGHUP. Any number of these commands and of ticks may run at once.
     """
     state = state_of()
     printer = Printer(as_json=False, stamped=not sys.stdout.isatty())
