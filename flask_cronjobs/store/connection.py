@@ -9,9 +9,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, Row, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from ..errors import SetupError
+from .apart import connect_apart
 from .deadlines import deadlines
 from .dialect import Dialect, busy_timeout, dialect_of
 from .errors import explain, remedy_for
@@ -176,17 +177,7 @@ class Bookkeeping:
 
     def _connect(self) -> Connection:
         refuse_shared_memory(self.engine)
-        # Not from the app's pool: a handler may hold all its connections. A copy of the pool has
-        # the app's connect arguments and events.
-        dbapi: Any = self.engine.dialect.loaded_dbapi
-        try:
-            own = self.engine.pool.recreate().connect()
-        except dbapi.Error as error:
-            raise DBAPIError.instance(
-                None, None, error, dbapi.Error, dialect=self.engine.dialect
-            ) from error
-        own.detach()
-        connection = Connection(self.engine, own)
+        connection = connect_apart(self.engine)
         raw = connection.connection.dbapi_connection
         assert raw is not None
         self._connection, self._raw = connection, raw

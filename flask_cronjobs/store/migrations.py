@@ -5,9 +5,11 @@ from __future__ import annotations
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from flask import Flask
-from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy import Engine, inspect
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
+
+from .apart import connect_apart
 
 #: Why nothing of an app may run whose database is SQLite in memory, and what to do.
 IN_MEMORY = (
@@ -32,12 +34,9 @@ def uses_migrations(engine: Engine) -> bool:
     if app is not None and "migrate" in app.extensions:
         return True
     try:
-        # Not from the app's pool, whose only connection the caller may hold.
-        own = engine.pool.recreate().connect()
-        own.detach()
-        with Connection(engine, own) as connection:
+        with connect_apart(engine) as connection:
             return inspect(connection).has_table("alembic_version")
-    except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error):
+    except SQLAlchemyError:
         return False
 
 
