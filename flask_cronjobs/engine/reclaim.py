@@ -14,7 +14,7 @@ from ..errors import DatabaseTrouble, WorkerLost
 from ..log import worker_name
 from ..signals import announce, notify
 from ..state import State
-from ..store import Claims, Expired, Expiry
+from ..store import Bookkeeping, Claims, Expired, ExpiredLeases, Expiry
 from ..store.rows import Exchange
 from ..types import Outcome, handed_to
 from .observer import Observer
@@ -38,16 +38,16 @@ class Reclaimed(NamedTuple):
     open_batches: bool
 
 
-def reclaim(state: State, claims: Claims, observer: Observer) -> Reclaimed:
+def reclaim(state: State, books: Bookkeeping, observer: Observer) -> Reclaimed:
     """Take back runs whose lease ran out, and give up waiting runs without attempts left."""
     reclaimed: list[Outcome] = []
-    until = time.monotonic() + claims.patience
-    while (expiry := _abandoned(state, claims)).leases:
+    until = time.monotonic() + books.patience
+    while (expiry := _abandoned(state, books)).leases:
         outcomes = [_outcome(state, each) for each in expiry.leases]
         try:
-            recorded = _record(state, claims, outcomes)
+            recorded = _record(state, books, outcomes)
         except DatabaseTrouble as trouble:
-            if not (claims.one_writer and trouble.transient and time.monotonic() < until):
+            if not (_one_writer(books) and trouble.transient and time.monotonic() < until):
                 raise
             continue  # Another writer took the lock: give the living workers their turn once more.
         for outcome in recorded:
@@ -58,7 +58,7 @@ def reclaim(state: State, claims: Claims, observer: Observer) -> Reclaimed:
         if len(outcomes) < BATCH or not recorded:
             break
     if expiry.exhausted:
-        _give_up_exhausted(state, claims, observer)
+        _give_up_exhausted(state, books, observer)
     return Reclaimed(reclaimed, expiry.open_batches)
 
 
@@ -82,26 +82,28 @@ def _not_begun(expired: Expired) -> Outcome:
     )
 
 
-def _abandoned(state: State, claims: Claims) -> Expiry:
+def _abandoned(state: State, books: Bookkeeping) -> Expiry:
     """Look for runs whose lease ran out, and whose worker had the opportunity to renew it.
 
     On SQLite somebody may have held the write lock for longer than a lease: the web app with an
     import, or a handler. Then workers are alive whose leases ran out. So wait until the lock is
     free, and then for a moment in which they renew them.
     """
-    before = claims.expired_leases(BATCH)
-    if not (before.leases and claims.one_writer):
+    leases = ExpiredLeases(books)
+    before = leases.look(BATCH)
+    if not (before.leases and _one_writer(books)):
         return before
-    claims.wait_for_writers()
+    books.transaction(lambda connection: None)  # It waits until nobody else holds the lock.
     time.sleep(renewal_window(state.settings.lease))
     claimed = {each.identity for each in before.leases}
-    now = claims.expired_leases(BATCH)
+    now = leases.look(BATCH)
     return now._replace(leases=[each for each in now.leases if each.identity in claimed])
 
 
-def _give_up_exhausted(state: State, claims: Claims, observer: Observer) -> None:
+def _give_up_exhausted(state: State, books: Bookkeeping, observer: Observer) -> None:
+    leases = ExpiredLeases(books)
     while True:
-        given_up = claims.give_up_exhausted(BATCH)
+        given_up = leases.give_up_exhausted(BATCH)
         for outcome in given_up:
             announce(state.app, outcome, recorded=True)
             notify(observer.outcome, outcome)
@@ -109,15 +111,15 @@ def _give_up_exhausted(state: State, claims: Claims, observer: Observer) -> None
             return
 
 
-def _record(state: State, claims: Claims, outcomes: Sequence[Outcome]) -> list[Outcome]:
+def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Record *outcomes*; return those that stand in their rows."""
     from .worker.exchanger import Exchanger
     from .worker.options import WorkOptions
 
-    exchanger = Exchanger(claims, state, WorkOptions(worker_name()))
-    if claims.one_writer:
+    exchanger = Exchanger(Claims(books), state, WorkOptions(worker_name()))
+    if _one_writer(books):
         # Without waiting long: leases that were renewed meanwhile must not run out again.
-        with claims.trying_once():
+        with books.trying_once():
             exchange = exchanger.record(outcomes)
     else:
         exchange = _exchange_twice(exchanger, outcomes)
@@ -131,3 +133,8 @@ def _exchange_twice(exchanger: Exchanger, outcomes: Sequence[Outcome]) -> Exchan
         if not trouble.transient:
             raise
         return exchanger.record(outcomes)
+
+
+def _one_writer(books: Bookkeeping) -> bool:
+    """Return whether the database lets only one connection at a time write, as SQLite does."""
+    return books.dialect.name == "sqlite"

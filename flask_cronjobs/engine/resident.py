@@ -17,7 +17,7 @@ from .. import signals
 from ..errors import DatabaseTrouble
 from ..log import logger, worker_name
 from ..state import State
-from ..store import Bookkeeping, Claims, Definitions, Ticks
+from ..store import Bookkeeping, Definitions, Ticks
 from ..store.notify import wake_all
 from ..types import Outcome, TickReport
 from .batches import end_batches, telling
@@ -192,7 +192,7 @@ class _Minute:
         self._counts.clear()
 
     def _reclaim(self) -> None:
-        outcomes = reclaim(self.state, Claims(self.books), self.worker.observer).outcomes
+        outcomes = reclaim(self.state, self.books, self.worker.observer).outcomes
         self._counts["reclaimed"] += len(outcomes)
         self._wake(len(outcomes))
         self.sender.send(outcomes)

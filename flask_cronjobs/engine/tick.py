@@ -77,8 +77,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
     with Bookkeeping(state.engine, guard=keyboard_held) as books:
         ticks, definitions = Ticks(books), Definitions(books)
         opened = begin(ticks)
-        claims = Claims(books)
-        reclaimed = reclaim(state, claims, options.observer)
+        reclaimed = reclaim(state, books, options.observer)
         counts = Counter(reclaimed=len(reclaimed.outcomes))
         tell_late(state, books)
         slots, rows = enqueue_slots(state, definitions, options.observer)
@@ -86,7 +85,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
         sync_definitions(state, definitions, rows)
         if reclaimed.open_batches:
             end_batches(books, telling(state))
-        front = claims.front()
+        front = Claims(books).front()
         if front.may_find:
             work_options = _work_options(state, options, opened)._replace(
                 pings=definitions.has_pings(), turns_pend=front.turns_pend

@@ -13,7 +13,9 @@ __all__ = [
     "Definitions",
     "Effects",
     "Expired",
+    "ExpiredLeases",
     "Expiry",
+    "HeldLeases",
     "Mark",
     "Renewal",
     "RunRow",
@@ -28,18 +30,19 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .claims import Claims, Expired, Expiry, Renewal
+    from .claims import Claims
     from .connection import Bookkeeping
     from .create import create_tables, set_wal
     from .definitions import Definitions
     from .effects import Effects, Mark
     from .enqueue import insert_run
     from .enqueue_many import RunRow, delete_runs, insert_keyed_runs, insert_runs
+    from .leases import Expired, ExpiredLeases, Expiry, HeldLeases, Renewal
     from .ticks import TickRow, Ticks
 else:
     # An app imports a module of this package at its start, but needs none of these then.
     _MODULES = {
-        **dict.fromkeys(("Claims", "Expired", "Expiry", "Renewal"), "claims"),
+        "Claims": "claims",
         "Bookkeeping": "connection",
         **dict.fromkeys(("create_tables", "set_wal"), "create"),
         "Definitions": "definitions",
@@ -48,6 +51,7 @@ else:
         **dict.fromkeys(
             ("RunRow", "delete_runs", "insert_keyed_runs", "insert_runs"), "enqueue_many"
         ),
+        **dict.fromkeys(("Expired", "ExpiredLeases", "Expiry", "HeldLeases", "Renewal"), "leases"),
         **dict.fromkeys(("TickRow", "Ticks"), "ticks"),
     }
 

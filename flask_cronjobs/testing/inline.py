@@ -27,7 +27,7 @@ from ..errors import RetryLater, SetupError
 from ..log import worker_name
 from ..signals import announce
 from ..state import State
-from ..store import Claims
+from ..store import Claims, HeldLeases
 from ..store.shared import SharedBookkeeping
 from ..types import Claim, Outcome
 
@@ -50,8 +50,9 @@ class InlineWorker:
         self._app = state.app
         self._context = context
         self._raise_errors = raise_errors
-        self._claims = Claims(context.books)
-        self._exchanger = Exchanger(self._claims, state, WorkOptions(worker_name(), queues=queues))
+        self._leases = HeldLeases(context.books)
+        options = WorkOptions(worker_name(), queues=queues)
+        self._exchanger = Exchanger(Claims(context.books), state, options)
         self._runner = Runner(context)
 
     def drain(self) -> None:
@@ -80,7 +81,7 @@ class InlineWorker:
             outcome = self._runner.perform(claim)
         self._context.leases.forget(claim)
         if progress := self._context.mailbox.take_progress():
-            self._claims.progress(claim, *progress)
+            self._leases.progress(claim, *progress)
         self._record(outcome)
         if claim.batch_id is not None:
             end_batches(self._context.books, self._tell, [claim.batch_id])

@@ -22,7 +22,7 @@ from flask_cronjobs.engine.observer import Observer
 from flask_cronjobs.engine.reclaim import reclaim
 from flask_cronjobs.signals import run_failed
 from flask_cronjobs.state import State
-from flask_cronjobs.store import Bookkeeping, Claims, Expiry
+from flask_cronjobs.store import Bookkeeping, ExpiredLeases, Expiry, HeldLeases
 from flask_cronjobs.types import Claim, Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago
@@ -118,9 +118,9 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
     holder.execute("BEGIN IMMEDIATE")
     found: list[int] = []
     looked = threading.Event()
-    expired_leases = Claims.expired_leases
+    expired_leases = ExpiredLeases.look
 
-    def look(self: Claims, limit: int = 200) -> Expiry:
+    def look(self: ExpiredLeases, limit: int = 200) -> Expiry:
         expired = expired_leases(self, limit)
         looked.set()
         return expired
@@ -128,16 +128,16 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
     def renew_meanwhile(seconds: float) -> None:
         with Bookkeeping(state.engine, patience=0) as books:
             claim = Claim(alive, "host:1:token", "it", {}, 1, 3, ago(5))
-            assert Claims(books).renew([claim], 60).held == {alive}
+            assert HeldLeases(books).renew([claim], 60).held == {alive}
 
-    monkeypatch.setattr(Claims, "expired_leases", look)
+    monkeypatch.setattr(ExpiredLeases, "look", look)
     monkeypatch.setattr(
         reclaim_module, "time", SimpleNamespace(**{**vars(time), "sleep": renew_meanwhile})
     )
 
     def tick() -> None:
         with Bookkeeping(state.engine) as books:
-            found.append(len(reclaim(state, Claims(books), Observer()).outcomes))
+            found.append(len(reclaim(state, books, Observer()).outcomes))
 
     thread = threading.Thread(target=tick)
     thread.start()

@@ -26,6 +26,8 @@ from flask_cronjobs.store import (
     Bookkeeping,
     Claims,
     Definitions,
+    ExpiredLeases,
+    HeldLeases,
     Ticks,
     create_tables,
     insert_run,
@@ -53,6 +55,7 @@ class StoreMachine(RuleBasedStateMachine):
         for table in ("job_failures", "job_effects", "job_runs", "job_definitions"):
             self.sql(f"DELETE FROM {table}")
         self.claims, self.operator = Claims(self.books), Operator(self.books)
+        self.leases, self.expired = HeldLeases(self.books), ExpiredLeases(self.books)
         self.definitions, self.ticks = Definitions(self.books), Ticks(self.books)
         self.runs: dict[int, ModelRun] = {}
         self.held: list[Claim] = []
@@ -172,9 +175,9 @@ class StoreMachine(RuleBasedStateMachine):
         claim = data.draw(st.sampled_from(self.held))
         run = self.runs.get(claim.id)
         holds = run is not None and run.token == claim.token
-        renewal = self.claims.renew([claim], 120)
+        renewal = self.leases.renew([claim], 120)
         assert renewal.held == (frozenset({claim.id}) if holds else frozenset())
-        assert self.claims.progress(claim, 0.5, "half") == holds
+        assert self.leases.progress(claim, 0.5, "half") == holds
         assert bool(renewal.cancelled) == bool(run and holds and run.cancel_requested)
 
     @rule()
@@ -183,7 +186,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.sql(f"UPDATE job_runs SET locked_until = {self.past(1)} WHERE status = 'running'")
         outcomes = [
             Outcome(e.id, e.token, _fate(e), e.attempt, "t", "lost", "WorkerLost", reclaimed=True)
-            for e in self.claims.expired_leases().leases
+            for e in self.expired.look().leases
         ]
         running = {id_ for id_, run in self.runs.items() if run.status == "running"}
         assert {outcome.id for outcome in outcomes} == running
@@ -196,7 +199,7 @@ class StoreMachine(RuleBasedStateMachine):
     def reclaim_a_living_lease(self, data: st.DataObject) -> None:
         """A reclaim that was planned before a renewal does nothing after it."""
         claim = data.draw(st.sampled_from(self.held))
-        self.claims.renew([claim], 120)
+        self.leases.renew([claim], 120)
         late = Outcome(claim.id, claim.token, "failed", 1, "t", "x", "X", reclaimed=True)
         assert self.claims.exchange([late], None).recorded == frozenset()
 

@@ -66,12 +66,12 @@ def test_heart_beats_four_times_in_a_lease_while_something_is_held(clock: Clock)
         renewed.append(clock.now)
         return Renewal(frozenset({1}), frozenset(), is_heartbeat=True)
 
-    claims = cast(Any, SimpleNamespace(renew=renew))
+    leases = cast(Any, SimpleNamespace(renew=renew))
     held = {1: cast(Claim, object())}
     monitor = RunMonitor(state, runner, cast(Any, None), cast(Any, None), may_kill=False)
     for _ in range(240):
         clock.now += 0.25
-        monitor.renew_or_watch(claims, held)
+        monitor.renew_or_watch(leases, held)
     assert renewed == [1015.0, 1030.0, 1045.0, 1060.0]
 
 

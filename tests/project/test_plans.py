@@ -21,6 +21,7 @@ from flask_cronjobs.store.rows import ClaimRequest
 from flask_cronjobs.store.sql import exchange
 from flask_cronjobs.store.sql.claims import claim_statements
 from flask_cronjobs.store.sql.definitions import insert_slots, read_definitions, record_at_once
+from flask_cronjobs.store.sql.leases import lease_statements
 from flask_cronjobs.store.sql.outcomes import OUTCOME_COLUMNS
 from flask_cronjobs.store.sql.waiting import front_of_queue
 from flask_cronjobs.store.ticks import old_effects
@@ -213,7 +214,7 @@ def test_recording_finds_its_rows_by_id(engine: Engine) -> None:
 
 
 def test_reclaim_uses_the_index_of_leases(engine: Engine) -> None:
-    statement = claim_statements(dialect_of(engine)).expired
+    statement = lease_statements(dialect_of(engine)).expired
     shown = plan(engine, statement.text, {"limit": 200})
     assert "ix_job_runs_lease" in shown, shown
     assert not walks_all(shown, "job_runs"), shown

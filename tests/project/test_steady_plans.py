@@ -173,9 +173,9 @@ def exchange_all(kit: Kit) -> None:
     kit.runs(6, max_attempts=3)
     first = kit.claim(limit=4)
     kit.runs(2, concurrency_key="key", concurrency_limit=1)
-    kit.claims.renew(first, 60.0)
-    kit.claims.watch(first)
-    kit.claims.progress(first[0], 0.5, "half")
+    kit.leases.renew(first, 60.0)
+    kit.leases.watch(first)
+    kit.leases.progress(first[0], 0.5, "half")
     Outputs(kit.books).write(first[0], "printed")
     others = [outcome(first[1], "failed"), outcome(first[2], "dead")]
     done = outcome(first[0], "succeeded", result={"a": 1})
@@ -275,8 +275,8 @@ def read(kit: Kit) -> list[DefinitionRow]:
 
 def keep_up(kit: Kit) -> None:
     """Take back lost runs, change runs as an operator, and prune."""
-    kit.claims.expired_leases()
-    kit.claims.give_up_exhausted(100)
+    kit.expired.look()
+    kit.expired.give_up_exhausted(100)
     ids = [row.id for row in kit.all_rows()]
     operator = Operator(kit.books)
     operator.cancel(ids, "no longer wanted")

@@ -13,7 +13,16 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
-from flask_cronjobs.store import Bookkeeping, Claims, Definitions, Effects, Ticks, create_tables
+from flask_cronjobs.store import (
+    Bookkeeping,
+    Claims,
+    Definitions,
+    Effects,
+    ExpiredLeases,
+    HeldLeases,
+    Ticks,
+    create_tables,
+)
 from flask_cronjobs.store.dialect import dialect_of
 from flask_cronjobs.store.rows import ClaimRequest, DefinitionRow
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome, OutcomeKind
@@ -31,6 +40,8 @@ class Kit:
         self.engine = engine
         self.books = Bookkeeping(engine, patience=20)
         self.claims = Claims(self.books)
+        self.leases = HeldLeases(self.books)
+        self.expired = ExpiredLeases(self.books)
         self.definitions = Definitions(self.books)
         self.effects = Effects(self.books)
         self.ticks = Ticks(self.books)

@@ -211,7 +211,7 @@ def test_racing_claims_never_run_two_of_a_key(kit: Kit) -> None:
                     )
                     broken.extend(worst)
                     while not worker.finish(claim):  # Another one may have locked its row.
-                        assert claim.id in worker.claims.watch([claim]).held
+                        assert claim.id in worker.leases.watch([claim]).held
 
     threads = [threading.Thread(target=compete) for _ in range(4)]
     for thread in threads:

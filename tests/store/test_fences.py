@@ -50,16 +50,16 @@ def test_stale_outcome_is_refused_though_the_new_lease_ran_out_too(kit: Kit, sta
 
 def test_stale_heartbeat_renews_nothing(kit: Kit, stale: Claim) -> None:
     before = snapshot(kit, stale)
-    assert kit.claims.renew([stale], 3600).held == frozenset()
+    assert kit.leases.renew([stale], 3600).held == frozenset()
     assert snapshot(kit, stale) == before
 
 
 def test_stale_worker_learns_by_a_look_that_its_lease_is_lost(kit: Kit, stale: Claim) -> None:
-    assert kit.claims.watch([stale]).held == frozenset()
+    assert kit.leases.watch([stale]).held == frozenset()
 
 
 def test_stale_progress_is_refused(kit: Kit, stale: Claim) -> None:
-    assert not kit.claims.progress(stale, 0.9, "stale")
+    assert not kit.leases.progress(stale, 0.9, "stale")
     assert kit.row(stale.id).progress is None
 
 
@@ -70,8 +70,8 @@ def test_stale_token_releases_nothing(kit: Kit, stale: Claim) -> None:
 
 def test_live_holder_is_not_disturbed_by_all_that(kit: Kit, stale: Claim) -> None:
     live = Claim(stale.id, "host:1:live", "task", {}, stale.attempt + 1, 10, stale.scheduled_for)
-    assert kit.claims.renew([live, stale], 60).held == {live.id}
-    assert kit.claims.progress(live, 0.5, "half")
+    assert kit.leases.renew([live, stale], 60).held == {live.id}
+    assert kit.leases.progress(live, 0.5, "half")
     assert kit.finish(live)
     assert kit.row(live.id).status == "succeeded"
 
@@ -83,8 +83,8 @@ def test_finished_run_takes_no_second_outcome(kit: Kit, kind: OutcomeKind) -> No
     assert kit.finish(claim, "succeeded", result="first")
     before = snapshot(kit, claim)
     assert not kit.finish(claim, kind)
-    assert not kit.claims.progress(claim, 0.1, None)
-    assert kit.claims.renew([claim], 60).held == frozenset()
+    assert not kit.leases.progress(claim, 0.1, None)
+    assert kit.leases.renew([claim], 60).held == frozenset()
     assert snapshot(kit, claim) == before
 
 
@@ -92,7 +92,7 @@ def test_heartbeat_moves_the_lease_on(kit: Kit) -> None:
     kit.run()
     claim = kit.claim_one(lease=10.0)
     before = kit.row(claim.id).locked_until
-    assert kit.claims.renew([claim], 600.0).held == {claim.id}
+    assert kit.leases.renew([claim], 600.0).held == {claim.id}
     after = kit.row(claim.id).locked_until
     assert before is not None
     assert after is not None
@@ -103,7 +103,7 @@ def test_heartbeat_tells_which_runs_are_to_be_cancelled(kit: Kit) -> None:
     kit.runs(2)
     one, two = kit.claim()
     kit.sql("UPDATE job_runs SET cancel_requested_at = CURRENT_TIMESTAMP WHERE id = :id", id=two.id)
-    for news in (kit.claims.renew([one, two], 60), kit.claims.watch([one, two])):
+    for news in (kit.leases.renew([one, two], 60), kit.leases.watch([one, two])):
         assert news.held == {one.id, two.id}
         assert news.cancelled == {two.id}
 
@@ -112,13 +112,13 @@ def test_look_renews_nothing(kit: Kit) -> None:
     kit.run()
     claim = kit.claim_one()
     before = snapshot(kit, claim)
-    assert kit.claims.watch([claim]).held == {claim.id}
+    assert kit.leases.watch([claim]).held == {claim.id}
     assert snapshot(kit, claim) == before
 
 
 def test_progress_of_the_holder_is_in_the_row_at_once(kit: Kit) -> None:
     kit.run()
     claim = kit.claim_one()
-    assert kit.claims.progress(claim, 0.25, "a quarter")
+    assert kit.leases.progress(claim, 0.25, "a quarter")
     row = kit.row(claim.id)
     assert (row.progress, row.progress_message) == (0.25, "a quarter")

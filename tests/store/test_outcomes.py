@@ -180,7 +180,7 @@ class TestReclaim:
         holding, older, newer = kit.claim()
         kit.expire(older, seconds=60)
         kit.expire(newer, seconds=5)
-        found = kit.claims.expired_leases().leases
+        found = kit.expired.look().leases
         assert [lease.id for lease in found] == [older.id, newer.id]
         assert (found[0].token, found[0].job_type) == (older.token, "task")
         assert (found[0].attempt, found[0].max_attempts) == (1, 4)
@@ -190,7 +190,7 @@ class TestReclaim:
         kit.runs(3)
         for claim in kit.claim():
             kit.expire(claim)
-        assert len(kit.claims.expired_leases(limit=2).leases) == 2
+        assert len(kit.expired.look(limit=2).leases) == 2
 
     def test_expired_run_is_taken_back_as_a_failed_attempt(self, kit: Kit) -> None:
         run = kit.run()
@@ -203,8 +203,8 @@ class TestReclaim:
         run = kit.run()
         claim = kit.claim_one()
         kit.expire(claim)
-        assert [lease.id for lease in kit.claims.expired_leases().leases] == [run]
-        assert kit.claims.renew([claim], 60).held == {run}
+        assert [lease.id for lease in kit.expired.look().leases] == [run]
+        assert kit.leases.renew([claim], 60).held == {run}
         assert not kit.finish(claim, "failed", reclaimed=True)
         assert (kit.row(run).status, kit.failures(run)) == ("running", [])
         assert kit.finish(claim)

@@ -143,7 +143,7 @@ def test_cancelled_run_gives_its_turn_on(kit: Kit) -> None:
 def test_run_without_an_attempt_left_gives_its_turn_on(kit: Kit) -> None:
     first, second = ordered(kit, attempts=3, max_attempts=3, status="failed"), ordered(kit)
     assert next_ids(kit) == []
-    kit.claims.give_up_exhausted(10)
+    kit.expired.give_up_exhausted(10)
     assert kit.row(first).status == "dead"
     assert next_ids(kit) == [second]
 

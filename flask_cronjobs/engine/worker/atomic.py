@@ -21,7 +21,7 @@ from ...log import logger
 from ...registry.payload import kept_result
 from ...state import State
 from ...store import Claims
-from ...store.claims import finalize_in
+from ...store.finalize import finalize_in
 from ...types import JSON, Claim, Outcome
 from .transaction_watch import watched
 

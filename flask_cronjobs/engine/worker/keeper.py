@@ -21,7 +21,7 @@ from ... import failpoints
 from ...errors import DatabaseTrouble
 from ...log import logger
 from ...state import State
-from ...store import Claims, Ticks
+from ...store import Claims, HeldLeases, Ticks
 from ...store.notify import WAKE_EVERY
 from ...store.rows import Exchange
 from ...store.sqlite_lock import is_locked
@@ -85,9 +85,9 @@ class Keeper(threading.Thread):
             state.app, options.observer, self._precedence, runner.context.pings
         )
         self._books = options.books or KeeperBooks(state, self._precedence)
-        self._claims = Claims(self._books)
+        self._leases = HeldLeases(self._books)
         self._output = OutputWriter(self._books, state.settings.lease)
-        self._exchanger = Exchanger(self._claims, state, options)
+        self._exchanger = Exchanger(Claims(self._books), state, options)
         self._admission = admission
         self._claimed = 0
         self._exhausted_at: float | None = None
@@ -264,7 +264,7 @@ class Keeper(threading.Thread):
             if request.heartbeat:
                 self._monitor.beat_now()
         for claim, progress in list(self._held_runs.progress.values()):
-            self._claims.progress(claim, *progress)
+            self._leases.progress(claim, *progress)
             del self._held_runs.progress[claim.id]
         self._output.write()
         self._output.write_at_work(self._runner.at_work)
@@ -369,7 +369,7 @@ class Keeper(threading.Thread):
         :returns: whether the database was asked, and answered.
         """
         sent = time.monotonic()
-        renewal = self._monitor.renew_or_watch(self._claims, self._held_runs.held)
+        renewal = self._monitor.renew_or_watch(self._leases, self._held_runs.held)
         if renewal is None:
             return False
         if renewal.is_heartbeat:

@@ -1,0 +1,168 @@
+"""Renew the leases of held runs, and find those that ran out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from typing import NamedTuple, Protocol
+
+from ..text import clean
+from ..types import Claim, Outcome
+from .claimed import most_attempts
+from .connection import Bookkeeping, Rows
+from .sql.leases import LeaseStatements, lease_statements
+
+
+class Renewal(NamedTuple):
+    """What a heartbeat learned, or a look between two.
+
+    :ivar held: the runs still held.
+    :ivar cancelled: those among them that are to be cancelled.
+    :ivar locked: those among them whose leases a heartbeat did not extend, since another
+        transaction has locked their rows.
+    :ivar is_heartbeat: whether the leases of the others were extended.
+    """
+
+    held: frozenset[int]
+    cancelled: frozenset[int]
+    locked: frozenset[int] = frozenset()
+    is_heartbeat: bool = False
+
+
+class Expired(NamedTuple):
+    """A run whose lease ran out."""
+
+    id: int
+    token: str
+    job_type: str
+    attempt: int
+    max_attempts: int
+    definition_id: int | None = None
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        """The same as its claim's."""
+        return self.id, self.token
+
+
+class Expiry(NamedTuple):
+    """What `Claims.expired_leases` saw.
+
+    :ivar leases: the runs whose lease ran out, oldest first.
+    :ivar exhausted: whether a run waits that has no attempt left.
+    :ivar open_batches: whether a batch has not ended.
+    """
+
+    leases: list[Expired]
+    exhausted: bool = False
+    open_batches: bool = False
+
+
+class Held(Protocol):
+    """What names a held run: a `Claim`, or an `Outcome`."""
+
+    @property
+    def id(self) -> int:
+        """The run's id."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """The token of the claim."""
+        ...
+
+
+class HeldLeases:
+    """What a worker writes and reads about the runs that it holds, under their tokens.
+
+    :param books: the worker's bookkeeping connection.
+    """
+
+    def __init__(self, books: Bookkeeping) -> None:
+        self._books = books
+        self._sql: LeaseStatements = lease_statements(books.dialect)
+
+    def renew(self, held: Collection[Claim], lease: float) -> Renewal:
+        """Extend the leases of *held* to *lease* seconds from now."""
+        parameters = {"held": as_held(held), "lease": lease}
+        renewed = _renewal(self._books.rows(self._sql.renew, parameters))
+        if self.passed_over(held, renewed.held):
+            watched = self.watch(held)
+            renewed = watched._replace(locked=watched.held - renewed.held)
+        return renewed._replace(is_heartbeat=True)
+
+    def watch(self, held: Iterable[Held]) -> Renewal:
+        """Return what `renew` would, without extending the leases."""
+        return _renewal(self._books.rows(self._sql.watch, {"held": as_held(held)}))
+
+    def progress(self, claim: Claim, fraction: float, message: str | None) -> bool:
+        """Write how far a run has got; return whether it was written.
+
+        It is not if the lease was lost, or if another transaction has locked the row.
+
+        :param fraction: from 0 to 1.
+        """
+        values = {"id": claim.id, "token": claim.token, "fraction": fraction}
+        return bool(self._books.rows(self._sql.progress, {**values, "message": clean(message)}))
+
+    def passed_over(self, held: Collection[Held], touched: Collection[int]) -> Collection[int]:
+        """Return which of *held* a statement did not touch, though they are held still."""
+        if len(touched) >= len(held):
+            return ()
+        left = [each for each in held if each.id not in touched]
+        return self.watch(left).held if left and self._books.dialect.name != "sqlite" else ()
+
+
+class ExpiredLeases:
+    """The runs that no living worker holds.
+
+    :param books: a bookkeeping connection.
+    """
+
+    def __init__(self, books: Bookkeeping) -> None:
+        self._books = books
+        self._sql: LeaseStatements = lease_statements(books.dialect)
+
+    def look(self, limit: int = 200) -> Expiry:
+        """Look for runs whose lease ran out, at most *limit*, and for what else is over."""
+        rows = self._books.rows(self._sql.expired, {"limit": limit})
+        leases = [
+            Expired(
+                row.id,
+                row.locked_by,
+                row.job_type,
+                row.attempts,
+                most_attempts(row.max_attempts, row.attempts),
+                row.definition_id,
+            )
+            for row in rows
+            if isinstance(row.locked_by, str)  # A blob, which SQLite accepts, is nobody's token.
+        ]
+        return Expiry(
+            leases,
+            exhausted=any(row.locked_by is None and row.job_type is not None for row in rows),
+            open_batches=any(row.job_type is None for row in rows),
+        )
+
+    def give_up_exhausted(self, limit: int) -> list[Outcome]:
+        """End at most *limit* waiting runs that have no attempt left; return how each ended.
+
+        No attempt ends so: somebody has lowered ``max_attempts`` by hand.
+        """
+        rows = self._books.rows(self._sql.give_up_exhausted, {"limit": limit})
+        return [
+            Outcome(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type)
+            for row in rows
+        ]
+
+
+def _renewal(rows: Rows) -> Renewal:
+    return Renewal(
+        frozenset(row.id for row in rows),
+        frozenset(row.id for row in rows if row.cancel_requested_at is not None),
+    )
+
+
+def as_held(claims: Iterable[Held]) -> str:
+    """Return *claims* as the parameter of statements about held runs."""
+    return json.dumps([{"id": claim.id, "token": claim.token} for claim in claims])
