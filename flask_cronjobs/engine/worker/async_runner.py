@@ -14,24 +14,23 @@ import asyncio
 import contextvars
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-from ... import failpoints, signals
-from ...current_run import CurrentRun, Output, enter_run, running
+from ...current_run import CurrentRun, Output
 from ...errors import LeaseLost, PayloadError, ShuttingDown
-from ...registry.payload import kept_result
-from ...types import JSON, Claim, Outcome
+from ...types import Claim
 from .around import around_async
+from .async_attempt import attempt, failure
 from .at_work import AsyncRun, Blocking, ProgressRequest
-from .blocking import STEP_EVERY, StepWatch, frame_of_thread, in_asyncio
+from .blocking import STEP_EVERY, LoopWatch, in_asyncio
 from .context import RunnerContext
-from .outcomes import free_frames, released, success
+from .outcomes import released
 from .output import is_kept
+from .owned_work import OwnedWork
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
 UNWIND = 1.0
@@ -41,8 +40,6 @@ _LEASE_ENDED = "the lease ran out, since it could not be renewed in time"
 #: them in the context of whatever is at work then, and tear that down.
 _dropped: set[asyncio.Task[Any]] = set()
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Key = tuple[int, str]
 
 
@@ -63,7 +60,7 @@ class AsyncRunner:
         self._mailbox = context.mailbox
         self._most = context.state.settings.async_at_once
         self._runs: dict[Key, AsyncRun] = {}
-        self._of: dict[CurrentRun, AsyncRun] = {}
+        self._owned = OwnedWork()
         self._requested: dict[Key, BaseException] = {}
         self._tasks = side_by_side
         self._following: Claim | None = None
@@ -73,10 +70,9 @@ class AsyncRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._base = contextvars.copy_context()
         self._begun_at = 0.0
-        self._loop_seen_at = 0.0
         self._thread = threading.get_ident()
         self._looking: asyncio.TimerHandle | None = None
-        self._steps, self._steps_seen_by_keeper = StepWatch(), StepWatch()
+        self._watch = LoopWatch()
 
     # For the keeper.
 
@@ -104,10 +100,9 @@ class AsyncRunner:
     def blocking(self, now: float) -> Blocking | None:
         """Return which run blocks the loop, as far as that is seen from another thread."""
         loop = self._loop
-        if loop is None or not self._runs or not self._is_late(now):
-            self._steps_seen_by_keeper.forget()
+        seconds = self._watch.seconds_seen_by_keeper(self._thread, now)
+        if loop is None or not self._runs or seconds is None:
             return None
-        seconds = self._steps_seen_by_keeper.seconds(frame_of_thread(self._thread), now)
         task = asyncio.current_task(loop)
         for run in self.at_work:
             if task is not None and (task is run.task or task in list(run.tasks)):
@@ -153,6 +148,7 @@ class AsyncRunner:
             return
         stopped = self._context.interrupted or ShuttingDown("the worker was ended")
         for run in self.at_work:
+            run.dropped = True
             run.interrupt(stopped)
         tasks = asyncio.all_tasks(loop)
         if tasks:
@@ -167,11 +163,10 @@ class AsyncRunner:
     def on_signal(self, frame: FrameType | None) -> None:
         """Raise what is due inside the handler at work in *frame*, if it blocks the loop."""
         now = time.monotonic()
-        if not self._is_late(now):
+        if not self._watch.is_late(now):
             return
-        seconds = self._steps.seconds(frame, now)
-        current = running()
-        run = None if current is None else self._of.get(current)
+        seconds = self._watch.seconds(frame, now)
+        run = self._owned.owner()
         if run is None or not run.armed or seconds < STEP_EVERY or in_asyncio(frame):
             return
         error = self._due(run, now)
@@ -181,8 +176,7 @@ class AsyncRunner:
 
     def raise_later_again(self, error: BaseException) -> None:
         """Raise *error* again at a later signal: a finalizer has swallowed it."""
-        current = running()
-        run = None if current is None else self._of.get(current)
+        run = self._owned.owner()
         if run is not None:
             self._requested[run.claim.identity] = error
 
@@ -194,15 +188,12 @@ class AsyncRunner:
             return run.timed_out
         return LeaseLost(_LEASE_ENDED) if now >= self._leases.end(run.claim) else None
 
-    def _is_late(self, now: float) -> bool:
-        return now - self._loop_seen_at >= 2 * STEP_EVERY
-
     # In the loop.
 
     def _open(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
-        loop.set_task_factory(self._make_task)
-        loop.set_default_executor(_Threads(self._most, self._of))
+        loop.set_task_factory(self._owned.make_task)
+        loop.set_default_executor(self._owned.executor(self._most))
         return loop
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
@@ -250,7 +241,8 @@ class AsyncRunner:
         run = AsyncRun(claim, current, timeout)
         if is_kept(self._state, task.options):
             current.output = Output()
-        self._runs[claim.identity] = self._of[run.run] = run
+        self._runs[claim.identity] = run
+        self._owned.add(run)
         # After `_runs` is written: the keeper sets one and looks at the other.
         if self._context.abandoned:
             run.note(ShuttingDown("the worker's keeper has ended"))
@@ -267,7 +259,8 @@ class AsyncRunner:
         if run.timer is not None:
             run.timer.cancel()
         key = run.claim.identity
-        del self._runs[key], self._of[run.run]
+        del self._runs[key]
+        self._owned.remove(run)
         self._requested.pop(key, None)
         self._is_alone = False
         self._context.watchdog.extend()
@@ -285,9 +278,9 @@ class AsyncRunner:
 
     def _look(self) -> None:
         """Note that the loop goes on, and interrupt the handlers whose leases have ended."""
-        now = self._loop_seen_at = time.monotonic()
+        now = time.monotonic()
+        self._watch.goes_on(now)
         self._interrupter.postpone(2 * STEP_EVERY)
-        self._steps.forget()
         for run in self.at_work:
             if now >= self._leases.end(run.claim) and not isinstance(run.error, LeaseLost):
                 run.interrupt(LeaseLost(_LEASE_ENDED))
@@ -312,18 +305,6 @@ class AsyncRunner:
             self._context.interrupted = error
             self.interrupt_all(error)
 
-    def _make_task(
-        self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any
-    ) -> asyncio.Task[Any]:
-        """Make a task, and note whose it is."""
-        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
-        current = running()
-        run = None if current is None else self._of.get(current)
-        if run is not None:
-            run.tasks.add(task)
-            task.add_done_callback(run.tasks.discard)
-        return task
-
     def _request_write(self, run: CurrentRun, heartbeat: bool) -> None:
         """Ask the keeper to write progress. The loop does not wait for it."""
         self._mailbox.put(ProgressRequest(run, heartbeat, SimpleQueue()))
@@ -332,12 +313,12 @@ class AsyncRunner:
 
     async def _perform(self, run: AsyncRun, handler: Callable[..., Any]) -> None:
         try:
-            await self._attempt(run, handler)
+            await attempt(self._context, run, handler, self._request_write)
         except BaseException as error:
-            if self._loop is None:
-                raise  # It was dropped.
-            # `_attempt` cannot handle a GeneratorExit, which closes it; so it is handled here.
-            run.outcome = run.outcome or self._failure(run, error)
+            if run.dropped:
+                raise
+            # A GeneratorExit closes `attempt`, which cannot handle it; so it is handled here.
+            run.outcome = run.outcome or failure(self._context, run, error)
         try:
             self._end(run)
         except BaseException as error:
@@ -345,85 +326,3 @@ class AsyncRunner:
             self._runs.clear()
             if self._loop is not None:
                 self._loop.stop()
-
-    async def _attempt(self, run: AsyncRun, handler: Callable[..., Any]) -> None:
-        claim = run.claim
-        try:
-            self._context.begin(claim)
-            result, warning = await self._enter(run, handler)
-        except BaseException as error:
-            if self._loop is None:
-                raise
-            run.outcome = self._failure(run, error)
-        else:
-            run.outcome = success(claim, result, warning, run.since)
-
-    def _failure(self, run: AsyncRun, error: BaseException) -> Outcome:
-        if isinstance(error, asyncio.CancelledError):
-            error = run.error or error
-        return self._context.outcome(run.claim, error, time.monotonic() - run.since)
-
-    async def _enter(self, run: AsyncRun, handler: Callable[..., Any]) -> tuple[JSON, str | None]:
-        leave = enter_run(run.run)
-        try:
-            return await self._call(run, handler), run.run.warning
-        finally:
-            if run.run.has_progress or run.run.output is not None:
-                self._request_write(run.run, False)
-            leave()
-
-    async def _call(self, run: AsyncRun, handler: Callable[..., Any]) -> JSON:
-        context = self._state.app.app_context()
-        try:
-            with context:
-                try:
-                    value = await self._armed(run, handler)
-                finally:
-                    await _end_rest(run)
-                limit = self._state.settings.max_payload_bytes
-                result = kept_result(value, limit, str(run.claim))
-        finally:
-            self._context.forget_session(context)
-        return result
-
-    async def _armed(self, run: AsyncRun, handler: Callable[..., Any]) -> object:
-        try:
-            run.arm()
-            signals.send(signals.run_started, self._state.app, claim=run.claim)
-            failpoints.reach("before-handler")
-            value: object = await handler(**run.run.payload)
-            failpoints.reach("after-handler")
-            return value
-        except BaseException as error:
-            run.armed = False
-            free_frames(error)
-            raise
-        finally:
-            run.armed = False
-
-
-async def _end_rest(run: AsyncRun) -> None:
-    """Cancel the tasks that the handler has left, and wait for them and for its threads."""
-    for task in run.tasks:
-        task.cancel()
-    while rest := [*run.tasks, *map(asyncio.wrap_future, run.threads.copy())]:
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait(rest)
-
-
-class _Threads(ThreadPoolExecutor):
-    """The loop's default executor, which notes whose its calls are."""
-
-    def __init__(self, most: int, runs: Mapping[CurrentRun, AsyncRun]) -> None:
-        super().__init__(most, thread_name_prefix="cronjobs-async")
-        self._runs = runs
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call *fn* in a thread."""
-        future = super().submit(fn, *args, **kwargs)
-        current = running()
-        run = None if current is None else self._runs.get(current)
-        if run is not None:
-            run.threads.add(future)
-            future.add_done_callback(run.threads.discard)
-        return future

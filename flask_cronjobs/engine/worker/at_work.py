@@ -50,6 +50,7 @@ class AsyncRun:
     :ivar told_at: when it was interrupted first.
     :ivar armed: whether the handler may be interrupted.
     :ivar outcome: what it has come to.
+    :ivar dropped: whether its worker was ended by force, so that nobody waits for it.
     :ivar tasks: the tasks that the handler has begun.
     :ivar threads: its calls in threads of the default executor.
     """
@@ -63,6 +64,7 @@ class AsyncRun:
         self.told_at: float | None = None
         self.armed: bool = False
         self.outcome: Outcome | None = None
+        self.dropped: bool = False
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.tasks: set[asyncio.Task[Any]] = set()

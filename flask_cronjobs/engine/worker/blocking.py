@@ -39,9 +39,43 @@ class StepWatch:
         self._seen, self._step = False, None
 
 
-def frame_of_thread(ident: int) -> FrameType | None:
-    """Return where a thread of this process is."""
-    return sys._current_frames().get(ident)  # pyright: ignore[reportPrivateUsage]
+class LoopWatch:
+    """Sees whether an event loop goes on, and for how long a step has held it up if it does not.
+
+    The loop calls `goes_on` every `STEP_EVERY` seconds. Signals look from its own thread, and the
+    keeper from another; each keeps what it saw to itself.
+    """
+
+    def __init__(self) -> None:
+        self._seen_at = 0.0
+        self._steps, self._steps_seen_by_keeper = StepWatch(), StepWatch()
+
+    def goes_on(self, now: float) -> None:
+        """Note that the loop is between two steps.
+
+        :param now: by `time.monotonic`, as in all that follows.
+        """
+        self._seen_at = now
+        self._steps.forget()
+
+    def is_late(self, now: float) -> bool:
+        """Return whether the loop has not said for long that it goes on."""
+        return now - self._seen_at >= 2 * STEP_EVERY
+
+    def seconds(self, frame: FrameType | None, now: float) -> float:
+        """Return for how long signals have seen the step of *frame*."""
+        return self._steps.seconds(frame, now)
+
+    def seconds_seen_by_keeper(self, thread: int, now: float) -> float | None:
+        """Return for how long the keeper has seen the step of the loop's *thread*.
+
+        :returns: None if the loop goes on.
+        """
+        if not self.is_late(now):
+            self._steps_seen_by_keeper.forget()
+            return None
+        frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
+        return self._steps_seen_by_keeper.seconds(frame, now)
 
 
 def in_asyncio(frame: FrameType | None) -> bool:
