@@ -10,7 +10,7 @@ from ..report import BatchView
 from ..report.humanize import plural
 from ..state import state_of
 from ..text import one_line, printable
-from .commands import command, this_command
+from .command_text import command, this_command
 from .group import JobsGroup, examples
 from .output import moment, print_json, since
 from .params import Id, actor, json_option, limit_option

@@ -13,7 +13,7 @@ from ..state import state_of
 from ..text import one_line, printable
 from . import completion
 from .colors import paint
-from .commands import this_command
+from .command_text import this_command
 from .group import JobsGroup, examples
 from .output import print_json
 from .params import actor, json_option, limit_option

@@ -44,7 +44,7 @@ class JobsGroup(AppGroup):
             leave(sys.stdout)
             raise click.ClickException(f"The output was not written: {error.strerror}.") from error
         except CronJobsError as error:
-            from .commands import as_called
+            from .command_text import as_called
 
             raise click.ClickException(printable(as_called(str(error)))) from error
 
@@ -60,7 +60,7 @@ class JobsGroup(AppGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that *args* begin with; suggest some for a typo."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            from .commands import similar
+            from .command_text import similar
 
             close = "\n".join(f"  {each}" for each in similar(ctx, args, JobsGroup))
             hint = f" Did you mean:\n{close}" if close else ""

@@ -14,7 +14,7 @@ from ..store.create import are_tables_missing, set_storage
 from ..store.migrations import how_to_create_tables, uses_migrations
 from ..text import one_line
 from .colors import paint
-from .commands import as_called, this_command
+from .command_text import as_called, this_command
 from .group import JobsGroup, examples
 from .output import paragraph, print_json, since
 from .params import Id, actor, json_option, limit_option

@@ -13,7 +13,7 @@ from ..state import state_of
 from ..text import one_line
 from . import batches, crontab, definitions, maintenance, pauses, run, runs, ticks, turns
 from .colors import paint
-from .commands import command
+from .command_text import command
 from .definitions import no_definitions
 from .group import JobsGroup, examples
 from .output import heading, print_json, since

@@ -12,7 +12,7 @@ from ..state import state_of
 from ..text import one_line
 from ..types import PauseKind
 from . import completion
-from .commands import command
+from .command_text import command
 from .group import JobsGroup, examples
 from .params import actor
 

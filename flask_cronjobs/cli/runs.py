@@ -21,7 +21,7 @@ from ..state import State, state_of
 from ..text import cut, printable
 from ..types import JSON
 from .colors import paint
-from .commands import as_called, command, this_command
+from .command_text import as_called, command, this_command
 from .group import JobsGroup, examples
 from .output import heading, moment, print_json, since
 from .params import Id, Payload, actor, filtered, json_option, limit_option

@@ -49,7 +49,7 @@ def one_line_errors() -> Generator[None]:
     try:
         yield
     except CronJobsError as error:
-        from .commands import as_called
+        from .command_text import as_called
 
         raise click.ClickException(as_called(one_line(" ".join(str(error).split())))) from error
 

@@ -13,7 +13,7 @@ from ..report.humanize import ago, duration, seconds_since, utc
 from ..state import state_of
 from ..text import one_line
 from .colors import paint
-from .commands import command, this_command
+from .command_text import command, this_command
 from .group import JobsGroup, examples
 from .output import moment, print_json
 from .params import Id, json_option, limit_option

@@ -7,7 +7,7 @@ import click
 from .. import report
 from ..state import state_of
 from ..text import one_line
-from .commands import command
+from .command_text import command
 from .group import JobsGroup, examples
 from .output import print_json
 from .params import json_option, limit_option

@@ -15,7 +15,7 @@ import click
 
 from ..errors import CronJobsError
 from ..text import printable
-from .commands import as_called, this_command
+from .command_text import as_called, this_command
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -21,7 +21,7 @@ from ..registry.registry import name_of
 from ..state import State, state_of
 from ..store.clock import clock_shift, database_now, moved_by
 from ..store.commits import uncommitted_runs
-from ..store.prepared import due_of_others, newest, next_due
+from ..store.for_testing import due_of_others, newest, next_due
 from ..store.sqlite_lock import refuse_own_lock
 from ..store.uncommitted import left_in
 from ..task import Task

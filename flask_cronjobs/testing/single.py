@@ -16,7 +16,7 @@ from ..schedule import Schedule
 from ..schedule.slots import Slot, SlotPlan
 from ..state import State
 from ..store import Definitions
-from ..store.prepared import prepare_run
+from ..store.for_testing import prepare_run
 from ..store.rows import DefinitionRow
 from ..text import did_you_mean
 from ..types import RecordedSlot

@@ -19,7 +19,7 @@ from ..log import logger
 from ..report import Bucket, Figures, Verdict
 from ..state import State, state_of
 from ..types import TickReport
-from .look import Look
+from .health_cache import HealthCache
 from .params import clamped
 
 if TYPE_CHECKING:
@@ -61,8 +61,10 @@ def health() -> ResponseReturnValue:
     state = state_of()
     kept: dict[str, Any] = current_app.extensions
     # A forked process needs its own: threads are not forked.
-    look: Look = kept.setdefault(f"cronjobs.health:{os.getpid()}", Look(lambda: _health(state)))
-    status = look.status()
+    cache: HealthCache = kept.setdefault(
+        f"cronjobs.health:{os.getpid()}", HealthCache(lambda: _health(state))
+    )
+    status = cache.status()
     return Response(f"{status}\n", 200 if status == "ok" else 503, mimetype="text/plain")
 
 

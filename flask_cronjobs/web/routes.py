@@ -37,8 +37,8 @@ class Route(NamedTuple):
 
 ROUTES: tuple[Route, ...] = (
     Route("/", "overview", "views", "read"),
-    Route("/runs", "runs", "run_pages", "read"),
-    Route("/runs/<int:run_id>", "run", "run_pages", "read"),
+    Route("/runs", "runs", "views_runs", "read"),
+    Route("/runs/<int:run_id>", "run", "views_runs", "read"),
     Route("/runs/<int:run_id>/edit", "edit", "arguments", "form"),
     Route("/run", "prepare", "arguments", "form"),
     Route("/runs/bulk", "bulk", "bulk", "read"),

@@ -20,7 +20,7 @@ HANGS = 30.0
 MOST_HANGING = 3
 
 
-class Look:
+class HealthCache:
     """Calls a function in a thread of its own, for all requests of a process. Thread-safe.
 
     :param look: returns the status, and never raises.
