@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import traceback
 from typing import Any
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import PoolProxiedConnection
+
+from .frames import free_frames
 
 
 def connect_apart(engine: Engine) -> Connection:
@@ -27,10 +27,8 @@ def connect_apart(engine: Engine) -> Connection:
     except dbapi.Error as error:
         raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=engine.dialect) from error
     except BaseException as interruption:
-        # What the driver has opened so far is in the frames of the traceback, and those and sqlite3
-        # refer to themselves: it would stay open until the garbage collector happens to come.
-        traceback.clear_frames(interruption.__traceback__)
+        # What the driver has opened so far is in the frames of the traceback, or in the pool.
         own = None
+        free_frames(interruption)
         pool.dispose()
-        gc.collect()
         raise

@@ -128,7 +128,9 @@ def cancel_query(frame: FrameType | None) -> None:
     psycopg = sys.modules.get("psycopg")
     while psycopg is not None and frame is not None:
         if str(frame.f_globals.get("__name__")).startswith("psycopg."):
-            connection: Any = frame.f_locals.get("self")
+            # Not the variables of each frame: up to Python 3.12, to read them is to copy them.
+            method = frame.f_code.co_varnames[:1] == ("self",)
+            connection: Any = frame.f_locals["self"] if method else None
             if isinstance(connection, psycopg.Connection):
                 if connection.info.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
                     cancel(connection)

@@ -10,10 +10,11 @@ from typing import Any
 from ... import failpoints, signals
 from ...current_run import CurrentRun, enter_run
 from ...registry.payload import kept_result
+from ...store.frames import free_frames
 from ...types import JSON, Outcome
 from .at_work import AsyncRun
 from .context import RunnerContext
-from .outcomes import free_frames, success
+from .outcomes import success
 from .owned_work import end_rest
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from contextlib import suppress
 from dataclasses import replace
-from traceback import clear_frames
 from types import FrameType
 from typing import Protocol
 
@@ -23,6 +21,7 @@ from ...errors import (
 from ...log import logger
 from ...registry.retry import Retry
 from ...state import State
+from ...store.frames import clear_chain
 from ...text import error_text, stack_text, type_name
 from ...types import JSON, Claim, Outcome
 
@@ -119,34 +118,6 @@ def released(attempt: Attempt) -> Outcome:
     return Outcome(attempt.id, attempt.token, "released", attempt.attempt, attempt.job_type)
 
 
-def free_frames(error: BaseException) -> None:
-    """Free what the frames that *error* passed through hold, such as cursors.
-
-    On SQLite an open cursor keeps the write lock, even of a closed connection. And an interruption
-    outlives its run: without this, all that its handler held would live as long.
-
-    After an interruption, also free what is left in a cycle: a connection that SQLAlchemy was about
-    to hand out would stay open.
-    """
-    _clear_frames(error)
-    if not isinstance(error, Exception):
-        gc.collect()
-
-
-def _clear_frames(error: BaseException) -> None:
-    seen: set[int] = set()
-    chain: list[object] = [error]
-    while chain:
-        link = chain.pop()
-        if isinstance(link, BaseException) and id(link) not in seen:
-            seen.add(id(link))
-            with suppress(Exception):  # An exception's attributes may be code that raises.
-                clear_frames(link.__traceback__)
-                chain += [link.__cause__, link.__context__]
-                if isinstance(group := getattr(link, "exceptions", None), tuple):
-                    chain += group
-
-
 def _asked(error: BaseException) -> RetryLater | Snooze | None:
     """Return what *error* asks for, checked anew; None if it asks for nothing that can be done.
 
@@ -181,7 +152,7 @@ def _without_our_frames(error: BaseException) -> BaseException:
 
     Our own frames hold the run and its app context. Others may belong to a teardown.
     """
-    _clear_frames(error)
+    clear_chain(error)
     first = error.__traceback__
     while first is not None and _is_ours(first.tb_frame):
         first = first.tb_next

@@ -20,12 +20,13 @@ from ...current_run import CurrentRun, Output, enter_run
 from ...errors import Interruption, ShuttingDown
 from ...log import logger
 from ...registry.payload import kept_result
+from ...store.frames import free_frames
 from ...types import JSON, Claim, Outcome
 from . import atomic
 from .around import around
 from .at_work import AsyncRun, Blocking, ProgressRequest, SyncRun
 from .context import RunnerContext
-from .outcomes import free_frames, released, success
+from .outcomes import released, success
 from .output import is_kept
 
 if TYPE_CHECKING:

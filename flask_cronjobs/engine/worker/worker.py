@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from ...state import State
+from ...store.frames import free_frames
 from ...types import Claim
 from ..definition_pings import Pings
 from .admission import Admission, side_by_side_tasks
@@ -23,7 +24,6 @@ from .leases import Leases
 from .listener import Listener
 from .monitor import RunMonitor
 from .options import ResidentWorker, WorkOptions
-from .outcomes import free_frames
 from .output import noting
 from .runner import Runner
 from .watchdog import Watchdog
