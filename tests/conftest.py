@@ -135,9 +135,11 @@ def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
     from tests.tables import copy_tables
 
     jobs = CronJobs(app)
-    copy_tables(app.config["SQLALCHEMY_DATABASE_URI"])
-    with app.app_context():
-        db.create_all()
+    created = copy_tables(app.config["SQLALCHEMY_DATABASE_URI"])
+    # Counted by `dict` itself: to look into the metadata copies the job tables to it.
+    if not created or dict.__len__(db.metadata.tables) > 0:
+        with app.app_context():
+            db.create_all()
     return jobs
 
 

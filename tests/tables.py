@@ -1,4 +1,7 @@
-"""Job tables in new databases, made in one step: to create them takes longer than most tests."""
+"""Job tables in new databases, made in one step: to create them takes longer than most tests.
+
+In PostgreSQL, the tables that one test leaves are emptied and put aside for the next.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +10,139 @@ import shutil
 import tempfile
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from sqlalchemy import URL, create_engine, create_mock_engine, make_url
 
+#: The schema of the tables that are put aside.
+ASIDE = "aside"
 
-def copy_tables(url: str) -> None:
+#: How the tables looked when they had just been made.
+_as_made: _Looks | None = None
+
+
+def copy_tables(url: str) -> bool:
     """Put the job tables into the database of *url*, if it has none and is not in memory.
 
     They are as ``db.create_all()`` leaves them.
+
+    :returns: whether the database has them now.
     """
     parts = make_url(url)
     if parts.get_backend_name() == "postgresql":
         _create_at_once(parts)
-        return
+        return True
     if parts.get_backend_name() != "sqlite" or parts.database in (None, "", ":memory:"):
-        return
+        return False
     path = Path(str(parts.database))
-    if not path.exists() and path.parent.is_dir() and not parts.query:
-        shutil.copyfile(_file_with_tables(), path)
+    if path.exists() or not path.parent.is_dir() or parts.query:
+        return False
+    shutil.copyfile(_file_with_tables(), path)
+    return True
 
 
 def _create_at_once(url: URL) -> None:
     plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(plain, autocommit=True) as connection:
-        found = connection.execute("SELECT to_regclass('job_runs')").fetchone()
-        if found == (None,):
+        found = connection.execute(
+            "SELECT to_regclass('job_runs'), to_regclass(%s), count(*) FROM pg_class"
+            " WHERE relnamespace = to_regnamespace('public')",
+            [f"{ASIDE}.job_runs"],
+        ).fetchone()
+        assert found is not None
+        if found[0] is not None:
+            return
+        if found[1] is not None and found[2] == 0:
+            connection.execute(f"DROP SCHEMA public; ALTER SCHEMA {ASIDE} RENAME TO public")
+        else:
             connection.execute(_script())
+            _remember(connection)
+
+
+def put_aside(connection: psycopg.Connection) -> None:
+    """Empty the schema ``public``, and put its job tables aside if they are as they were made.
+
+    They come back by `copy_tables`. Nothing of their rows, numbers and statistics is left.
+    """
+    if not _put_aside(connection):
+        connection.execute("DROP SCHEMA public CASCADE")
+    connection.execute("CREATE SCHEMA public")
+
+
+def _put_aside(connection: psycopg.Connection) -> bool:
+    if _as_made is None:
+        return False
+    with connection.transaction():
+        looks = _looks(connection)
+        if looks.definitions != _as_made.definitions:
+            for (other,) in connection.execute(_OTHER_TABLES, [list(_names())]).fetchall():
+                connection.execute(f"DROP TABLE {other} CASCADE")
+            looks = _looks(connection)
+            if looks.definitions != _as_made.definitions:
+                return False
+        if looks.statistics == _as_made.statistics:
+            connection.execute(";".join(f"DELETE FROM {name}" for name in _names()))
+        else:
+            connection.execute(f"TRUNCATE {','.join(_names())}")
+            connection.execute("DELETE FROM pg_statistic WHERE starelid >= 16384")
+            _remember(connection)
+        connection.execute(_RESTART)
+        connection.execute(f"DROP SCHEMA IF EXISTS {ASIDE} CASCADE")
+        connection.execute(f"ALTER SCHEMA public RENAME TO {ASIDE}")
+    return True
+
+
+class _Looks(NamedTuple):
+    definitions: str
+    statistics: str
+
+
+def _remember(connection: psycopg.Connection) -> None:
+    global _as_made
+    _as_made = _looks(connection)
+
+
+def _looks(connection: psycopg.Connection) -> _Looks:
+    found = connection.execute(_LOOKS).fetchone()
+    assert found is not None
+    return _Looks(*found)
+
+
+@lru_cache(maxsize=1)
+def _names() -> tuple[str, ...]:
+    from flask_cronjobs.models.tables import Base
+
+    return tuple(table.name for table in reversed(Base.metadata.sorted_tables))
+
+
+_OTHER_TABLES = """
+    SELECT quote_ident(relname) FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname <> ALL (%s)
+"""
+_RESTART = """
+    SELECT setval(oid::regclass, 1, false) FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND relkind = 'S'
+"""
+#: What changes with each change of a definition; and when tables grow, or are analyzed.
+_LOOKS = """
+    WITH relations AS (
+        SELECT * FROM pg_class WHERE relnamespace = 'public'::regnamespace
+    )
+    SELECT
+        (SELECT concat_ws(' ', count(*), max(xmin::text::bigint)) FROM pg_class
+            WHERE relnamespace = 'public'::regnamespace)
+        || (SELECT concat_ws(' ', '', count(*), max(xmin::text::bigint)) FROM pg_attribute
+            WHERE attrelid >= 16384)
+        || (SELECT concat_ws(' ', '', count(*), max(xmin::text::bigint)) FROM pg_constraint
+            WHERE conrelid >= 16384)
+        || (SELECT concat_ws(' ', '', count(*)) FROM pg_trigger)
+        || (SELECT concat_ws(' ', '', count(*)) FROM pg_depend
+            WHERE refclassid = 'pg_namespace'::regclass AND refobjid = 'public'::regnamespace),
+        (SELECT string_agg(concat_ws(' ', relname, relpages, reltuples,
+                pg_relation_size(oid) > 16 * 8192), ',' ORDER BY relname)
+            FROM relations WHERE relkind IN ('r', 'i'))
+"""
 
 
 @lru_cache(maxsize=1)
