@@ -24,7 +24,7 @@ from .state import State
 from .store.commits import note_enqueued
 from .store.enqueue import insert_run, writing_connection
 from .store.enqueue_many import (
-    BATCH,
+    CHUNK,
     Holder,
     Inserted,
     RunRow,
@@ -188,30 +188,30 @@ def _insert_all(
     """Insert *rows*, and add what became of them to *ids*; return whether a new one is due."""
     session, shared = state.db.session(), _shared_columns(state, task, options)
     due = False
-    for batch, keyed in _batches(rows):
+    for chunk, keyed in _chunks(rows):
         shared["batch_id"] = batch_of(state, session)
         with explaining_missing_tables(state):
             if keyed:
-                found = insert_keyed_runs(session, shared, batch)
+                found = insert_keyed_runs(session, shared, chunk)
                 ids += [one.id for one in found]
                 ids.is_new += [one.holder is None for one in found]
-                _tell_conflicts(state.settings, task, batch, found, len(ids) - len(batch))
+                _tell_conflicts(state.settings, task, chunk, found, len(ids) - len(chunk))
             else:
-                ids += insert_runs(session, shared, batch)
-                ids.is_new += [True] * len(batch)
-        new = ids.is_new[-len(batch) :]
-        due = due or any(_is_due(options, row) for row in compress(batch, new))
+                ids += insert_runs(session, shared, chunk)
+                ids.is_new += [True] * len(chunk)
+        new = ids.is_new[-len(chunk) :]
+        due = due or any(_is_due(options, row) for row in compress(chunk, new))
     return due
 
 
-def _batches(rows: Iterator[RunRow]) -> Iterator[tuple[list[RunRow], bool]]:
+def _chunks(rows: Iterator[RunRow]) -> Iterator[tuple[list[RunRow], bool]]:
     """Yield *rows* in lists, each with whether there are idempotency keys.
 
     Runs with keys are inserted in the order of the keys, so all that follow are in one list.
     """
-    while batch := list(islice(rows, BATCH)):
-        keyed = any(row.idempotency_key is not None for row in batch)
-        yield [*batch, *rows] if keyed else batch, keyed
+    while chunk := list(islice(rows, CHUNK)):
+        keyed = any(row.idempotency_key is not None for row in chunk)
+        yield [*chunk, *rows] if keyed else chunk, keyed
 
 
 def _tell_conflicts(

@@ -17,7 +17,7 @@ from ..log import logger
 from ..signals import announce
 from ..state import State
 from ..store import Bookkeeping
-from ..store.batches import STEP, Batches, Ended, Unended
+from ..store.batches import CHUNK, Batches, Ended, Unended
 from ..store.errors import is_about_the_rows
 from ..store.notify import wake_all
 from ..text import one_line
@@ -99,7 +99,7 @@ def _unended(batches: Batches, ids: Iterable[int] | None) -> Iterator[Unended]:
     while found := batches.unended(ids, after):
         yield from found
         after = found[-1].id
-        if len(found) < STEP:
+        if len(found) < CHUNK:
             return
 
 

@@ -27,7 +27,7 @@ from .worker.outcomes import released
 #: For how many leases a run may wait in a broker before it is handed on again.
 LEASES = 5
 #: How many runs are sent at a time at most.
-BATCH = 100
+CHUNK = 100
 #: How often a resident worker looks for runs to hand on, in seconds.
 LOOK_EVERY = 0.25
 #: The same where a look may soon find more.
@@ -132,7 +132,7 @@ class HandOver:
             return "away"
         self._asked_at = time.monotonic()
         try:
-            found = queue.hand_on(int(min(self._left, BATCH)))
+            found = queue.hand_on(int(min(self._left, CHUNK)))
         except DatabaseTrouble as trouble:
             if not trouble.transient:
                 raise

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .worker.exchanger import Exchanger
 
 #: How many expired leases are taken back at a time.
-BATCH = 200
+CHUNK = 200
 
 
 class Reclaimed(NamedTuple):
@@ -55,7 +55,7 @@ def reclaim(state: State, books: Bookkeeping, observer: Observer) -> Reclaimed:
             if outcome.begun:
                 notify(observer.outcome, outcome)
                 reclaimed.append(outcome)
-        if len(outcomes) < BATCH or not recorded:
+        if len(outcomes) < CHUNK or not recorded:
             break
     if expiry.exhausted:
         _give_up_exhausted(state, books, observer)
@@ -90,24 +90,24 @@ def _abandoned(state: State, books: Bookkeeping) -> Expiry:
     free, and then for a moment in which they renew them.
     """
     leases = ExpiredLeases(books)
-    before = leases.look(BATCH)
+    before = leases.look(CHUNK)
     if not (before.leases and _one_writer(books)):
         return before
     books.transaction(lambda connection: None)  # It waits until nobody else holds the lock.
     time.sleep(renewal_window(state.settings.lease))
     claimed = {each.identity for each in before.leases}
-    now = leases.look(BATCH)
+    now = leases.look(CHUNK)
     return now._replace(leases=[each for each in now.leases if each.identity in claimed])
 
 
 def _give_up_exhausted(state: State, books: Bookkeeping, observer: Observer) -> None:
     leases = ExpiredLeases(books)
     while True:
-        given_up = leases.give_up_exhausted(BATCH)
+        given_up = leases.give_up_exhausted(CHUNK)
         for outcome in given_up:
             announce(state.app, outcome, recorded=True)
             notify(observer.outcome, outcome)
-        if len(given_up) < BATCH:
+        if len(given_up) < CHUNK:
             return
 
 

@@ -18,7 +18,7 @@ from ..schedule.slots import SlotPlan, plan_skipped, plan_slots
 from ..signals import notify
 from ..state import State
 from ..store import Definitions
-from ..store.definitions import BATCH, NEAR, SOME
+from ..store.definitions import CHUNK, NEAR, SOME
 from ..store.errors import is_about_the_rows
 from ..store.history import TickHistory
 from ..store.rows import DefinitionRow
@@ -55,7 +55,7 @@ def enqueue_slots(
             row._replace(next_run_at=following[row.id]) if row.id in following else row
             for row in rows
         ]
-        if len(due) < BATCH:
+        if len(due) < CHUNK:
             break
         after = due[-1].id
     failpoints.reach("after-slots")
@@ -92,7 +92,7 @@ def sync_definitions(state: State, definitions: Definitions, rows: Sequence[Defi
     definitions.mark_undeclared(list(state.registry.declarations), app)
     marked = [row.id for row in rows if _needs_mark(row)]
     if marked:
-        definitions.mark_declared(marked[:BATCH], app)
+        definitions.mark_declared(marked[:CHUNK], app)
 
 
 def _needs_mark(row: DefinitionRow) -> bool:

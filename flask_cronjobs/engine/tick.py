@@ -123,7 +123,7 @@ def prune(
 ) -> int:
     """Delete what is past its retention, in one tick of `PRUNE_EVERY`; return how many runs.
 
-    :param stopped: returns whether to stop after the current batch.
+    :param stopped: returns whether to stop after the current chunk.
     """
     if opened.id % PRUNE_EVERY:
         return 0

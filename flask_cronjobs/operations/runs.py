@@ -21,7 +21,7 @@ from .audit import DEFAULT_ACTOR, announce_changes, log_action
 #: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
 #: How many runs one statement changes.
-BATCH = 500
+CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +107,9 @@ class Action:
         progress: Progress | None = None,
         most: int | None = None,
     ) -> BulkResult:
-        """Change all runs of *which*, in batches; log how many, even if an error stops it.
+        """Change all runs of *which*, in chunks; log how many, even if an error stops it.
 
-        :param progress: called after each batch with the number of its runs.
+        :param progress: called after each chunk with the number of its runs.
         :param most: change at most this many.
         :raises StateConflict: the filter's status does not allow it.
         """
@@ -120,15 +120,15 @@ class Action:
         try:
             with state.bookkeeping() as books:
                 operator = Operator(books)
-                for start in range(0, len(some), BATCH):
-                    batch = some[start : start + BATCH]
-                    changes = self.change(operator, batch, self._reason(actor))
+                for start in range(0, len(some), CHUNK):
+                    chunk = some[start : start + CHUNK]
+                    changes = self.change(operator, chunk, self._reason(actor))
                     _end_batches(state, books, changes)
                     announce_changes(state, self.done, changes, actor, self._reason(actor))
                     changed += len(changes)
                     asked += sum(change.status == "running" for change in changes)
                     if progress is not None:
-                        progress(len(batch))
+                        progress(len(chunk))
         finally:
             log_action(self.done, plural(changed, "run"), actor)
         left, beyond = len(some) - changed, len(ids) - len(some)

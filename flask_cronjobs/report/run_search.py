@@ -13,7 +13,7 @@ from .redact import redacted
 
 MAX_ID = 2**63 - 1
 #: How many payloads are looked at together.
-_BATCH = 1_000
+_CHUNK = 1_000
 
 
 def named(search: str) -> Query:
@@ -47,12 +47,12 @@ def confirmed(reader: Reader, search: str, ids: Sequence[int], most: int) -> lis
     if not reads_payloads(reader):
         return list(ids[:most])
     found: list[int] = []
-    start, size = 0, min(most, _BATCH)
+    start, size = 0, min(most, _CHUNK)
     while start < len(ids) and len(found) < most:
         some = ids[start : start + size]
         real = _confirmed(reader, search, some)
         found += [run_id for run_id in some if run_id in real]
-        start, size = start + size, _BATCH
+        start, size = start + size, _CHUNK
     return found[:most]
 
 

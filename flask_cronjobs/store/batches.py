@@ -25,7 +25,7 @@ from .dialect import Dialect
 from .sql import batches as statements
 
 #: How many batches one statement looks at, and how many runs one cancels.
-STEP = 1000
+CHUNK = 1000
 #: Why a run was cancelled that waited in a batch.
 REASON = "its batch was stopped: a member died"
 
@@ -68,14 +68,14 @@ class Batches:
     def unended(self, ids: Iterable[int] | None = None, after: int = 0) -> list[Unended]:
         """Return those batches that can be ended or are to be stopped.
 
-        :param ids: look at these; None for all, `STEP` at a time.
+        :param ids: look at these; None for all, `CHUNK` at a time.
         :param after: only greater ids.
         """
         d = self._dialect
         given = {} if ids is None else {"ids": statements.many(d, ids)}
         rows = self._books.rows(
             text(statements.unended(d, some=ids is not None)),
-            {"after": after, "step": STEP, **given},
+            {"after": after, "chunk": CHUNK, **given},
         )
         return [Unended(row.id, row.key, bool(row.ready), bool(row.stopped)) for row in rows]
 
@@ -124,17 +124,18 @@ class Batches:
         return [row.id for row in rows]
 
     def cancel_waiting(self, batch_id: int, stopped_id: int) -> Iterator[list[Outcome]]:
-        """Cancel the runs of a batch that wait; yield the outcomes, `STEP` at a time.
+        """Cancel the runs of a batch that wait; yield the outcomes, `CHUNK` at a time.
 
         :param stopped_id: the batch in which a member died: this one, or one around it. If an
             operator lets that go on, nothing more is cancelled.
         """
         d = self._dialect
+        given = {"id": batch_id, "stopped_id": stopped_id, "chunk": CHUNK}
         for status in ("queued", "failed"):
             place: dict[str, object] = {}
             while found := self._books.rows(
                 text(statements.waiting(d, begin=not place)),
-                {"id": batch_id, "stopped_id": stopped_id, "status": status, "step": STEP, **place},
+                {**given, "status": status, **place},
             ):
                 ids = statements.many(d, [row.id for row in found])
                 rows = self._books.rows(text(statements.cancel(d)), {"ids": ids, "reason": REASON})
@@ -390,7 +391,7 @@ def note_pruned(
 def prune_batches(connection: Connection, d: Dialect, seconds: float) -> int:
     """Delete a few batches that ended *seconds* ago and have no runs left; return how many."""
     found = connection.execute(text(statements.OLD.format(past=d.later(":age"))), {
-        "age": -seconds, "step": STEP,
+        "age": -seconds, "chunk": CHUNK,
     })  # fmt: skip
     ids = [row.id for row in found]
     if ids:

@@ -43,7 +43,7 @@ from .sql.definitions import (
 )
 
 #: How many due definitions are read and recorded at a time.
-BATCH = 500
+CHUNK = 500
 #: Of how many definitions a tick looks whether an update of the time zones moved the next slot.
 SOME = 50
 #: How near that slot is, in seconds. No update moves a slot by more than a day.
@@ -68,7 +68,7 @@ class Definitions:
     ) -> list[DefinitionRow]:
         """Return the definitions that this process has to look at, by id.
 
-        1. Due definitions with an id above *after*, at most `BATCH`: from code those in *declared*,
+        1. Due definitions with an id above *after*, at most `CHUNK`: from code those in *declared*,
            from the database those whose task is in *tasks*.
         2. If *after* is 0, also those in *declared* that are not due, and from the database `SOME`,
            chosen at random, whose next slot is `NEAR` in a zone other than UTC.
@@ -77,7 +77,7 @@ class Definitions:
             "declared": self._dialect.array(tuple(declared)),
             "tasks": self._dialect.array(tuple(tasks)),
             "after": after,
-            "batch": BATCH,
+            "chunk": CHUNK,
             "all": after == 0,
             "near": NEAR,
             "some": SOME,
@@ -96,7 +96,7 @@ class Definitions:
         Old and new code may run side by side, so this does not yet mean that no code declares them.
         """
         parameters = {
-            "declared": self._dialect.array(tuple(declared)), "app": app, "batch": BATCH,
+            "declared": self._dialect.array(tuple(declared)), "app": app, "chunk": CHUNK,
         }  # fmt: skip
         self._books.rows(text(mark_undeclared(self._dialect)), parameters)
 

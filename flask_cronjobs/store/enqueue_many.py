@@ -35,7 +35,7 @@ from .enqueue import (
 )
 
 #: How many rows one statement carries.
-BATCH = 1000
+CHUNK = 1000
 _KEYS = ("idempotency_key", "concurrency_key")
 T = TypeVar("T")
 
@@ -79,15 +79,15 @@ class Inserted(NamedTuple):
 
 
 def insert_runs(session: Session, shared: Mapping[str, Any], rows: Sequence[RunRow]) -> list[int]:
-    """Insert runs without idempotency keys in *session*'s transaction, `BATCH` to a statement.
+    """Insert runs without idempotency keys in *session*'s transaction, `CHUNK` to a statement.
 
     :param shared: the columns of `SHARED`, with ``run_at`` and ``delay``.
     :returns: their ids, in the order of *rows*.
     """
     connection = writing_connection(session)
     ids: list[int] = []
-    for batch in _chunks(rows):
-        ids += sorted([new[0] for new in _insert(connection, shared, batch)])
+    for chunk in _chunks(rows):
+        ids += sorted([new[0] for new in _insert(connection, shared, chunk)])
     return ids
 
 
@@ -113,8 +113,8 @@ def insert_keyed_runs(
         ids = dict(zip(places, _reserve(connection, len(places)), strict=False))
         places.sort(key=lambda place: rows[place].idempotency_key or "")
     found: dict[str | int, Inserted] = {}
-    for batch in _chunks(places):
-        found |= _insert_or_find(connection, shared, {place: rows[place] for place in batch}, ids)
+    for chunk in _chunks(places):
+        found |= _insert_or_find(connection, shared, {place: rows[place] for place in chunk}, ids)
     return [
         found[name] if firsts[name] == place else _repeated(found[name], shared, rows[firsts[name]])
         for place, name in enumerate(names)
@@ -125,8 +125,8 @@ def delete_runs(session: Session, ids: Sequence[int]) -> None:
     """Delete runs that *session*'s transaction has inserted."""
     with session.no_autoflush:
         connection = writing_connection(session)
-    for batch in _chunks(ids):
-        connection.execute(delete(JobRun).where(JobRun.id.in_(batch), JobRun.status == "queued"))
+    for chunk in _chunks(ids):
+        connection.execute(delete(JobRun).where(JobRun.id.in_(chunk), JobRun.status == "queued"))
 
 
 def _repeated(first: Inserted, shared: Mapping[str, Any], row: RunRow) -> Inserted:
@@ -266,5 +266,5 @@ def _holders(connection: Connection, keys: Sequence[str]) -> dict[str, Holder]:
 
 
 def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(values), BATCH):
-        yield values[start : start + BATCH]
+    for start in range(0, len(values), CHUNK):
+        yield values[start : start + CHUNK]

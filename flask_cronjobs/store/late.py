@@ -14,7 +14,7 @@ from .connection import Bookkeeping, Rows
 from .dialect import Dialect
 
 #: How many late slots of each kind are found at a time.
-BATCH = 100
+CHUNK = 100
 
 
 def late_slots(books: Bookkeeping, overdue: float) -> list[LateSlot]:
@@ -23,7 +23,7 @@ def late_slots(books: Bookkeeping, overdue: float) -> list[LateSlot]:
     A slot is late if it is not recorded, or if no attempt of its run has begun. Runs of paused
     tasks and queues are not late.
     """
-    parameters = {"since": -overdue, "batch": BATCH}
+    parameters = {"since": -overdue, "chunk": CHUNK}
     statements = _unrecorded(books.dialect), _waiting(books.dialect)
     found = [row for each in statements for row in books.rows(text(each), parameters)]
     return sorted(_late(found), key=lambda slot: slot.at)
@@ -47,7 +47,7 @@ def _unrecorded(d: Dialect) -> str:
     FROM job_definitions
     WHERE {SCHEDULED} AND next_run_at <= {d.later(":since")}
         AND (late_slot IS NULL OR late_slot < next_run_at)
-    ORDER BY next_run_at LIMIT :batch
+    ORDER BY next_run_at LIMIT :chunk
     """
 
 
@@ -65,7 +65,7 @@ def _waiting(d: Dialect) -> str:
         AND (d.late_slot IS NULL OR d.late_slot < w.scheduled_for)
         AND NOT EXISTS (SELECT 1 FROM job_pauses WHERE kind = 'task' AND name = w.job_type)
         AND NOT EXISTS (SELECT 1 FROM job_pauses WHERE kind = 'queue' AND name = w.queue)
-    ORDER BY w.scheduled_for LIMIT :batch
+    ORDER BY w.scheduled_for LIMIT :chunk
     """
 
 

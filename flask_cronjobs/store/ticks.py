@@ -21,7 +21,7 @@ from .dialect import dialect_of
 from .turns import Turns
 
 #: How many rows one pruning transaction deletes at most.
-BATCH = 1000
+CHUNK = 1000
 #: A dead run that stops its key waits for an operator, however long.
 _PRUNABLE_DEAD = f"{DEAD} AND (on_dead = 'stop') IS NOT TRUE"
 #: For how long the rows of ticks are kept.
@@ -100,13 +100,13 @@ class Ticks:
         budget: float = 5.0,
         stopped: Callable[[], bool] = lambda: False,
     ) -> int:
-        """Delete what is older than its retention, in small batches; return how many runs.
+        """Delete what is older than its retention, in small chunks; return how many runs.
 
         :param retention: seconds to keep succeeded, cancelled and skipped runs.
         :param retention_dead: seconds to keep dead runs, and effects that are done. An effect stays
             while its run may be tried again, however old it is.
-        :param budget: seconds after which no new batch begins.
-        :param stopped: returns whether no new batch is to begin.
+        :param budget: seconds after which no new chunk begins.
+        :param stopped: returns whether no new chunk is to begin.
         """
         until = time.monotonic() + budget
 
@@ -119,9 +119,9 @@ class Ticks:
                 prune = partial(_prune_runs, condition=condition, seconds=seconds)
                 deleted = self._books.transaction(prune)
                 pruned += deleted
-                if deleted < BATCH or over():
+                if deleted < CHUNK or over():
                     break
-        while self._books.transaction(partial(_prune_effects, seconds=retention_dead)) == BATCH:
+        while self._books.transaction(partial(_prune_effects, seconds=retention_dead)) == CHUNK:
             if over():
                 break
         prune_old = partial(prune_batches, d=self._dialect, seconds=retention)
@@ -151,7 +151,7 @@ class Ticks:
 
 
 def old_ticks() -> Select[int]:
-    """Return the SELECT of the ids of a batch of ticks past their retention.
+    """Return the SELECT of the ids of a chunk of ticks past their retention.
 
     The last one that finished stays: it says since when ticks have failed or stayed away.
     """
@@ -165,13 +165,13 @@ def old_ticks() -> Select[int]:
             models.JobTick.id != func.coalesce(last, 0),
         )
         .order_by(models.JobTick.started_at)
-        .limit(BATCH)
+        .limit(CHUNK)
         .with_for_update(skip_locked=True)
     )
 
 
 def old_effects(seconds: float) -> Executable:
-    """Return the SELECT of the ids of a batch of effects done more than *seconds* ago.
+    """Return the SELECT of the ids of a chunk of effects done more than *seconds* ago.
 
     The effects of a run that has not succeeded stay while its row is there: a retry, of its own or
     an operator's, must find them. Written as a scalar subquery, which no planner turns into a join
@@ -190,7 +190,7 @@ def old_effects(seconds: float) -> Executable:
             func.coalesce(status, "succeeded").in_(("succeeded", "skipped")),
         )
         .order_by(models.JobEffect.done_at)
-        .limit(BATCH)
+        .limit(CHUNK)
     )
 
 
@@ -214,7 +214,7 @@ def _prune_runs(connection: Connection, condition: str, seconds: float) -> int:
         select(run.id, run.status, run.batch_id)
         .where(text(condition), models.JobRun.finished_at < database_now(-seconds))
         .order_by(models.JobRun.finished_at)
-        .limit(BATCH)
+        .limit(CHUNK)
         .with_for_update(skip_locked=True)
     )
     rows = connection.execute(oldest).all()

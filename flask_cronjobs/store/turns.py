@@ -12,7 +12,7 @@ So whatever is killed, a mark is left. No two runs of a key ever have the turn, 
 from __future__ import annotations
 
 from .connection import Bookkeeping
-from .sql.turns import BATCH, turn_statements
+from .sql.turns import CHUNK, turn_statements
 
 #: How often one call goes on at most, so that a worker also does other work.
 _MOST = 20
@@ -44,7 +44,7 @@ class Turns:
             if passed_by and not self._books.rows(self._sql.make_way):
                 break
             changed = changed or bool(placed)
-            if not passed_by and len(placed) < BATCH:
+            if not passed_by and len(placed) < CHUNK:
                 break
         return changed
 

@@ -18,7 +18,7 @@ from flask_cronjobs.schedule import Schedule
 from flask_cronjobs.schedule.slots import _plan
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import Bookkeeping, Definitions
-from flask_cronjobs.store.definitions import BATCH
+from flask_cronjobs.store.definitions import CHUNK
 
 NUMBER = 1_100
 
@@ -51,6 +51,6 @@ def test_definitions_with_one_schedule_are_planned_once_a_batch(
             counts, seen = enqueue_slots(state_of(app), Definitions(books), Observer())
     assert counts["recorded"] == len({row.id for row in seen}) == NUMBER
     assert all(row.next_run_at and row.next_run_at > due for row in seen)
-    batches = NUMBER // BATCH + 1
+    batches = NUMBER // CHUNK + 1
     assert len(calls) <= 2 * batches
     assert len(statements) <= 6 * batches

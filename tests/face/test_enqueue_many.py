@@ -115,7 +115,7 @@ class TestOptions:
         message: str,
         batch: int,
     ) -> None:
-        monkeypatch.setattr(enqueue_module, "BATCH", batch)
+        monkeypatch.setattr(enqueue_module, "CHUNK", batch)
         greet.enqueue(7, "before")
         with pytest.raises(error, match=message):
             greet.enqueue_many([{"user_id": 1}, {"user_id": 2}, wrong, {"user_id": 3}])
@@ -156,7 +156,7 @@ class TestKeys:
         self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """So runs of one concurrency key begin in that order, as without idempotency keys."""
-        monkeypatch.setattr("flask_cronjobs.store.enqueue_many.BATCH", 7)
+        monkeypatch.setattr("flask_cronjobs.store.enqueue_many.CHUNK", 7)
         chosen = random.Random(4)
         keys = [None if chosen.random() < 0.3 else str(n) for n in range(50)]
         chosen.shuffle(keys)
@@ -173,8 +173,8 @@ class TestKeys:
     def test_it_does_what_single_enqueues_would(
         self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch, seed: int
     ) -> None:
-        monkeypatch.setattr("flask_cronjobs.store.enqueue_many.BATCH", 4)
-        monkeypatch.setattr(enqueue_module, "BATCH", 3)
+        monkeypatch.setattr("flask_cronjobs.store.enqueue_many.CHUNK", 4)
+        monkeypatch.setattr(enqueue_module, "CHUNK", 3)
         chosen = random.Random(seed)
         model: dict[str, int] = {}
         for _ in range(4):
@@ -279,7 +279,7 @@ class TestGenerators:
     def test_are_read_in_parts(
         self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(enqueue_module, "BATCH", 10)
+        monkeypatch.setattr(enqueue_module, "CHUNK", 10)
         statements: list[str] = []
 
         def note(_: Any, __: Any, statement: str, *___: Any) -> None:
@@ -295,7 +295,7 @@ class TestGenerators:
     def test_that_raise_leave_nothing(
         self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(enqueue_module, "BATCH", 2)
+        monkeypatch.setattr(enqueue_module, "CHUNK", 2)
 
         def broken() -> Iterator[Mapping[str, object]]:
             yield from ({"user_id": n} for n in range(5))
@@ -313,7 +313,7 @@ class TestGenerators:
         from sqlalchemy import text
         from sqlalchemy.exc import DBAPIError
 
-        monkeypatch.setattr(enqueue_module, "BATCH", 2)
+        monkeypatch.setattr(enqueue_module, "CHUNK", 2)
 
         def broken() -> Iterator[NewRun]:
             yield from (keyed(n, str(n)) for n in range(3))

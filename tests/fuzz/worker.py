@@ -27,7 +27,7 @@ from tests.fuzz.app import LEASE, TASKS, TIMEOUTS, create_app, db, fuzz, jobs
 from tests.fuzz.inspection import inspector, threads
 
 #: How many victims are enqueued at a time.
-BATCH = 8
+CHUNK = 8
 #: What interrupts, how often.
 HOWS = ("timeout", "timeout", "timeout", "timeout", "cancel", "interrupt")
 #: How long everything may take to come to its end, in seconds.
@@ -78,7 +78,7 @@ class Worker:
         seen, last = 0, time.monotonic()
         while seen < interruptions:
             if not self._live():
-                self.enqueue(BATCH)
+                self.enqueue(CHUNK)
             self._tick()
             if told := self._tell():
                 seen, last = seen + told, time.monotonic()

@@ -148,7 +148,7 @@ def test_cancel_refuses_what_has_ended(state: State, rows: Rows, status: str) ->
 def test_retry_many_by_filter_takes_dead_runs_and_counts_progress(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.operations.runs.BATCH", 2)
+    monkeypatch.setattr("flask_cronjobs.operations.runs.CHUNK", 2)
     dead = [rows.run("dead", error_type="OSError") for _ in range(5)]
     others = [rows.run("dead"), rows.run("failed", error_type="OSError")]
     steps: list[int] = []
@@ -185,7 +185,7 @@ def test_many_that_were_stopped_midway_are_logged_with_who_and_how_many(
 ) -> None:
     """A web server ends a worker whose request takes too long by SystemExit."""
     caplog.set_level(logging.INFO, "flask_cronjobs")
-    monkeypatch.setattr("flask_cronjobs.operations.runs.BATCH", 2)
+    monkeypatch.setattr("flask_cronjobs.operations.runs.CHUNK", 2)
     status: Status = "dead" if verb == "retry" else "queued"
     for _ in range(5):
         rows.run(status, job_type="a\nb")

@@ -165,7 +165,7 @@ def test_run_whose_attempts_were_used_up_by_hand_ends_dead_with_the_reason(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No claim takes it, so without this it would wait for ever."""
-    monkeypatch.setattr(reclaim, "BATCH", 2)
+    monkeypatch.setattr(reclaim, "CHUNK", 2)
     called: list[int] = []
     jobs.task(name="it")(lambda: called.append(1))
     rows = Rows(app, db)

@@ -226,7 +226,7 @@ def test_due_definitions_use_their_index(engine: Engine) -> None:
         "declared": dialect.array(()),
         "tasks": dialect.array(("task",)),
         "after": 0,
-        "batch": 500,
+        "chunk": 500,
         "all": False,
         "near": NEAR,
         "some": SOME,

@@ -133,7 +133,7 @@ class TestMany:
     def test_ids_come_in_the_order_of_the_rows(
         self, kit: Kit, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(enqueue_many, "BATCH", 7)
+        monkeypatch.setattr(enqueue_many, "CHUNK", 7)
         with Session(kit.engine) as session:
             rows = [row({"number": number}) for number in range(30)]
             ids = insert_runs(session, SHARED, rows)

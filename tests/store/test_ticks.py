@@ -106,7 +106,7 @@ class TestPrune:
     def test_large_backlog_goes_in_small_batches(
         self, kit: Kit, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ticks_module, "BATCH", 4)
+        monkeypatch.setattr(ticks_module, "CHUNK", 4)
         for _ in range(10):
             finished(kit, "succeeded", 20)
         sizes: list[int] = []
@@ -123,7 +123,7 @@ class TestPrune:
     def test_backlog_is_left_to_later_ticks_when_the_budget_is_used_up(
         self, kit: Kit, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ticks_module, "BATCH", 2)
+        monkeypatch.setattr(ticks_module, "CHUNK", 2)
         for _ in range(6):
             finished(kit, "succeeded", 20)
         assert kit.ticks.prune(FORTNIGHT, QUARTER, budget=0) == 2
@@ -173,7 +173,7 @@ class TestPrune:
     def test_old_effects_go_in_batches_until_none_or_no_time_is_left(
         self, kit: Kit, monkeypatch: pytest.MonkeyPatch, budget: float, left: int
     ) -> None:
-        monkeypatch.setattr(ticks_module, "BATCH", 10)
+        monkeypatch.setattr(ticks_module, "CHUNK", 10)
         for key in map(str, range(25)):
             kit.effects.begin(key, "owner", None, 60)
             kit.effects.done(key, "owner", None)

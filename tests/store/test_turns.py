@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from flask_cronjobs.store.operations import Operator
-from flask_cronjobs.store.sql.turns import BATCH
+from flask_cronjobs.store.sql.turns import CHUNK
 from flask_cronjobs.store.turns import Turns
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.marks import on_postgresql
@@ -169,7 +169,7 @@ def test_runs_of_the_key_without_an_order_do_not_wait_for_a_turn(kit: Kit) -> No
 
 
 def test_more_runs_than_one_statement_looks_at(kit: Kit) -> None:
-    number = BATCH + 10
+    number = CHUNK + 10
     kit.sql(
         "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, on_dead, turn)"
         f" SELECT 'task', 'key-' || (id % 3), 1, 'skip', 'new' FROM {_numbers(kit, number)}"

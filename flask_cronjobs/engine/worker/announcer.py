@@ -56,7 +56,7 @@ class Announcer:
         self._next.append((outcome, recorded))
 
     def send(self) -> None:
-        """Let the thread tell what has come. In batches, since to switch threads takes time."""
+        """Let the thread tell what has come: much at a time, since to switch threads takes time."""
         if not self._next:
             return
         self._sent += len(self._next)
@@ -88,10 +88,10 @@ class Announcer:
             self._thread.join(0.2)
 
     def _run(self) -> None:
-        while (batch := self._queue.get()) is not None:
-            while batch:  # What was told is let go of, and with it the handler's exception.
+        while (news := self._queue.get()) is not None:
+            while news:  # What was told is let go of, and with it the handler's exception.
                 self._precedence.give_way()
-                self._tell(*batch.pop(0))
+                self._tell(*news.pop(0))
                 self._told += 1
 
     def _tell(self, outcome: Outcome, recorded: bool) -> None:

@@ -2,7 +2,7 @@
 
 In one statement it records the outcomes that have come in and claims what comes next. It renews
 leases, and watches for cancels and deadlines. While one commit is under way the next outcomes come
-in, so short runs travel in batches by themselves, and an outcome waits for one commit at most.
+in, so short runs travel together by themselves, and an outcome waits for one commit at most.
 
 Each iteration of its loop has four steps: collect messages, exchange outcomes for claims, end
 batches whose last run has ended, and look after the held runs.

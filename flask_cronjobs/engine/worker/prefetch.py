@@ -24,12 +24,12 @@ class Prefetch:
         self.mean: float | None = None
 
     def note(self, seconds: Sequence[float]) -> None:
-        """Take the durations of a batch of attempts into the mean."""
+        """Take the durations of several attempts into the mean."""
         if not seconds:
             return
-        batch = sum(seconds) / len(seconds)
+        latest = sum(seconds) / len(seconds)
         weight = 1.0 if self.mean is None else len(seconds) / (len(seconds) + RECENT)
-        self.mean = batch * weight + (self.mean or 0.0) * (1 - weight)
+        self.mean = latest * weight + (self.mean or 0.0) * (1 - weight)
 
     def wanted(self, waiting: int, idle: bool, recording: bool = False) -> int:
         """Return how many runs to claim when *waiting* runs are claimed and not begun.

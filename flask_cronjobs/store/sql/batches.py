@@ -111,7 +111,7 @@ def unended(d: Dialect, some: bool) -> str:
                 CASE WHEN b.closed_at IS NULL THEN 0 WHEN {_LIVE} THEN 0 ELSE 1 END AS ready,
                 CASE WHEN {_HAS_DEAD} THEN 1 ELSE 0 END AS stopped
             FROM job_batches b WHERE {OPEN_BATCH} AND b.id > :after {which}
-            ORDER BY b.id LIMIT :step
+            ORDER BY b.id LIMIT :chunk
         ) AS looked_at
     """
 
@@ -194,7 +194,7 @@ def waiting(d: Dialect, begin: bool) -> str:
         SELECT id, run_at FROM job_runs
         WHERE batch_id = :id AND status = :status AND status <> 'running' {beyond}
             AND EXISTS (SELECT 1 FROM job_batches WHERE id = :stopped_id AND on_dead = 'stop')
-        ORDER BY run_at, id LIMIT :step
+        ORDER BY run_at, id LIMIT :chunk
     """
 
 
@@ -244,5 +244,5 @@ OLD = """
         AND (SELECT r.id FROM job_runs r
              WHERE r.batch_id = b.id AND r.status <> 'running' LIMIT 1) IS NULL
         AND (SELECT p.id FROM job_batches p WHERE p.id = b.parent_id) IS NULL
-    ORDER BY b.finished_at LIMIT :step
+    ORDER BY b.finished_at LIMIT :chunk
 """

@@ -34,7 +34,7 @@ def read_definitions(d: Dialect) -> str:
     return f"""
     SELECT * FROM (
         SELECT {COLUMNS}, {d.now} AS now FROM job_definitions
-        WHERE {due} AND {_ours(d)} AND +id > :after ORDER BY +id LIMIT :batch
+        WHERE {due} AND {_ours(d)} AND +id > :after ORDER BY +id LIMIT :chunk
     ) AS due
     UNION ALL
     SELECT {COLUMNS}, {d.now} AS now FROM job_definitions
@@ -130,7 +130,7 @@ def mark_undeclared(d: Dialect) -> str:
         SELECT id FROM job_definitions
         WHERE origin = 'code' AND undeclared_since IS NULL AND (app IS NULL OR app = :app)
             AND name NOT IN ({declared})
-        LIMIT :batch {d.skip_locked}
+        LIMIT :chunk {d.skip_locked}
     """
     return f"""
     UPDATE job_definitions SET undeclared_since = {d.now} WHERE {d.any_of("id", undeclared)}

@@ -11,7 +11,7 @@ from ...models.conditions import HAS_TURN, ORDERED, UNPLACED
 from ..dialect import Dialect
 
 #: How many runs one statement looks at.
-BATCH = 500
+CHUNK = 500
 
 
 class TurnStatements(NamedTuple):
@@ -49,7 +49,7 @@ def _place(d: Dialect) -> str:
     return f"""
     WITH marked AS MATERIALIZED (
         SELECT id, concurrency_key AS key, turn FROM job_runs WHERE {UNPLACED}
-        ORDER BY id LIMIT {BATCH} {d.skip_locked}
+        ORDER BY id LIMIT {CHUNK} {d.skip_locked}
     ),
     queue AS MATERIALIZED ({_queue("SELECT DISTINCT key FROM marked")}),
     next AS MATERIALIZED (
@@ -78,7 +78,7 @@ def _make_way(d: Dialect) -> str:
 
     An operator has retried that one; or its id is lower, but its transaction committed later.
     """
-    new = f"SELECT concurrency_key AS key FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT {BATCH}"
+    new = f"SELECT concurrency_key AS key FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT {CHUNK}"
     late = "SELECT holder FROM queue WHERE first > 0 AND first < holder"
     free = f"SELECT id FROM job_runs WHERE {d.any_of('id', late)} {d.skip_locked}"
     return f"""
