@@ -23,13 +23,12 @@ from typing import Any
 from ...current_run import CurrentRun, Output
 from ...errors import LeaseLost, PayloadError, ShuttingDown
 from ...types import Claim
-from .around import around_async
 from .async_attempt import attempt, failure
 from .at_work import AsyncRun, Blocking, ProgressRequest
 from .blocking import STEP_EVERY, LoopWatch, in_asyncio
 from .context import RunnerContext
+from .handlers import Handlers
 from .outcomes import released
-from .output import is_kept
 from .owned_work import OwnedWork
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
@@ -51,9 +50,10 @@ class AsyncRunner:
     :ivar at_work: the runs at work.
     """
 
-    def __init__(self, context: RunnerContext, side_by_side: Collection[str]) -> None:
+    def __init__(
+        self, context: RunnerContext, side_by_side: Collection[str], handlers: Handlers
+    ) -> None:
         self._context = context
-        self._state = context.state
         self._interrupter = context.interrupter
         self._leases = context.leases
         self._inbox = context.inbox
@@ -63,6 +63,7 @@ class AsyncRunner:
         self._owned = OwnedWork()
         self._requested: dict[Key, BaseException] = {}
         self._tasks = side_by_side
+        self._handlers = handlers
         self._following: Claim | None = None
         self._closed = False
         self._broken: BaseException | None = None
@@ -231,15 +232,14 @@ class AsyncRunner:
         if loop is None or not self._leases.holds(claim):
             self._mailbox.put(released(claim))  # As in `Runner.perform`.
             return
-        task = self._state.registry.get(claim.job_type)
-        timeout = task.options.timeout or self._state.settings.timeout
+        handler = self._handlers.get(claim.job_type)
         try:
             current = self._context.current_run(claim, self._request_write)
         except PayloadError as error:
             self._mailbox.put(self._context.outcome(claim, error, 0.0))
             return
-        run = AsyncRun(claim, current, timeout)
-        if is_kept(self._state, task.options):
+        run = AsyncRun(claim, current, handler.timeout)
+        if handler.keeps_output:
             current.output = Output()
         self._runs[claim.identity] = run
         self._owned.add(run)
@@ -250,10 +250,9 @@ class AsyncRunner:
         self._begun_at = run.since
         self._is_alone = claim.alone
         run.timer = loop.call_later(
-            timeout, lambda: run.interrupt(run.timed_out), context=self._base
+            handler.timeout, lambda: run.interrupt(run.timed_out), context=self._base
         )
-        handler = around_async(self._state.registry.around_of(task), task.func)
-        run.task = self._base.copy().run(loop.create_task, self._perform(run, handler))
+        run.task = self._base.copy().run(loop.create_task, self._perform(run, handler.call))
 
     def _end(self, run: AsyncRun) -> None:
         if run.timer is not None:

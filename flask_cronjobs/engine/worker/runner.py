@@ -7,13 +7,10 @@ Nothing that a handler does gets past `Runner.perform`: it returns an `Outcome` 
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from flask import Flask
+from typing import TYPE_CHECKING
 
 from ... import failpoints, signals
 from ...current_run import CurrentRun, Output, enter_run
@@ -23,11 +20,10 @@ from ...registry.payload import kept_result
 from ...store.frames import free_frames
 from ...types import JSON, Claim, Outcome
 from . import atomic
-from .around import around
 from .at_work import AsyncRun, Blocking, ProgressRequest, SyncRun
 from .context import RunnerContext
+from .handlers import Handlers, Prepared
 from .outcomes import released, success
-from .output import is_kept
 
 if TYPE_CHECKING:
     from .async_runner import AsyncRunner
@@ -58,13 +54,13 @@ class Runner:
         self._interrupter = context.interrupter
         self._inbox = context.inbox
         self._mailbox = context.mailbox
-        self._handlers: dict[str, Prepared] = {}
+        self._handlers = Handlers(self._state, side_by_side)
         self._side_by_side = side_by_side
         self._async: AsyncRunner | None = None
         if side_by_side:
             from .async_runner import AsyncRunner
 
-            self._async = AsyncRunner(context, side_by_side)
+            self._async = AsyncRunner(context, side_by_side, self._handlers)
 
     def run(self) -> None:
         """Perform claims until None comes or the user interrupts."""
@@ -140,7 +136,7 @@ class Runner:
         started = time.monotonic()
         try:
             self.context.begin(claim)
-            handler = self._handler(claim.job_type)
+            handler = self._handlers.get(claim.job_type)
             result, warning = self._enter(handler, claim, started)
         except BaseException as error:
             return self.context.outcome(claim, error, time.monotonic() - started)
@@ -206,18 +202,6 @@ class Runner:
             self._interrupter.disarm()
         return kept_result(value, self._state.settings.max_payload_bytes, claim)
 
-    def _handler(self, name: str) -> Prepared:
-        handler = self._handlers.get(name)
-        if handler is None:
-            task = self._state.registry.get(name)
-            timeout = task.options.timeout or self._state.settings.timeout
-            hooks = self._state.registry.around_of(task)
-            call = around(hooks, _synchronous(self._app, task.func))
-            kept = is_kept(self._state, task.options)
-            handler = Prepared(call, timeout, task.options.atomic, kept)
-            self._handlers[name] = handler
-        return handler
-
     def _request_write(self, run: CurrentRun, heartbeat: bool) -> None:
         answered: SimpleQueue[None] = SimpleQueue()
         self._mailbox.put(ProgressRequest(run, heartbeat, answered))
@@ -225,30 +209,3 @@ class Runner:
             answered.get(timeout=ANSWER_WITHIN)
         except Exception:
             logger.debug("run %d: the keeper is busy; progress will be written later", run.id)
-
-
-class Prepared(NamedTuple):
-    """A handler, ready to be called for runs."""
-
-    call: Callable[..., object]
-    timeout: float
-    atomic: bool
-    keeps_output: bool
-
-
-def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
-    """Return *func*, or for a coroutine function a call that runs it to the end in this thread.
-
-    Flask would run it in another thread, where no timeout reaches the handler: it would go on
-    beside its own retry. An app that overrides `async_to_sync` keeps its own way.
-    """
-    is_default = getattr(app.async_to_sync, "__func__", None) is Flask.async_to_sync
-    if not (is_default and inspect.iscoroutinefunction(func)):
-        return app.ensure_sync(func)
-
-    def run(**arguments: object) -> object:
-        import asyncio
-
-        return asyncio.run(func(**arguments))
-
-    return run
