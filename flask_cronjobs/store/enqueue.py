@@ -231,19 +231,20 @@ def _as_loaded(session: Session, dialect: Dialect, values: Mapping[str, Any], ro
     own = {name: values[name] for name in GIVEN}
     own["payload"] = json.loads(values["payload"])
     times = {"scheduled_for": due, "run_at": due, "created_at": made, "updated_at": made}
-    return _with_values(session, row.id, {**_fresh(), **own, **times, "id": row.id})
+    return _with_values(session, {**_fresh(), **own, **times, "id": row.id})
 
 
 def _from_row(session: Session, row: Row[Any]) -> JobRun:
     names = [column.key for column in class_mapper(JobRun).columns]
-    return _with_values(session, row.id, {name: getattr(row, name) for name in names})
+    return _with_values(session, {name: getattr(row, name) for name in names})
 
 
-def _with_values(session: Session, run_id: int, values: Mapping[str, Any]) -> JobRun:
+def _with_values(session: Session, values: Mapping[str, Any]) -> JobRun:
     """Return a run as an object of *session*, with *values* for all of its columns.
 
     No query of the session loads it: a session may read from a replica, which knows it later.
     """
+    run_id: int = values["id"]
     if session._flushing:  # pyright: ignore[reportPrivateUsage]
         return session.get_one(JobRun, run_id, populate_existing=True)  # Nothing can be added now.
     mapper = class_mapper(JobRun)

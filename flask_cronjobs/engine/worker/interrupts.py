@@ -65,7 +65,7 @@ class HandlerInterrupter:
         self._receiver: SignalReceiver | None = None
         self._held = 0
         self._pending = False
-        self._later: KeyboardInterrupt | None = None
+        self._later: BaseException | None = None
         self._deadline = float("inf")
         self._timeout = 0.0
         self._armed_at = 0.0
@@ -141,11 +141,6 @@ class HandlerInterrupter:
             if time.monotonic() - self._armed_at > SHORT:
                 self._stop_timer()
 
-    @property
-    def interruptible(self) -> bool:
-        """Whether a handler is at work that may be interrupted right now."""
-        return self._armed is not None and not self._held
-
     @contextmanager
     def hold(self) -> Generator[None]:
         """Hold interruptions back, for a write of ours inside a handler; raise them at the end.
@@ -169,10 +164,20 @@ class HandlerInterrupter:
             self._pending = False
             self._raise_due(self._armed)
 
-    def raise_later(self, error: KeyboardInterrupt) -> None:
-        """Raise *error* at the end of `hold`, if a handler is at work that is held."""
-        if self._armed is not None and self._held:
+    def raise_in_handler(self, error: BaseException, frame: FrameType | None) -> None:
+        """Raise *error* in the handler at work, if one is: now, or as soon as it may be.
+
+        :param frame: where the handler is.
+        :raises BaseException: *error*.
+        """
+        if self._armed is None:
+            return
+        if self._held:
             self._later = error
+        elif self.enabled and _is_cleaning_up(frame):
+            self._request_again(error)
+        else:
+            raise error
 
     def interrupt(self, claim: Claim, error: Interruption) -> None:
         """Raise *error* inside *claim*'s handler, now or when it begins."""
@@ -218,13 +223,12 @@ class HandlerInterrupter:
 
     def _on_unraisable(self, unraisable: Any) -> None:
         """Raise an interruption again that hit a finalizer, where Python ignores exceptions."""
-        armed, error = self._armed, unraisable.exc_value
+        error = unraisable.exc_value
         interrupts = isinstance(error, (Interruption, KeyboardInterrupt))
         if self._receiver is not None and interrupts:
             self._receiver.raise_later_again(error)
-        elif armed is not None and interrupts:
-            self._requested[armed.id] = (armed, error)
-            self._raise_again()
+        elif self._armed is not None and interrupts:
+            self._request_again(error)
         else:
             self._previous_hook(unraisable)
 
@@ -254,6 +258,12 @@ class HandlerInterrupter:
     def _stop_timer(self) -> None:
         self._timer_due = float("inf")
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _request_again(self, error: BaseException) -> None:
+        """Let *error* be raised soon in the handler at work."""
+        assert self._armed is not None
+        self._requested[self._armed.id] = (self._armed, error)
+        self._raise_again()
 
     def _raise_again(self) -> None:
         """Let the signal come soon. Raised at once, the interruption would be ignored."""

@@ -170,9 +170,7 @@ def _deferring_keyboard(
         runner.context.interrupted = KeyboardInterrupt()
         keeper.stop()
         runner.interrupt_all(runner.context.interrupted)
-        if interrupter.interruptible:
-            raise runner.context.interrupted
-        interrupter.raise_later(runner.context.interrupted)
+        interrupter.raise_in_handler(runner.context.interrupted, frame)
 
     signal.signal(signal.SIGINT, interrupt)
     try:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from flask import Flask, g
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, Retry, TimedOut, current_run, in_run, signals
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
@@ -229,3 +229,28 @@ def test_what_an_interrupted_handler_left_in_a_cycle_is_freed(jobs: CronJobs) ->
         assert [each() for each in left] == [None]
     finally:
         gc.enable()
+
+
+def test_ctrl_c_waits_while_a_connection_returns_to_its_pool(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    pressed: list[float] = []
+
+    def press(_driver: object, _record: object) -> None:
+        if not pressed and in_run():
+            pressed.append(time.monotonic())
+            signal.raise_signal(signal.SIGINT)
+
+    @jobs.task(name="it")
+    def it() -> None:
+        db.session.execute(text("SELECT 1"))
+        db.session.commit()
+        time.sleep(60)
+
+    it.using(commit=True).enqueue()
+    db.session.remove()
+    event.listen(db.engine, "checkin", press)
+    with pytest.raises(KeyboardInterrupt):
+        jobs.tick()
+    assert time.monotonic() - pressed[0] < 30
+    assert cast(Any, db.engine.pool).checkedout() == 0
