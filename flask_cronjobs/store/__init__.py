@@ -1,6 +1,7 @@
 """All writes to the job tables, on PostgreSQL and SQLite.
 
-`Bookkeeping` is the connection; `Claims`, `Definitions`, `Effects` and `Ticks` write through it.
+`Bookkeeping` is the connection; `Claims`, `HeldLeases`, `ExpiredLeases`, `Definitions`, `Effects`
+and `Ticks` write through it.
 """
 
 from __future__ import annotations

@@ -26,9 +26,10 @@ def connect_apart(engine: Engine) -> Connection:
         return Connection(engine, own)
     except dbapi.Error as error:
         raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=engine.dialect) from error
-    except BaseException as interruption:
+    except BaseException as error:
         # What the driver has opened so far is in the frames of the traceback, or in the pool.
         own = None
-        free_frames(interruption)
+        if not isinstance(error, Exception):
+            free_frames(error)
         pool.dispose()
         raise

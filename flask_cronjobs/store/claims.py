@@ -47,7 +47,7 @@ class Front(NamedTuple):
 
 
 class Claims:
-    """The writes of a worker about the runs that it holds.
+    """Claims runs for a worker, and records what came of them.
 
     :param books: the worker's bookkeeping connection.
     """

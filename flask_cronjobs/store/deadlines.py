@@ -130,7 +130,7 @@ def cancel_query(frame: FrameType | None) -> None:
         if str(frame.f_globals.get("__name__")).startswith("psycopg."):
             # Not the variables of each frame: up to Python 3.12, to read them is to copy them.
             method = frame.f_code.co_varnames[:1] == ("self",)
-            connection: Any = frame.f_locals["self"] if method else None
+            connection: Any = frame.f_locals.get("self") if method else None
             if isinstance(connection, psycopg.Connection):
                 if connection.info.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
                     cancel(connection)

@@ -46,7 +46,7 @@ class Expired(NamedTuple):
 
 
 class Expiry(NamedTuple):
-    """What `Claims.expired_leases` saw.
+    """What `ExpiredLeases.look` saw.
 
     :ivar leases: the runs whose lease ran out, oldest first.
     :ivar exhausted: whether a run waits that has no attempt left.

@@ -101,8 +101,9 @@ class AsyncRunner:
     def blocking(self, now: float) -> Blocking | None:
         """Return which run blocks the loop, as far as that is seen from another thread."""
         loop = self._loop
-        seconds = self._watch.seconds_seen_by_keeper(self._thread, now)
-        if loop is None or not self._runs or seconds is None:
+        thread = self._thread if self._runs else None
+        seconds = self._watch.seconds_seen_by_keeper(thread, now)
+        if loop is None or seconds is None:
             return None
         task = asyncio.current_task(loop)
         for run in self.at_work:
@@ -322,6 +323,8 @@ class AsyncRunner:
             self._end(run)
         except BaseException as error:
             self._broken = error
+            for each in self.at_work:
+                each.dropped = True
             self._runs.clear()
             if self._loop is not None:
                 self._loop.stop()

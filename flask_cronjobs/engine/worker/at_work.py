@@ -50,7 +50,7 @@ class AsyncRun:
     :ivar told_at: when it was interrupted first.
     :ivar armed: whether the handler may be interrupted.
     :ivar outcome: what it has come to.
-    :ivar dropped: whether its worker was ended by force, so that nobody waits for it.
+    :ivar dropped: whether its worker was ended by force or is broken, so that nobody waits for it.
     :ivar tasks: the tasks that the handler has begun.
     :ivar threads: its calls in threads of the default executor.
     """

@@ -66,12 +66,13 @@ class LoopWatch:
         """Return for how long signals have seen the step of *frame*."""
         return self._steps.seconds(frame, now)
 
-    def seconds_seen_by_keeper(self, thread: int, now: float) -> float | None:
+    def seconds_seen_by_keeper(self, thread: int | None, now: float) -> float | None:
         """Return for how long the keeper has seen the step of the loop's *thread*.
 
-        :returns: None if the loop goes on.
+        :param thread: None if the loop has nothing to do.
+        :returns: None if the loop goes on, or has nothing to do.
         """
-        if not self.is_late(now):
+        if thread is None or not self.is_late(now):
             self._steps_seen_by_keeper.forget()
             return None
         frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]

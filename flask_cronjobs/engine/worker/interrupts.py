@@ -170,12 +170,13 @@ class HandlerInterrupter:
         :param frame: where the handler is.
         :raises BaseException: *error*.
         """
-        if self._armed is None:
+        armed = self._armed
+        if armed is None or _is_disarming(frame):
             return
         if self._held:
             self._later = error
         elif self.enabled and _is_cleaning_up(frame):
-            self._request_again(error)
+            self._request_again(armed, error)
         else:
             raise error
 
@@ -192,12 +193,10 @@ class HandlerInterrupter:
             signal.pthread_kill(self._thread, signal.SIGALRM)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # A signal heard on entering disarm() came too late: the handler has ended.
-        disarming = frame is not None and frame.f_code is HandlerInterrupter.disarm.__code__
         if self._receiver is not None:
             self._pass_on_signal(self._receiver, frame)
             return
-        if self._armed is None or disarming:
+        if self._armed is None or _is_disarming(frame):
             self._stop_timer()
             return
         if self._held:
@@ -223,12 +222,12 @@ class HandlerInterrupter:
 
     def _on_unraisable(self, unraisable: Any) -> None:
         """Raise an interruption again that hit a finalizer, where Python ignores exceptions."""
-        error = unraisable.exc_value
+        armed, error = self._armed, unraisable.exc_value
         interrupts = isinstance(error, (Interruption, KeyboardInterrupt))
         if self._receiver is not None and interrupts:
             self._receiver.raise_later_again(error)
-        elif self._armed is not None and interrupts:
-            self._request_again(error)
+        elif armed is not None and interrupts:
+            self._request_again(armed, error)
         else:
             self._previous_hook(unraisable)
 
@@ -259,10 +258,9 @@ class HandlerInterrupter:
         self._timer_due = float("inf")
         signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _request_again(self, error: BaseException) -> None:
-        """Let *error* be raised soon in the handler at work."""
-        assert self._armed is not None
-        self._requested[self._armed.id] = (self._armed, error)
+    def _request_again(self, armed: Claim, error: BaseException) -> None:
+        """Let *error* be raised soon in the handler of *armed*."""
+        self._requested[armed.id] = (armed, error)
         self._raise_again()
 
     def _raise_again(self) -> None:
@@ -275,6 +273,11 @@ class HandlerInterrupter:
         # The run may have come back to this worker under another claim.
         if requested is not None and requested[0] is claim:
             raise requested[1]
+
+
+def _is_disarming(frame: FrameType | None) -> bool:
+    """Return whether a signal is heard on entering `disarm`: too late, the handler has ended."""
+    return frame is not None and frame.f_code is HandlerInterrupter.disarm.__code__
 
 
 def _is_cleaning_up(frame: FrameType | None) -> bool:

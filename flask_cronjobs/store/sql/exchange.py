@@ -1,7 +1,7 @@
 """The statements that claim runs; PostgreSQL's record outcomes at the same time.
 
-Where its plans cannot be kept (see `planner`), PostgreSQL plans them anew each time, which for a
-small batch costs more than all else. So there is a statement for each need, with no more in it.
+Where its plans cannot be kept (see `planner`), PostgreSQL plans them anew each time, which for few
+runs costs more than all else. So there is a statement for each need, with no more in it.
 """
 
 from __future__ import annotations

@@ -120,6 +120,18 @@ def test_alarm_heard_on_entering_disarm_comes_too_late(jobs: CronJobs) -> None:
         interrupter.disarm()
 
 
+@on_sqlite
+def test_ctrl_c_heard_on_entering_disarm_does_not_undo_the_run(jobs: CronJobs) -> None:
+    claim = cast("Claim", SimpleNamespace(id=1))
+    disarming = cast("FrameType", SimpleNamespace(f_code=HandlerInterrupter.disarm.__code__))
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
+        interrupter.arm(claim, 600)
+        interrupter.raise_in_handler(KeyboardInterrupt(), disarming)
+        with pytest.raises(KeyboardInterrupt):
+            interrupter.raise_in_handler(KeyboardInterrupt(), None)
+        interrupter.disarm()
+
+
 def test_effect_whose_mark_was_interrupted_is_done_by_the_retry(
     jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
