@@ -55,10 +55,16 @@ def test_what_the_frame_of_a_cause_held_is_free() -> None:
     assert burden() is None
 
 
-def test_what_a_frame_at_work_holds_stays() -> None:
-    burden = Burden()
-    try:
+def test_frame_that_is_at_work_keeps_no_other_from_being_cleared() -> None:
+    seen = []
+
+    def work() -> None:
+        burden = Burden()
+        seen.append(weakref.ref(burden))
         raise KeyboardInterrupt
+
+    try:
+        work()
     except KeyboardInterrupt as error:
-        free_frames(error)
-    assert isinstance(burden, Burden)
+        free_frames(error)  # This frame is the first that the error passed through.
+        assert seen[0]() is None

@@ -27,6 +27,9 @@ from tests.rows import the_run
 pytestmark = pytest.mark.usefixtures("context")
 
 AGAIN = Retry(max_attempts=2, base=0, jitter=False)
+CLAIM = cast("Claim", SimpleNamespace(id=1))
+#: Where a signal is heard that comes just after the handler has ended.
+DISARMING = cast("FrameType", SimpleNamespace(f_code=HandlerInterrupter.disarm.__code__))
 
 
 @on_sqlite
@@ -109,12 +112,10 @@ def test_timeout_does_not_ring_in_the_teardown(app: Flask, jobs: CronJobs, db: S
 
 @on_sqlite
 def test_alarm_heard_on_entering_disarm_comes_too_late(jobs: CronJobs) -> None:
-    claim = cast("Claim", SimpleNamespace(id=1))
-    disarming = cast("FrameType", SimpleNamespace(f_code=HandlerInterrupter.disarm.__code__))
     with HandlerInterrupter(EndlessLeases()) as interrupter:
-        interrupter.arm(claim, 600)
+        interrupter.arm(CLAIM, 600)
         interrupter._deadline = 0.0
-        interrupter._on_signal(signal.SIGALRM, disarming)
+        interrupter._on_signal(signal.SIGALRM, DISARMING)
         with pytest.raises(TimedOut):
             interrupter._on_signal(signal.SIGALRM, None)
         interrupter.disarm()
@@ -122,11 +123,9 @@ def test_alarm_heard_on_entering_disarm_comes_too_late(jobs: CronJobs) -> None:
 
 @on_sqlite
 def test_ctrl_c_heard_on_entering_disarm_does_not_undo_the_run(jobs: CronJobs) -> None:
-    claim = cast("Claim", SimpleNamespace(id=1))
-    disarming = cast("FrameType", SimpleNamespace(f_code=HandlerInterrupter.disarm.__code__))
     with HandlerInterrupter(EndlessLeases()) as interrupter:
-        interrupter.arm(claim, 600)
-        interrupter.raise_in_handler(KeyboardInterrupt(), disarming)
+        interrupter.arm(CLAIM, 600)
+        interrupter.raise_in_handler(KeyboardInterrupt(), DISARMING)
         with pytest.raises(KeyboardInterrupt):
             interrupter.raise_in_handler(KeyboardInterrupt(), None)
         interrupter.disarm()
