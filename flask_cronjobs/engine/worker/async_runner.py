@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -71,7 +70,6 @@ class AsyncRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._base = contextvars.copy_context()
         self._begun_at = 0.0
-        self._thread = threading.get_ident()
         self._looking: asyncio.TimerHandle | None = None
         self._watch = LoopWatch()
 
@@ -101,11 +99,12 @@ class AsyncRunner:
     def blocking(self, now: float) -> Blocking | None:
         """Return which run blocks the loop, as far as that is seen from another thread."""
         loop = self._loop
-        thread = self._thread if self._runs else None
-        seconds = self._watch.seconds_seen_by_keeper(thread, now)
-        if loop is None or seconds is None:
+        if loop is None or not self._runs:
             return None
         task = asyncio.current_task(loop)
+        seconds = self._watch.seconds_seen_by_keeper(task, now)
+        if seconds is None:
+            return None
         for run in self.at_work:
             if task is not None and (task is run.task or task in list(run.tasks)):
                 return Blocking(run, seconds)
@@ -121,7 +120,6 @@ class AsyncRunner:
         loop = self._loop = self._loop or self._open()
         self._base = contextvars.copy_context()
         self._following, self._closed = None, False
-        self._thread = threading.get_ident()
         self._begin(claim)
         self._look()
         self._call_soon(self._admit)

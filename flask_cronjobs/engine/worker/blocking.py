@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from asyncio import events
 from types import CodeType, FrameType
 
@@ -19,24 +18,18 @@ class StepWatch:
     """Sees for how long the same step has been at work, by looks at the loop's thread."""
 
     def __init__(self) -> None:
-        self._seen = False
-        self._step: FrameType | None = None
+        self._step: object = None
         self._since = 0.0
 
-    def seconds(self, frame: FrameType | None, now: float) -> float:
-        """Return for how long the step of *frame* has been seen.
+    def seconds(self, step: object, now: float) -> float:
+        """Return for how long *step* has been seen.
 
-        :param frame: where the thread is.
+        :param step: what tells it from other steps.
         :param now: by `time.monotonic`.
         """
-        step = _step(frame)
-        if not self._seen or step is not self._step:
-            self._seen, self._step, self._since = True, step, now
+        if step != self._step:
+            self._step, self._since = step, now
         return now - self._since
-
-    def forget(self) -> None:
-        """Forget the step: the loop has gone on."""
-        self._seen, self._step = False, None
 
 
 class LoopWatch:
@@ -56,27 +49,27 @@ class LoopWatch:
         :param now: by `time.monotonic`, as in all that follows.
         """
         self._seen_at = now
-        self._steps.forget()
 
     def is_late(self, now: float) -> bool:
         """Return whether the loop has not said for long that it goes on."""
         return now - self._seen_at >= 2 * STEP_EVERY
 
     def seconds(self, frame: FrameType | None, now: float) -> float:
-        """Return for how long signals have seen the step of *frame*."""
-        return self._steps.seconds(frame, now)
+        """Return for how long signals have seen the step of *frame*, since the loop went on."""
+        return self._steps.seconds((self._seen_at, _step(frame)), now)
 
-    def seconds_seen_by_keeper(self, thread: int | None, now: float) -> float | None:
-        """Return for how long the keeper has seen the step of the loop's *thread*.
+    def seconds_seen_by_keeper(self, task: object, now: float) -> float | None:
+        """Return for how long the keeper has seen *task* at work, without an end of its step.
 
-        :param thread: None if the loop has nothing to do.
-        :returns: None if the loop goes on, or has nothing to do.
+        Until it goes on, a loop executes one step of each task, so the task tells the step. The
+        frames of another thread are not looked at: up to Python 3.11, they may be gone already.
+
+        :param task: the loop's current one.
+        :returns: None if the loop goes on.
         """
-        if thread is None or not self.is_late(now):
-            self._steps_seen_by_keeper.forget()
+        if not self.is_late(now):
             return None
-        frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
-        return self._steps_seen_by_keeper.seconds(frame, now)
+        return self._steps_seen_by_keeper.seconds((self._seen_at, task), now)
 
 
 def in_asyncio(frame: FrameType | None) -> bool:
