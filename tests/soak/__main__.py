@@ -26,7 +26,7 @@ from tests.soak import odd_rows, timeline
 from tests.soak.checker import violations
 from tests.soak.databases import DatabaseFaults, PostgresFaults, SqliteFaults
 from tests.soak.explain import errors, explain
-from tests.soak.history import History, moment, read_history, watch_handovers
+from tests.soak.history import History, keep_deleted, moment, read_history, watch_handovers
 from tests.soak.load import Load
 from tests.soak.nemesis import Nemesis
 from tests.soak.processes import Processes, Watcher
@@ -42,8 +42,8 @@ LEFT = 10.0
 #: By how much each host's clock is wrong, in seconds, how many workers its ticks have, and whether
 #: its workers are resident.
 HOSTS = ((0, 1, False), (90, 1, False), (-90, 2, False), (3600, 1, False), (0, 2, True))
-#: How many workers of Celery there are.
-ENGINES = 2
+#: How many workers of Celery there are, and whose runs they execute: with and without `--engine`.
+ENGINES = {True: (2, "default,handed"), False: (1, "handed")}
 FAKETIME = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
 #: The variable that only hosts have, and what they start; not the server.
 MARK = "SOAK_HOST"
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30, help="how long faults go on")
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default=None)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--engine", action="store_true", help="let Celery execute the runs")
+    parser.add_argument("--engine", action="store_true", help="let Celery execute all runs")
     parser.add_argument("--without", choices=FAULTS, action="append", default=[], help="a fault")
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
@@ -116,8 +116,11 @@ def soak(this: Soak) -> int:
             soak_app.SEED: str(this.seed),
             timeline.TIMELINE: str(this.folder / "timeline"),
         }
-        broker = stack.enter_context(brokers.running_redis()) if this.engine else None
+        broker = stack.enter_context(brokers.running_redis())
+        if broker is None:
+            print("There is no redis-server here, so nothing is handed to Celery.")
         os.environ[soak_app.BROKER] = broker.url if broker else ""
+        os.environ[soak_app.HANDED] = ENGINES[this.engine][1]
         for name in ("trace", "timeline"):
             (this.folder / name).touch()
         database = SqliteFaults(url, this.seed) if server is None else None
@@ -163,15 +166,17 @@ def _trouble(
         create_tables(engine)
         soak_app.db.create_all()
         watch_handovers(engine)
+        keep_deleted(engine)
     hosts = [_start_host(number, this) for number in range(len(HOSTS))]
     if broker is not None:
-        hosts += [_start_engine(number, this) for number in range(ENGINES)]
+        hosts += [_start_engine(number, this) for number in range(ENGINES[this.engine][0])]
     processes = Processes([host.pid for host in hosts], f"{MARK}={this.folder}")
-    load = Load(app, this.seed)
+    repeatable = soak_app.create_app("REPEATABLE READ" if this.database == "postgresql" else None)
+    loads = [Load(app, this.seed, "a", repeatable), Load(repeatable, this.seed, "b", app)]
     nemesis = Nemesis(processes, database, this.seed, this.without, broker)
     watcher = Watcher(processes, nemesis.thaw_later)
     try:
-        for thread in (load, watcher, nemesis):
+        for thread in (*loads, watcher, nemesis):
             thread.start()
         time.sleep(this.seconds)
     finally:
@@ -179,7 +184,8 @@ def _trouble(
         (this.folder / "calm").touch()
         calm_since = time.monotonic()
     try:
-        load.stop()
+        for load in loads:
+            load.stop()
         behind = _drain(app, database, calm_since)
     finally:
         (this.folder / "stop").touch()
@@ -187,12 +193,15 @@ def _trouble(
         host.wait(DRAIN)
     left = [f"the process {each.pid} of the tick {each.group}" for each in watcher.left(LEFT)]
     watcher.stop()
-    if nemesis.error is not None:
-        raise nemesis.error
-    history = _history(this, app, load, database)
+    for error in (nemesis.error, *(load.error for load in loads)):
+        if error is not None:
+            raise error
+    history = _history(this, app, loads, database)
     history.calm_since, history.orphans = calm_since, watcher.awake
+    with repeatable.app_context():
+        soak_app.db.engine.dispose()
     history.behind, history.left = behind, left + _connections(app)
-    _tell(this, history, load)
+    _tell(this, history, loads)
     return history
 
 
@@ -297,7 +306,8 @@ def _rows_left(
     return left
 
 
-def _history(this: Soak, app: Flask, load: Load, database: DatabaseFaults) -> History:
+def _history(this: Soak, app: Flask, loads: list[Load], database: DatabaseFaults) -> History:
+    watched = {id_: each for load in loads for id_, each in load.watched.items()}
     logs = _logs(this)
     doctor = app.test_cli_runner().invoke(args=["jobs", "admin", "doctor"])
     (this.folder / "doctor").write_text(doctor.output + repr(doctor.exception or ""))
@@ -309,12 +319,11 @@ def _history(this: Soak, app: Flask, load: Load, database: DatabaseFaults) -> Hi
             rows = connection.execute(
                 text("SELECT id, CAST(next_run_at AS varchar) AS at FROM job_definitions")
             ).all()
-    following = {row.id: moment(row.at) for row in rows if row.id in load.watched}
+    following = {row.id: moment(row.at) for row in rows if row.id in watched}
     history.watchdogs = logs.count("Timeout (0:")
-    history.enqueued, history.retried = load.enqueued, load.retried
-    history.watched = [
-        replace(watched, following=following[watched.id]) for watched in load.watched.values()
-    ]
+    history.enqueued = set().union(*(load.enqueued for load in loads))
+    history.retried = set().union(*(load.retried for load in loads))
+    history.watched = [replace(each, following=following[id_]) for id_, each in watched.items()]
     return history
 
 
@@ -346,7 +355,9 @@ def _connections(app: Flask) -> list[str]:
     return [f"{left} connections to the server"] if left else []
 
 
-def _tell(this: Soak, history: History, load: Load) -> None:
+def _tell(this: Soak, history: History, loads: list[Load]) -> None:
+    counts = sum((load.counts for load in loads), Counter[str]())
+    pruned = sum(run.pruned_at is not None for run in history.runs)
     statuses = Counter(run.status for run in history.runs)
     skewed = this.database == "postgresql" and _faketime()
     skews = [skew if skewed else 0 for skew, _, _ in HOSTS]
@@ -359,8 +370,9 @@ def _tell(this: Soak, history: History, load: Load) -> None:
     orphaned = max(history.orphans.values(), default=0)
     print(f"hosts: {len(HOSTS)}, clocks {skews}")
     print(f"faults: {_counts(Counter(fault.what for fault in history.faults))}")
-    print(f"load: {_counts(load.counts)}")
+    print(f"load: {_counts(counts)}")
     print(f"runs: {len(history.runs)}: {_counts(statuses)}; {reclaimed} attempts reclaimed")
+    print(f"pruned: {pruned} runs")
     print(f"slots: {sum(run.definition_id is not None for run in history.runs)} rows")
     print(f"effects: {len(history.effects)}, of them {doubts} in doubt")
     print(f"odd rows: {len(history.odd)}, of them {settled} settled")

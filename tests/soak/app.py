@@ -24,15 +24,21 @@ from flask_cronjobs.models import JobRun
 
 DATABASE = "SOAK_DATABASE"
 TRACE = "SOAK_TRACE"
-#: The URL of Celery's broker, if Celery is to execute the runs.
+#: The URL of Celery's broker, if Celery is to execute runs.
 BROKER = "SOAK_BROKER"
+#: The queues whose runs Celery executes, with commas.
+HANDED = "SOAK_HANDED"
 
 #: What a soak's seed makes of each attempt, so that it is the same when the soak is run again.
 SEED = "SOAK_SEED"
 
 LEASE = 3.0
+#: How long what has ended is kept, in seconds: so short that much is pruned before the end.
+RETENTION = 30.0
 #: How long a tick goes on claiming, and how long a handler of this app takes at most, in seconds.
 BUDGET = 3.0
+#: The `Entry.run_id` of rows that are rolled back.
+ROLLED_BACK = 0
 #: So many attempts that faults alone use them up only for runs that are meant to die.
 AGAIN = Retry(max_attempts=40, backoff="fixed", base=0.1)
 
@@ -50,19 +56,27 @@ class Entry(db.Model):  # type: ignore[name-defined,misc]
     run_id: Mapped[int] = mapped_column(Integer)
 
 
-def create_app() -> Flask:
-    """The app, as the environment says."""
+def create_app(isolation: str | None = None) -> Flask:
+    """The app, as the environment says.
+
+    :param isolation: the isolation level of its engine, if that is not to be the default.
+    """
     app = Flask(__name__)
+    if isolation is not None:
+        app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {"isolation_level": isolation}
     app.config.update(
         SQLALCHEMY_DATABASE_URI=os.environ[DATABASE],
         SOAK_TRACE=os.environ[TRACE],
         CRONJOBS_LEASE=LEASE,
         CRONJOBS_SHUTDOWN_GRACE=1,
         CRONJOBS_TIMEOUT=20,
+        CRONJOBS_RETENTION=RETENTION,
+        CRONJOBS_RETENTION_DEAD=RETENTION,
     )
     broker = os.environ.get(BROKER)
     if broker:
-        app.config["CRONJOBS_EXECUTORS"] = {"default": "celery"}
+        queues = os.environ[HANDED].split(",")
+        app.config["CRONJOBS_EXECUTORS"] = dict.fromkeys(queues, "celery")
     db.init_app(app)
     jobs.init_app(app)
     if broker:

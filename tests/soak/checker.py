@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from flask_cronjobs.store.failures import FAILURES_KEPT
 from flask_cronjobs.types import handed_to
 from tests.soak import timeline
-from tests.soak.app import BUDGET, LEASE
-from tests.soak.history import Batch, Handover, History, Run, Said
+from tests.soak.app import BUDGET, LEASE, ROLLED_BACK
+from tests.soak.history import RETENTION, Batch, Handover, History, Run, Said
 from tests.soak.processes import ORPHAN_LIMIT
 from tests.soak.timeline import Fault
 
@@ -106,13 +106,43 @@ def effects_happen_once(history: History) -> Iterator[str]:
     """An effect happened once if its mark says so, and never twice, in doubt or not."""
     happened = Counter(said.key for said in history.said if said.what == "effect")
     for key, times in happened.items():
-        if times > 1:
+        if times > _most(history, key):
             yield f"the effect {key} happened {times} times"
         if key not in history.effects:
             yield f"the effect {key} happened, and has no mark"
     for key, state in history.effects.items():
-        if state == "done" and happened[key] != 1:
+        if state == "done" and not 1 <= happened[key] <= _most(history, key):
             yield f"the effect {key} is done, and happened {happened[key]} times"
+
+
+def _most(history: History, key: str | None) -> int:
+    """How often an effect may have happened: once for each mark that was not pruned before."""
+    pruned = history.pruned_effects[key or ""]
+    return max(1, pruned + (key in history.unpruned_effects))
+
+
+def nothing_is_pruned_early(history: History) -> Iterator[str]:
+    """What was pruned had ended long enough; a batch also stays until its ``then`` has ended."""
+    ended = {run.id: run.finished_at for run in history.runs}
+    for run in history.runs:
+        if run.pruned_at is None:
+            continue
+        if run.status not in TERMINAL or run.finished_at is None:
+            yield f"run {run.id} was pruned, and had not ended"
+        elif run.pruned_at < run.finished_at + RETENTION:
+            yield f"run {run.id} was pruned {run.pruned_at - run.finished_at} after its end"
+    for batch in history.batches:
+        if batch.pruned_at is None or batch.then_run_id not in ended:
+            continue
+        then_ended = ended[batch.then_run_id]
+        if then_ended is None or then_ended > batch.pruned_at:
+            yield f"the batch {batch.key} was pruned before run {batch.then_run_id} had ended"
+
+
+def rows_of_rolled_back_transactions_are_gone(history: History) -> Iterator[str]:
+    """What was written beside an enqueue that was refused is rolled back by the app's rollback."""
+    if rows := history.entries[ROLLED_BACK]:
+        yield f"{rows} rows that were rolled back are there"
 
 
 def atomic_work_is_there_exactly_once(history: History) -> Iterator[str]:
@@ -406,6 +436,8 @@ CHECKS: tuple[Check, ...] = (
     every_slot_matches_one_row,
     slots_are_recorded_when_all_is_calm,
     effects_happen_once,
+    nothing_is_pruned_early,
+    rows_of_rolled_back_transactions_are_gone,
     atomic_work_is_there_exactly_once,
     no_executions_overlap,
     no_stale_write_is_accepted,

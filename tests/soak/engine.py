@@ -10,8 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+from tests.soak.app import HANDED
+
 COMMAND = "from tests.soak.app import create_app; create_app().extensions['celery'].worker_main"
-ARGUMENTS = ["worker", "--queues", "default", "--concurrency", "2", "--loglevel", "WARNING"]
+ARGUMENTS = ["worker", "--concurrency", "2", "--loglevel", "WARNING"]
 #: How long a worker may take to let its runs end, in seconds.
 PATIENCE = 40.0
 
@@ -24,6 +26,7 @@ def main() -> None:
     options = parser.parse_args()
     soak = os.getppid()
     arguments = [*ARGUMENTS, "--hostname", f"{options.name}@soak"]
+    arguments += ["--queues", os.environ[HANDED]]
     while not options.stop.exists() and os.getppid() == soak:
         worker = subprocess.Popen(
             [sys.executable, "-c", f"{COMMAND}({arguments!r})"], start_new_session=True

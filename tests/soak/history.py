@@ -7,20 +7,22 @@ import re
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy import Connection, Engine, Row, inspect, text
 
-from tests.soak import odd_rows, timeline
+from tests.soak import app, odd_rows, timeline
 from tests.soak.odd_rows import Odd
 from tests.soak.timeline import Fault
+
+RETENTION = timedelta(seconds=app.RETENTION)
 
 
 @dataclass
 class Run:
-    """A row of ``job_runs`` at the end."""
+    """A row of ``job_runs`` at the end, or when it was pruned."""
 
     id: int
     job_type: str
@@ -32,6 +34,8 @@ class Run:
     result: Any = None
     error_type: str | None = None
     batch_id: int | None = None
+    finished_at: datetime | None = None
+    pruned_at: datetime | None = None
 
 
 @dataclass
@@ -44,6 +48,7 @@ class Batch:
     then_run_id: int | None
     finished: bool
     counts: tuple[int | None, ...]
+    pruned_at: datetime | None = None
 
 
 @dataclass
@@ -125,6 +130,10 @@ class History:
     failures: list[Failure] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     effects: dict[str, str] = field(default_factory=dict)
+    pruned_effects: Counter[str] = field(default_factory=Counter)
+    """How many marks of each effect were pruned."""
+    unpruned_effects: set[str] = field(default_factory=set)
+    """The effects that have a mark."""
     entries: Counter[int] = field(default_factory=Counter)
     handovers: list[Handover] = field(default_factory=list)
     said: list[Said] = field(default_factory=list)
@@ -188,6 +197,52 @@ def watch_handovers(engine: Engine) -> None:
             connection.exec_driver_sql(statement)
 
 
+#: The tables whose deleted rows are kept, for they are pruned while the soak goes on.
+KEPT = ("job_runs", "job_batches", "job_failures", "job_effects")
+_KEEP_POSTGRESQL = """
+CREATE FUNCTION soak_keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    EXECUTE 'INSERT INTO soak_gone_' || TG_TABLE_NAME || ' SELECT ($1).*, clock_timestamp()'
+    USING OLD;
+    RETURN OLD;
+END $$
+"""
+_SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
+
+
+def keep_deleted(engine: Engine) -> None:
+    """Make triggers that copy each deleted row of the tables `KEPT`, with the time."""
+    sqlite = engine.dialect.name == "sqlite"
+    with engine.begin() as connection:
+        if not sqlite:
+            connection.exec_driver_sql(_KEEP_POSTGRESQL)
+        for table in KEPT:
+            time = "text" if sqlite else "timestamptz"
+            connection.exec_driver_sql(
+                f"CREATE TABLE soak_gone_{table} AS"
+                f" SELECT *, CAST(NULL AS {time}) AS gone_at FROM {table} WHERE 1 = 0"
+            )
+            deed = "EXECUTE FUNCTION soak_keep()"
+            if sqlite:
+                names = [each["name"] for each in inspect(connection).get_columns(table)]
+                old = ", ".join(f"OLD.{name}" for name in names)
+                deed = f"BEGIN INSERT INTO soak_gone_{table} VALUES ({old}, {_SQLITE_NOW}); END"
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER soak_keep_{table} AFTER DELETE ON {table} FOR EACH ROW {deed}"
+            )
+
+
+def _with_deleted(connection: Connection, table: str) -> str:
+    """Return a subquery of all rows that *table* ever had; ``gone_at`` is NULL in those it has.
+
+    Without the triggers of `keep_deleted`, there are only those it has.
+    """
+    time = "text" if connection.dialect.name == "sqlite" else "timestamptz"
+    there = f"SELECT {table}.*, CAST(NULL AS {time}) AS gone_at FROM {table}"
+    if not inspect(connection).has_table(f"soak_gone_{table}"):
+        return f"({there}) AS {table}"
+    return f"({there} UNION ALL SELECT * FROM soak_gone_{table}) AS {table}"
+
+
 def read_history(engine: Engine, folder: Path, odd: list[Odd]) -> History:
     """What the database and the files hold now; the rest is known to whoever made the load.
 
@@ -199,10 +254,7 @@ def read_history(engine: Engine, folder: Path, odd: list[Odd]) -> History:
             runs=read_runs(connection, left_out),
             failures=[each for each in read_failures(connection) if each.run_id not in left_out],
             batches=read_batches(connection),
-            effects={
-                row.key: row.state
-                for row in _rows(connection, "SELECT key, state FROM job_effects")
-            },
+            **_read_effects(connection),
             entries=Counter(
                 row.run_id for row in _rows(connection, "SELECT run_id FROM soak_entries")
             ),
@@ -219,10 +271,10 @@ def read_history(engine: Engine, folder: Path, odd: list[Odd]) -> History:
 
 
 def read_runs(connection: Connection, left_out: Container[int] = ()) -> list[Run]:
-    """The rows of ``job_runs``."""
+    """The rows of ``job_runs``, also the deleted ones."""
     parse = json.loads if connection.dialect.name == "sqlite" else lambda value: value
     # Times as texts: no driver can read those of the odd rows.
-    rows = _rows(connection, _RUNS)
+    rows = _rows(connection, _RUNS.format(_with_deleted(connection, "job_runs")))
     return [
         _run(row, row.result if row.result is None else parse(row.result))
         for row in rows
@@ -232,26 +284,46 @@ def read_runs(connection: Connection, left_out: Container[int] = ()) -> list[Run
 
 _RUNS = """
 SELECT id, job_type, status, attempts, max_attempts, definition_id, result, error_type, batch_id,
-    CAST(scheduled_for AS varchar) AS scheduled_for
-FROM job_runs ORDER BY id
+    CAST(scheduled_for AS varchar) AS scheduled_for, CAST(finished_at AS varchar) AS finished_at,
+    gone_at
+FROM {} ORDER BY id
 """
 
 
+def _read_effects(connection: Connection) -> dict[str, Any]:
+    """The marks of effects. One that was deleted young was taken back by its failed attempt."""
+    source = _with_deleted(connection, "job_effects")
+    sql = f"SELECT key, state, created_at, gone_at FROM {source} ORDER BY id"
+    rows = [
+        (row.key, row.state, row.gone_at is not None)
+        for row in _rows(connection, sql)
+        if row.gone_at is None or moment(row.gone_at) - moment(row.created_at) >= RETENTION
+    ]
+    return {
+        "effects": {key: state for key, state, _ in rows},
+        "pruned_effects": Counter(key for key, _, gone in rows if gone),
+        "unpruned_effects": {key for key, _, gone in rows if not gone},
+    }
+
+
 def read_batches(connection: Connection) -> list[Batch]:
-    """The rows of ``job_batches``."""
-    rows = _rows(connection, "SELECT * FROM job_batches ORDER BY id")
+    """The rows of ``job_batches``, also the deleted ones."""
+    rows = _rows(
+        connection, f"SELECT * FROM {_with_deleted(connection, 'job_batches')} ORDER BY id"
+    )
     return [
         Batch(
             row.id, row.key, row.parent_id, row.then_run_id, row.finished_at is not None,
-            (row.total, row.succeeded, row.dead, row.cancelled),
+            (row.total, row.succeeded, row.dead, row.cancelled), _moment(row.gone_at),
         )
         for row in rows
     ]  # fmt: skip
 
 
 def read_failures(connection: Connection) -> list[Failure]:
-    """The rows of ``job_failures``."""
-    rows = _rows(connection, "SELECT * FROM job_failures ORDER BY run_id, attempt")
+    """The rows of ``job_failures``, also the deleted ones."""
+    source = _with_deleted(connection, "job_failures")
+    rows = _rows(connection, f"SELECT * FROM {source} ORDER BY run_id, attempt")
     return [Failure(row.run_id, row.attempt, row.worker, row.error_type) for row in rows]
 
 
@@ -278,6 +350,10 @@ def moment(value: Any) -> datetime:
     return aware
 
 
+def _moment(value: Any) -> datetime | None:
+    return None if value is None else moment(value)
+
+
 def _rows(connection: Connection, sql: str) -> Sequence[Row[Any]]:
     return connection.execute(text(sql)).all()
 
@@ -294,4 +370,6 @@ def _run(row: Row[Any], result: Any) -> Run:
         result,
         row.error_type,
         row.batch_id,
+        _moment(row.finished_at),
+        _moment(row.gone_at),
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 from flask import Flask
@@ -13,13 +15,16 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from flask_cronjobs import CronJobsError
-from tests.soak.app import LEASE, db, jobs
+from flask_cronjobs.errors import KeyConflict, NotFound
+from tests.soak.app import LEASE, ROLLED_BACK, Entry, db, jobs
 from tests.soak.history import Watched, moment
 
 #: So many runs may wait before the load lets the hosts catch up.
 BACKLOG = 150
-#: So many definitions are added in all.
-DEFINITIONS = 40
+#: So many definitions each load adds in all.
+DEFINITIONS = 20
+#: How long it tries to close the batches that faults have left open, in seconds.
+CLOSING = 60.0
 #: What is enqueued, how often.
 KINDS = 3 * ["plain", "slow", "effect", "effect", "atomic", "atomic", "one_at_a_time"] + [
     *6 * ["waiting"],
@@ -30,16 +35,24 @@ KINDS = 3 * ["plain", "slow", "effect", "effect", "atomic", "atomic", "one_at_a_
 
 
 class Load(threading.Thread):
-    """Makes work in *app* until told to stop."""
+    """Makes work in *app* until told to stop.
 
-    def __init__(self, app: Flask, seed: int) -> None:
-        super().__init__(name="load", daemon=True)
+    :param name: begins the names and keys of what it makes.
+    :param other: the same app, with sessions of its own.
+    """
+
+    def __init__(self, app: Flask, seed: int, name: str, other: Flask) -> None:
+        super().__init__(name=f"load {name}", daemon=True)
+        self.error: BaseException | None = None
         self.counts: Counter[str] = Counter()
         self.enqueued: set[int] = set()
         self.retried: set[int] = set()
         self.watched: dict[int, Watched] = {}
         self._app = app
-        self._random = random.Random(f"{seed}:load")
+        self._other = other
+        self._prefix = name
+        self._random = random.Random(f"{seed}:load:{name}")
+        self._open: set[str] = set()
         self._stopped = threading.Event()
         self._number = 0
 
@@ -53,7 +66,10 @@ class Load(threading.Thread):
         deeds: list[tuple[Callable[[], None], int]] = [
             (self._enqueue, 12),
             (self._enqueue_shared_effect, 2),
+            (self._enqueue_at_once, 3),
+            (self._enqueue_refused, 1),
             (self._fill_batch, 2),
+            (self._fill_batch_in_parts, 1),
             (self._add_definition, 2),
             (self._cancel, 1),
             (self._retry, 1),
@@ -61,13 +77,22 @@ class Load(threading.Thread):
         weights = [weight for _, weight in deeds]
         while not self._stopped.wait(self._random.uniform(0.02, 0.3)):
             (deed, _) = self._random.choices(deeds, weights)[0]
-            with self._app.app_context():
-                try:
-                    deed()
-                    self.counts[deed.__name__.strip("_")] += 1
-                except (SQLAlchemyError, CronJobsError):
-                    db.session.rollback()
-                    self.counts["refused"] += 1
+            self._try(deed)
+        until = time.monotonic() + CLOSING
+        while self._open and time.monotonic() < until:
+            self._try(self._close_batches)
+            time.sleep(0.2)
+
+    def _try(self, deed: Callable[[], None]) -> None:
+        with self._app.app_context():
+            try:
+                deed()
+                self.counts[deed.__name__.strip("_")] += 1
+            except (SQLAlchemyError, CronJobsError):
+                db.session.rollback()
+                self.counts["refused"] += 1
+            except BaseException as error:
+                self.error = error
 
     def _enqueue(self) -> None:
         if self._waiting() > BACKLOG:
@@ -75,17 +100,34 @@ class Load(threading.Thread):
         number = self._random.randint(1, 8)
         self._commit([self._enqueue_one() for _ in range(number)])
 
-    def _enqueue_one(self) -> int:
+    def _enqueue_at_once(self) -> None:
+        if self._waiting() <= BACKLOG:
+            self.enqueued.add(self._enqueue_one(commit=True))
+
+    def _enqueue_refused(self) -> None:
+        """Have an enqueue refused, and roll back what the app writes next."""
+        self._number += 1
+        key = f"{self._prefix}-taken-{self._number}"
+        self._commit([jobs.enqueue("plain", idempotency_key=key).id])
+        with suppress(KeyConflict):
+            jobs.enqueue("snoozing", idempotency_key=key, commit=True)
+            raise AssertionError(f"a run of another task has the key {key}")
+        db.session.add(Entry(run_id=ROLLED_BACK))
+        db.session.flush()
+        db.session.rollback()
+
+    def _enqueue_one(self, commit: bool = False) -> int:
         choose = self._random
         self._number += 1
         kind = choose.choice(KINDS)
         payloads: dict[str, dict[str, object]] = {
             "slow": {"steps": choose.randint(1, 20)},
-            "waiting": {"steps": choose.randint(1, 20), "key": f"waiting-{self._number}"},
-            "effect": {"key": f"own-{self._number}"},
+            "waiting": {"steps": choose.randint(1, 20), "key": f"{self._prefix}-w-{self._number}"},
+            "effect": {"key": f"{self._prefix}-own-{self._number}"},
             "atomic": {"steps": choose.randint(0, 10)},
             "one_at_a_time": {"key": str(choose.randint(1, 3))},
-            "in_order": {"key": str(choose.randint(1, 3))},
+            # Each load has keys of its own: which of two transactions commits first is open.
+            "in_order": {"key": f"{self._prefix}-{choose.randint(1, 3)}"},
             "own_row": {"seconds": choose.choice([0.2, 1.0, 1.5 * LEASE])},
         }
         delay = choose.choice([None, None, None, choose.uniform(0, 2)])
@@ -97,11 +139,13 @@ class Load(threading.Thread):
             priority=choose.choice([0, 0, 0, 1, -1]),
             idempotency_key=key,
             unique_while="pending" if key else None,
+            queue=choose.choice([None, None, None, "handed"]),
+            commit=commit,
         ).id
 
     def _enqueue_shared_effect(self) -> None:
         self._number += 1
-        payload = {"key": f"shared-{self._number}"}
+        payload = {"key": f"{self._prefix}-shared-{self._number}"}
         self._commit([jobs.enqueue("effect", payload).id for _ in range(3)])
 
     def _fill_batch(self) -> None:
@@ -109,12 +153,40 @@ class Load(threading.Thread):
         if self._waiting() > BACKLOG:
             return
         self._number += 1
-        with jobs.batch(f"batch-{self._number}", then="joining"):
+        with jobs.batch(f"{self._prefix}-batch-{self._number}", then="joining"):
             ids = [self._enqueue_one() for _ in range(self._random.randint(0, 5))]
             if self._random.random() < 0.3:
-                with jobs.batch(f"inner-{self._number}", then="joining"):
+                with jobs.batch(f"{self._prefix}-inner-{self._number}", then="joining"):
                     ids += [self._enqueue_one() for _ in range(self._random.randint(1, 3))]
         self._commit(ids)
+
+    def _fill_batch_in_parts(self) -> None:
+        """Fill a batch in two transactions; close it in a third, begun between them."""
+        if self._waiting() > BACKLOG:
+            return
+        self._number += 1
+        key = f"{self._prefix}-parts-{self._number}"
+        self._open.add(key)
+        self._fill_part(key)
+        db.session.execute(text("SELECT count(*) FROM job_batches"))
+        with self._other.app_context():
+            self._fill_part(key)
+        self._close(key)
+
+    def _fill_part(self, key: str) -> None:
+        with jobs.batch(key, then="joining", close=False):
+            ids = [self._enqueue_one() for _ in range(self._random.randint(1, 3))]
+        self._commit(ids)
+
+    def _close_batches(self) -> None:
+        for key in list(self._open):
+            self._close(key)
+
+    def _close(self, key: str) -> None:
+        with suppress(NotFound):
+            jobs.batch(key).close()
+        db.session.commit()
+        self._open.discard(key)
 
     def _commit(self, ids: list[int]) -> None:
         db.session.commit()
@@ -125,7 +197,7 @@ class Load(threading.Thread):
         if len(self.watched) >= DEFINITIONS:
             return
         self._number += 1
-        name = f"churn-{self._number}"
+        name = f"{self._prefix}-churn-{self._number}"
         jobs.add_definition(
             name,
             "scheduled",

@@ -9,10 +9,20 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from tests.soak.app import BUDGET, LEASE
+from tests.soak.app import BUDGET, LEASE, ROLLED_BACK
 from tests.soak.checker import CHECKS, MARGIN, violations
 from tests.soak.explain import errors, explain
-from tests.soak.history import Batch, Failure, Handover, History, Run, Said, Tick, Watched
+from tests.soak.history import (
+    RETENTION,
+    Batch,
+    Failure,
+    Handover,
+    History,
+    Run,
+    Said,
+    Tick,
+    Watched,
+)
 from tests.soak.odd_rows import Odd
 from tests.soak.timeline import Fault, length_within
 
@@ -182,6 +192,36 @@ def lose_an_effect(history: History) -> None:
     history.said = [line for line in history.said if line.what != "effect"]
 
 
+def repeat_an_effect_whose_mark_is_there(history: History) -> None:
+    double_an_effect(history)
+    history.pruned_effects["e"] = 1
+    history.said += said(3, 1, ("effect", 2.7), key="e")
+    history.unpruned_effects.add("e")
+
+
+def prune(history: History, run_id: int, after: timedelta) -> None:
+    ended = run(history, run_id)
+    ended.finished_at, ended.pruned_at = SLOT, SLOT + after
+
+
+def prune_a_run_early(history: History) -> None:
+    prune(history, 1, RETENTION - timedelta(seconds=1))
+
+
+def prune_a_run_that_waits(history: History) -> None:
+    prune(history, 1, RETENTION)
+    run(history, 1).status = "failed"
+
+
+def prune_a_batch_early(history: History) -> None:
+    run(history, 13).finished_at = SLOT
+    history.batches[0].pruned_at = SLOT - timedelta(seconds=1)
+
+
+def keep_what_was_rolled_back(history: History) -> None:
+    history.entries[ROLLED_BACK] = 1
+
+
 def double_atomic_work(history: History) -> None:
     history.entries[4] = 2
 
@@ -320,6 +360,11 @@ def miscount_a_batch(history: History) -> None:
 
 
 CORRUPTIONS: list[tuple[Callable[[History], None], str]] = [
+    (repeat_an_effect_whose_mark_is_there, "effects_happen_once"),
+    (prune_a_run_early, "nothing_is_pruned_early"),
+    (prune_a_run_that_waits, "nothing_is_pruned_early"),
+    (prune_a_batch_early, "nothing_is_pruned_early"),
+    (keep_what_was_rolled_back, "rows_of_rolled_back_transactions_are_gone"),
     (lose_a_run, "no_run_is_lost"),
     (leave_a_run_behind, "no_run_is_lost"),
     (leave_a_batch_open, "batches_end_once"),
@@ -381,6 +426,17 @@ def test_a_corrupted_history_violates(corrupt: Callable[[History], None], check:
     history = lawful()
     corrupt(history)
     assert violations(history)[check] != []
+
+
+def test_pruning_in_time_is_lawful() -> None:
+    history = lawful()
+    prune(history, 1, RETENTION)
+    prune(history, 13, RETENTION)
+    history.batches[0].pruned_at = SLOT + RETENTION
+    double_an_effect(history)
+    history.pruned_effects["e"] = 1
+    history.unpruned_effects.add("e")
+    assert not any(violations(history).values())
 
 
 def test_an_explanation_tells_all_of_the_run() -> None:
