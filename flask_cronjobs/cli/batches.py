@@ -10,9 +10,9 @@ from ..report import BatchView
 from ..report.humanize import plural
 from ..state import state_of
 from ..text import one_line, printable
-from .command_text import command, this_command
+from .command_text import command
 from .group import JobsGroup, examples
-from .output import moment, print_json, since
+from .output import moment, print_json, since, tell_older
 from .params import Id, actor, json_option, limit_option
 from .table import table
 from .watch import refuse_to_list, watchable
@@ -76,14 +76,11 @@ def batches(
 
 
 def _list(everything: bool, limit: int, before: int | None, as_json: bool) -> None:
-    with report.reading(state_of()) as reader:
-        found = report.batches(reader, unfinished=not everything, before=before, limit=limit + 1)
-        now = reader.now
-    rows, following = report.cut_page(found, limit)
+    found = report.batches(state_of(), unfinished=not everything, before=before, limit=limit)
     if as_json:
-        print_json({"batches": rows, "before": following})
+        print_json({"batches": found.rows, "before": found.next})
         return
-    if not rows:
+    if not found.rows:
         click.echo("No batches." if everything else "No batch is unfinished. See also --all.")
     table(
         ("KEY", "STATE", "PROGRESS", "ENDED", "DEAD", "OPENED"),
@@ -94,14 +91,13 @@ def _list(everything: bool, limit: int, before: int | None, as_json: bool) -> No
                 bar(row.fraction),
                 f"{row.counts.ended:,}/{row.counts.total:,}",
                 row.counts.dead,
-                since(now, row.opened_at),
+                since(found.now, row.opened_at),
             )
-            for row in rows
+            for row in found.rows
         ],
         flexible=0,
     )
-    if following is not None:
-        click.echo(f"Older: {this_command(before=following)}", err=True)
+    tell_older(found)
 
 
 def _show(key: str, as_json: bool) -> None:

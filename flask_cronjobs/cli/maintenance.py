@@ -14,9 +14,9 @@ from ..store.create import are_tables_missing, set_storage
 from ..store.migrations import how_to_create_tables, uses_migrations
 from ..text import one_line
 from .colors import paint
-from .command_text import as_called, this_command
+from .command_text import as_called
 from .group import JobsGroup, examples
-from .output import paragraph, print_json, since
+from .output import paragraph, print_json, since, tell_older
 from .params import Id, actor, json_option, limit_option
 from .runs import progress_bar
 from .table import table
@@ -130,21 +130,20 @@ def doctor(as_json: bool) -> None:
 
 
 def _list_effects(everything: bool, limit: int, before: int | None, as_json: bool) -> None:
-    with report.reading(state_of()) as reader:
-        found = report.effects(reader, open_only=not everything, before=before, limit=limit + 1)
-        now = reader.now
-    rows, following = report.cut_page(found, limit)
+    found = report.effects(state_of(), open_only=not everything, before=before, limit=limit)
     if as_json:
-        print_json({"effects": rows, "before": following})
+        print_json({"effects": found.rows, "before": found.next})
         return
-    if not rows:
+    if not found.rows:
         click.echo("No effects." if everything else "No effect is being done or in doubt.")
     table(
         ("ID", "STATE", "RUN", "SINCE", "KEY"),
-        [(row.id, row.state, row.run_id, since(now, row.created_at), row.key) for row in rows],
+        [
+            (row.id, row.state, row.run_id, since(found.now, row.created_at), row.key)
+            for row in found.rows
+        ],
     )
-    if following is not None:
-        click.echo(f"Older: {this_command(before=following)}", err=True)
+    tell_older(found)
 
 
 def _print(finding: Finding) -> None:

@@ -7,12 +7,15 @@ import shutil
 import sys
 import textwrap
 from datetime import datetime
+from typing import Any
 
 import click
 
 from ..report.humanize import ago, seconds_since, utc
+from ..report.paging import Page
 from ..report.plain import plain_data
 from ..text import printable
+from .command_text import this_command
 
 #: The width of a line, in characters, where there is no terminal.
 WIDTH = 80
@@ -60,6 +63,12 @@ def moment(value: datetime | None) -> str:
 def since(now: datetime, value: datetime | None) -> str:
     """Return *value* as a distance from *now*, such as ``3 min ago``; ``-`` for None."""
     return "-" if value is None else ago(seconds_since(value, now))
+
+
+def tell_older(page: Page[Any]) -> None:
+    """Print the command that shows what is older than *page*, if anything is."""
+    if page.next is not None:
+        click.echo(f"Older: {this_command(before=page.next)}", err=True)
 
 
 def print_json(value: object) -> None:

@@ -27,23 +27,22 @@ group: JobsGroup = JobsGroup("turns")
 @watchable
 def turns(stopped: bool, after: str, limit: int, as_json: bool) -> None:
     """List the concurrency keys with a strict order: how many runs wait, and why."""
-    with report.reading(state_of()) as reader:
-        found = report.key_orders(reader, stopped=stopped, after=after, limit=limit + 1)
-        now = reader.now
-    shown = found[:limit]
-    more = shown[-1].key if len(found) > limit else None
+    found = report.key_orders(state_of(), stopped=stopped, after=after, limit=limit)
     if as_json:
-        print_json({"keys": shown, "after": more})
+        print_json({"keys": found.rows, "after": found.next})
         return
-    if not shown:
+    if not found.rows:
         click.echo("No key is stopped." if stopped else "No run of a strict order waits or runs.")
         return
     rows = [
-        (each.key, each.waiting, each.first.id, each.first.task, each.first.status, each.why(now))
-        for each in shown
+        (
+            *(each.key, each.waiting, each.first.id, each.first.task, each.first.status),
+            each.why(found.now),
+        )
+        for each in found.rows
     ]
     table(("KEY", "WAITING", "FIRST", "TASK", "STATUS", "WHY"), rows, flexible=5)
-    for each in shown:
+    for each in found.rows:
         if each.stopped:
             first = str(each.first.id)
             click.echo(
@@ -51,5 +50,5 @@ def turns(stopped: bool, after: str, limit: int, as_json: bool) -> None:
                 f"{command('discard', first)}"
             )
             break
-    if more is not None:
-        click.echo(f"More: {command('turns', '--after', more)}")
+    if found.next is not None:
+        click.echo(f"More: {command('turns', '--after', found.next)}")

@@ -17,7 +17,6 @@ from .effects import effects
 from .health import Figures, Verdict, headline, tone, verdict, verdict_and_figures
 from .key_orders import KeyOrder, key_orders
 from .overview import Overview, dead_groups, orphans, overview
-from .paging import cut_page
 from .pauses import PauseView, pauses
 from .reader import reading
 from .redact import redacted
@@ -52,7 +51,6 @@ __all__ = [
     "arguments",
     "batch",
     "batches",
-    "cut_page",
     "dead_groups",
     "definition",
     "definition_list",

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Integer, Row, cast, func, literal, or_, select, tuple_
 
+from .paging import Page, cut_page
 from .reader import TICKS, Reader, Source, reading
 
 
@@ -27,31 +28,15 @@ class Bucket:
     ticks: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TickView:
-    """One tick: where and when it ran, and what it did."""
-
-    id: int
-    worker: str
-    host: str
-    pid: int
-    started_at: datetime
-    seen_at: datetime
-    finished_at: datetime | None
-    clock_offset: float | None
-    recorded: int
-    skipped: int
-    reclaimed: int
-    succeeded: int
-    failed: int
-    dead: int
-    cancelled: int
-    released: int
-    snoozed: int
-    lost: int
-    pruned: int
-
-
+#: What a tick counts, in the order in which it does it.
+TICK_COUNTS = (
+    *("recorded", "skipped", "reclaimed", "succeeded", "failed", "dead"),
+    *("cancelled", "released", "snoozed", "lost", "pruned"),
+)
+_SHOWN = (
+    *("id", "worker", "host", "pid", "started_at", "seen_at", "finished_at", "clock_offset"),
+    *TICK_COUNTS,
+)
 _HOURS = 24
 _SUMMED = ("succeeded", "failed", "dead", "cancelled", "skipped")
 
@@ -144,21 +129,19 @@ def gaps(source: Source) -> tuple[Gap, ...]:
     return tuple(over)
 
 
-def ticks(source: Source, limit: int = 20, before: int | None = None) -> tuple[TickView, ...]:
-    """Return the latest ticks, newest first.
+def ticks(source: Source, limit: int = 20, before: int | None = None) -> Page[Row[Any]]:
+    """Return the latest ticks, newest first: where and when they ran, and what they did.
 
     :param before: only ticks before the one with this id.
     """
-    names = tuple(TickView.__dataclass_fields__)
     statement = (
-        select(*(TICKS.c[name] for name in names))
+        select(*(TICKS.c[name] for name in _SHOWN))
         .order_by(TICKS.c.started_at.desc(), TICKS.c.id.desc())
-        .limit(limit)
+        .limit(limit + 1)
     )
     if before is not None:
         place = tuple_(TICKS.c.started_at, TICKS.c.id)
         cursor = select(TICKS.c.started_at, TICKS.c.id).where(TICKS.c.id == before)
         statement = statement.where(place < cursor.scalar_subquery())
     with reading(source) as reader:
-        rows = reader.rows(statement)
-    return tuple(TickView(**{name: getattr(row, name) for name in names}) for row in rows)
+        return cut_page(reader.rows(statement), limit, reader.now)

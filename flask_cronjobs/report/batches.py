@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Row, case, func, select, text
 
 from ..models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
 from ..types import TERMINAL, BatchCounts
+from .paging import Page, cut_page
 from .reader import BATCHES, RUNS, Reader, Source, is_one_of, readable, reading
 
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
@@ -61,7 +62,7 @@ class BatchView:
 
 def batches(
     source: Source, *, unfinished: bool = False, before: int | None = None, limit: int = 25
-) -> tuple[BatchView, ...]:
+) -> Page[BatchView]:
     """Return batches, newest first.
 
     :param unfinished: leave out those that have finished.
@@ -70,7 +71,8 @@ def batches(
     conditions: list[ColumnElement[bool]] = [] if not unfinished else [text(OPEN_BATCH)]  # type: ignore[list-item]
     if before is not None:
         conditions.append(BATCHES.c.id < before)
-    return _found(source, conditions, limit)
+    with reading(source) as reader:
+        return cut_page(_found(reader, conditions, limit + 1), limit, reader.now)
 
 
 def batch(source: Source, which: int | str) -> BatchView | None:

@@ -11,6 +11,7 @@ from sqlalchemy import Row, select, text
 from ..models.conditions import ORDERED, STOPS
 from .counts import CAP, Count, count_of
 from .humanize import ago, late, seconds_since
+from .paging import Page, cut_page
 from .pauses import PauseView, pauses, stopping
 from .reader import RUNS, Reader, Source, reading
 from .run_list import RunRow, rows_of
@@ -54,7 +55,7 @@ class KeyOrder:
 
 def key_orders(
     source: Source, *, stopped: bool = False, after: str = "", limit: int = 50
-) -> tuple[KeyOrder, ...]:
+) -> Page[KeyOrder]:
     """Return the keys with a strict order whose runs have not all ended, by name.
 
     :param stopped: only those that a dead run stops.
@@ -62,17 +63,19 @@ def key_orders(
     """
     with reading(source) as reader:
         heads = reader.connection.execute(
-            text(_heads(STOPS if stopped else ORDERED)), {"after": after, "limit": limit}
+            text(_heads(STOPS if stopped else ORDERED)), {"after": after, "limit": limit + 1}
         ).all()
         firsts = {row.id: row for row in rows_of(reader, [head.first for head in heads])}
         paused = pauses(reader)
-    return tuple(
-        KeyOrder(
-            head.key, first, count_of(head.members - 1), stopping(paused, first.task, first.queue)
-        )
-        for head in heads
-        if (first := firsts.get(head.first)) is not None
-    )
+        found = [
+            KeyOrder(
+                *(head.key, first, count_of(head.members - 1)),
+                stopping(paused, first.task, first.queue),
+            )
+            for head in heads
+            if (first := firsts.get(head.first)) is not None
+        ]
+        return cut_page(found, limit, reader.now, by="key")
 
 
 def _ago(moment: datetime | None, now: datetime) -> str:

@@ -1,26 +1,34 @@
-"""Lists that are paged by the ids of their rows. Pure."""
+"""Lists that are shown in pages. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+Shown = TypeVar("Shown")
 
 
-class HasId(Protocol):
-    """A row of such a list."""
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Shown]):
+    """The rows of a page.
 
-    @property
-    def id(self) -> int:
-        """What the next page begins before."""
-        ...
+    :ivar next: what the next page begins after: the id or key of the last row; None if it is the
+        last page.
+    :ivar now: the database's now.
+    """
+
+    rows: Sequence[Shown]
+    next: Any
+    now: datetime
 
 
-Shown = TypeVar("Shown", bound=HasId)
-
-
-def cut_page(found: Sequence[Shown], limit: int) -> tuple[Sequence[Shown], int | None]:
-    """Return the rows of a page, and the id before which the next page begins, if there is one.
+def cut_page(found: Sequence[Shown], limit: int, now: datetime, by: str = "id") -> Page[Shown]:
+    """Return a page of at most *limit* rows.
 
     :param found: the rows of the page and one more, if there are so many.
+    :param by: the attribute after whose last value the next page begins.
     """
-    return found[:limit], found[limit - 1].id if len(found) > limit else None
+    following = getattr(found[limit - 1], by) if len(found) > limit else None
+    return Page(found[:limit], following, now)

@@ -41,18 +41,14 @@ def effects() -> ResponseReturnValue:
     everything = request.args.get("all") == "1"
     before = row_id(request.args, "before")
     limit = clamped(request.args, "limit", 50)
-    with report.reading(state_of()) as reader:
-        found = report.effects(reader, open_only=not everything, before=before, limit=limit + 1)
-        now = reader.now
-    shown, more = report.cut_page(found, limit)
+    found = report.effects(state_of(), open_only=not everything, before=before, limit=limit)
     return reader_page(
         "effects",
-        effects=shown,
+        found=found,
         everything=everything,
         before=before,
-        more=more,
-        now=now,
-        data={"effects": shown, "before": more},
+        now=found.now,
+        data={"effects": found.rows, "before": found.next},
     )
 
 
@@ -60,17 +56,14 @@ def ticks() -> ResponseReturnValue:
     """Render the latest ticks, and when none came."""
     before = row_id(request.args, "before")
     with report.reading(state_of()) as reader:
-        found = report.ticks(reader, _TICKS + 1, before)
+        found = report.ticks(reader, _TICKS, before)
         gaps = report.gaps(reader) if before is None else ()
-        now = reader.now
-    shown, more = report.cut_page(found, _TICKS)
     return reader_page(
         "ticks",
-        ticks=shown,
+        found=found,
         gaps=gaps,
         before=before,
-        more=more,
-        now=now,
+        now=found.now,
         refresh=0 if before else REFRESH,
-        data={"ticks": shown, "gaps": gaps, "before": more},
+        data={"ticks": found.rows, "gaps": gaps, "before": found.next},
     )

@@ -23,19 +23,15 @@ def batches() -> ResponseReturnValue:
     everything = request.args.get("all") == "1"
     before = row_id(request.args, "before")
     limit = clamped(request.args, "limit", 25)
-    with report.reading(state_of()) as reader:
-        found = report.batches(reader, unfinished=not everything, before=before, limit=limit + 1)
-        now = reader.now
-    shown, more = report.cut_page(found, limit)
+    found = report.batches(state_of(), unfinished=not everything, before=before, limit=limit)
     return reader_page(
         "batches",
-        batches=shown,
+        found=found,
         everything=everything,
         before=before,
-        more=more,
-        now=now,
+        now=found.now,
         refresh=0 if before else REFRESH,
-        data={"batches": shown, "before": more},
+        data={"batches": found.rows, "before": found.next},
     )
 
 

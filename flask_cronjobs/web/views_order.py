@@ -20,17 +20,13 @@ def order() -> ResponseReturnValue:
     stopped = request.args.get("stopped") == "1"
     after = request.args.get("after", "")[:_LONGEST].replace("\0", "")
     limit = clamped(request.args, "limit", 50)
-    with report.reading(state_of()) as reader:
-        found = report.key_orders(reader, stopped=stopped, after=after, limit=limit + 1)
-        now = reader.now
-    more = found[limit - 1].key if len(found) > limit else None
+    found = report.key_orders(state_of(), stopped=stopped, after=after, limit=limit)
     return reader_page(
         "order",
-        keys=found[:limit],
+        found=found,
         stopped=stopped,
         after=after,
-        more=more,
-        now=now,
+        now=found.now,
         refresh=0 if after else REFRESH,
-        data={"keys": found[:limit], "after": more},
+        data={"keys": found.rows, "after": found.next},
     )

@@ -204,7 +204,7 @@ def test_odd_batch_suffers_alone(
         assert jobs.tick(budget=5).succeeded == 2
         assert "The batch bad is broken, and waits: " in caplog.text
         state = state_of(app)
-        shown = {view.key: view.state for view in report.batches(state)}
+        shown = {view.key: view.state for view in report.batches(state).rows}
         assert shown == {"good": "finished", "bad": "running"}
         ops.prune(state)
         left = db.session.execute(text("SELECT count(*) FROM job_runs WHERE queue = 'bad'"))

@@ -252,7 +252,7 @@ def test_an_effect_is_in_doubt_once_its_owner_is_gone(state: State, rows: Rows) 
     rows.effect("lease holds", locked_by="me", locked_until=ago(-60))
     rows.effect("marked", state="in_doubt")
     rows.effect("done", state="done", done_at=ago(1))
-    states = {effect.key: effect.state for effect in report.effects(state)}
+    states = {effect.key: effect.state for effect in report.effects(state).rows}
     assert states == {
         "alive": "begun",
         "other claim": "in_doubt",
@@ -263,16 +263,16 @@ def test_an_effect_is_in_doubt_once_its_owner_is_gone(state: State, rows: Rows) 
         "done": "done",
     }
     assert report.verdict_and_figures(state)[1].doubts == Count(4)
-    assert "done" not in {effect.key for effect in report.effects(state, open_only=True)}
+    assert "done" not in {effect.key for effect in report.effects(state, open_only=True).rows}
 
 
 def test_ticks_come_newest_first(state: State, rows: Rows) -> None:
     rows.tick(age=100, host="old")
     rows.tick(age=1, host="new", clock_offset=1.5, reclaimed=2)
-    newest, oldest = report.ticks(state)
+    newest, oldest = report.ticks(state).rows
     assert (newest.host, newest.clock_offset, newest.reclaimed) == ("new", 1.5, 2)
     assert oldest.host == "old"
-    assert len(report.ticks(state, limit=1)) == 1
+    assert len(report.ticks(state, limit=1).rows) == 1
 
 
 # Runs

@@ -252,7 +252,7 @@ class TestMissed:
         assert f"before={ids[49]}" in first
         older = app.test_client().get(f"/jobs/ticks?before={ids[49]}").text
         assert older.count("pid 7") == 10
-        assert [tick.id for tick in report.ticks(state, 50, ids[49])] == ids[50:]
+        assert [tick.id for tick in report.ticks(state, 50, ids[49]).rows] == ids[50:]
 
 
 class TestTwoApps:

@@ -6,8 +6,9 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import Row, select, text
 
 from ...errors import CronJobsError
 from ...models.conditions import OPEN_BATCH
@@ -15,7 +16,7 @@ from ...state import State
 from ...store.clock import clock_shift
 from ...store.errors import LEARN_MORE, name_of
 from ...store.migrations import IN_MEMORY, is_in_memory
-from ..activity import TickView, ticks
+from ..activity import ticks
 from ..definitions import DefinitionView, bare_definitions
 from ..health import Figures, Verdict, verdict_and_figures
 from ..humanize import ago, duration, plural, seconds_since
@@ -73,7 +74,7 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     verdict, figures = verdict_and_figures(reader, groups)
     yield _ticks(verdict)
     yield _own_clock(reader)
-    yield from _host_clocks(ticks(reader, _TICKS))
+    yield from _host_clocks(ticks(reader, _TICKS).rows)
     yield from _figures(verdict, figures)
     yield from _missed(figures)
     yield from _paused(verdict)
@@ -121,7 +122,7 @@ def _off(offset: float) -> str:
     return f"{duration(offset)} {'ahead of' if offset > 0 else 'behind'} the database's"
 
 
-def _host_clocks(recent: tuple[TickView, ...]) -> Iterator[Finding]:
+def _host_clocks(recent: Sequence[Row[Any]]) -> Iterator[Finding]:
     """Check the clocks of other hosts by their latest ticks."""
     measured = (tick for tick in reversed(recent) if tick.clock_offset is not None)
     latest = {tick.host: tick.clock_offset or 0.0 for tick in measured}
@@ -328,7 +329,7 @@ def _doubts(figures: Figures) -> Iterator[Finding]:
 
 def _stopped_keys(reader: Reader, figures: Figures) -> Iterator[Finding]:
     # None if somebody has retried or discarded the last of them meanwhile.
-    for order in key_orders(reader, stopped=True, limit=1) if figures.stops else ():
+    for order in key_orders(reader, stopped=True, limit=1).rows if figures.stops else ():
         yield Finding(
             "stopped-keys",
             "warning",
