@@ -186,7 +186,9 @@ def test_lock_timeout_leaves_nothing_begun(db: SQLAlchemy, jobs: CronJobs, work:
             other.exec_driver_sql("BEGIN IMMEDIATE")
         else:
             db.session.execute(text("SET lock_timeout = '50ms'"))
-            other.execute(text("INSERT INTO job_runs (job_type, idempotency_key) VALUES ('a', 'k')"))
+            other.execute(
+                text("INSERT INTO job_runs (job_type, idempotency_key) VALUES ('a', 'k')")
+            )
         db.session.commit()
         with pytest.raises(DBAPIError):
             work.using(idempotency_key="k").enqueue(1)
