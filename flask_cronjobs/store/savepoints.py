@@ -11,10 +11,11 @@ from sqlalchemy import Connection, Engine, event
 def mend_transactions(engine: Engine) -> None:
     """Let SQLite connections of *engine* begin before savepoints, and end before they are closed.
 
-    A savepoint that opens a transaction: sqlite3 sends BEGIN before INSERT, UPDATE and DELETE, but not before SAVEPOINT. To SQLite, such
-    a savepoint is the whole transaction, so releasing it commits: runs that were enqueued in it
-    would survive a rollback of the session, and work in it would not be atomic. At that time it is
-    too late to begin one, so it must be done when the savepoint is made.
+    A savepoint that opens a transaction: sqlite3 sends BEGIN before INSERT, UPDATE and DELETE, but
+    not before SAVEPOINT. To SQLite, such a savepoint is the whole transaction, so releasing it
+    commits: runs that were enqueued in it would survive a rollback of the session, and work in it
+    would not be atomic. At that time it is too late to begin one, so it must be done when the
+    savepoint is made.
 
     A connection that SQLAlchemy invalidates, as it does after an interruption inside a query: to
     SQLite a closed connection keeps its transaction, and the write lock, for as long as somebody
