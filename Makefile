@@ -64,7 +64,7 @@ docs: .venv/dev ## Build the documentation in docs/_build/html
 soak: .venv/tests ## Run ticks under random faults and check the outcome (SECONDS=600)
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(ARGS)
 
-fuzz: .venv/tests ## Interrupt handlers at random moments and check what is left (COUNT=1000)
+fuzz: .venv/tests ## Interrupt handlers at random moments and check what is left (COUNT=1000 ARGS=--queries)
 	$(BIN)/python -m tests.fuzz --interruptions $(COUNT) $(ARGS)
 
 browser: .venv/browser ## Test the pages in a real browser, which is installed where apt-get can

@@ -70,31 +70,28 @@ def enqueue_one(
     _check_key(options, options.idempotency_key)
     text, concurrency_key = stored_payload(task, state.settings, payload)
     session = state.db.session()
-    values = {
-        **_shared_columns(state, task, options),
-        "batch_id": batch_of(state, session),
-        "payload": text,
-        "idempotency_key": options.idempotency_key,
-        "concurrency_key": concurrency_key,
-    }
-    with explaining_missing_tables(state):
-        wakes = _is_due(options) and state.waking.open()
-        run, became, woke = insert_run(
-            session, values, replace=options.replace, wake=wakes, commit=options.commit
-        )
-        if woke is not None:
-            _note_woken(state, woke)
-        elif wakes and became != "found":
-            wake(state, session)
-    run.is_new = became == "new"
-    if became != "found":
-        note_enqueued(session, f"{task.name} (run {run.id})")
-    else:
-        holder = Holder(*(getattr(run, name) for name in Holder._fields))
-        if warning := _conflict(state.settings, holder, task.name, text):
-            logger.warning("%s", warning)
-    if options.commit:
-        session.commit()
+    with _committing(session, options):
+        values = {
+            **_shared_columns(state, task, options),
+            "batch_id": batch_of(state, session),
+            "payload": text,
+            "idempotency_key": options.idempotency_key,
+            "concurrency_key": concurrency_key,
+        }
+        with explaining_missing_tables(state):
+            wakes = _is_due(options) and state.waking.open()
+            run, became, woke = insert_run(session, values, replace=options.replace, wake=wakes)
+            if woke is not None:
+                _note_woken(state, woke)
+            elif wakes and became != "found":
+                wake(state, session)
+        run.is_new = became == "new"
+        if became != "found":
+            note_enqueued(session, f"{task.name} (run {run.id})")
+        else:
+            holder = Holder(*(getattr(run, name) for name in Holder._fields))
+            if warning := _conflict(state.settings, holder, task.name, text):
+                logger.warning("%s", warning)
     return run
 
 
@@ -113,21 +110,38 @@ def enqueue_rows(
     if options.replace:
         raise TaskError("enqueue_many does not replace runs. Call enqueue for each of them.")
     session, ids = state.db.session(), RunIds()
-    try:
-        due = _insert_all(state, task, _rows(state, task, payloads, options), options, ids)
-    except Exception:
-        # All or none. If the transaction is broken, there is nothing to delete, nor any way to.
-        with suppress(SQLAlchemyError):
-            delete_runs(session, ids.new)
-        raise
-    if due:
-        with explaining_missing_tables(state):
-            wake(state, session)
-    if any(ids.is_new):
-        note_enqueued(session, f"{task.name} ({ids.is_new.count(True)} runs)")
-    if options.commit:
-        session.commit()
+    with _committing(session, options):
+        try:
+            due = _insert_all(state, task, _rows(state, task, payloads, options), options, ids)
+        except Exception:
+            # All or none. If the transaction is broken, there is nothing to delete, nor any way to.
+            with suppress(SQLAlchemyError):
+                delete_runs(session, ids.new)
+            raise
+        if due:
+            with explaining_missing_tables(state):
+                wake(state, session)
+        if any(ids.is_new):
+            note_enqueued(session, f"{task.name} ({ids.is_new.count(True)} runs)")
     return ids
+
+
+@contextmanager
+def _committing(session: Session, options: EnqueueOptions) -> Generator[None, None, None]:
+    """Commit *session* after this block if *options* say so.
+
+    If something raises, leave the session as it was: without a transaction, or in the one that the
+    app had begun, which the app commits or rolls back.
+    """
+    begun = session.in_transaction()
+    try:
+        yield
+        if options.commit:
+            session.commit()
+    except BaseException:
+        if options.commit and not begun:
+            session.rollback()
+        raise
 
 
 def _shared_columns(state: State, task: Handler, options: EnqueueOptions) -> dict[str, Any]:

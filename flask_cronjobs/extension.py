@@ -22,7 +22,7 @@ from .registry.validation import as_around, check_task, check_unscheduled
 from .state import EXTENSION, Actor, Authorize, State, given_settings, state_of
 from .store.commits import watch_commits
 from .store.migrations import remember_app
-from .store.savepoints import begin_before_savepoints
+from .store.savepoints import mend_transactions
 from .task import Task
 from .types import BatchOnDead, Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
 
@@ -105,7 +105,7 @@ class CronJobs(OperatorMethods):
         add_tables(db.metadata, state.engine.dialect.name)
         app.extensions[EXTENSION] = state
         watch_commits(app, db.session, running)
-        begin_before_savepoints(state.engine)
+        mend_transactions(state.engine)
         _add_commands_and_pages(app, settings.url_prefix)
 
     @overload

@@ -30,7 +30,6 @@ from ..errors import StateConflict
 from ..models import JobRun
 from ..models.conditions import HOLDS_KEY
 from ..types import Replace, stored_time
-from .autocommit import can_autocommit
 from .dialect import Dialect, dialect_of
 from .notify import WAKE, may_notify
 
@@ -88,7 +87,6 @@ def insert_run(
     values: Mapping[str, Any],
     replace: Replace = False,
     wake: bool = False,
-    commit: bool = False,
 ) -> InsertedRun:
     """Insert a run in *session*'s transaction.
 
@@ -99,9 +97,8 @@ def insert_run(
         ``run_at``, or if that is None, in ``delay`` seconds.
     :param replace: which of *values* a run gets that waits with the key.
     :param wake: whether to wake listening workers with a new run, by the same statement.
-    :param commit: whether the caller commits *session* next, so that it may be committed here.
     """
-    connection = writing_connection(session, commit)
+    connection = writing_connection(session)
     dialect = dialect_of(connection.engine)
     wakes = wake and may_notify(session, dialect.name)
     statement = _insert_one(dialect, values["idempotency_key"] is not None, wakes)
@@ -128,18 +125,13 @@ def insert_run(
         # can be replaced: begin again.
 
 
-def writing_connection(session: Session, commit: bool = False) -> Connection:
+def writing_connection(session: Session) -> Connection:
     """Return the connection of *session*'s transaction that runs are written on.
 
     As before each statement of a session, the pending objects are flushed.
-
-    :param commit: whether each statement may commit.
     """
     session._autoflush()  # pyright: ignore[reportPrivateUsage]
-    bind = writing_bind()
-    if commit and can_autocommit(session, bind):
-        return session.connection(bind, {"isolation_level": "AUTOCOMMIT"})
-    return session.connection(bind)
+    return session.connection(writing_bind())
 
 
 @lru_cache(maxsize=1)

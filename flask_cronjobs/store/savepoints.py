@@ -1,22 +1,29 @@
-"""Begin a transaction before the first savepoint, which SQLite's driver does not do."""
+"""Begin and end transactions where SQLite's driver does not: savepoints, broken connections."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
 
-def begin_before_savepoints(engine: Engine) -> None:
-    """Let SQLite connections of *engine* send BEGIN before a savepoint that opens a transaction.
+def mend_transactions(engine: Engine) -> None:
+    """Let SQLite connections of *engine* begin before savepoints, and end before they are closed.
 
-    sqlite3 sends BEGIN before INSERT, UPDATE and DELETE, but not before SAVEPOINT. To SQLite, such
-    a savepoint is the whole transaction, so releasing it commits: runs that were enqueued in it
-    would survive a rollback of the session, and work in it would not be atomic. At that time it is
-    too late to begin one, so it must be done when the savepoint is made.
+    A savepoint that opens a transaction: sqlite3 sends BEGIN before INSERT, UPDATE and DELETE, but
+    not before SAVEPOINT. To SQLite, such a savepoint is the whole transaction, so releasing it
+    commits: runs that were enqueued in it would survive a rollback of the session, and work in it
+    would not be atomic. At that time it is too late to begin one, so it must be done when the
+    savepoint is made.
+
+    A connection that SQLAlchemy invalidates, as it does after an interruption inside a query: to
+    SQLite a closed connection keeps its transaction, and the write lock, for as long as somebody
+    has an open cursor. Frames of SQLAlchemy's have one, and live on in the exception's traceback.
     """
     if engine.dialect.name == "sqlite":
         event.listen(engine, "savepoint", _begin)
+        event.listen(engine, "invalidate", _roll_back)
 
 
 def _begin(connection: Connection, name: str | None) -> None:
@@ -26,3 +33,8 @@ def _begin(connection: Connection, name: str | None) -> None:
     ours = driver.isolation_level is not None and getattr(driver, "autocommit", False) is not True
     if ours and not driver.in_transaction:
         connection.exec_driver_sql("BEGIN")
+
+
+def _roll_back(driver: Any, _record: object, _error: object) -> None:
+    with suppress(Exception):  # It may be broken, or closed already.
+        driver.rollback()

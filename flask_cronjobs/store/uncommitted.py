@@ -10,8 +10,6 @@ from typing import Any
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
-from .autocommit import indifferent
-
 _WRITTEN = "cronjobs_written"
 #: Statements that write. A run's own INSERT is left out: it is named as an enqueued run.
 _WRITES = r"""(?isx) \s{0,99} (?: (INSERT|UPDATE|DELETE|REPLACE|MERGE)\b (?! [ ]INTO[ ]job_runs\b)
@@ -32,7 +30,6 @@ def watch_writes(session_factory: Any, in_run: Callable[[], bool]) -> None:
         if transaction.parent is None and in_run():
             _watch(session, transaction, connection)
 
-    indifferent.add(begin)
     event.listen(session_factory, "after_begin", begin)
 
 

@@ -1,30 +1,26 @@
-"""``using(commit=True)`` commits the session, by one statement where nobody can tell."""
+"""``using(commit=True)`` commits the session; if it raises, nothing of it is left in there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 from flask_sqlalchemy import SQLAlchemy
-from psycopg.pq import TransactionStatus
-from sqlalchemy import Connection, event, inspect, text
+from sqlalchemy import event, inspect, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionmaker
 
-from flask_cronjobs import CronJobs, KeyConflict, Task
+from flask_cronjobs import CronJobs, KeyConflict, NewRun, StateConflict, Task
 from flask_cronjobs.models import JobEffect, JobRun
-from flask_cronjobs.store.autocommit import can_autocommit
-from tests.marks import on_postgresql
-from tests.rows import Rows
 
 pytestmark = pytest.mark.usefixtures("context")
 
-SentStatements = list[tuple[str, TransactionStatus]]
+Work = Task[[int], None]
+Fail = Callable[[SQLAlchemy, CronJobs], object]
 
 
 @pytest.fixture
-def work(jobs: CronJobs) -> Task[[int], None]:
+def work(jobs: CronJobs) -> Work:
     """A task whose runs are committed at once."""
 
     @jobs.task
@@ -33,35 +29,25 @@ def work(jobs: CronJobs) -> Task[[int], None]:
     return work.using(commit=True)
 
 
-@pytest.fixture
-def sent(context: None, db: SQLAlchemy, jobs: CronJobs) -> SentStatements:
-    """The verbs of the statements sent, each with the state of its transaction afterwards."""
-    statements: SentStatements = []
-
-    def note(connection: Connection, _: Any, statement: str, *__: Any) -> None:
-        driver: Any = connection.connection.dbapi_connection
-        statements.append((statement.split()[0], driver.info.transaction_status))
-
-    event.listen(db.engine, "after_cursor_execute", note)
-    return statements
+def rows(db: SQLAlchemy, table: str) -> int:
+    """Return how many rows of a table another connection sees."""
+    with db.engine.connect() as connection:
+        return int(connection.scalar(text(f"SELECT count(*) FROM {table}")) or 0)
 
 
 def runs(db: SQLAlchemy) -> int:
     """Return how many runs another connection sees."""
-    with db.engine.connect() as connection:
-        return int(connection.scalar(text("SELECT count(*) FROM job_runs")) or 0)
+    return rows(db, "job_runs")
 
 
-def test_run_is_there_and_the_session_is_free(db: SQLAlchemy, work: Task[[int], None]) -> None:
+def test_run_is_there_and_the_session_is_free(db: SQLAlchemy, work: Work) -> None:
     run = work.enqueue(1)
     assert not db.session().in_transaction()
     assert runs(db) == 1
     assert (run.is_new, run.status, run.payload) == (True, "queued", {"number": 1})
 
 
-def test_what_waits_in_the_session_is_committed_with_it(
-    db: SQLAlchemy, work: Task[[int], None]
-) -> None:
+def test_what_waits_in_the_session_is_committed_with_it(db: SQLAlchemy, work: Work) -> None:
     db.session.add(JobEffect(key="mine", state="in_doubt"))
     work.enqueue(1)
     db.session.rollback()
@@ -69,117 +55,150 @@ def test_what_waits_in_the_session_is_committed_with_it(
     assert runs(db) == 1
 
 
-def test_key_that_exists_gives_its_run(
-    db: SQLAlchemy, jobs: CronJobs, work: Task[[int], None]
-) -> None:
+def test_what_was_sent_before_is_committed_with_it(db: SQLAlchemy, work: Work) -> None:
+    db.session.execute(text("CREATE TABLE mine (id int)"))
+    work.enqueue(1)
+    assert "mine" in inspect(db.engine).get_table_names()
+
+
+def test_key_that_exists_gives_its_run(db: SQLAlchemy, work: Work) -> None:
     first = work.using(idempotency_key="k").enqueue(1)
     again = work.using(idempotency_key="k").enqueue(1)
     assert (again.id, again.is_new, runs(db)) == (first.id, False, 1)
-    other = jobs.task(name="other")(lambda: None)
-    with pytest.raises(KeyConflict):
-        other.using(idempotency_key="k", commit=True).enqueue()
-    db.session.rollback()
     replaced = work.using(idempotency_key="r", replace=True)
     waiting = replaced.enqueue(1)
     replaced.enqueue(2)
     assert (waiting.payload, runs(db)) == ({"number": 2}, 2)
 
 
-@on_postgresql
-def test_insert_is_the_whole_transaction(
-    db: SQLAlchemy, work: Task[[int], None], sent: SentStatements
+def test_it_commits_what_the_session_is_bound_to(
+    db: SQLAlchemy, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work.enqueue(1)
-    assert sent == [("INSERT", TransactionStatus.IDLE)]
-    db.session.execute(text("SELECT 1"))
-    assert sent[1:] == [("SELECT", TransactionStatus.INTRANS)]  # As the connection was before.
+    """As of tests that roll everything back at their end."""
+    with db.engine.connect() as connection, connection.begin() as outer:
+        bound = sessionmaker(connection, join_transaction_mode="create_savepoint")
+        monkeypatch.setattr(db, "session", scoped_session(bound))
+        work.enqueue(1)
+        db.session.remove()
+        outer.rollback()
+    assert runs(db) == 0
 
 
-@on_postgresql
-def test_statement_that_fails_leaves_the_session_as_it_was(
-    db: SQLAlchemy, work: Task[[int], None], rows: Rows
-) -> None:
-    db.session.execute(text("ALTER TABLE job_runs ADD CHECK (priority < 5)"))
-    db.session.commit()
-    with pytest.raises(DBAPIError):
-        work.using(priority=7).enqueue(1)
-    db.session.rollback()
-    work.enqueue(2)
+@pytest.fixture
+def listens(db: SQLAlchemy, request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether the app opens its connection as soon as a transaction of a session is made."""
+
+    def connect(session: Session, transaction: SessionTransaction) -> None:
+        if transaction.parent is None:
+            session.connection()
+
+    if request.param:
+        event.listen(db.session, "after_transaction_create", connect)
+    yield request.param
+    if request.param:
+        event.remove(db.session, "after_transaction_create", connect)
+
+
+def on_a_key_of_another_task(db: SQLAlchemy, jobs: CronJobs) -> None:
+    with pytest.raises(KeyConflict):
+        jobs.get("work").using(idempotency_key="other's", commit=True).enqueue(1)
+
+
+def on_a_key_among_many(db: SQLAlchemy, jobs: CronJobs) -> None:
+    given = [NewRun({"number": 1}), NewRun({"number": 2}, idempotency_key="other's")]
+    with pytest.raises(KeyConflict):
+        jobs.get("work").using(commit=True).enqueue_many(given)
+
+
+def on_a_run_that_keeps_its_order(db: SQLAlchemy, jobs: CronJobs) -> None:
+    with pytest.raises(StateConflict):
+        jobs.get("ordered").using(idempotency_key="place", replace=True, commit=True).enqueue(2)
+
+
+def on_a_commit_that_is_refused(db: SQLAlchemy, jobs: CronJobs) -> None:
+    def refuse(session: Session) -> None:
+        raise PermissionError
+
+    event.listen(db.session, "before_commit", refuse)
+    try:
+        with pytest.raises(PermissionError):
+            jobs.get("work").using(commit=True).enqueue(1)
+    finally:
+        event.remove(db.session, "before_commit", refuse)
+
+
+FAILS = [
+    on_a_key_of_another_task, on_a_key_among_many, on_a_run_that_keeps_its_order,
+    on_a_commit_that_is_refused,
+]  # fmt: skip
+
+
+@pytest.fixture
+def held_keys(db: SQLAlchemy, jobs: CronJobs, work: Work) -> int:
+    """Runs with keys, which `FAILS` want, too; return how many there are."""
+    jobs.task(name="other")(lambda: None).using(idempotency_key="other's", commit=True).enqueue()
+
+    @jobs.task(concurrency_key="{number}", order="strict")
+    def ordered(number: int) -> None: ...
+
+    ordered.using(idempotency_key="place", delay=100, commit=True).enqueue(1)
+    return runs(db)
+
+
+@pytest.mark.parametrize("fail", FAILS)
+@pytest.mark.parametrize("listens", [False, True], indirect=True, ids=["", "listened"])
+class TestItRaises:
+    """Whatever the reason."""
+
+    def test_nothing_has_begun_and_a_rollback_rolls_back(
+        self, db: SQLAlchemy, jobs: CronJobs, held_keys: int, fail: Fail, listens: bool
+    ) -> None:
+        fail(db, jobs)
+        assert not db.session().in_transaction()
+        db.session.add(JobEffect(key="mine", state="in_doubt"))
+        db.session.flush()
+        db.session.rollback()
+        assert (rows(db, "job_effects"), runs(db)) == (0, held_keys)
+
+    def test_what_had_begun_is_the_app_s_to_roll_back(
+        self, db: SQLAlchemy, jobs: CronJobs, held_keys: int, fail: Fail, listens: bool
+    ) -> None:
+        db.session.add(JobEffect(key="mine", state="in_doubt"))
+        fail(db, jobs)
+        assert db.session.query(JobEffect).count() == 1
+        db.session.rollback()
+        assert (rows(db, "job_effects"), runs(db)) == (0, held_keys)
+
+    def test_what_had_begun_is_the_app_s_to_commit(
+        self, db: SQLAlchemy, jobs: CronJobs, held_keys: int, fail: Fail, listens: bool
+    ) -> None:
+        db.session.add(JobEffect(key="mine", state="in_doubt"))
+        fail(db, jobs)
+        db.session.commit()
+        assert rows(db, "job_effects") == 1
+
+
+def test_lock_timeout_leaves_nothing_begun(db: SQLAlchemy, jobs: CronJobs, work: Work) -> None:
+    """Another transaction inserts the key, or holds SQLite's lock."""
+    with db.engine.connect() as other:
+        if other.dialect.name == "sqlite":
+            db.session.execute(text("PRAGMA busy_timeout = 1"))
+            other.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            db.session.execute(text("SET lock_timeout = '50ms'"))
+            other.execute(
+                text("INSERT INTO job_runs (job_type, idempotency_key) VALUES ('a', 'k')")
+            )
+        db.session.commit()
+        with pytest.raises(DBAPIError):
+            work.using(idempotency_key="k").enqueue(1)
+        assert not db.session().in_transaction()
+        other.rollback()
+    assert work.using(idempotency_key="k").enqueue(1).is_new
     assert runs(db) == 1
 
 
-@on_postgresql
-def test_a_transaction_in_two_phases_is_left_to_the_session(db: SQLAlchemy, jobs: CronJobs) -> None:
-    with Session(db.engine) as session:
-        assert can_autocommit(session, {})
-    with Session(db.engine, twophase=True) as session:
-        assert not can_autocommit(session, {})
-
-
-@on_postgresql
-class TestItIsATransactionOfTheSession:
-    """Somebody could tell the difference."""
-
-    @pytest.fixture(autouse=True)
-    def in_transaction(self, sent: SentStatements) -> Any:
-        """Each INSERT is followed by a COMMIT."""
-        yield
-        inserts = [status for verb, status in sent if verb == "INSERT"]
-        assert inserts
-        assert set(inserts) == {TransactionStatus.INTRANS}
-
-    def test_it_has_begun_one(self, db: SQLAlchemy, work: Task[[int], None]) -> None:
-        db.session.execute(text("CREATE TABLE mine (id int)"))
-        work.enqueue(1)
-        assert "mine" in inspect(db.engine).get_table_names()
-
-    @pytest.mark.parametrize("name", ["after_begin", "before_commit"])
-    def test_the_app_hears_of_its_sessions(
-        self, db: SQLAlchemy, work: Task[[int], None], name: str, heard: Callable[..., None]
-    ) -> None:
-        event.listen(db.session, name, heard)
-        work.enqueue(1)
-
-    @pytest.mark.parametrize("name", ["begin", "commit"])
-    def test_the_app_hears_of_its_engine(
-        self, db: SQLAlchemy, work: Task[[int], None], name: str, heard: Callable[..., None]
-    ) -> None:
-        event.listen(db.engine, name, heard)
-        work.enqueue(1)
-
-    def test_a_listener_refuses_the_commit(self, db: SQLAlchemy, work: Task[[int], None]) -> None:
-        def refuse(session: Session) -> None:
-            raise PermissionError
-
-        event.listen(db.session, "before_commit", refuse)
-        with pytest.raises(PermissionError):
-            work.enqueue(1)
-        db.session.rollback()
-        assert runs(db) == 0
-
-    def test_it_is_bound_to_a_connection(
-        self, db: SQLAlchemy, work: Task[[int], None], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """As of tests that roll everything back at their end."""
-        with db.engine.connect() as connection, connection.begin() as outer:
-            bound = sessionmaker(connection, join_transaction_mode="create_savepoint")
-            monkeypatch.setattr(db, "session", scoped_session(bound))
-            work.enqueue(1)
-            db.session.remove()
-            outer.rollback()
-        assert runs(db) == 0
-
-    @pytest.fixture
-    def heard(self) -> Any:
-        """A listener that is called."""
-        calls: list[object] = []
-        yield lambda *arguments: calls.append(arguments)
-        assert calls
-
-
-def test_handlers_runs_are_counted_once(
-    db: SQLAlchemy, jobs: CronJobs, work: Task[[int], None]
-) -> None:
+def test_handlers_runs_are_counted_once(db: SQLAlchemy, jobs: CronJobs, work: Work) -> None:
     """A handler may enqueue so, too; nothing of it is said to be uncommitted."""
 
     @jobs.task

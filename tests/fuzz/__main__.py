@@ -26,23 +26,27 @@ def main() -> int:
     parser.add_argument("--interruptions", type=int, default=100, help="on each database")
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default=None)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--queries", action="store_true", help="interrupt only inside queries")
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     databases = [options.database] if options.database else ["sqlite", "postgresql"]
-    wrong = [_fuzz(database, options.interruptions, seed) for database in databases]
+    wrong = [
+        _fuzz(database, options.interruptions, seed, options.queries) for database in databases
+    ]
     return int(any(wrong))
 
 
-def _fuzz(database: str, interruptions: int, seed: int) -> int:
+def _fuzz(database: str, interruptions: int, seed: int, queries: bool) -> int:
     """Fuzz on one kind of database; how much is wrong."""
-    print(f"fuzz: --database {database} --interruptions {interruptions} --seed {seed}", flush=True)
+    mode = " --queries" if queries else ""
+    print(f"fuzz: --database {database} --interruptions {interruptions} --seed {seed}{mode}")
     folder = Path(tempfile.mkdtemp(prefix="cronjobs-fuzz-"))
     started = time.monotonic()
     with ExitStack() as stack:
         url = f"sqlite:///{folder / 'fuzz.sqlite'}"
         if database == "postgresql":
             url = stack.enter_context(postgres.running_server()).create_database()
-        report = fuzz(url, folder, interruptions, seed)
+        report = fuzz(url, folder, interruptions, seed, queries)
     _tell(report, time.monotonic() - started)
     if report.wrong:
         print(f"What the workers printed is kept in {folder}.", flush=True)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from traceback import walk_tb
 
 from flask import Flask, current_app
 from flask_sqlalchemy import SQLAlchemy
@@ -18,6 +19,8 @@ from flask_cronjobs import CronJobs, Retry, current_run
 from tests.fuzz.inspection import Frames
 from tests.fuzz.moments import Moments
 
+#: The modules that a query goes through, from its beginning to its last row.
+QUERYING = "sqlalchemy.engine"
 #: The variable that makes what a handler does random, and the same when the fuzz is run again.
 SEED = "FUZZ_SEED"
 
@@ -58,6 +61,8 @@ class Fuzz:
     :ivar effects: the last effect that each run began.
     :ivar interrupted: by what each run was interrupted.
     :ivar unheard: runs whose interruption did not come.
+    :ivar queries: whether victims query until they are interrupted, and nothing but that counts.
+    :ivar querying_until: until when they do.
     """
 
     def __init__(self) -> None:
@@ -68,6 +73,8 @@ class Fuzz:
         self.frames = Frames()
         self.moments = Moments()
         self.calm = False
+        self.queries = False
+        self.querying_until = 0.0
         self.inspect: Callable[[str], None] = lambda what: None
 
 
@@ -111,7 +118,14 @@ def _session(step: int, choose: random.Random) -> None:
 
 
 def _query(choose: random.Random) -> None:
-    """A query in the midst of which an interruption may come, and rows that are read one by one."""
+    """Queries in the midst of which an interruption may come; one, unless nothing else is done."""
+    _query_once(choose)
+    while time.monotonic() < fuzz.querying_until:
+        _query_once(choose)
+
+
+def _query_once(choose: random.Random) -> None:
+    """A query, and rows that are read one by one."""
     if db.engine.dialect.name == "postgresql":
         seconds = choose.choice([0, 0.002, 0.005, 0.01, 0.01, 0.01, 1.0])
         db.session.execute(text("SELECT pg_sleep(:seconds)"), {"seconds": seconds})
@@ -178,6 +192,7 @@ def _victim(kind: str, how: str, after: float) -> None:
     fuzz.seen.add(current_run.id)
     comes = fuzz.moments.interrupt_run(how, current_run.id, after)
     until = time.monotonic() + (PATIENCE if comes else 0)
+    fuzz.querying_until = until if fuzz.queries else 0.0
     step = 0
     try:
         while True:  # Once at least, also if no interruption comes: the checker expects its rows.
@@ -186,11 +201,20 @@ def _victim(kind: str, how: str, after: float) -> None:
             if time.monotonic() >= until:
                 break
     except BaseException:
-        error = sys.exc_info()[0]
-        fuzz.interrupted.append((kind, how, error.__name__ if error else "?"))
+        error = sys.exc_info()[1]
+        if not fuzz.queries or _is_in_a_query(error):
+            fuzz.interrupted.append((kind, how, type(error).__name__))
         raise
+    finally:
+        fuzz.querying_until = 0.0
     if comes:
         fuzz.unheard.append(f"run {current_run.id} ({kind}, {how})")
+
+
+def _is_in_a_query(error: BaseException | None) -> bool:
+    """Whether a statement or its result was under way when *error* was raised."""
+    frames = walk_tb(error.__traceback__ if error else None)
+    return any(frame.f_globals.get("__name__", "").startswith(QUERYING) for frame, _ in frames)
 
 
 def _declare(kind: str, timeout: float | None) -> str:

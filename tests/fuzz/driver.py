@@ -21,6 +21,8 @@ from tests.fuzz import app as fuzz_app
 SILENCE = 60.0
 #: So often a worker that has ended too early is replaced.
 WORKERS = 10
+#: Where an interruption may lead to another error, which must not take its place.
+DRIVERS = ("sqlite3.", "psycopg.", "sqlalchemy.")
 
 
 @dataclass
@@ -38,16 +40,17 @@ class Report:
     done: bool = False
 
 
-def fuzz(url: str, folder: Path, interruptions: int, seed: int) -> Report:
+def fuzz(url: str, folder: Path, interruptions: int, seed: int, queries: bool = False) -> Report:
     """Interrupt handlers on the database at *url*, which is empty.
 
+    :param queries: whether only inside queries.
     :param folder: for the log of effects and what workers print; empty.
     """
     prepare(url, folder)
     report = Report()
     for number in range(WORKERS):
         left = interruptions - report.interrupted.total()
-        _work(report, _arguments(url, folder, max(left, 0), seed + number), folder)
+        _work(report, _arguments(url, folder, max(left, 0), seed + number, queries), folder)
         if report.done:
             break
     else:
@@ -59,9 +62,10 @@ def fuzz(url: str, folder: Path, interruptions: int, seed: int) -> Report:
     return report
 
 
-def _arguments(url: str, folder: Path, interruptions: int, seed: int) -> list[str]:
+def _arguments(url: str, folder: Path, interruptions: int, seed: int, queries: bool) -> list[str]:
     given = {"url": url, "folder": folder, "interruptions": interruptions, "seed": seed}
-    return [f"--{name}={value}" for name, value in given.items()]
+    options = [f"--{name}={value}" for name, value in given.items()]
+    return ["--queries", *options] if queries else options
 
 
 def prepare(url: str, folder: Path) -> None:
@@ -126,6 +130,7 @@ def wrong(connection: Connection, folder: Path) -> Iterator[str]:
     yield from _halves(connection)
     yield from _atomic(connection)
     yield from _unfinished(connection)
+    yield from _errors(connection)
 
 
 def _effects(connection: Connection, log: list[str]) -> Iterator[str]:
@@ -170,3 +175,14 @@ def _unfinished(connection: Connection) -> Iterator[str]:
     sql = "SELECT id, status FROM job_runs WHERE status IN ('queued', 'failed', 'running')"
     for row in connection.execute(text(sql)):
         yield f"run {row.id} is {row.status} still"
+
+
+def _errors(connection: Connection) -> Iterator[str]:
+    """What interrupted an attempt is what is recorded, and not what it led to in the driver."""
+    sql = (
+        "SELECT run_id, attempt, error_type FROM job_failures"
+        " UNION SELECT id, attempts, error_type FROM job_runs WHERE status IN ('dead', 'failed')"
+    )
+    for row in connection.execute(text(sql)):
+        if str(row.error_type).startswith(DRIVERS):
+            yield f"attempt {row.attempt} of run {row.run_id} is recorded as {row.error_type}"

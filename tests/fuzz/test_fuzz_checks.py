@@ -91,6 +91,17 @@ def test_wrong_rows_are_found(connection: Connection, tmp_path: Path, sql: str, 
     assert wrong(connection, tmp_path, "1:0") == [found]
 
 
+def test_error_of_a_driver_is_wrong(connection: Connection, tmp_path: Path) -> None:
+    insert = (
+        "INSERT INTO job_failures (run_id, attempt, worker, error_type, error)"
+        " VALUES (1, :attempt, 'w', :error, '')"
+    )
+    for attempt, error in enumerate(["TimedOut", "sqlite3.ProgrammingError"], 1):
+        connection.execute(text(insert), {"attempt": attempt, "error": error})
+    found = ["attempt 2 of run 1 is recorded as sqlite3.ProgrammingError"]
+    assert wrong(connection, tmp_path, "1:0") == found
+
+
 def test_kept_frame_is_found() -> None:
     frames = Frames()
     burden = Burden()

@@ -10,7 +10,10 @@ from tests.fuzz.driver import fuzz
 
 
 @pytest.mark.slow
-def test_nothing_is_left_of_interrupted_handlers(database_url: str, tmp_path: Path) -> None:
-    report = fuzz(database_url, tmp_path, 15, seed=1)
+@pytest.mark.parametrize("queries", [False, True], ids=["anywhere", "queries"])
+def test_nothing_is_left_of_interrupted_handlers(
+    database_url: str, tmp_path: Path, queries: bool
+) -> None:
+    report = fuzz(database_url, tmp_path, 15, 1, queries)
     assert report.wrong == []
     assert report.interrupted.total() >= 15

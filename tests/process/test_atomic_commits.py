@@ -10,10 +10,12 @@ import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from flask_sqlalchemy.session import Session
-from sqlalchemy import Engine, UpdateBase, column, event, insert, table, text
+from sqlalchemy import Engine, UpdateBase, column, insert, table, text
 
 from flask_cronjobs import CronJobs, Retry, Snooze, run_started
+from flask_cronjobs.engine.worker.transaction_watch import TransactionWatch
 from flask_cronjobs.models import JobRun
+from tests.marks import on_sqlite
 
 Do = Callable[[SQLAlchemy], None]
 
@@ -66,6 +68,12 @@ def by_driver_and_more(db: SQLAlchemy) -> None:
     work(db, "later")
 
 
+def by_driver_and_a_new_transaction(db: SQLAlchemy) -> None:
+    """Which the session's rollback takes back, and cannot tell from its own."""
+    by_driver(db)
+    driver(db).execute("INSERT INTO work VALUES ('late')")
+
+
 def by_driver_alone(db: SQLAlchemy) -> None:
     driver(db).execute("INSERT INTO work VALUES ('early')")
     driver(db).commit()
@@ -83,8 +91,8 @@ def after_reading(db: SQLAlchemy) -> None:
 
 
 COMMITS = [
-    by_text, by_text_and_more, by_driver, by_driver_and_more, by_driver_alone, after_a_rollback,
-    after_reading,
+    by_text, by_text_and_more, by_driver, by_driver_and_more, by_driver_and_a_new_transaction,
+    by_driver_alone, after_a_rollback, after_reading,
 ]  # fmt: skip
 
 
@@ -339,19 +347,34 @@ def test_commit_in_a_transaction_that_was_open_before_is_noticed(
     assert (run.status, run.attempts, run.error_type) == ("dead", 1, "AtomicCommit")
 
 
-def test_it_costs_two_small_statements_at_most(jobs: CronJobs, db: SQLAlchemy) -> None:
+def test_it_costs_two_small_statements(
+    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[str] = []
 
-    def note(_: Any, __: Any, sql: str, *___: Any) -> None:
-        sent.append(sql)
+    def execute(self: TransactionWatch, statement: str) -> None:
+        sent.append(statement.split()[0])
+        plain(self, statement)
+
+    plain = TransactionWatch._execute
+    monkeypatch.setattr(TransactionWatch, "_execute", execute)
+    assert performed(jobs, db, lambda: work(db, "kept")).status == "succeeded"
+    begin = [] if db.engine.dialect.name == "postgresql" else ["BEGIN"]  # Else sqlite3 sends it.
+    assert sent == [*begin, "SAVEPOINT", "RELEASE"]
+
+
+@on_sqlite
+def test_handler_that_reads_before_it_writes_does_not_mind_other_writers(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    """SQLite refuses to write in a transaction that has read what is old by now."""
 
     def handler() -> None:
-        event.listen(db.engine, "before_cursor_execute", note)
+        db.session.scalars(text("SELECT label FROM work")).all()
+        with db.engine.begin() as other:
+            other.execute(text("INSERT INTO work VALUES ('theirs')"))
         work(db, "kept")
 
-    try:
-        assert performed(jobs, db, handler).status == "succeeded"
-    finally:
-        event.remove(db.engine, "before_cursor_execute", note)
-    own = [sql for sql in sent if "transaction_timestamp" in sql]
-    assert len(own) == (2 if db.engine.dialect.name == "postgresql" else 0)
+    run = performed(jobs, db, handler)
+    assert (run.status, run.last_error) == ("succeeded", None)
+    assert labels(db) == ["kept", "theirs"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sqlite3
 import time
 import weakref
+from contextlib import closing
 from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
@@ -265,3 +267,43 @@ def test_ctrl_c_waits_while_a_connection_returns_to_its_pool(
         jobs.tick()
     assert time.monotonic() - pressed[0] < 30
     assert cast(Any, db.engine.pool).checkedout() == 0
+
+
+#: A query whose rows never end.
+COUNTING = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+
+
+@on_sqlite
+@pytest.mark.parametrize("atomic", [False, True], ids=["plain", "atomic"])
+def test_lock_is_free_after_an_interrupted_query_whoever_has_its_cursor(
+    jobs: CronJobs, db: SQLAlchemy, atomic: bool
+) -> None:
+    """As SQLAlchemy's own closures have it, which live on in the exception's traceback."""
+    kept: list[object] = []
+    locked: list[bool] = []
+    with db.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE notes (label text)"))
+
+    @jobs.task(timeout=0.2, retry=False, atomic=atomic)
+    def reads() -> None:
+        db.session.execute(text("INSERT INTO notes VALUES ('a')"))
+        rows = db.session.execute(text(COUNTING))
+        kept.append(cast(Any, rows).cursor)
+        for _ in rows:
+            pass
+
+    @jobs.task(priority=-1)
+    def writes() -> None:
+        with closing(sqlite3.connect(str(db.engine.url.database), timeout=0)) as other:
+            try:
+                other.execute("BEGIN IMMEDIATE")
+                locked.append(False)
+            except sqlite3.OperationalError:
+                locked.append(True)
+
+    reads.enqueue()
+    writes.using(commit=True).enqueue()
+    jobs.tick()
+    assert locked == [False]
+    told = select(JobRun.status, JobRun.error_type).order_by(JobRun.id)
+    assert db.session.execute(told).all() == [("dead", "TimedOut"), ("succeeded", None)]
