@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from .errors import ConfigError, ScheduleError
 from .schedule.cron_text import parse_zone
+from .text import SECRET_NAMES
 from .types import is_url, is_whole
 
 PREFIX = "CRONJOBS_"
@@ -78,10 +79,7 @@ class Settings:
     ping_url: str | None = None
     """``CRONJOBS_PING_URL``: fetched after each tick, so that a monitor notices missing ticks."""
 
-    redact: tuple[str, ...] = (
-        *("password", "passwd", "passphrase", "pwd", "secret", "token", "authorization"),
-        *("credential", "cookie", "session", "jwt", "api_key", "access_key", "private_key"),
-    )
+    redact: tuple[str, ...] = SECRET_NAMES
     """``CRONJOBS_REDACT``: payload keys whose values no page shows; a part of the key is enough.
     Case, ``-`` and ``_`` are ignored."""
 
