@@ -204,13 +204,18 @@ _ENGINES = ("celery", "rq")
 
 def _executors(key: str, value: Any) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        raise _refuse(key, value, "queues and their engines, such as {'reports': 'celery'}")
+        raise ConfigError(
+            f"{key} is a {type(value).__name__}. Give queues and their engines, such as "
+            "{'reports': 'celery'}."
+        )
     for queue, engine in cast("Mapping[object, object]", value).items():
         known = engine in _ENGINES if isinstance(engine, str) else _is_executor(engine)
         if not (isinstance(queue, str) and queue and known):
+            # The engine stays out of the message: it may be a URL with a password.
             raise ConfigError(
-                f"{key} has {queue!r}: {engine!r}. Give the name of a queue, and 'celery', 'rq' or "
-                "an object of a subclass of flask_cronjobs.executors.Executor."
+                f"{key} has for {queue!r} a {type(engine).__name__} that is no engine. Give the "
+                "name of a queue, and 'celery', 'rq' or an object of a subclass of "
+                "flask_cronjobs.executors.Executor."
             )
     return dict(cast("Mapping[str, object]", value))
 
