@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from .errors import ConfigError, ScheduleError
 from .schedule.cron_text import parse_zone
+from .text import SECRET_NAMES
 from .types import is_url, is_whole
 
 PREFIX = "CRONJOBS_"
@@ -78,10 +79,7 @@ class Settings:
     ping_url: str | None = None
     """``CRONJOBS_PING_URL``: fetched after each tick, so that a monitor notices missing ticks."""
 
-    redact: tuple[str, ...] = (
-        *("password", "passwd", "passphrase", "pwd", "secret", "token", "authorization"),
-        *("credential", "cookie", "session", "jwt", "api_key", "access_key", "private_key"),
-    )
+    redact: tuple[str, ...] = SECRET_NAMES
     """``CRONJOBS_REDACT``: payload keys whose values no page shows; a part of the key is enough.
     Case, ``-`` and ``_`` are ignored."""
 
@@ -206,13 +204,18 @@ _ENGINES = ("celery", "rq")
 
 def _executors(key: str, value: Any) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        raise _refuse(key, value, "queues and their engines, such as {'reports': 'celery'}")
+        raise ConfigError(
+            f"{key} is a {type(value).__name__}. Give queues and their engines, such as "
+            "{'reports': 'celery'}."
+        )
     for queue, engine in cast("Mapping[object, object]", value).items():
         known = engine in _ENGINES if isinstance(engine, str) else _is_executor(engine)
         if not (isinstance(queue, str) and queue and known):
+            # The engine stays out of the message: it may be a URL with a password.
             raise ConfigError(
-                f"{key} has {queue!r}: {engine!r}. Give the name of a queue, and 'celery', 'rq' or "
-                "an object of a subclass of flask_cronjobs.executors.Executor."
+                f"{key} has for {queue!r} a {type(engine).__name__} that is no engine. Give the "
+                "name of a queue, and 'celery', 'rq' or an object of a subclass of "
+                "flask_cronjobs.executors.Executor."
             )
     return dict(cast("Mapping[str, object]", value))
 

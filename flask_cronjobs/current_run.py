@@ -37,13 +37,18 @@ Progress: TypeAlias = "tuple[float, str | None]"
 
 
 class Output:
-    """What a handler prints and logs. Any of its threads may add, the keeper's thread takes.
+    """What a handler prints and logs. Any of its threads may add.
 
     :ivar changed: whether something was added and not taken yet.
+    :ivar ready: what is to be written, cleaned by one thread at a time, which has the lock.
+    :ivar written: what the keeper's thread has written.
     """
 
     def __init__(self) -> None:
         self.changed: bool = False
+        self.ready: str | None = None
+        self.written: str | None = None
+        self.lock = threading.Lock()
         self._pieces: list[str] = []
         self._size = 0
 

@@ -7,7 +7,7 @@ import os
 import socket
 from textwrap import indent
 
-from .text import one_line
+from .text import one_line, printable
 
 logger: logging.Logger = logging.getLogger("flask_cronjobs")
 
@@ -20,7 +20,7 @@ def _clean(record: logging.LogRecord) -> bool:
     """
     stack: str | None = getattr(record, "cronjobs_stack", None)
     if stack is not None:
-        record.exc_text = indent(stack.rstrip(), "  ")
+        record.exc_text = indent(printable(stack).rstrip(), "  ")
     if isinstance(record.args, tuple):
         record.args = tuple(_cleaned(value) for value in record.args)
     return True

@@ -7,6 +7,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 #: `did_you_mean` compares at most so many names, and so many characters of each.
@@ -26,72 +27,71 @@ def _pattern(text: str) -> Callable[[], re.Pattern[str]]:
 
 _LONE_SURROGATE = _pattern("[\ud800-\udfff]")
 _HIDDEN = _pattern("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-# The patterns run in linear time: a failed match never rescans text.
-_URL_CREDENTIALS = _pattern(
-    r"""(?ix) :// (?: [^\s/@:?#"'<>]+  # a token,
-        | [^\s/@:"'<>]* : (?!\d{1,5}[/?#]) (?: (?!://) [^\s"'<>] )*  # or user:password, no port
-        | (?<!http://) (?<!https://) (?<!ws://) (?<!wss://)  # or one like a port, at no web server
-          [^\s/@:"'<>]* : \d{1,5}/ (?: (?!://) [^\s"'<>?\#@] )*
-        ) @"""
+#: What the names of secrets contain, in payloads and in texts; ``_`` is any sign or none.
+SECRET_NAMES = (
+    *("password", "passwd", "passphrase", "pwd", "secret", "token", "authorization", "credential"),
+    *("cookie", "session", "jwt", "signature", "api_key", "access_key", "private_key"),
+    *("account_key", "encryption_key", "signing_key"),
 )
-_HEADER = _pattern(
-    r"""(?ix) ((?:authorization|cookie) ["']? \s{0,20} [=:] \s{0,20})
-        ("[^"\n]*"? | '[^'\n]*'? | [^\n"']* (?: (?: "[^"\n]*" | (?<==)'[^'\n]*' ) [^\n"']* )* )"""
+#: Names of secrets that are parts of many other words.
+SECRET_WORDS = "pass|auth"
+
+# The patterns take linear time: each looks at a bounded number of characters beyond those that it
+# takes, or at those up to the next place where it can begin.
+_NAMES = "|".join(SECRET_NAMES).replace("session", "session_id").replace("_", "[ _-]?")
+_SECRET = rf"(?:{_NAMES}|[?&]sig|(?<=[_-])(?:{SECRET_WORDS})|(?-i:(?<=[a-z])(?:Pass|Auth)))"
+#: Words of everyday text, too: names of secrets in code and in JSON only.
+_EVERYDAY = rf"(?<![a-z])(?:{SECRET_WORDS}|session)"
+_ANY = rf"[\w.\ -]{{0,40}}? (?:{_SECRET} | {_EVERYDAY})"
+_IS = "(?:=>|:=|!=|={1,3}(?![=>]))"
+_MARKER = _pattern(
+    rf"""(?ix)
+    (?: {_SECRET}
+        (?: (?P<count> s(?:[_-][\w-]{{0,40}})? | [_-](?:count|limit|length) )
+            | [_-](?!count|limit|length)[\w-]{{0,40}}
+            | [ ]?(?:hash|hashed|digest|salt|value|confirm|confirmation|id|\d{{1,3}})
+        )? \\{{0,4}} ["']? \]? \s{{0,20}} (?: {_IS} | :(?!=) )
+        | {_EVERYDAY} (?: \\{{0,4}} ["'] \]? \s{{0,20}} (?: {_IS} | :(?!=) ) | \s{{0,20}} {_IS} )
+    )
+    (?! \s{{0,20}} (?: (?:none|null|true|false) | (?(count) \d[\d_.,]* | (?!) ) )  # No secrets.
+        (?: [\s,;&)\]}}"'] | \Z ) )
+    | (?: [\[(,] \s{{0,20}} \[ | \( ) \s{{0,20}} [bruf]{{0,2}} ["'] {_ANY} ["'] \s{{0,20}} ,
+      (?! \s{{0,20}} [)\]] )  # The first of a pair.
+    | (?<![\w-]) -- {_ANY} [\w-]{{0,40}} (?: ["'], | \s ) (?! \s{{0,20}} -- )  # An option.
+    | (?P<label> (?<![a-z]) (?:name|key) ["']? \s{{0,20}} [:=] \s{{0,20}} ["'] {_ANY} ["'] )
+    """
 )
-_NAMES = r"""(?:password|passwd|passphrase|pwd|secret|token|credentials?|jwt|session[_-]?id
-    |signature|[?&]sig|(?<=[_-])pass|(?-i:(?<=[a-z])Pass)
-    |(?:access|account|api|encryption|private|secret|signing)[ _-]?key)
-    (?:(?P<plural>s)|[ _-]?(?:hash|hashed|digest|salt|value|confirm|confirmation|\d{1,3}))?"""
-#: Words of everyday text too: a secret only as a name in code or in JSON.
-_WORDS = "(?<![a-z])(?:pass|auth|session)"
-_NAMED_SECRET = _pattern(
-    rf"""(?ix) (?: {_NAMES} \\{{0,4}} ["']? \]? \s{{0,20}} (?:=>|:=|!=|={{1,3}}|:)
-        | {_WORDS} (?: \\{{0,4}} ["'] \]? \s{{0,20}} (?:=>|:=|!=|={{1,3}}|:)
-                     | \s{{0,20}} (?:=>|:=|!=|={{1,3}}) ))
-        \s{{0,20}} (?:bearer\s{{1,20}}|basic\s{{1,20}})?"""
-)
-_PAIR = _pattern(
-    rf"""(?ix) [\[(] \s{{0,20}} [bruf]{{0,2}} (?P<quote>["']) [\w.\ -]{{0,40}}?
-        (?: authorization | cookie | {_NAMES} | {_WORDS} ) (?P=quote) \s{{0,20}} , \s{{0,20}}"""
-)
-#: Values that tell nothing.
-_EMPTY = _pattern(r"""(?i)(?:none|null|true|false)(?=[\s,;&)\]}"']|\Z)""")
-_NUMBER = _pattern(r"""\d[\d_.,]*(?=[\s;&)\]}"']|\Z)""")
-_QUOTED = _pattern(
-    r"""(?ix) [bruf]{0,2} (?: "(?:[^"\\\n]|\\.)*"? | '(?:[^'\\\n]|\\.)*'? )
-        | \\{1,4}["'][^"'\n]*["']?"""
-)
-_UNQUOTED = _pattern(r"""(?:[^\s,;&"']|(?<=\w)'(?=\w))*""")
-_PART_OF_DATA = _pattern(
-    r"""(?x) "(?:[^"\\\n]|\\.)*"? | '(?:[^'\\\n]|\\.)*'? | [\[({] | [\])}] | \n
-        | [^\[({\])}"'\n]+"""
-)
+_BRACKET = _pattern(r"[\[({<]")
+_SPACE = _pattern(r"\s{0,20}")
+_INDENT = _pattern(r"[ \t]*")
+_BELOW = _pattern(r"\s*\n([ \t]*)(?=\S)")
 _BEARER = _pattern(r"(?i)\b(bearer|basic)\s{1,20}[A-Za-z0-9._~+/=-]{8,}")
+_USER = _pattern(
+    r"""(?ix) (?<!http) (?<!https) (?<!ws) (?<!wss) :// [^\s/@:"'<>\[]* :
+        | :// [^\s/@:"'<>\[]* : (?! \d{1,5} (?: [\s/?\#"'<>,;)\]}] | \Z ) )  # At a web server.
+        | :// [^\s/@:?\#"'<>]+ @  # A token."""
+)
 
 # Where the message of a database error shows values: as SQLAlchemy and PostgreSQL write them.
-_AFTER = r"\n\[SQL:[ ] | \n\(Background[ ]on | \n{1,2}Traceback[ ]\( | \Z"
-_FIELD = r"\n(?:LINE[ ]\d|DETAIL:|HINT:|CONTEXT:)"
-_VALUES = _pattern(rf"(?sx) (\[parameters:[ ] | Failing[ ]row[ ]contains[ ]\() .*? (?= {_AFTER})")
-_KEY = _pattern(rf"(?sx) (\b[Kk]ey[ ]\([^\n]{{1,200}}?\)=\() (.*?) (?= {_FIELD} | {_AFTER})")
-_ABOUT_KEY = _pattern(
-    r"\) (?:already exists|is not present in|is still referenced|conflicts with|is duplicated)"
+_VALUES = _pattern(
+    r"""(?sx) ( \[parameters:[ ] | Failing[ ]row[ ]contains[ ]\( | \b[Kk]ey[ ]\([^\n]{1,200}?\)=\(
+        | invalid[ ]input[ ](?:syntax|value)[ ]for[ ][^\n:]{1,100}:[ ]
+        | field[ ]value[ ]out[ ]of[ ]range:[ ] | malformed[ ]\w{1,20}[ ]literal:[ ]
+        | \nDETAIL:\s{1,4}(?:Token|Expected)[ ]
+        | \nCONTEXT:\s{1,4}(?:JSON|(?:unnamed[ ])?portal|COPY)[ ][^\n:=]{0,120}(?:[:=][ ])? )
+        .*? (?= \n (?: LINE[ ]\d | DETAIL: | HINT: | CONTEXT: | \[SQL:[ ] | \(Background[ ]on[ ]
+                      | \n?Traceback[ ]\( ) | \Z )"""
 )
-_INPUT = _pattern(
-    rf"""(?sx) (invalid[ ]input[ ](?:syntax|value)[ ]for[ ][^\n:]{{1,100}}:[ ]
-        | (?:date/time|interval)[ ]field[ ]value[ ]out[ ]of[ ]range:[ ]
-        | malformed[ ]\w{{1,20}}[ ]literal:[ ])
-        "(.*?) (?= {_FIELD} | {_AFTER})"""
+#: To look for texts is much faster than for a pattern, and a message may have 50 MB.
+_VALUES_BEGIN = (
+    *("[parameters: ", "Failing row contains (", ")=(", "invalid input ", "value out of range: "),
+    *("malformed ", "\nDETAIL:", "\nCONTEXT:"),
 )
-_INPUT_BEGINS = ("invalid input ", "field value out of range", "malformed ")
+#: Classes of SQLSTATE: data exceptions, and violations of constraints.
+_ABOUT_VALUES = ("22", "23")
 _INLINE = _pattern(
     r"""(?x) (\b(?:value|time[ ]zone)[ ]) "[^\n]{0,300}?"
         (?= [ ](?:is[ ]out[ ]of[ ]range|not[ ]recognized|for[ ]"))"""
-)
-_CONTEXT = _pattern(
-    r"""(?x) (\nDETAIL:\s{1,4}(?:Token|Expected)[ ]
-        | \nCONTEXT:\s{1,4}(?:JSON[ ]data,[ ]line[ ]\d+:
-            | (?:unnamed[ ])?portal[ ][^\n=]{0,80}= | COPY[ ][^\n:]{1,120}:)[ ])
-        [^\n]*"""
 )
 
 
@@ -131,106 +131,64 @@ def printable(text: str) -> str:
 
 
 def strip_credentials(text: str) -> str:
-    """Replace passwords in URLs, in headers and in ``password=…`` or the like by ``***``."""
-    text = _URL_CREDENTIALS().sub("://***@", text)
-    text = _hidden(text, _NAMED_SECRET(), _named_end)
-    text = _hidden(text, _PAIR(), _pair_end)
-    # Behind those: it may end at a quote, and would leave a secret there without its name.
-    text = _HEADER().sub(r"\1***", text)
-    return _BEARER().sub(r"\1 ***", text)
+    """Replace what looks like a credential by ``***``, up to the end of its line.
 
-
-def _hidden(
-    text: str, name: re.Pattern[str], end_of_secret: Callable[[str, re.Match[str]], int]
-) -> str:
-    """Replace what follows each *name*, up to *end_of_secret*, by ``***``."""
+    1. In a line with a URL that has a user or a password, all from there to the last ``@``.
+    2. What follows ``password=``, ``"token":``, ``Authorization:``, ``("password",`` or
+       ``--password``, up to the end of the line, and the lines below that are indented more deeply.
+    3. The tokens behind ``Bearer`` and ``Basic``.
+    """
+    if "://" in text and "@" in text:
+        text = "\n".join(map(_without_user, text.split("\n")))
     parts: list[str] = []
     done = 0
-    while found := name.search(text, done):
-        end = end_of_secret(text, found)
-        parts.append(text[done : found.end()])
-        if end > found.end():
-            parts.append("***")
-        done = max(end, found.end())
-    return "".join((*parts, text[done:])) if parts else text
+    while found := _MARKER().search(text, done):
+        start, end = _hidden(text, found)
+        parts += text[done:start], "***" if start < end else ""
+        done = end
+    return _BEARER().sub(r"\1 ***", "".join((*parts, text[done:])))
 
 
-def _named_end(text: str, found: re.Match[str]) -> int:
-    start = found.end()
-    if _EMPTY().match(text, start) or (found["plural"] and _NUMBER().match(text, start)):
-        return start
-    return _value_end(text, start)
+def _without_user(line: str) -> str:
+    """Hide what is between the ``://`` of a user and the last ``@`` of *line*."""
+    last = line.rfind("@")
+    found = _USER().search(line, 0, last + 1)
+    if found is None:
+        return line
+    return f"{line[: line.index('://', found.start()) + 3]}***{line[last:]}"
 
 
-def _pair_end(text: str, found: re.Match[str]) -> int:
-    """Return where the second of two members ends; of more, or of a mere list, hide nothing."""
-    start, end = found.end(), _value_end(text, found.end())
-    before = text[max(0, found.start() - 20) : found.start()].rstrip()[-1:]
-    if text[found.start()] == "[" and before not in ("[", "(", ","):
-        return start
-    after = text[end : end + 20].lstrip()
-    more = after.startswith(",") and after[1:].lstrip()[:1] not in (")", "]", "")
-    return start if more else end
+def _hidden(text: str, marker: re.Match[str]) -> tuple[int, int]:
+    """Return from where to where the secret goes of which *marker* tells.
 
-
-def _value_end(text: str, start: int) -> int:
-    """Return where the value that begins at *start* ends."""
-    if quoted := _QUOTED().match(text, start):
-        return quoted.end()
-    plain = _UNQUOTED().match(text, start)
-    value = plain[0] if plain else ""
-    if sum(map(value.count, "[({")) > sum(map(value.count, "])}")):
-        return _data_end(text, start)  # As SecretStr('…') or ['…'].
-    return start + len(value)
-
-
-def _data_end(text: str, start: int) -> int:
-    """Return where brackets that open after *start* are closed, or else the line's end.
-
-    Data that is printed over several lines breaks them only behind a comma or beside a bracket.
+    The label of a secret may stand behind it, as in ``{"value": …, "name": "password"}``. Then that
+    goes from the first bracket of the line.
     """
-    depth, last = 0, ""
-    position = start
-    while part := _PART_OF_DATA().match(text, position):
-        said = part[0].strip()
-        if part[0] == "\n" and last not in ("[", "(", "{", ","):
-            ahead = text[position : position + 80].lstrip()[:1]
-            if ahead not in ("]", ")", "}", ","):
-                break
-        position = part.end()
-        if said in ("[", "(", "{"):
-            depth += 1
-        elif said in ("]", ")", "}"):
-            depth -= 1
-            if depth <= 0:
-                break
-        last = said[-1:] or last
-    return position
+    begin = text.rfind("\n", 0, marker.start()) + 1
+    start = _end_of(_SPACE, text, marker.end())
+    end = _end_of_line(text, start)
+    depth = _end_of(_INDENT, text, begin) - begin
+    while (below := _BELOW().match(text, end)) and len(below[1]) + bool(marker["label"]) > depth:
+        end = _end_of_line(text, below.end())
+    bracket = _BRACKET().search(text, begin, marker.start()) if marker["label"] else None
+    return bracket.end() if bracket else start, end
+
+
+def _end_of(pattern: Callable[[], re.Pattern[str]], text: str, start: int) -> int:
+    found = pattern().match(text, start)
+    return found.end() if found else start
+
+
+def _end_of_line(text: str, start: int) -> int:
+    end = text.find("\n", start)
+    return len(text) if end < 0 else end
 
 
 def without_values(text: str) -> str:
     """Leave out the values of a failed statement, since they may be personal data."""
-    text = _VALUES().sub(r"\1***", text)
-    # To look for a text is much faster than for a pattern, and a message may have 50 MB.
-    if ")=(" in text:
-        text = _KEY().sub(_without_key, text)
-    if any(begin in text for begin in _INPUT_BEGINS):
-        text = _INPUT().sub(_without_input, text)
+    if any(begin in text for begin in _VALUES_BEGIN):
+        text = _VALUES().sub(r"\1***", text)
     return text
-
-
-def _without_input(found: re.Match[str]) -> str:
-    behind = found[2].rpartition('"')[2]
-    return f"{found[1]}***{behind}"
-
-
-def _without_key(found: re.Match[str]) -> str:
-    about = list(_ABOUT_KEY().finditer(found[2]))
-    if not about:
-        return f"{found[1]}***"
-    if "conflicts with" in about[-1][0]:  # The other key's values follow.
-        return f"{found[1]}***{about[-1][0]} an existing key"
-    return f"{found[1]}***{found[2][about[-1].start() :]}"
 
 
 def safe_text(text: str, limit: int) -> str:
@@ -241,19 +199,42 @@ def safe_text(text: str, limit: int) -> str:
     # Before the cut, which could remove the place where the values begin.
     text = without_values(text)
     # Cut first, so that a message of 50 MB does not go through the patterns. Cut at four times the
-    # limit, so that a credential at the cut is still recognized.
-    text = clean(cut(text, limit * 4)) or ""
-    text = _CONTEXT().sub(r"\1***", _INLINE().sub(r"\1***", text))
-    return cut(strip_credentials(text), limit)
+    # limit and so that the line stays one, so that a credential at the cut is still recognized.
+    if len(text) > limit * 4:
+        tail = text[-2 * limit :]
+        text = f"{text[: 2 * limit]} …{tail[max(0, tail.find(chr(10))) :]}"
+    text = clean(text) or ""
+    return cut(strip_credentials(_INLINE().sub(r"\1***", text)), limit)
 
 
 def error_text(error: BaseException) -> str:
     """Return the message of *error*, even if its ``__str__`` raises."""
     try:
-        message = str(error)
+        message = _message(error)
     except BaseException as trouble:
         message = f"(its message could not be made: __str__ raised {type(trouble).__name__})"
     return safe_text(message, MAX_ERROR) or type_name(error)
+
+
+def _message(error: BaseException) -> str:
+    """Return ``str(error)``, without what a database error says apart from it of its values.
+
+    PostgreSQL says it in the server's language, so no pattern finds it all.
+    """
+    shows = getattr(error, "hide_parameters", None) is False
+    if not shows:
+        return str(error)
+    failed = cast("Any", error)  # A `StatementError` of SQLAlchemy.
+    failed.hide_parameters = True
+    try:
+        message = str(failed)
+    finally:
+        failed.hide_parameters = False
+    diag: Any = getattr(failed.orig, "diag", None)
+    if diag is not None and (diag.sqlstate or "")[:2] in _ABOUT_VALUES:
+        for quoted in filter(None, (diag.message_detail, diag.context)):
+            message = message.replace(quoted, "***")
+    return message
 
 
 def type_name(error: BaseException) -> str:

@@ -345,10 +345,21 @@ def _others(action: Action, which: RunFilter) -> str:
 
 
 @contextmanager
-def progress_bar(label: str, length: int) -> Generator[Progress | None, None, None]:
-    """Show a progress bar for long work on a terminal; yield its update, or None."""
-    if length < _LONG or not sys.stdout.isatty():
-        yield None
-        return
-    with click.progressbar(length=length, label=label) as bar:
-        yield bar.update
+def progress_bar(label: str, length: int) -> Generator[Progress, None, None]:
+    """Count the runs that are done, with a progress bar on a terminal; say it after Ctrl-C."""
+    done: list[int] = []
+    try:
+        if length < _LONG or not sys.stdout.isatty():
+            yield done.append
+            return
+        with click.progressbar(length=length, label=label) as bar:
+
+            def advance(steps: int) -> None:
+                done.append(steps)
+                bar.update(steps)
+
+            yield advance
+    except KeyboardInterrupt:
+        runs = plural(length, "run")
+        click.echo(f"\nStopped: at least {sum(done):,} of {runs} are done.", err=True)
+        raise

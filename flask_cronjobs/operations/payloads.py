@@ -128,7 +128,10 @@ def with_hidden_values(
     """
     names = state.settings.redact
     whole = cast("JSON", dict(given))
-    found = restored(whole, redacted(stored, names), stored)
+    shown = redacted(stored, names)
+    if shown == stored:  # Nothing is hidden, so the mark is a value.
+        return given
+    found = restored(whole, shown, stored)
     # A value that stays in its place may be hidden because of the name beside it.
     if found != whole and redacted(found, names) != redacted(whole, names):
         raise PayloadError(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from ..text import strip_credentials
+from ..text import SECRET_WORDS, strip_credentials
 from ..types import JSON
 
 HIDDEN = "***"
 #: How many levels of a value are shown; deeper ones are "…".
 DEPTH = 32
-#: Names of secrets that are parts of many other words.
-_WORD = re.compile(r"(?i:(?<![a-z])(?:pass|auth)(?![a-z]))|(?<=[a-z])(?:Pass|Auth)(?![a-z])")
+_WORD = re.compile(rf"(?i:(?<![a-z])(?:{SECRET_WORDS})(?![a-z]))|(?<=[a-z])(?:Pass|Auth)(?![a-z])")
 _BETWEEN_WORDS = str.maketrans("", "", "-_ ")
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import ColumnElement, Row, func, not_, null, or_, select, text, union_all
 
+from ..errors import StateConflict
 from ..models.conditions import (
     DEAD,
     FREE,
@@ -25,7 +26,7 @@ from .counts import Count
 from .pauses import PauseView, pauses, stopping
 from .reader import BATCHES, DEFINITIONS, RUNS, Query, Reader, Source, reading
 from .run_order import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, Order
-from .run_search import confirmed, mentions, named, reads_payloads
+from .run_search import SEARCH_ALL_FOR, SEARCH_FOR, named, of_task, reads_payloads, showing
 from .waiting import first_due, overdue
 
 
@@ -211,17 +212,24 @@ def matching_ids(
     """Return the ids of all runs that match *which*, newest first, for bulk actions.
 
     :param statuses: only runs of these; none means any.
+    :raises StateConflict: it searches payloads, and that takes too long.
     """
     with reading(source) as reader:
+        hides = which.search is not None and reads_payloads(reader)
         wide = _is_wide(which) and "succeeded" in (statuses or STATUSES)
-        most = limit if which.search is None else _MOST_MATCHING
+        most = _MOST_MATCHING if hides else limit
         found = _first(_statements(reader, which, statuses), most, NEWEST, fenced=not wide)
-        ids = [row.id for row in reader.rows(found)]
-        if which.search is None:
-            return ids
+        rows = reader.rows(found)
+        if which.search is not None and hides:
+            among = rows
+            rows, looked = showing(reader, which.search, among, limit, SEARCH_ALL_FOR)
+            if looked < len(among) and len(rows) < limit:
+                raise StateConflict(
+                    f"The search of payloads has looked at {looked} of {len(among)} runs in "
+                    f"{SEARCH_ALL_FOR:g} s, and stopped. Narrow it by a task, a status or an age."
+                )
         by_name = _named(reader, which, statuses)
-        others = [each for each in ids if each not in by_name]
-        return [*by_name, *confirmed(reader, which.search, others, limit)]
+        return [*by_name, *(row.id for row in rows if row.id not in by_name)]
 
 
 def matching_count(
@@ -288,8 +296,8 @@ def _conditions(
         found.append(c.batch_id == select(BATCHES.c.id).where(key).scalar_subquery())
     if which.stale:
         found.append(c.locked_until <= reader.now)
-    if which.search is not None:
-        found.append(mentions(reader, which.search))
+    if which.search is not None and not reads_payloads(reader):
+        found.append(of_task(which.search))
     return found + _ages(reader.now, which)
 
 
@@ -321,7 +329,7 @@ def page_ids(
     """
     found, searched = _statements(reader, which), which.search
     hides = searched is not None and reads_payloads(reader)
-    floor = _floor(reader, which, cursor, order) if hides or _needs_floor(which) else None
+    floor = _floor(reader, cursor, order) if _needs_floor(which) else None
     if named:
         found = [part.where(RUNS.c.id.not_in(named)) for part in found]
     if cursor is not None:
@@ -333,8 +341,12 @@ def page_ids(
     rows = reader.rows(_first(found, WINDOW if hides else limit + 1, order, _fenced(which, order)))
     if searched is None or not hides:
         return rows, floor
-    real = set(confirmed(reader, searched, [row.id for row in rows], limit + 1))
-    return [row for row in rows if row.id in real], floor
+    shown, looked = showing(reader, searched, rows, limit + 1, SEARCH_FOR)
+    if looked < len(rows) or (floor is None and looked >= WINDOW):
+        last = rows[looked - 1]
+        created = reader.value(select(RUNS.c.created_at).where(RUNS.c.id == last.id))
+        floor = Floor(Cursor(last.id, last.moment), cast("datetime", created))
+    return shown, floor
 
 
 def _fenced(which: RunFilter, order: Order) -> bool:
@@ -353,16 +365,13 @@ def _is_wide(which: RunFilter) -> bool:
     return which.status in (None, "succeeded")
 
 
-def _floor(reader: Reader, which: RunFilter, cursor: Cursor | None, order: Order) -> Floor | None:
+def _floor(reader: Reader, cursor: Cursor | None, order: Order) -> Floor | None:
     """Return the last of the `WINDOW` rows after *cursor*, whatever is searched in them."""
-    if _is_wide(which):
-        # The id alone: PostgreSQL finds it in the index, without the rows of the others.
-        among, fenced = [select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)], False
-    else:
-        among, fenced = _statements(reader, replace(which, search=None)), _fenced(which, order)
+    # The id alone: PostgreSQL finds it in the index, without the rows of the others.
+    among = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
     if cursor is not None:
-        among = [part.where(order.beyond(RUNS.c, cursor)) for part in among]
-    window = _first(among, 1, order, fenced).offset(WINDOW - 1).subquery().c
+        among = among.where(order.beyond(RUNS.c, cursor))
+    window = _first([among], 1, order, fenced=False).offset(WINDOW - 1).subquery().c
     floor = select(window.id, window.moment, RUNS.c.created_at).join(RUNS, RUNS.c.id == window.id)
     rows = reader.rows(floor)
     return Floor(Cursor(rows[0].id, rows[0].moment), rows[0].created_at) if rows else None

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, String, cast, or_, select, union
+from sqlalchemy import ColumnElement, Row, select, union
 
-from ..types import JSON
 from .reader import RUNS, Query, Reader, is_one_of, readable
 from .redact import redacted
 
 MAX_ID = 2**63 - 1
-#: How many payloads are looked at together.
-_CHUNK = 1_000
+#: How long a page's search of payloads may take, and one for an action on all, in seconds.
+SEARCH_FOR, SEARCH_ALL_FOR = 1.0, 10.0
+#: How many payloads are read together at first, and twice as many where that took less seconds.
+_CHUNK, _QUICK = 50, 0.05
 
 
 def named(search: str) -> Query:
@@ -25,58 +28,52 @@ def named(search: str) -> Query:
     return by_key
 
 
-def mentions(reader: Reader, search: str) -> ColumnElement[bool]:
-    """Return the condition that a task's name or a payload may have *search* in it."""
-    of_task = RUNS.c.job_type.icontains(search, autoescape=True)
-    if not reads_payloads(reader):
-        return of_task
-    payload = cast(RUNS.c.payload, String)
-    # As it is stored: with escapes, on SQLite also those of letters beyond ASCII.
-    stored = json.dumps(search, ensure_ascii=reader.sqlite)[1:-1]
-    texts = {search, stored}
-    return or_(of_task, *(payload.icontains(each, autoescape=True) for each in sorted(texts)))
+def of_task(search: str) -> ColumnElement[bool]:
+    """Return the condition that a task's name has *search* in it."""
+    return RUNS.c.job_type.icontains(search, autoescape=True)
 
 
 def reads_payloads(reader: Reader) -> bool:
-    """Return whether a search looks into payloads, where it may find what the pages hide."""
+    """Return whether a search looks into payloads."""
     return reader.state.settings.show_payload
 
 
-def confirmed(reader: Reader, search: str, ids: Sequence[int], most: int) -> list[int]:
-    """Return the first *most* of *ids* that have *search* also in what the pages show."""
-    if not reads_payloads(reader):
-        return list(ids[:most])
-    found: list[int] = []
-    start, size = 0, min(most, _CHUNK)
-    while start < len(ids) and len(found) < most:
-        some = ids[start : start + size]
-        real = _confirmed(reader, search, some)
-        found += [run_id for run_id in some if run_id in real]
-        start, size = start + size, _CHUNK
-    return found[:most]
+def showing(
+    reader: Reader, search: str, rows: Sequence[Row[Any]], most: int, seconds: float
+) -> tuple[list[Row[Any]], int]:
+    """Return the first *most* of *rows* that show *search*, and at how many of them it looked.
 
+    No condition of the database looks for it: who measures how long a search takes would learn
+    what the pages hide. All payloads are read, and *search* is looked for in what is shown of them.
 
-def _confirmed(reader: Reader, search: str, ids: Sequence[int]) -> set[int]:
-    of_task = RUNS.c.job_type.icontains(search, autoescape=True)
-    by_task = select(RUNS.c.id).where(is_one_of(reader, RUNS.c.id, ids), of_task)
-    found = {row.id for row in reader.rows(by_task)}
-    # Only of the others are payloads read, which may be large.
-    left = [run_id for run_id in ids if run_id not in found]
-    payloads = select(RUNS.c.id, readable(reader, RUNS.c.payload))
-    rows = reader.rows(payloads.where(is_one_of(reader, RUNS.c.id, left))) if left else ()
-    return found | {row.id for row in rows if _shows(reader, row.payload, search.lower())}
-
-
-def _shows(reader: Reader, payload: JSON, search: str) -> bool:
-    """Return whether *search* is in what the pages show of *payload*.
-
-    Credentials in texts are looked for last, which takes long: most hidden matches have a name.
+    :param seconds: how long it may take.
     """
-    names = reader.state.settings.redact
-    named = redacted(payload, names, of_text=str)
-    return _has(named, search) and _has(redacted(payload, names), search)
+    until = time.monotonic() + seconds
+    found: list[Row[Any]] = []
+    start, size = 0, _CHUNK
+    while start < len(rows):
+        some, began = rows[start : start + size], time.monotonic()
+        stored = _stored(reader, [row.id for row in some])
+        for number, row in enumerate(some, start):
+            if len(found) >= most or (number and time.monotonic() >= until):
+                return found, number
+            if row.id in stored and _shows(reader, stored[row.id], search):
+                found.append(row)
+        start += size
+        if time.monotonic() - began < _QUICK:
+            size *= 2
+    return found, len(rows)
 
 
-def _has(payload: JSON, search: str) -> bool:
-    shown = json.dumps(payload, ensure_ascii=False).lower()
-    return search in shown or json.dumps(search, ensure_ascii=False)[1:-1] in shown
+def _stored(reader: Reader, ids: Sequence[int]) -> dict[int, Row[Any]]:
+    columns = RUNS.c.id, RUNS.c.job_type, readable(reader, RUNS.c.payload)
+    wanted = select(*columns).where(is_one_of(reader, RUNS.c.id, ids))
+    return {row.id: row for row in reader.rows(wanted)}
+
+
+def _shows(reader: Reader, row: Row[Any], search: str) -> bool:
+    payload = redacted(row.payload, reader.state.settings.redact)
+    shown = json.dumps([row.job_type, payload], ensure_ascii=False).lower()
+    return any(
+        text.lower() in shown for text in (search, json.dumps(search, ensure_ascii=False)[1:-1])
+    )

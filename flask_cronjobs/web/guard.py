@@ -34,6 +34,16 @@ _PEER = (
     "The job pages were requested from another machine, %s. In debug mode without authorize= they "
     "are open to this machine only. Give authorize= to CronJobs."
 )
+_PROXY = (
+    "The job pages were requested through a proxy, which sent the header %s. In debug mode without "
+    "authorize= they are open to direct requests from this machine only. Give authorize= to "
+    "CronJobs, or use the address of the app itself."
+)
+#: Headers with which proxies and services in front of an app say for whom they ask.
+_FORWARDED = re.compile(
+    r"(?i)forwarded|via|x-forwarded|x-(forwarded|original|envoy|appengine|azure)-.+"
+    r"|(.+-)?(real|client|connecting|cluster-client)-ip(v6)?|cf-ray|cdn-loop"
+)
 _HERE = r"(?i)(?:(?:[a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?"
 #: Warnings of wrong tick tokens: one in so many seconds, since anybody can cause them.
 _wrong_token = Throttle()
@@ -132,6 +142,7 @@ def _refusal(action: str) -> Response | AnyResponse | None:
 def _is_open_for_debugging(state: State) -> bool:
     """Return whether debug mode opens the pages to this request; if not, log why, once."""
     elsewhere = next((peer for peer in _peers() if not _is_loopback(peer)), None)
+    forwarded = next((name for name, _ in request.headers if _FORWARDED.fullmatch(name)), None)
     if not current_app.debug:
         _warn_once(state, CLOSED)
     elif not re.fullmatch(_HERE, request.host):
@@ -140,22 +151,20 @@ def _is_open_for_debugging(state: State) -> bool:
     elif elsewhere is not None:
         # Another machine can send any Host.
         _warn_once(state, _PEER, repr(elsewhere[:_LONGEST_SHOWN]))
+    elif forwarded is not None:
+        # A proxy on this machine may stand for any other.
+        _warn_once(state, _PROXY, forwarded[:_LONGEST_SHOWN])
     else:
         return True
     return False
 
 
 def _peers() -> Iterator[str]:
-    """Return the address of the peer, and those for which it says that it forwards the request.
-
-    `ProxyFix` replaces the peer's address by one of a header, but keeps the original.
-    """
+    """Return the address of the peer; also the one that `ProxyFix` replaced by one of a header."""
     yield request.environ.get("REMOTE_ADDR") or ""
     original: Mapping[str, str | None] = request.environ.get("werkzeug.proxy_fix.orig") or {}
     if "REMOTE_ADDR" in original:
         yield original["REMOTE_ADDR"] or ""
-    for line in request.headers.getlist("X-Forwarded-For"):
-        yield from (part.strip() for part in line.split(","))
 
 
 def _is_loopback(address: str) -> bool:

@@ -10,7 +10,7 @@ from flask.typing import ResponseReturnValue
 
 from .. import report
 from ..operations import CANCEL, DISCARD, RETRY
-from ..report import RunFilter, RunView, run_list
+from ..report import RunFilter, RunView
 from ..report.run_order import DUE_FIRST, LATEST_DEATH, NEWEST
 from ..report.stacks import without_own_frames
 from ..state import State, state_of
@@ -66,7 +66,6 @@ def _form(state: State, typed: dict[str, str], status: int = 200, **values: Any)
         "wrong": None,
         "bulk": [],
         "shown": state.settings.show_payload,
-        "window": run_list.WINDOW,
         "suggested": sorted(state.registry.tasks)[:_SUGGESTED],
     }
     response = reader_page("runs", **(common | values))

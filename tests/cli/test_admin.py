@@ -20,6 +20,8 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import crontab
 from flask_cronjobs.cli.crontab import Wake
 from flask_cronjobs.state import state_of
+from flask_cronjobs.store import Ticks
+from flask_cronjobs.store.operations import Operator
 from tests.rows import Rows, ago
 
 Run = Callable[..., Result]
@@ -588,3 +590,41 @@ def test_systemd_is_printed_with_what_to_do(run: Run) -> None:
     for part in ("[Service]", "[Timer]", "systemctl enable --now cronjobs.timer"):
         assert part in output
     assert os.sep in output
+
+
+def test_ctrl_c_says_how_many_runs_are_done(
+    run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        rows.run("dead")
+    retry, asked = Operator.retry, []
+
+    def interrupted(self: Operator, ids: Any, *rest: Any) -> Any:
+        asked.append(ids)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
+        return retry(self, ids, *rest)
+
+    monkeypatch.setattr(Operator, "retry", interrupted)
+    monkeypatch.setattr("flask_cronjobs.operations.runs.CHUNK", 2)
+    result = run("retry", "--status", "dead", "--yes")
+    assert result.exit_code == 1
+    assert "Stopped: at least 2 of 3 runs are done." in result.output
+
+
+def test_ctrl_c_says_how_many_runs_are_pruned(
+    run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        rows.run("succeeded", age=100 * 86400)
+    answers = iter([2])
+
+    def prune(*_: Any, **__: Any) -> int:
+        for answer in answers:
+            return answer
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ticks, "prune", prune)
+    result = run("prune")
+    assert result.exit_code == 1
+    assert "Stopped: at least 2 of 3 runs are done." in result.output

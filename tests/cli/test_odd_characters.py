@@ -115,6 +115,19 @@ def test_a_log_line_is_one_line_without_control_characters(
     assert caplog.records[0].cronjobs_task == ODD  # type: ignore[attr-defined]
 
 
+def test_a_stack_below_a_log_line_has_no_control_characters(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    error = ValueError(ODD)
+    log_run(
+        logging.ERROR, "failed", task="t", run_id=1, attempt=1,
+        error=error, stack=f"Traceback:\n  {ODD}",
+    )  # fmt: skip
+    below = caplog.records[0].exc_text or ""
+    assert "fake" in below
+    assert [char for char in FORBIDDEN if char in below] == []
+
+
 def test_commands_to_paste_are_quoted(
     run: Run, rows: Rows, jobs: CronJobs, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -118,6 +118,20 @@ def test_wrong_engines_are_refused(value: object, app: Flask) -> None:
         CronJobs(app)
 
 
+@pytest.mark.parametrize(
+    "value", ["redis://:s3cret@mq", {"far": "redis://:s3cret@mq"}, {"far": {"password": "s3cret"}}]
+)
+def test_a_refused_engine_is_not_shown(value: object, app: Flask) -> None:
+    """It may hold a password."""
+    from flask_cronjobs import ConfigError
+
+    app.config["CRONJOBS_EXECUTORS"] = value
+    with pytest.raises(ConfigError) as caught:
+        CronJobs(app)
+    assert "s3cret" not in str(caught.value)
+    assert "'celery'" in str(caught.value)
+
+
 def test_json_of_a_run_names_the_holder(handed: int, app: Flask) -> None:
     shown = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(handed), "--json"])
     assert "handed:threads:" in json.dumps(json.loads(shown.output))

@@ -196,3 +196,17 @@ def test_a_hidden_value_does_not_lose_the_name_that_hides_it(
     shown = cast("dict[str, object]", redacted(cast("JSON", stored), state.settings.redact))
     new = operations.run_again(state, run_id, shown | {"more": "x"})
     assert rows.get(new).payload == stored | {"more": "x"}
+
+
+def test_a_text_like_the_mark_is_a_value_where_nothing_is_hidden(
+    state: State, jobs: CronJobs, rows: Rows
+) -> None:
+    jobs.task(name="free")(lambda **rest: None)
+    rows.definition("bare", job_type="free", payload={})
+    run_id = rows.run("dead", job_type="free", payload={"to": "ada"})
+    for made in (
+        operations.run_now(state, "bare", {"note": "***"}),
+        operations.run_now(state, "free", {"note": "***"}),
+        operations.run_again(state, run_id, {"note": "***"}),
+    ):
+        assert rows.get(made).payload == {"note": "***"}

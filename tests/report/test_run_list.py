@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-from sqlalchemy import text
+from collections.abc import Iterator
+from typing import Any
 
-from flask_cronjobs import report
-from flask_cronjobs.report import Cursor, RunFilter, order_of, run_list
+import pytest
+from sqlalchemy import Engine, event, text
+
+from flask_cronjobs import StateConflict, report
+from flask_cronjobs.report import Cursor, RunFilter, order_of, run_list, run_search
 from flask_cronjobs.state import State
 from flask_cronjobs.types import Status
 from tests.rows import Rows, ago
@@ -215,3 +218,79 @@ def test_a_search_of_payloads_goes_on_from_window_to_window(
         found += [row.id for row in page.rows]
     shown = [row.id for row in everything if "to" in dict(rows.get(row.id).payload or {})]
     assert found == shown
+
+
+@pytest.mark.usefixtures("_shown")
+@pytest.mark.parametrize("status", [None, "queued", "dead"])
+def test_a_search_that_takes_long_stops_and_goes_on(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, status: Status | None
+) -> None:
+    made = [rows.run(status or "running", age=9 - n, payload={"to": "ada"}) for n in range(3)]
+    others = [rows.run(status or "running", age=20 + n, payload={"to": "bob"}) for n in range(3)]
+    monkeypatch.setattr(run_list, "SEARCH_FOR", 0.0)
+    which, order = RunFilter(status=status, search="ada"), order_of(status, False)
+    page = report.runs(state, which, None, 50, order)
+    pages, found = 1, [row.id for row in page.rows]
+    while page.next is not None:
+        assert page.partial
+        assert page.searched_to is not None
+        page = report.runs(state, which, page.next, 50, order)
+        pages, found = pages + 1, [*found, *(row.id for row in page.rows)]
+    assert sorted(found) == made
+    assert pages == len(made) + len(others)
+
+
+@pytest.mark.usefixtures("_shown")
+def test_an_action_on_a_search_that_takes_long_is_refused(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        rows.run(payload={"to": "ada"})
+    monkeypatch.setattr(run_list, "SEARCH_ALL_FOR", 0.0)
+    with pytest.raises(StateConflict, match="looked at 1 of 3 runs in 0 s, and stopped"):
+        report.matching_ids(state, RunFilter(search="ada"))
+    assert len(report.matching_ids(state, RunFilter(search="ada"), limit=1)) == 1
+
+
+@pytest.mark.usefixtures("_shown")
+@pytest.mark.parametrize("status", [None, "queued"])
+def test_a_search_does_the_same_work_whether_or_not_a_hidden_value_matches(
+    state: State,
+    rows: Rows,
+    monkeypatch: pytest.MonkeyPatch,
+    sent: list[str],
+    status: Status | None,
+) -> None:
+    """Otherwise its time tells."""
+    for _ in range(3):
+        rows.run(payload={"password": "hunter2"})
+    shown = run_search.redacted
+    looked: list[object] = []
+
+    def noted(payload: Any, names: Any) -> Any:
+        looked.append(payload)
+        return shown(payload, names)
+
+    monkeypatch.setattr(run_search, "redacted", noted)
+    work = []
+    for search in ("hunter2", "hunter3"):
+        looked.clear()
+        sent.clear()
+        report.runs(state, RunFilter(search=search, status=status))
+        work.append((len(looked), list(sent)))
+    assert work[0] == work[1]
+    assert work[0][0] == 3
+    assert not any("payload" in each and "like" in each.lower() for each in sent)
+
+
+@pytest.fixture
+def sent() -> Iterator[list[str]]:
+    """The statements that are sent."""
+    statements: list[str] = []
+
+    def note(_c: Any, _k: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield statements
+    event.remove(Engine, "before_cursor_execute", note)

@@ -70,3 +70,18 @@ def test_closed_to_a_forwarded_request_whatever_it_says(
     assert answer.status_code == 403
     answer = debug_client.get("/jobs/", headers={"X-Forwarded-For": "192.168.1.9"})
     assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("Forwarded", "X-Real-IP", "X-Forwarded-Host", "X-Forwarded-For", "X-Forwarded-Proto"),
+        *("Via", "CF-Connecting-IP", "True-Client-IP", "X-Client-IP", "X-Original-Host"),
+    ],
+)
+def test_closed_behind_any_proxy(
+    debug_client: FlaskClient, header: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A proxy on this machine may stand for any other."""
+    assert _status(debug_client, "127.0.0.1", **{header: "127.0.0.1"}) == (403, 403)
+    assert f"which sent the header {header}".lower() in caplog.text.lower()

@@ -15,6 +15,7 @@ from ...types import JSON, Outcome
 from .at_work import AsyncRun
 from .context import RunnerContext
 from .outcomes import success
+from .output import make_ready
 from .owned_work import end_rest
 
 
@@ -57,6 +58,8 @@ async def _enter(
     try:
         return await _call(context, run, handler), run.run.warning
     finally:
+        if run.run.output is not None:
+            make_ready(run.run.output)
         if run.run.has_progress or run.run.output is not None:
             request_write(run.run, False)
         leave()

@@ -12,13 +12,13 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import Any
 
-from ...current_run import MAX_OUTPUT, CurrentRun, running
+from ...current_run import MAX_OUTPUT, CurrentRun, Output, running
 from ...errors import DatabaseTrouble
 from ...registry.options import TaskOptions
 from ...state import State
@@ -53,8 +53,8 @@ class OutputWriter:
         self._due = 0.0
 
     def note(self, run: CurrentRun) -> None:
-        """Let the output of *run* be written, if it is kept and has changed."""
-        if run.output is not None and run.output.changed:
+        """Let the output of *run* be written, if it is kept and ready to be."""
+        if is_ready(run):
             self._ended[run] = time.monotonic() + self._lease
 
     def write(self) -> None:
@@ -72,12 +72,14 @@ class OutputWriter:
 
         On SQLite a handler may hold the one lock. Then try again later.
 
-        :param now: also if they were written a moment ago.
+        :param now: also if they were written a moment ago, and what is not ready yet.
         """
         moment = time.monotonic()
         if moment < self._due and not now:
             return
-        changed = [each.run for each in at_work if each.run.output and each.run.output.changed]
+        if now:
+            make_all_ready(at_work)
+        changed = [each.run for each in at_work if is_ready(each.run)]
         self._due = moment + WRITE_EVERY
         if not changed:
             return
@@ -98,13 +100,30 @@ class OutputWriter:
 
     def _write(self, run: CurrentRun) -> bool:
         assert run.output is not None
-        text = run.output.take()
-        written = False
-        try:
-            written = self._outputs.write(run.claim, safe_tail(text, MAX_OUTPUT))
-        finally:
-            run.output.changed = run.output.changed or not written
-        return written
+        text = run.output.ready
+        if text is None or not self._outputs.write(run.claim, text):
+            return False
+        run.output.written = text
+        return True
+
+
+def is_ready(run: CurrentRun) -> bool:
+    """Return whether there is an output of *run* that is cleaned and not written."""
+    return run.output is not None and run.output.ready is not run.output.written
+
+
+def make_ready(output: Output) -> None:
+    """Clean what was added to *output*. That takes time, in which the keeper must renew leases."""
+    with output.lock:
+        if output.changed:
+            output.ready = safe_tail(output.take(), MAX_OUTPUT)
+
+
+def make_all_ready(at_work: Iterable[SyncRun | AsyncRun]) -> None:
+    """Clean what the runs *at_work* have said so far."""
+    for each in at_work:
+        if each.run.output is not None:
+            make_ready(each.run.output)
 
 
 def safe_tail(text: str, limit: int) -> str:
@@ -126,8 +145,11 @@ _silent: ContextVar[CurrentRun | None] = ContextVar("flask_cronjobs.silent", def
 
 
 @contextmanager
-def noting(state: State) -> Generator[None]:
-    """Note what handlers print and log in this block, if the output of a task is kept."""
+def noting(state: State, at_work: Callable[[], Iterable[SyncRun | AsyncRun]]) -> Generator[None]:
+    """Note what handlers print and log in this block, if the output of a task is kept.
+
+    :param at_work: returns the runs at work, whose outputs a thread cleans now and then.
+    """
     if not any(is_kept(state, task.options) for task in state.registry.tasks.values()):
         yield
         return
@@ -136,13 +158,23 @@ def noting(state: State) -> Generator[None]:
         _users += 1
         if _users == 1:
             _install()
+    ended = Event()
+    cleaner = Thread(target=_clean, args=(at_work, ended), name="cronjobs-output", daemon=True)
+    cleaner.start()
     try:
         yield
     finally:
+        ended.set()
+        cleaner.join()
         with _lock:
             _users -= 1
             if _users == 0:
                 _uninstall()
+
+
+def _clean(at_work: Callable[[], Iterable[SyncRun | AsyncRun]], ended: Event) -> None:
+    while not ended.wait(WRITE_EVERY / 2):
+        make_all_ready(at_work())
 
 
 def _note(text: str) -> None:

@@ -24,6 +24,7 @@ from .at_work import AsyncRun, Blocking, ProgressRequest, SyncRun
 from .context import RunnerContext
 from .handlers import Handlers, Prepared
 from .outcomes import released, success
+from .output import make_ready
 
 if TYPE_CHECKING:
     from .async_runner import AsyncRunner
@@ -156,6 +157,8 @@ class Runner:
                 return self._call(handler, run), run.warning
             finally:
                 # Also if it failed: then it matters most how far it came.
+                if run.output is not None:
+                    make_ready(run.output)
                 if run.has_progress:
                     self._request_write(run, False)
                 elif run.output is not None:

@@ -77,7 +77,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         admission = Admission(state, side_by_side)
         keeper = Keeper(state, runner, options, held_runs, monitor, listener, admission)
         with (
-            noting(state),
+            noting(state, lambda: runner.at_work),
             _handling_signals(runner, keeper, interrupter, handle_signals),
             _minute_work(options, held_runs, listener, keeper),
             Watcher(runner, options.observer, lambda: monitor.stop_at is not None),

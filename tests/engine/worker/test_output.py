@@ -227,6 +227,39 @@ def test_output_shows_while_the_handler_works(
     assert seen == ["so far\n"]
 
 
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_the_keeper_cleans_no_output(
+    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It takes time, in which leases must be renewed."""
+    monkeypatch.setattr(module, "WRITE_EVERY", 0.05)
+    cleaned: list[str] = []
+    safe_tail = module.safe_tail
+
+    def noted(text: str, limit: int) -> str:
+        cleaned.append(threading.current_thread().name)
+        return safe_tail(text, limit)
+
+    monkeypatch.setattr(module, "safe_tail", noted)
+
+    def plain() -> None:
+        print("so far")
+        until = time.monotonic() + 30
+        while not cleaned and time.monotonic() < until:
+            time.sleep(0.01)
+        print("and more")
+
+    async def waits() -> None:
+        await asyncio.to_thread(plain)
+
+    task = jobs.task(name="speak", keep_output=True)(waits if kind == "async" else plain)
+    run = task.using(commit=True).enqueue()
+    jobs.tick()
+    assert outputs(db, run) == {1: "so far\nand more\n"}
+    assert len(cleaned) >= 2
+    assert "cronjobs-keeper" not in cleaned
+
+
 def test_pruning_a_run_prunes_its_output(
     jobs: CronJobs, db: SQLAlchemy, state: State, perform: Perform
 ) -> None:
@@ -241,7 +274,7 @@ def test_pruning_a_run_prunes_its_output(
 def test_two_workers_in_one_process_share_the_streams(state: State, jobs: CronJobs) -> None:
     jobs.task(name="it", keep_output=True)(lambda: None)
     before = sys.stdout
-    first, second = module.noting(state), module.noting(state)
+    first, second = (module.noting(state, lambda: ()) for _ in range(2))
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
