@@ -151,8 +151,8 @@ def _figures(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
     if figures.dead:
         what = f"{figures.dead.of('run')} ended dead in the last 24 hours"
         todo = (
-            "See `flask jobs admin list --status dead`. When the cause is fixed: "
-            "flask jobs admin retry --status dead"
+            "See `flask jobs admin list --status dead --newer-than 24h`. When the cause is fixed: "
+            "flask jobs admin retry --status dead --newer-than 24h"
         )
         yield Finding("dead", "warning", what, todo)
 
@@ -161,7 +161,7 @@ def _missed(figures: Figures) -> Iterator[Finding]:
     if figures.missed:
         todo = (
             "See when no tick came, on the page /ticks, and what was skipped: "
-            "flask jobs admin list --status skipped"
+            "flask jobs admin list --status skipped --newer-than 24h"
         )
         what = f"In the last 24 hours, {figures.missed}"
         yield Finding("missed-slots", "warning", what, todo)
