@@ -218,6 +218,21 @@ def advised(finding: Finding, verb: str) -> list[str]:
     return shlex.split(command)
 
 
+@pytest.mark.parametrize("kind", ["run", "effect"])
+def test_pruning_that_cannot_keep_up_is_a_warning(state: State, rows: Rows, kind: str) -> None:
+    """Tables that grow for ever, and nobody knows."""
+    rows.run("succeeded", finished_at=ago(days=14, minutes=50))
+    assert "pruning" not in found(state)
+    if kind == "run":
+        rows.run("succeeded", finished_at=ago(days=14, hours=5))
+    else:
+        rows.effect("e", state="done", done_at=ago(days=90, hours=5))
+    finding = found(state)["pruning"]
+    assert finding.level == "warning"
+    assert "5 h behind" in finding.what
+    assert "flask jobs admin prune" in finding.todo
+
+
 def test_a_short_lease_is_a_warning(app: Flask, db: SQLAlchemy) -> None:
     app.config["CRONJOBS_LEASE"] = 10
     CronJobs(app)
