@@ -372,7 +372,8 @@ def note_pruned(connection: Connection, d: Dialect, rows: Rows) -> tuple[list[in
     held: set[int] = ids - {row.id for row in locked}
     if held:
         given = {"ids": statements.many(d, held)}
-        held = {row.id for row in connection.execute(text(statements.exist(d)), given)}
+        there = f"SELECT id FROM job_batches WHERE {statements.among(d, 'id')}"
+        held = {row.id for row in connection.execute(text(there), given)}
     before = {row.id: _pruned(d, row) for row in locked}
     lost = {batch: Counter(pruned) for batch, pruned in before.items() if pruned is not None}
     for row in rows:

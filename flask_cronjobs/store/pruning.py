@@ -16,10 +16,10 @@ from .connection import Bookkeeping, Rows
 from .dialect import Dialect
 from .sql import pruning as statements
 from .sql.batches import many
-from .sql.pruning import BATCHES, DEAD_RUNS, EFFECTS, RUNS, Kind
+from .sql.pruning import DEAD_RUNS, KINDS, RUNS, Kind
 
 #: How many rows of a kind one transaction deletes at most, beside those that go with them.
-CHUNK = 500
+CHUNK = 1000
 #: The longest rest after a transaction on SQLite, in seconds.
 _REST = 0.1
 
@@ -38,10 +38,8 @@ def prune(books: Bookkeeping, kept: Settings) -> Iterator[int]:
     """
     d = books.dialect
     kinds = [
-        _prune_runs(books, RUNS, kept),
-        _prune_runs(books, DEAD_RUNS, kept),
-        _prune_rows(books, EFFECTS, kept),
-        _prune_rows(books, BATCHES, kept),
+        (_prune_runs if kind.table == "job_runs" else _prune_rows)(books, kind, kept)
+        for kind in KINDS
     ]
     while kinds:
         runs = 0
@@ -71,13 +69,9 @@ def behind(rows: Callable[[Executable], Rows], d: Dialect, kept: Settings) -> fl
     :param rows: executes a statement, and returns its rows.
     """
     (found,) = rows(text(statements.behind(d)).bindparams(**_given(d, kept)))
-    past = (
-        (found.runs, kept.retention),
-        (found.dead_runs, kept.retention_dead),
-        (found.effects, kept.retention_dead),
-        (found.batches, kept.retention),
-    )
-    return max(0.0, *(_seconds(found.now, ended) - age for ended, age in past))
+    ages: list[float] = [getattr(kept, kind.age) for kind in KINDS]
+    past = (_seconds(found[0], found[n]) - age for n, age in enumerate(ages, start=1))
+    return max(0.0, *past)
 
 
 def _seconds(now: object, ended: object) -> float:

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Select, delete, func, select, text
-from sqlalchemy.orm import aliased
+from sqlalchemy import text
 
-from .. import models
 from ..types import TickReport, stored_time
-from .clock import database_now
 from .connection import Bookkeeping
+from .dialect import Dialect
 from .turns import Turns
 
 #: How many rows one tick deletes at most.
@@ -59,7 +57,9 @@ class Ticks:
         age = -(TICK_RETENTION + TICK_SLACK).total_seconds()
         (row,) = self._books.rows(text(statement), {**values, "age": age})
         if row.has_old:
-            self._books.transaction(_prune_ticks)
+            old = self._dialect.any_of("id", old_ticks(self._dialect))
+            age = TICK_RETENTION.total_seconds()
+            self._books.rows(text(f"DELETE FROM job_ticks WHERE {old}"), {"age": age})
         return TickRow(row.id, stored_time(row.started_at))
 
     def seen(self, tick_id: int) -> None:
@@ -99,27 +99,14 @@ class Ticks:
         self._books.rows(statement, {"id": tick_id, **values})
 
 
-def old_ticks() -> Select[int]:
-    """Return the SELECT of the ids of a chunk of ticks past their retention.
+def old_ticks(d: Dialect) -> str:
+    """Return the SELECT of the ids of a chunk of ticks past their retention, ``age`` seconds ago.
 
     The last one that finished stays: it says since when ticks have failed or stayed away.
     """
-    done = aliased(models.JobTick)
-    finished = select(done.id).where(done.finished_at.is_not(None))
-    last = finished.order_by(done.started_at.desc()).limit(1).scalar_subquery()
-    return (
-        select(models.JobTick.id)
-        .where(
-            models.JobTick.started_at < database_now(-TICK_RETENTION.total_seconds()),
-            models.JobTick.id != func.coalesce(last, 0),
-        )
-        .order_by(models.JobTick.started_at)
-        .limit(CHUNK)
-        .with_for_update(skip_locked=True)
-    )
-
-
-def _prune_ticks(connection: Connection) -> None:
-    # Not in one statement: a planner may read all ticks to join them with the few.
-    if ids := list(connection.scalars(old_ticks())):
-        connection.execute(delete(models.JobTick).where(models.JobTick.id.in_(ids)))
+    last = "SELECT id FROM job_ticks WHERE finished_at IS NOT NULL ORDER BY started_at DESC LIMIT 1"
+    return f"""
+        SELECT id FROM job_ticks
+        WHERE started_at < {d.later("0 - :age")} AND id <> COALESCE(({last}), 0)
+        ORDER BY started_at LIMIT {CHUNK} {d.skip_locked}
+    """

@@ -134,11 +134,6 @@ def lock_all(d: Dialect) -> str:
     return f"SELECT id, pruned FROM job_batches WHERE {among(d, 'id')} {d.skip_locked}"
 
 
-def exist(d: Dialect) -> str:
-    """Return the query for which of the batches in ``ids`` there are."""
-    return f"SELECT id FROM job_batches WHERE {among(d, 'id')}"
-
-
 def insert(d: Dialect) -> str:
     """Return the INSERT of a batch, which does nothing if its key is taken."""
     json_type = "CAST(:{} AS jsonb)" if d.name == "postgresql" else ":{}"

@@ -15,7 +15,7 @@ class Kind(NamedTuple):
 
     :ivar which: which rows of the table, in the words of an index.
     :ivar ended: the column with the time from which they are kept.
-    :ivar age: the parameter that says for how many seconds.
+    :ivar age: the setting that says for how many seconds.
     :ivar free: SQL for: the old row ``one`` may go.
     """
 
@@ -26,16 +26,16 @@ class Kind(NamedTuple):
     free: str = "1 = 1"
 
 
-RUNS = Kind("job_runs", DONE, "finished_at", ":retention")
+RUNS = Kind("job_runs", DONE, "finished_at", "retention")
 # A dead run that stops its key waits for an operator, however long.
-DEAD_RUNS = RUNS._replace(which=f"{DEAD} AND (on_dead = 'stop') IS NOT TRUE", age=":retention_dead")
+DEAD_RUNS = RUNS._replace(which=f"{DEAD} AND (on_dead = 'stop') IS NOT TRUE", age="retention_dead")
 # The effects of a run that has not succeeded stay while its row is there: a retry, of its own or an
 # operator's, must find them.
 EFFECTS = Kind(
     "job_effects",
     DONE_EFFECT,
     "done_at",
-    ":retention_dead",
+    "retention_dead",
     """COALESCE((SELECT r.status FROM job_runs r WHERE r.id = one.run_id), 'succeeded')
         IN ('succeeded', 'skipped')""",
 )
@@ -44,16 +44,17 @@ BATCHES = Kind(
     "job_batches",
     ENDED_BATCH,
     "finished_at",
-    ":retention",
+    "retention",
     """(SELECT r.id FROM job_runs r
         WHERE r.batch_id = one.id AND r.status <> 'running' LIMIT 1) IS NULL
     AND (SELECT p.id FROM job_batches p WHERE p.id = one.parent_id) IS NULL""",
 )
+KINDS = (RUNS, DEAD_RUNS, EFFECTS, BATCHES)
 
 
 def past(d: Dialect, kind: Kind) -> str:
     """Return SQL for: a row of *kind* is older than its retention."""
-    return f"{kind.which} AND {kind.ended} < {d.later(f'0 - {kind.age}')}"
+    return f"{kind.which} AND {kind.ended} < {d.later(f'0 - :{kind.age}')}"
 
 
 @lru_cache
@@ -82,14 +83,11 @@ def locked_runs(d: Dialect, kind: Kind) -> str:
 
 @lru_cache
 def behind(d: Dialect) -> str:
-    """Return the query for when the oldest row of each kind ended that may go."""
-    ages = ", ".join(
-        f"(SELECT min(ended) FROM ({oldest(d, kind)}) AS old WHERE free = 1) AS {name}"
-        for name, kind in (
-            ("runs", RUNS), ("dead_runs", DEAD_RUNS), ("effects", EFFECTS), ("batches", BATCHES),
-        )
-    )  # fmt: skip
-    return f"SELECT {d.now} AS now, {ages}"
+    """Return the query for the time, and when the oldest row of each kind ended that may go."""
+    oldest_of = (
+        f"(SELECT min(ended) FROM ({oldest(d, kind)}) AS o WHERE free = 1)" for kind in KINDS
+    )
+    return f"SELECT {d.now}, {', '.join(oldest_of)}"
 
 
 def delete(d: Dialect, table: str, column: str = "id") -> str:
@@ -99,4 +97,4 @@ def delete(d: Dialect, table: str, column: str = "id") -> str:
 
 def delete_ended(d: Dialect, kind: Kind) -> str:
     """Return `delete` of rows that are of *kind* still."""
-    return f"{delete(d, kind.table)} AND {kind.which}"
+    return f"{delete(d, kind.table)} AND ({kind.which}) IS TRUE"
