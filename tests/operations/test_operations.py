@@ -172,7 +172,7 @@ def test_many_are_at_most_as_many_as_asked_and_the_others_are_told(
     result = operations.retry_many(state, RunFilter(status="dead"), most=2)
     assert (result.changed, result.left, result.beyond) == (2, 0, 3)
     assert [rows.get(run_id).status for run_id in dead].count("queued") == 2
-    assert operations.CANCEL.many(state, dead, most=4).beyond == 1
+    assert operations.CANCEL.many(state, dead, "ada", most=4).beyond == 1
 
 
 @pytest.mark.parametrize("verb", ["retry", "cancel"])
@@ -222,7 +222,7 @@ def test_cancel_of_many_takes_all_that_have_not_ended(state: State, rows: Rows) 
     ended = rows.run("dead")
     for status in ("queued", "failed", "running"):
         rows.run(status)
-    result = operations.CANCEL.many(state, RunFilter(task="send"))
+    result = operations.CANCEL.many(state, RunFilter(task="send"), "ada")
     assert (result.changed, result.left) == (3, 0)
     assert rows.get(ended).status == "dead"
 
@@ -231,7 +231,7 @@ def test_bulk_by_a_status_that_cannot_be_is_refused(state: State) -> None:
     with pytest.raises(StateConflict, match="succeeded"):
         operations.retry_many(state, RunFilter(status="succeeded"))
     with pytest.raises(StateConflict, match="dead"):
-        operations.CANCEL.many(state, RunFilter(status="dead"))
+        operations.CANCEL.many(state, RunFilter(status="dead"), "ada")
 
 
 @pytest.mark.parametrize("action", [operations.RETRY, operations.CANCEL], ids=lambda a: a.name)
