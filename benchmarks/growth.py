@@ -24,7 +24,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,9 @@ from sqlalchemy import Connection, text
 
 from benchmarks._chart import line_chart
 from flask_cronjobs import CronJobs
-from flask_cronjobs.models.conditions import DONE
+from flask_cronjobs.config import Settings
 from flask_cronjobs.models.storage import VACUUM_OFTEN
-from flask_cronjobs.store import Bookkeeping, Claims, create_tables
-from flask_cronjobs.store import ticks as store_ticks
+from flask_cronjobs.store import Bookkeeping, Claims, create_tables, pruning
 from flask_cronjobs.store.rows import ClaimRequest
 from flask_cronjobs.types import Outcome
 from tests import postgres
@@ -124,8 +122,7 @@ class Database:
 
     def prune(self) -> int:
         """Delete the oldest thousand finished runs."""
-        one_batch = partial(store_ticks._prune_runs, condition=DONE, seconds=0.0)
-        return self.books.transaction(one_batch)
+        return next(pruning.prune(self.books, Settings(retention=0.0)))
 
 
 def main() -> None:
@@ -211,7 +208,7 @@ def life(found: Database, runs: int, batch: int) -> dict[str, float]:
         "enqueue": (runs // batch, lambda: found.enqueue(batch)),
         "claim": (runs // batch, claim),
         "outcome": (runs // batch, lambda: found.exchange(held.pop(), 0)),
-        "prune": (max(runs // store_ticks.CHUNK, 1), found.prune),
+        "prune": (max(runs // pruning.CHUNK, 1), found.prune),
     }
     wal: dict[str, float] = {}
     for name, (times, step) in steps.items():
@@ -302,7 +299,7 @@ def operations(found: Database) -> dict[str, Callable[[], object]]:
         assert client.get("/jobs/").status_code in (200, 503)
 
     def prune() -> None:
-        assert found.prune() == store_ticks.CHUNK
+        assert found.prune() == pruning.CHUNK
 
     return {"claim": claim, "idle tick": idle_tick, "page": page, "prune": prune}
 

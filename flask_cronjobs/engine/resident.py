@@ -210,7 +210,7 @@ class _Minute:
 
     def _prune(self) -> None:
         assert self.opened is not None
-        self._counts["pruned"] += prune(self.state, self._ticks, self.opened, self.stopped.is_set)
+        self._counts["pruned"] += prune(self.state, self.books, self.opened, self.stopped.is_set)
 
     def _wake(self, number: int) -> None:
         """Let workers look for runs at once, if there are some: one that listens seldom looks."""

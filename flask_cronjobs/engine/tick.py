@@ -16,6 +16,8 @@ from ..state import State
 from ..store import Bookkeeping, Claims, Definitions, Ticks
 from ..store.clock import clock_shift
 from ..store.errors import is_about_the_rows
+from ..store.pruning import behind
+from ..store.pruning import prune as prune_old
 from ..store.shared import refuse_shared
 from ..types import TickReport
 from .batches import end_batches, telling
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 CLOCK_TOLERANCE = 5.0
 #: One tick in so many prunes, counted over all hosts.
 PRUNE_EVERY = 20
+#: After how many seconds past its retention something makes each tick prune.
+PRUNE_SLACK = 300.0
+#: For how many seconds one tick prunes, about.
+PRUNE_BUDGET = 9.0
 
 
 class TickOptions(NamedTuple):
@@ -92,7 +98,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
             )
             counts += _run_workers(state, options, work_options, books)
             end_batches(books, telling(state))
-        counts["pruned"] = prune(state, ticks, opened)
+        counts["pruned"] = prune(state, books, opened)
         report = finish(ticks, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
     ping_ended(state, reclaimed.outcomes)
@@ -119,18 +125,24 @@ def begin(ticks: Ticks, listening: bool = False) -> OpenTick:
 
 
 def prune(
-    state: State, ticks: Ticks, opened: OpenTick, stopped: Callable[[], bool] = lambda: False
+    state: State, books: Bookkeeping, opened: OpenTick, stopped: Callable[[], bool] = lambda: False
 ) -> int:
-    """Delete what is past its retention, in one tick of `PRUNE_EVERY`; return how many runs.
+    """Delete what is past its retention; return how many runs.
 
-    :param stopped: returns whether to stop after the current chunk.
+    In one tick of `PRUNE_EVERY`, and in each while something has been left for `PRUNE_SLACK`.
+
+    :param stopped: returns whether to stop after the current chunks.
     """
-    if opened.id % PRUNE_EVERY:
+    if not opened.id % PRUNE_EVERY:
+        Ticks(books).mend_turns()
+    elif behind(books.rows, books.dialect, state.settings) < PRUNE_SLACK:
         return 0
-    settings = state.settings
-    ticks.mend_turns()
+    until, pruned = time.monotonic() + PRUNE_BUDGET, 0
     try:
-        return ticks.prune(settings.retention, settings.retention_dead, stopped=stopped)
+        for deleted in prune_old(books, state.settings):
+            pruned += deleted
+            if stopped() or time.monotonic() > until:
+                break
     except DatabaseTrouble as trouble:
         if not is_about_the_rows(trouble):
             raise
@@ -139,7 +151,7 @@ def prune(
             "job_runs needs ON DELETE CASCADE or SET NULL. %s",
             trouble,
         )
-        return 0
+    return pruned
 
 
 def finish(ticks: Ticks, opened: OpenTick, counts: Mapping[str, int]) -> TickReport:

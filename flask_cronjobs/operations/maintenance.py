@@ -9,13 +9,11 @@ from ..errors import NotFound, StateConflict
 from ..report import Verdict
 from ..report.humanize import plural
 from ..state import State
-from ..store import Ticks
 from ..store.operations import Operator
+from ..store.pruning import prunable
+from ..store.pruning import prune as prune_old
 from .audit import DEFAULT_ACTOR, log_action
 from .runs import Progress
-
-#: Seconds of pruning between two steps of a progress bar.
-_ROUND = 1.0
 
 _NOT_IN_DOUBT = {
     "begun": "It is being done right now. Wait until it ends.",
@@ -34,13 +32,11 @@ def prune(
     :param dry_run: only count them.
     :returns: how many there were.
     """
-    ages = (state.settings.retention, state.settings.retention_dead)
     with state.bookkeeping() as books:
-        ticks = Ticks(books)
         if dry_run:
-            return ticks.prunable(*ages)
+            return prunable(books, state.settings)
         pruned = 0
-        while deleted := ticks.prune(*ages, budget=_ROUND):
+        for deleted in prune_old(books, state.settings):
             pruned += deleted
             if progress is not None:
                 progress(deleted)

@@ -6,7 +6,7 @@ connection and see one now. Nothing here writes.
 
 from __future__ import annotations
 
-from .activity import Bucket, Gap, activity, gaps, ticks
+from .activity import Bucket, Gap, activity, gaps, ticks, unpruned
 from .arguments import Arguments, arguments
 from .batches import BatchView, batch, batches
 from .counts import Count
@@ -74,6 +74,7 @@ __all__ = [
     "task",
     "ticks",
     "tone",
+    "unpruned",
     "verdict",
     "verdict_and_figures",
 ]

@@ -8,6 +8,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Integer, Row, cast, func, literal, or_, select, tuple_
 
+from ..store.dialect import dialect_of
+from ..store.pruning import behind
 from .paging import Page, cut_page
 from .reader import TICKS, Reader, Source, reading
 
@@ -62,6 +64,12 @@ def activity(source: Source) -> tuple[Bucket, ...]:
     found = {int(row.hour): row for row in rows}
     starts = (first + timedelta(hours=number) for number in range(_HOURS))
     return tuple(_bucket(start, found.get(int(start.timestamp()) // 3600)) for start in starts)
+
+
+def unpruned(reader: Reader) -> float:
+    """Return for how many seconds the oldest row has been past its retention."""
+    state = reader.state
+    return behind(reader.rows, dialect_of(state.engine), state.settings)
 
 
 def _epoch_hour(reader: Reader) -> ColumnElement[int]:

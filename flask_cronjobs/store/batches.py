@@ -20,7 +20,7 @@ from sqlalchemy import Connection, text
 from .. import failpoints
 from ..models.conditions import OPEN_BATCH
 from ..types import TERMINAL, BatchCounts, Outcome
-from .connection import Bookkeeping
+from .connection import Bookkeeping, Rows
 from .dialect import Dialect
 from .sql import batches as statements
 
@@ -356,48 +356,32 @@ def recount(connection: Connection, d: Dialect, ids: Iterable[int]) -> None:
         )
 
 
-def note_pruned(
-    connection: Connection, d: Dialect, rows: Sequence[tuple[int, str, int | None]]
-) -> list[int]:
+def note_pruned(connection: Connection, d: Dialect, rows: Rows) -> tuple[list[int], set[int]]:
     """Add runs that are about to be deleted to what their batches have lost; return their ids.
 
-    Those whose batch another transaction holds stay for the next time. If what it has lost cannot
-    be read, nothing is added.
+    Those whose batch another transaction holds stay for the next time; these batches are returned,
+    too. If what a batch has lost cannot be read, nothing is added.
 
     :param rows: their ids, statuses and batches.
     """
-    ids = {batch for _, _, batch in rows if batch is not None}
+    ids = {row.batch_id for row in rows} - {None}
     if not ids:
-        return [run for run, _, _ in rows]
-    there = {
-        row.id
-        for row in connection.execute(text(statements.exist(d)), {"ids": statements.many(d, ids)})
-    }
-    locked = connection.execute(
-        text(statements.lock_all(d)), {"ids": statements.many(d, ids)}
-    ).all()
+        return [row.id for row in rows], set()
+    given = {"ids": statements.many(d, ids)}
+    locked = connection.execute(text(statements.lock_all(d)), given).all()
+    held: set[int] = ids - {row.id for row in locked}
+    if held:
+        given = {"ids": statements.many(d, held)}
+        there = f"SELECT id FROM job_batches WHERE {statements.among(d, 'id')}"
+        held = {row.id for row in connection.execute(text(there), given)}
     before = {row.id: _pruned(d, row) for row in locked}
-    left = there - before.keys()
     lost = {batch: Counter(pruned) for batch, pruned in before.items() if pruned is not None}
-    for _, status, batch in rows:
-        if batch is not None and batch in lost:
-            lost[batch][status] += 1
-    for batch, counts in lost.items():
-        pruned = {"id": batch, "pruned": json.dumps(counts)}
-        connection.execute(text(statements.note_pruned(d)), pruned)
-    return [run for run, _, batch in rows if batch not in left]
-
-
-def prune_batches(connection: Connection, d: Dialect, seconds: float) -> int:
-    """Delete a few batches that ended *seconds* ago and have no runs left; return how many."""
-    found = connection.execute(text(statements.OLD.format(past=d.later(":age"))), {
-        "age": -seconds, "chunk": CHUNK,
-    })  # fmt: skip
-    ids = [row.id for row in found]
-    if ids:
-        sql = f"DELETE FROM job_batches WHERE {statements.among(d, 'id')}"
-        connection.execute(text(sql), {"ids": statements.many(d, ids)})
-    return len(ids)
+    for row in rows:
+        if row.batch_id in lost:
+            lost[row.batch_id][row.status] += 1
+    given = {"ids": statements.many(d, lost), "pruned": json.dumps(lost)}
+    connection.execute(text(statements.note_pruned(d)), given)
+    return [row.id for row in rows if row.batch_id not in held], held
 
 
 def _cancelled(row: Any) -> Outcome:

@@ -89,18 +89,24 @@ def metrics() -> ResponseReturnValue:
     with report.reading(state_of()) as reader:
         verdict, figures = report.verdict_and_figures(reader)
         activity = report.activity(reader)
+        unpruned = report.unpruned(reader)
     try:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     except (TypeError, ValueError):  # It asks for a version that does not exist.
         encode, content_type = choose_encoder("")
-    return Response(encode(_registry(verdict, figures, activity)), content_type=content_type)
+    return Response(
+        encode(_registry(verdict, figures, activity, unpruned)), content_type=content_type
+    )
 
 
-def _registry(verdict: Verdict, figures: Figures, activity: Iterable[Bucket]) -> CollectorRegistry:
+def _registry(
+    verdict: Verdict, figures: Figures, activity: Iterable[Bucket], unpruned: float
+) -> CollectorRegistry:
     from prometheus_client import CollectorRegistry, Gauge
 
     registry = CollectorRegistry()
-    for name, text, value in _gauges(verdict, figures):
+    behind = ("prune_behind_seconds", "Seconds since the oldest row was to be pruned", unpruned)
+    for name, text, value in (*_gauges(verdict, figures), behind):
         if value is not None:
             Gauge(f"cronjobs_{name}", text, registry=registry).set(value)
     paused = Gauge(

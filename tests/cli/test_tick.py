@@ -21,9 +21,9 @@ from sqlalchemy import event, select, text, update
 
 from flask_cronjobs import CronJobs, TablesMissing
 from flask_cronjobs.engine import tick as tick_module
-from flask_cronjobs.models import JobDefinition, JobRun, JobTick
+from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store import Ticks, connection
+from flask_cronjobs.store import Ticks, connection, pruning
 from flask_cronjobs.types import TickReport
 from tests.marks import on_postgresql
 from tests.rows import Rows, ago
@@ -323,7 +323,7 @@ class TestOptions:
 
 
 class TestCost:
-    def test_idle_tick_sends_at_most_six_statements(
+    def test_idle_tick_sends_at_most_seven_statements(
         self, app: Flask, db: SQLAlchemy, jobs: CronJobs
     ) -> None:
         for number in range(20):
@@ -338,7 +338,7 @@ class TestCost:
 
             jobs.tick()
         work = [statement for statement in sent if not statement.startswith("PRAGMA")]
-        assert len(work) <= 6, "\n".join(work)
+        assert len(work) <= 7, "\n".join(work)
 
     def test_tick_leaves_no_connection_open(
         self, app: Flask, db: SQLAlchemy, jobs: CronJobs, hello: Any
@@ -387,19 +387,44 @@ class TestRetention:
         assert "needs ON DELETE CASCADE or SET NULL" in caplog.text
 
     def test_one_tick_of_every_twenty_prunes(
-        self, app: Flask, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
     ) -> None:
-        pruned: list[float] = []
-
-        def prune(ticks: Ticks, retention: float, retention_dead: float, **more: object) -> int:
-            pruned.append(retention)
-            return 0
-
-        monkeypatch.setattr(Ticks, "prune", prune)
+        """If it is soon enough for what is past its retention by a minute."""
+        rows = Rows(app, db)
+        pruned: list[int] = []
         with app.app_context():
             for _ in range(40):
-                jobs.tick()
-        assert pruned == [14 * 86400.0] * 2
+                rows.run("succeeded", finished_at=ago(days=14, minutes=1))
+                pruned.append(jobs.tick().pruned)
+        assert pruned == [*[0] * 19, 20] * 2
+
+    def test_next_tick_prunes_what_one_has_left(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So one host with a tick a minute keeps up with what ends, whatever kind it is."""
+        rows = Rows(app, db)
+        monkeypatch.setattr(pruning, "CHUNK", 2)
+        monkeypatch.setattr(tick_module, "PRUNE_BUDGET", -1.0)
+        for each in range(3):
+            rows.run("succeeded", finished_at=ago(days=14, minutes=10))
+            rows.effect(str(each), state="done", done_at=ago(days=91))
+        with app.app_context():
+            assert [jobs.tick().pruned for _ in range(3)] == [2, 1, 0]
+            assert db.session.scalars(select(JobEffect.id)).all() == []
+            rows.effect("late", state="done", done_at=ago(days=91))
+            jobs.tick()
+            assert db.session.scalars(select(JobEffect.id)).all() == []
+
+    def test_tick_that_is_told_to_stop_prunes_no_further(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rows, state = Rows(app, db), state_of(app)
+        monkeypatch.setattr(pruning, "CHUNK", 2)
+        for _ in range(5):
+            rows.run("succeeded", finished_at=ago(days=15))
+        with app.app_context(), state.bookkeeping() as books:
+            opened = tick_module.begin(Ticks(books))
+            assert tick_module.prune(state, books, opened, lambda: True) == 2
 
 
 def set_back(app: Flask, db: SQLAlchemy, by: timedelta) -> None:

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
+from flask_cronjobs.config import Settings
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
 from flask_cronjobs.store import (
     Bookkeeping,
@@ -33,6 +34,7 @@ from flask_cronjobs.store import (
     insert_run,
 )
 from flask_cronjobs.store.operations import Operator
+from flask_cronjobs.store.pruning import prune
 from flask_cronjobs.store.rows import ClaimRequest
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome
 from tests.model.model import TERMINAL, ModelRun
@@ -228,7 +230,7 @@ class StoreMachine(RuleBasedStateMachine):
     def prune(self) -> None:
         ended = [id_ for id_, run in self.runs.items() if run.status in TERMINAL]
         self.sql(f"UPDATE job_runs SET finished_at = {self.past(1)} WHERE finished_at IS NOT NULL")
-        assert self.ticks.prune(0, 0) == len(ended)
+        assert sum(prune(self.books, Settings(retention=0, retention_dead=0))) == len(ended)
         for id_ in ended:
             del self.runs[id_]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Engine, create_engine, text
 
 from flask_cronjobs.store import Bookkeeping, Claims, create_tables
 from flask_cronjobs.store.definitions import NEAR, SOME
@@ -19,12 +19,21 @@ from flask_cronjobs.store.dialect import dialect_of
 from flask_cronjobs.store.planner import SETTINGS
 from flask_cronjobs.store.rows import ClaimRequest
 from flask_cronjobs.store.sql import exchange
+from flask_cronjobs.store.sql.batches import many
 from flask_cronjobs.store.sql.claims import claim_statements
 from flask_cronjobs.store.sql.definitions import insert_slots, read_definitions, record_at_once
 from flask_cronjobs.store.sql.leases import lease_statements
 from flask_cronjobs.store.sql.outcomes import OUTCOME_COLUMNS
+from flask_cronjobs.store.sql.pruning import (
+    BATCHES,
+    DEAD_RUNS,
+    EFFECTS,
+    RUNS,
+    Kind,
+    delete,
+    oldest,
+)
 from flask_cronjobs.store.sql.waiting import front_of_queue
-from flask_cronjobs.store.ticks import old_effects
 from tests.plans import explain, pages
 from tests.postgres import Server
 
@@ -235,23 +244,38 @@ def test_due_definitions_use_their_index(engine: Engine) -> None:
     assert "ix_job_definitions_due" in shown, shown
 
 
-def test_pruning_effects_reads_only_old_ones_by_their_index(engine: Engine) -> None:
-    seen: list[tuple[str, Any]] = []
+@pytest.mark.parametrize(
+    ("kind", "index"),
+    [
+        (RUNS, "ix_job_runs_finished"),
+        (DEAD_RUNS, "ix_job_runs_dead"),
+        (EFFECTS, "ix_job_effects_done"),
+        (BATCHES, "ix_job_batches_ended"),
+    ],
+)
+def test_pruning_reads_only_old_rows_by_their_index(engine: Engine, kind: Kind, index: str) -> None:
+    dialect = dialect_of(engine)
+    first = "-infinity" if dialect.name == "postgresql" else ""
+    parameters = {"retention": DAY, "retention_dead": DAY, "place": first, "chunk": 500}
+    shown = plan(engine, oldest(dialect, kind), parameters)
+    assert index in shown, shown
+    for table in ("one", "job_runs", "job_effects", "job_batches"):
+        assert not walks_all(shown, table), shown
+    if kind == EFFECTS:
+        with engine.connect() as connection:
+            assert len(connection.execute(text(oldest(dialect, kind)), parameters).all()) == 4
 
-    def see(conn: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
-        seen.append((statement, parameters))
 
-    event.listen(engine, "before_cursor_execute", see)
-    with engine.connect() as connection:
-        assert len(connection.execute(old_effects(DAY)).all()) == 4
-    event.remove(engine, "before_cursor_execute", see)
-    how = "EXPLAIN" if engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
-    with engine.connect() as connection:
-        rows = connection.exec_driver_sql(f"{how} {seen[0][0]}", seen[0][1]).all()
-    shown = "\n".join(str(row[-1]) for row in rows)
-    assert "ix_job_effects_done" in shown, shown
-    assert not walks_all(shown, "job_effects"), shown
-    assert not walks_all(shown, "job_runs"), shown
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("job_failures", "run_id"), ("job_outputs", "run_id"), ("job_runs", "id")],
+)
+def test_what_goes_with_old_runs_is_looked_up_by_index(
+    engine: Engine, table: str, column: str
+) -> None:
+    dialect = dialect_of(engine)
+    shown = plan(engine, delete(dialect, table, column), {"ids": many(dialect, range(1, 500))})
+    assert not walks_all(shown, table), shown
 
 
 def test_overlap_is_looked_up_in_the_index_of_live_runs(engine: Engine) -> None:

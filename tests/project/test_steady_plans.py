@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert, text
 
+from flask_cronjobs.config import Settings
 from flask_cronjobs.engine.batches import end_batches
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.schedule.slots import Slot
@@ -16,6 +17,7 @@ from flask_cronjobs.store.batches import Batches, OpenBatch, open_batch
 from flask_cronjobs.store.late import late_slots, mark_late
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.store.outputs import Outputs
+from flask_cronjobs.store.pruning import behind, prune
 from flask_cronjobs.store.rows import DefinitionRow
 from flask_cronjobs.store.turns import Turns
 from flask_cronjobs.types import Claim, LateSlot
@@ -287,7 +289,9 @@ def keep_up(kit: Kit) -> None:
         "INSERT INTO job_ticks (worker, host, pid, started_at) VALUES ('', '', 1, '2026-01-01')"
     )
     kit.sql("INSERT INTO job_effects (key, state, done_at) VALUES ('', 'done', '2026-01-01')")
-    kit.ticks.prune(DAY, DAY)
+    behind(kit.books.rows, kit.books.dialect, Settings(retention=DAY, retention_dead=DAY))
+    for _ in prune(kit.books, Settings(retention=DAY, retention_dead=DAY)):
+        pass
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -197,9 +199,38 @@ def test_numbers_agree_with_their_nouns(state: State, rows: Rows) -> None:
     assert findings["effects-in-doubt"].what.startswith("1 effect in doubt")
 
 
-def test_a_dead_run_s_advice_is_to_retry_it(state: State, rows: Rows) -> None:
-    rows.run("dead")
-    assert "flask jobs admin retry --status dead" in found(state)["dead"].todo
+def test_advice_about_dead_runs_is_to_retry_those_that_are_counted(
+    app: Flask, state: State, rows: Rows
+) -> None:
+    """And not those of the 90 days before, too."""
+    runs = [rows.run("dead", finished_at=ago(hours=hours)) for hours in (1, 23, 25, 2000)]
+    advice = found(state)["dead"]
+    assert advice.what.startswith("2 runs ended dead")
+    listed = app.test_cli_runner().invoke(args=[*advised(advice, "list"), "--json"])
+    assert {row["id"] for row in json.loads(listed.stdout)["runs"]} == set(runs[:2])
+    app.test_cli_runner().invoke(args=[*advised(advice, "retry"), "--yes"])
+    assert [rows.get(each).status for each in runs] == ["queued", "queued", "dead", "dead"]
+
+
+def advised(finding: Finding, verb: str) -> list[str]:
+    """The arguments of the command that *finding* suggests, as a user copies it."""
+    (command,) = re.findall(rf"flask (jobs admin {verb}[^`.]*)", finding.todo)
+    return shlex.split(command)
+
+
+@pytest.mark.parametrize("kind", ["run", "effect"])
+def test_pruning_that_cannot_keep_up_is_a_warning(state: State, rows: Rows, kind: str) -> None:
+    """Tables that grow for ever, and nobody knows."""
+    rows.run("succeeded", finished_at=ago(days=14, minutes=50))
+    assert "pruning" not in found(state)
+    if kind == "run":
+        rows.run("succeeded", finished_at=ago(days=14, hours=5))
+    else:
+        rows.effect("e", state="done", done_at=ago(days=90, hours=5))
+    finding = found(state)["pruning"]
+    assert finding.level == "warning"
+    assert "5 h behind" in finding.what
+    assert "flask jobs admin prune" in finding.todo
 
 
 def test_a_short_lease_is_a_warning(app: Flask, db: SQLAlchemy) -> None:

@@ -8,7 +8,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+from flask_cronjobs.config import Settings
 from flask_cronjobs.store.operations import Operator
+from flask_cronjobs.store.pruning import prunable, prune
 from flask_cronjobs.store.sql.turns import CHUNK
 from flask_cronjobs.store.turns import Turns
 from flask_cronjobs.types import Claim, OutcomeKind
@@ -226,8 +228,8 @@ def test_dead_run_that_stops_its_key_is_not_pruned(kit: Kit) -> None:
     for each in (stopping, skipped):
         kit.finish(_claim(kit, each), "dead")
     kit.sql("UPDATE job_runs SET finished_at = :then", then=ago(days=400))
-    assert kit.ticks.prunable(1.0, 1.0) == 1
-    assert kit.ticks.prune(1.0, 1.0) == 1
+    assert prunable(kit.books, Settings(retention=1.0, retention_dead=1.0)) == 1
+    assert sum(prune(kit.books, Settings(retention=1.0, retention_dead=1.0))) == 1
     assert [row.id for row in kit.all_rows()] == [stopping]
 
 

@@ -90,6 +90,8 @@ def _samples(text: str) -> dict[str, float]:
 def test_metrics(client: FlaskClient, ticked: Callable[..., None], add: Callable[..., int]) -> None:
     ticked(5, succeeded=3, dead=1)
     add("running"), add("dead"), add("queued", run_at=NOW.replace(year=2020))
+    assert _samples(client.get("/jobs/metrics").text)["cronjobs_prune_behind_seconds"] == 0
+    add("succeeded", finished_at=datetime.now(timezone.utc) - timedelta(days=16))
     answer = client.get("/jobs/metrics")
     assert answer.status_code == 200
     found = _samples(answer.text)
@@ -100,6 +102,7 @@ def test_metrics(client: FlaskClient, ticked: Callable[..., None], add: Callable
     assert found["cronjobs_stale_runs"] == 0
     assert found["cronjobs_dead_runs_24h"] == 1
     assert found["cronjobs_healthy"] == 0
+    assert found["cronjobs_prune_behind_seconds"] == pytest.approx(2 * 86400, abs=600)
     assert found["cronjobs_oldest_due_seconds"] > 86400
     assert 0 < found["cronjobs_last_tick_age_seconds"] < 60
 

@@ -16,7 +16,7 @@ from ...state import State
 from ...store.clock import clock_shift
 from ...store.errors import LEARN_MORE, name_of
 from ...store.migrations import IN_MEMORY, is_in_memory
-from ..activity import ticks
+from ..activity import ticks, unpruned
 from ..definitions import DefinitionView, bare_definitions
 from ..health import Figures, Verdict, verdict_and_figures
 from ..humanize import ago, duration, plural, seconds_since
@@ -34,6 +34,8 @@ CLOCK_TOLERANCE = 2.0
 #: The shortest lease without a warning, in seconds: a busy handler (a long regular expression, say)
 #: can stop the thread that renews the lease for seconds.
 _LEASE = 60.0
+#: How far pruning may be behind without a warning, in seconds: one tick in twenty prunes.
+_UNPRUNED = 3600.0
 #: How long a batch may be open before it is worth a warning.
 _OPEN = timedelta(days=1)
 _TICKS = 100
@@ -84,6 +86,7 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield from _doubts(figures)
     yield from _stopped_keys(reader, figures)
     yield from _open_batches(reader)
+    yield from _pruning(reader)
     yield from _settings(reader)
     yield from engines(reader)
 
@@ -152,8 +155,8 @@ def _figures(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
     if figures.dead:
         what = f"{figures.dead.of('run')} ended dead in the last 24 hours"
         todo = (
-            "See `flask jobs admin list --status dead`. When the cause is fixed: "
-            "flask jobs admin retry --status dead"
+            "See `flask jobs admin list --status dead --newer-than 24h`. When the cause is fixed: "
+            "flask jobs admin retry --status dead --newer-than 24h"
         )
         yield Finding("dead", "warning", what, todo)
 
@@ -162,7 +165,7 @@ def _missed(figures: Figures) -> Iterator[Finding]:
     if figures.missed:
         todo = (
             "See when no tick came, on the page /ticks, and what was skipped: "
-            "flask jobs admin list --status skipped"
+            "flask jobs admin list --status skipped --newer-than 24h"
         )
         what = f"In the last 24 hours, {figures.missed}"
         yield Finding("missed-slots", "warning", what, todo)
@@ -351,6 +354,19 @@ def _open_batches(reader: Reader) -> Iterator[Finding]:
             "warning",
             f"The batch {row.key!r} was opened {since} and not closed: it does not end",
             f"If all of its runs are in: flask jobs admin batches {shlex.quote(row.key)} --close",
+        )
+
+
+def _pruning(reader: Reader) -> Iterator[Finding]:
+    late = unpruned(reader)
+    if late > _UNPRUNED:
+        yield Finding(
+            "pruning",
+            "warning",
+            f"Pruning is {duration(late)} behind: so long ago, rows that are still there were past "
+            "their retention",
+            "If it grows, ticks cannot keep up, or cannot delete, which their log says. To delete "
+            "all of them now: flask jobs admin prune",
         )
 
 

@@ -134,11 +134,6 @@ def lock_all(d: Dialect) -> str:
     return f"SELECT id, pruned FROM job_batches WHERE {among(d, 'id')} {d.skip_locked}"
 
 
-def exist(d: Dialect) -> str:
-    """Return the query for which of the batches in ``ids`` there are."""
-    return f"SELECT id FROM job_batches WHERE {among(d, 'id')}"
-
-
 def insert(d: Dialect) -> str:
     """Return the INSERT of a batch, which does nothing if its key is taken."""
     json_type = "CAST(:{} AS jsonb)" if d.name == "postgresql" else ":{}"
@@ -232,17 +227,13 @@ def reopen(d: Dialect) -> str:
 
 
 def note_pruned(d: Dialect) -> str:
-    """Return the UPDATE that notes how many of a batch's runs were pruned, by status."""
-    value = "CAST(:pruned AS jsonb)" if d.name == "postgresql" else ":pruned"
-    return f"UPDATE job_batches SET pruned = {value} WHERE id = :id"
+    """Return the UPDATE that notes how many runs of those in ``ids`` were pruned, by status.
 
-
-# From the outside in: the members of a batch inside another are counted as long as that one is.
-OLD = """
-    SELECT b.id FROM job_batches b
-    WHERE b.finished_at IS NOT NULL AND b.finished_at < {past}
-        AND (SELECT r.id FROM job_runs r
-             WHERE r.batch_id = b.id AND r.status <> 'running' LIMIT 1) IS NULL
-        AND (SELECT p.id FROM job_batches p WHERE p.id = b.parent_id) IS NULL
-    ORDER BY b.finished_at LIMIT :chunk
-"""
+    The parameter ``pruned`` has that by their ids.
+    """
+    if d.name == "postgresql":
+        value, source = "CAST(:pruned AS jsonb) -> CAST(id AS text)", ""
+    else:
+        value, source = "lost.value", "FROM json_each(:pruned) AS lost"
+    matched = f"{source} WHERE job_batches.id = lost.key" if source else f"WHERE {among(d, 'id')}"
+    return f"UPDATE job_batches SET pruned = {value} {matched}"

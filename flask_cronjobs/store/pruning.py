@@ -1,0 +1,147 @@
+"""Delete what is past its retention, in short transactions, and say how far that is behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, Executable, text
+
+from ..config import Settings
+from ..types import stored_time
+from .batches import note_pruned
+from .connection import Bookkeeping, Rows
+from .dialect import Dialect
+from .sql import pruning as statements
+from .sql.batches import many
+from .sql.pruning import DEAD_RUNS, KINDS, RUNS, Kind
+
+#: How many rows of a kind one transaction deletes at most, beside those that go with them.
+CHUNK = 1000
+#: The longest rest after a transaction on SQLite, in seconds.
+_REST = 0.1
+
+
+def prune(books: Bookkeeping, kept: Settings) -> Iterator[int]:
+    """Delete what is older than its retention; yield how many runs, after each round.
+
+    A round deletes up to `CHUNK` rows of each kind, so that none waits for another. To stop, take
+    no further round.
+
+    On SQLite others write only between two transactions of ours. They look for that each few
+    milliseconds, so we leave them as much time as we took.
+
+    :param kept: for how long rows are kept: batches as succeeded runs; effects that are done as
+        dead runs, but as long as their run may be tried again, however old they are.
+    """
+    d = books.dialect
+    kinds = [
+        (_prune_runs if kind.table == "job_runs" else _prune_rows)(books, kind, kept)
+        for kind in KINDS
+    ]
+    while kinds:
+        runs = 0
+        for kind in tuple(kinds):
+            began = time.monotonic()
+            deleted = next(kind, None)
+            if deleted is None:
+                kinds.remove(kind)
+            runs += deleted or 0
+            if d.name == "sqlite":
+                time.sleep(min(time.monotonic() - began, _REST))
+        yield runs
+
+
+def prunable(books: Bookkeeping, kept: Settings) -> int:
+    """Return how many runs `prune` would delete now."""
+    total = 0
+    for kind in (RUNS, DEAD_RUNS):
+        sql = f"SELECT count(*) FROM job_runs WHERE {statements.past(books.dialect, kind)}"
+        total += books.rows(text(sql), _given(books.dialect, kept))[0][0]
+    return total
+
+
+def behind(rows: Callable[[Executable], Rows], d: Dialect, kept: Settings) -> float:
+    """Return for how many seconds the oldest row has been past its retention.
+
+    :param rows: executes a statement, and returns its rows.
+    """
+    (found,) = rows(text(statements.behind(d)).bindparams(**_given(d, kept)))
+    ages: list[float] = [getattr(kept, kind.age) for kind in KINDS]
+    past = (_seconds(found[0], found[n]) - age for n, age in enumerate(ages, start=1))
+    return max(0.0, *past)
+
+
+def _seconds(now: object, ended: object) -> float:
+    """Return for how many seconds something has ended; 0 if it is not there."""
+    if ended is None:
+        return 0.0
+    try:
+        return (stored_time(now) - stored_time(ended)).total_seconds()
+    except ValueError:  # Somebody has written another value there.
+        return 0.0
+
+
+def _prune_runs(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]:
+    """Delete old runs with what belongs to them; yield how many, after each transaction."""
+    given = {**_given(books.dialect, kept), "held": many(books.dialect, held := set[int]())}
+    while True:
+        found, deleted, busy = books.transaction(
+            partial(_delete_runs, d=books.dialect, kind=kind, given=given)
+        )
+        yield deleted
+        if len(found) < CHUNK:
+            return
+        # From here on: until a vacuum, PostgreSQL's index has entries of all that was deleted.
+        held |= busy
+        given |= {"place": found[-1].place, "held": many(books.dialect, held)}
+
+
+def _delete_runs(
+    connection: Connection, d: Dialect, kind: Kind, given: Mapping[str, Any]
+) -> tuple[Rows, int, set[int]]:
+    """Delete some runs; return what was found, how many went, and the batches that others hold."""
+    found = connection.execute(text(statements.locked_runs(d, kind)), given).all()
+    ids, busy = note_pruned(connection, d, found)
+    if ids:
+        given = {"ids": many(d, ids)}
+        for table in ("job_failures", "job_outputs"):
+            connection.execute(text(statements.delete(d, table, "run_id")), given)
+        connection.execute(text(statements.delete(d, "job_runs")), given)
+    return found, len(ids), busy
+
+
+def _prune_rows(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]:
+    """Delete old rows of another table; yield 0, since they are no runs, after each statement.
+
+    To look is apart from deleting, which alone needs SQLite's write lock: what may go never comes
+    back. What may not is passed over, up to the end; then again, as long as something went: with
+    a batch, those inside it may go.
+    """
+    d = books.dialect
+    given, deleted = _given(d, kept), 0
+    while True:
+        found = books.rows(text(statements.oldest(d, kind)), given)
+        if ids := [row.id for row in found if row.free]:
+            books.rows(text(statements.delete_ended(d, kind)), {"ids": many(d, ids)})
+        deleted += len(ids)
+        yield 0
+        if len(found) == CHUNK and (ids or found[-1].place != given["place"]):
+            given["place"] = found[-1].place
+        elif deleted:
+            given, deleted = _given(d, kept), 0
+        else:
+            return
+
+
+def _given(d: Dialect, kept: Settings) -> dict[str, Any]:
+    """Return the parameters of the first look at a kind."""
+    first = "-infinity" if d.name == "postgresql" else ""
+    return {
+        "retention": kept.retention,
+        "retention_dead": kept.retention_dead,
+        "place": first,
+        "chunk": CHUNK,
+    }

@@ -1,0 +1,330 @@
+"""Pruning: in short transactions, by age, all kinds in proportion, and nothing that lives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event, select, text
+from sqlalchemy.orm import Session
+
+from flask_cronjobs.config import Settings
+from flask_cronjobs.models import JobBatch, JobEffect
+from flask_cronjobs.store import pruning
+from flask_cronjobs.store.pruning import behind, prunable, prune
+from flask_cronjobs.store.sql import pruning as statements_of
+from tests.marks import on_postgresql
+from tests.rows import ago
+from tests.store.kit import Kit
+
+DAY = 86400.0
+KEPT = Settings(retention=14 * DAY, retention_dead=90 * DAY)
+OLD = ago(days=200)
+
+
+def pruned(kit: Kit, kept: Settings = KEPT) -> int:
+    return sum(prune(kit.books, kept))
+
+
+def finished(kit: Kit, status: str, days: float, **values: Any) -> int:
+    return kit.run(status=status, finished_at=ago(days=days), attempts=1, **values)
+
+
+def ids(kit: Kit) -> list[int]:
+    return [row.id for row in kit.all_rows()]
+
+
+def batch(kit: Kit, key: str, **values: Any) -> int:
+    """A batch that ended long ago; its id."""
+    made = {"key": key, "closed_at": OLD, "finished_at": OLD, "total": 1, "dead": 0} | values
+    with Session(kit.engine) as session:
+        session.add(row := JobBatch(**made))
+        session.commit()
+        return row.id
+
+
+def effects(kit: Kit, number: int) -> None:
+    """Effects outside of runs that were done long ago."""
+    with Session(kit.engine) as session:
+        session.add_all(
+            JobEffect(key=str(each), state="done", done_at=OLD) for each in range(number)
+        )
+        session.commit()
+
+
+def left(kit: Kit) -> tuple[int, int, int]:
+    """How many runs, effects and batches there are."""
+    tables = ("job_runs", "job_effects", "job_batches")
+    counts = [kit.sql(f"SELECT count(*) FROM {table}")[0][0] for table in tables]
+    return counts[0], counts[1], counts[2]
+
+
+@contextmanager
+def statements(kit: Kit) -> Generator[list[str]]:
+    """Note the statements that are sent to the database."""
+    sent: list[str] = []
+
+    def note(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        sent.append(" ".join(statement.split()))
+
+    event.listen(kit.engine, "before_cursor_execute", note)
+    yield sent
+    event.remove(kit.engine, "before_cursor_execute", note)
+
+
+@pytest.mark.parametrize("status", ["succeeded", "cancelled", "skipped"])
+def test_finished_runs_go_after_their_retention(kit: Kit, status: str) -> None:
+    finished(kit, status, 15)
+    kept = finished(kit, status, 13)
+    assert pruned(kit) == 1
+    assert ids(kit) == [kept]
+
+
+def test_dead_runs_have_their_own_retention(kit: Kit) -> None:
+    finished(kit, "dead", 91)
+    kept = finished(kit, "dead", 89)
+    assert pruned(kit) == 1
+    assert ids(kit) == [kept]
+
+
+def test_what_is_not_finished_stays_however_old(kit: Kit) -> None:
+    old: dict[str, Any] = {"created_at": ago(days=999), "run_at": ago(days=999)}
+    kit.run(**old)
+    kit.run(status="failed", attempts=1, **old)
+    kit.run(**old, job_type="other")
+    kit.claim(limit=1)
+    before = ids(kit)
+    assert pruned(kit, Settings(retention=0, retention_dead=0)) == 0
+    assert ids(kit) == before
+
+
+def test_failures_go_with_their_run(kit: Kit) -> None:
+    gone, kept = kit.runs(2)
+    for claim in kit.claim():
+        kit.finish(claim, "dead")
+    kit.sql("UPDATE job_runs SET finished_at = '2000-01-01' WHERE id = :id", id=gone)
+    assert pruned(kit) == 1
+    assert kit.failures(gone) == []
+    assert len(kit.failures(kept)) == 1
+
+
+@on_postgresql
+def test_run_that_is_retried_meanwhile_keeps_its_failures(kit: Kit) -> None:
+    """On SQLite nobody can: pruning holds the write lock."""
+    run = kit.run(max_attempts=1)
+    kit.finish(kit.claim_one(), "dead")
+    kit.sql("UPDATE job_runs SET finished_at = '2000-01-01'")
+    with kit.engine.begin() as operator:
+        operator.execute(text("UPDATE job_runs SET status = 'queued', finished_at = NULL"))
+        assert pruned(kit) == 0
+    assert ids(kit) == [run]
+    assert len(kit.failures(run)) == 1
+
+
+def test_large_backlog_goes_in_short_transactions(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "CHUNK", 4)
+    for _ in range(10):
+        finished(kit, "succeeded", 20)
+    with statements(kit) as sent:
+        assert list(prune(kit.books, KEPT)) == [4, 4, 2, 0]
+    assert sum(each.startswith("DELETE FROM job_runs") for each in sent) == 3
+    assert ids(kit) == []
+
+
+def test_no_kind_waits_for_the_end_of_another(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick that has no more time leaves after a round."""
+    monkeypatch.setattr(pruning, "CHUNK", 2)
+    for each in range(6):
+        finished(kit, "succeeded", 20)
+        finished(kit, "dead", 100)
+        batch(kit, str(each))
+    effects(kit, 6)
+    rounds = prune(kit.books, KEPT)
+    assert left(kit) == (12, 6, 6)
+    assert next(rounds) == 4
+    assert left(kit) == (8, 4, 4)
+    assert sum(rounds) == 8
+    assert left(kit) == (0, 0, 0)
+
+
+def test_all_batches_of_a_transaction_are_noted_at_once(kit: Kit) -> None:
+    """A statement for each would take longer than all the rest."""
+    batches = [batch(kit, str(each)) for each in range(5)]
+    for member in (*batches, *batches[:2]):
+        finished(kit, "succeeded", 20, batch_id=member)
+        finished(kit, "dead", 1, batch_id=member)
+    finished(kit, "cancelled", 20, batch_id=batches[0])
+    with statements(kit) as sent:
+        assert pruned(kit) == 8
+    assert sum(each.startswith("UPDATE job_batches") for each in sent) == 1
+    with Session(kit.engine) as session:
+        noted = session.scalars(select(JobBatch.pruned).order_by(JobBatch.id)).all()
+    assert noted == [{"succeeded": 2, "cancelled": 1}, {"succeeded": 2}, *[{"succeeded": 1}] * 3]
+
+
+def test_runs_that_are_pruned_later_are_added_to_those_before(kit: Kit) -> None:
+    (member,) = (batch(kit, "b"),)
+    finished(kit, "dead", 1, batch_id=member)
+    for _ in range(2):
+        finished(kit, "succeeded", 20, batch_id=member)
+        assert pruned(kit) == 1
+    with Session(kit.engine) as session:
+        assert session.scalars(select(JobBatch.pruned)).all() == [{"succeeded": 2}]
+
+
+@on_postgresql
+def test_batch_that_somebody_holds_keeps_its_runs_and_holds_up_no_other(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "CHUNK", 2)
+    held, free = batch(kit, "held"), batch(kit, "free")
+    members = [finished(kit, "succeeded", 30, batch_id=held) for _ in range(5)]
+    for member in (None, free, None):
+        finished(kit, "succeeded", 20, batch_id=member)
+    with kit.engine.begin() as filling:
+        filling.execute(text("SELECT 1 FROM job_batches WHERE key = 'held' FOR SHARE"))
+        assert pruned(kit) == 3
+    assert ids(kit) == members
+    assert pruned(kit) == 5
+
+
+def test_what_must_stay_holds_up_nothing_behind_it(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many batches and effects that are older, of dead runs that are kept."""
+    monkeypatch.setattr(pruning, "CHUNK", 2)
+    for each in range(5):
+        dead = finished(kit, "dead", 10, batch_id=batch(kit, f"of {each}", dead=1))
+        kit.sql(
+            "INSERT INTO job_effects (key, state, done_at, run_id) VALUES (:key, 'done', :at, :id)",
+            key=f"of {each}", at=ago(days=300 - each), id=dead,
+        )  # fmt: skip
+        kit.sql("UPDATE job_batches SET finished_at = :at WHERE dead = 1 AND finished_at = :old",
+                at=ago(days=300 - each), old=OLD)  # fmt: skip
+    for each in range(3):
+        batch(kit, str(each))
+    effects(kit, 3)
+    pruned(kit)
+    assert left(kit) == (5, 5, 5)
+
+
+def test_batches_go_from_the_outside_in_at_once(kit: Kit) -> None:
+    outer = batch(kit, "outer")
+    batch(kit, "innermost", parent_id=batch(kit, "inner", parent_id=outer))
+    pruned(kit)
+    assert left(kit) == (0, 0, 0)
+
+
+def test_batch_that_is_opened_again_meanwhile_stays(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look whether it may go is apart from deleting it."""
+    batch(kit, "b")
+    delete_ended = statements_of.delete_ended
+
+    def reopened(*args: Any) -> str:
+        kit.another().sql("UPDATE job_batches SET finished_at = NULL, total = NULL")
+        return delete_ended(*args)
+
+    monkeypatch.setattr(statements_of, "delete_ended", reopened)
+    pruned(kit)
+    assert left(kit) == (0, 0, 1)
+
+
+def test_others_write_between_two_transactions(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On SQLite they look every few milliseconds, and would find it locked again."""
+    monkeypatch.setattr(pruning, "CHUNK", 1)
+    for _ in range(3):
+        finished(kit, "succeeded", 20)
+    rests: list[float] = []
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        with kit.engine.begin() as other:
+            other.execute(text("PRAGMA busy_timeout = 0"))
+            other.execute(text("UPDATE job_ticks SET recorded = 0"))
+
+    monkeypatch.setattr(time, "sleep", rest)
+    assert pruned(kit) == 3
+    if kit.engine.dialect.name == "sqlite":
+        assert len(rests) >= 3
+        assert min(rests) > 0.0
+    else:
+        assert rests == []
+
+
+def test_it_says_how_long_the_oldest_row_is_past_its_retention(kit: Kit) -> None:
+    def now() -> float:
+        return behind(kit.books.rows, kit.books.dialect, KEPT)
+
+    assert now() == 0.0
+    finished(kit, "succeeded", 13)
+    kept = finished(kit, "dead", 89)
+    batch(kit, "kept", finished_at=ago(days=100), dead=1)
+    kit.sql("UPDATE job_runs SET batch_id = 1 WHERE id = :id", id=kept)
+    assert now() == 0.0
+    for days, add in (
+        (1, lambda: finished(kit, "cancelled", 15)),
+        (2, lambda: finished(kit, "dead", 92)),
+        (4, lambda: batch(kit, "old", finished_at=ago(days=18))),
+        (110, lambda: effects(kit, 1)),
+    ):
+        add()
+        assert now() == pytest.approx(days * DAY, abs=60)
+    pruned(kit)
+    assert now() == 0.0
+
+
+def test_time_that_nobody_can_read_is_no_age(kit: Kit) -> None:
+    odd = "'-infinity'" if kit.engine.dialect.name == "postgresql" else "'2'"
+    kit.run(status="succeeded", finished_at=OLD, attempts=1)
+    kit.sql(f"UPDATE job_runs SET finished_at = {odd}")
+    assert behind(kit.books.rows, kit.books.dialect, KEPT) == 0.0
+
+
+def test_prunable_counts_what_prune_would_delete(kit: Kit) -> None:
+    finished(kit, "succeeded", 15)
+    finished(kit, "succeeded", 1)
+    finished(kit, "dead", 100)
+    assert prunable(kit.books, KEPT) == 2
+    assert len(ids(kit)) == 3
+    assert pruned(kit) == 2
+
+
+def test_effects_go_when_done_long_ago_and_never_while_open(kit: Kit) -> None:
+    for key in ("old", "new", "open"):
+        kit.effects.begin(key, "owner", None, 60)
+    for key in ("old", "new"):
+        kit.effects.done(key, "owner", None)
+    kit.sql("UPDATE job_effects SET done_at = '2000-01-01' WHERE key = 'old'")
+    kit.sql("UPDATE job_effects SET created_at = '2000-01-01'")
+    pruned(kit)
+    rows = kit.sql("SELECT key FROM job_effects ORDER BY key")
+    assert [row.key for row in rows] == ["new", "open"]
+
+
+def test_effects_of_a_run_that_may_be_tried_again_stay_however_old(kit: Kit) -> None:
+    kit.runs(6)
+    for claim in kit.claim():
+        kit.effects.begin(f"run {claim.id}", claim.token, claim.id, 60)
+        kit.effects.done(f"run {claim.id}", claim.token, None)
+    succeeded, dead, cancelled, failed, queued, running = (row.id for row in kit.all_rows())
+    unlocked = "locked_by = NULL, locked_until = NULL"
+    for status, run_id in (
+        ("succeeded", succeeded), ("dead", dead), ("cancelled", cancelled),
+        ("failed", failed), ("queued", queued),
+    ):  # fmt: skip
+        at = "NULL" if status in ("failed", "queued") else "CURRENT_TIMESTAMP"
+        kit.sql(
+            f"UPDATE job_runs SET status = '{status}', finished_at = {at}, {unlocked}"
+            f" WHERE id = {run_id}"
+        )
+    kit.sql("UPDATE job_effects SET done_at = '2000-01-01'")
+    pruned(kit)
+    kept = [row.run_id for row in kit.sql("SELECT run_id FROM job_effects ORDER BY run_id")]
+    assert kept == [dead, cancelled, failed, queued, running]
