@@ -18,6 +18,7 @@ from ..log import logger, worker_name
 from ..registry.executor import Executor, executor_of
 from ..state import State
 from ..store import Bookkeeping, Claims
+from ..store.fingerprint import fingerprint
 from ..text import one_line
 from ..types import HANDED, Claim, HandedRun
 from .worker.exchanger import Exchanger
@@ -159,7 +160,7 @@ class _Queue:
         self._limit = state.settings.handed_limit
         self._claims = Claims(books)
         own = options._replace(
-            worker=f"{HANDED}{executor.name}:{worker_name()}",
+            worker=f"{HANDED}{executor.name}:{fingerprint(books)}:{worker_name()}",
             queues=(name,),
             elsewhere=frozenset(),
             lease=LEASES * state.settings.lease,
