@@ -9,6 +9,7 @@ from sqlalchemy import ScalarSelect, select, text
 
 from ..models.conditions import OPEN_EFFECT
 from ..store.operations import is_in_doubt
+from ..types import without_secret
 from .counts import capped
 from .reader import EFFECTS, Source, reading
 
@@ -51,7 +52,7 @@ def effects(
             key=row.key,
             state="in_doubt" if row.in_doubt else row.state,
             run_id=row.run_id,
-            worker=row.locked_by,
+            worker=without_secret(row.locked_by),
             created_at=row.created_at,
             done_at=row.done_at,
         )
