@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from .. import failpoints
 from ..errors import CronJobsError, DatabaseTrouble
-from ..log import logger, worker_name
+from ..log import Outage, logger, worker_name
 from ..registry.executor import Executor, executor_of
 from ..state import State
 from ..store import Bookkeeping, Claims
@@ -63,6 +63,7 @@ class HandOver:
         self._ended = threading.Event()
         self._left = float("inf") if options.max_runs is None else options.max_runs
         self._retry_at: dict[str, float] = {}
+        self._trouble = Outage()
         self._asked_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="cronjobs-hand-over", daemon=True)
 
@@ -134,10 +135,11 @@ class HandOver:
         self._asked_at = time.monotonic()
         try:
             found = queue.hand_on(int(min(self._left, CHUNK)))
+            self._trouble.over("The database")
         except DatabaseTrouble as trouble:
             if not trouble.transient:
                 raise
-            logger.warning("Trying again. %s", trouble)
+            self._trouble.say("Runs are handed on later. %s", trouble)
             found = "away"
         if found == "away":
             self._retry_at[queue.name] = time.monotonic() + RETRY
@@ -167,6 +169,7 @@ class _Queue:
         )
         self._exchanger = Exchanger(self._claims, state, own)
         self._empty_looks = 0
+        self._away = Outage()
 
     def hand_on(self, most: int) -> Found:
         """Hand on up to *most* runs, and note how many in `last`.
@@ -205,13 +208,14 @@ class _Queue:
             return False
         failpoints.reach("after-send")
         self.last = len(runs)
+        self._away.over(self._executor.name)
         logger.info("%s: %d runs of the queue %s", self._executor.name, self.last, self.name)
         return True
 
     def _say_away(self, error: Exception, given_back: int = 0) -> None:
         back = f"Runs that went back, no attempt counted: {given_back}. " if given_back else ""
         what = one_line(f"{type(error).__name__}: {error}")
-        logger.warning(
+        self._away.say(
             "%s cannot be reached, so the queue %s waits. %s%s",
             *(self._executor.name, self.name, back, what),
         )

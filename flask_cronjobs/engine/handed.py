@@ -44,8 +44,8 @@ def perform_handed(
     if counts:
         return next(iter(counts))
     # Paused meanwhile, or of a task that this code does not have yet: let it wait again.
-    with Bookkeeping(state.engine) as books:
-        Claims(books).release_token(token, run_id)
+    with Bookkeeping(state.engine) as own:
+        Claims(own).release_token(token, run_id)
     return None
 
 

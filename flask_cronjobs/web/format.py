@@ -23,7 +23,6 @@ __all__ = [
     "clock",
     "describe",
     "duration",
-    "host",
     "hour",
     "iso",
     "late",
