@@ -16,7 +16,7 @@ from .. import failpoints
 from ..errors import CronJobsError, DatabaseTrouble
 from ..log import Outage, logger, worker_name
 from ..registry.executor import Executor, executor_of
-from ..state import State
+from ..state import State, Throttle
 from ..store import Bookkeeping, Claims
 from ..store.fingerprint import fingerprint
 from ..text import one_line
@@ -27,6 +27,12 @@ from .worker.outcomes import released
 
 #: For how many leases a run may wait in a broker before it is handed on again.
 LEASES = 5
+#: In a broker may wait as many runs as ended within so many leases, and a few: each of them is to
+#: begin before its own lease ends, or its message is stale when its turn comes.
+PACE_LEASES = 2
+FEW = 10
+#: How often that is counted, in seconds.
+COUNT_EVERY = 1.0
 #: How many runs are sent at a time at most.
 CHUNK = 100
 #: How often a resident worker looks for runs to hand on, in seconds.
@@ -160,6 +166,9 @@ class _Queue:
         self.last = 0
         self._executor = executor
         self._limit = state.settings.handed_limit
+        self._pace = PACE_LEASES * state.settings.lease
+        self._fitting = 0
+        self._counted = Throttle()
         self._claims = Claims(books)
         own = options._replace(
             worker=f"{HANDED}{executor.name}:{fingerprint(books)}:{worker_name()}",
@@ -184,7 +193,7 @@ class _Queue:
         except Exception as error:
             self._say_away(error)
             return "away"
-        room = self._limit - max(in_broker, self._claims.in_brokers(self.name))
+        room = self._fits() - max(in_broker, self._claims.in_brokers(self.name))
         if room <= 0:
             return "soon"
         # Several retries at once, too: each is executed in a process of its own.
@@ -195,6 +204,14 @@ class _Queue:
         self._empty_looks += 1
         waits = self._exchanger.has_orders and self._empty_looks < LOOKS
         return "soon" if waits else "nothing"
+
+    def _fits(self) -> int:
+        """Return how many runs may wait in the broker."""
+        if self._counted.open():
+            self._counted.close(COUNT_EVERY)
+            ended = self._claims.ended_since(self.name, self._pace, self._limit)
+            self._fitting = min(self._limit, FEW + ended)
+        return self._fitting
 
     def _send(self, claims: Sequence[Claim]) -> bool:
         """Send *claims* to the engine; if that fails, give them back and return False."""

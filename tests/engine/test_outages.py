@@ -13,7 +13,6 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, DatabaseTrouble
-from flask_cronjobs import log as log_module
 from flask_cronjobs.engine import hand_over as hand_over_module
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.resident import serve
@@ -38,7 +37,7 @@ def test_it_is_said_once_a_minute_and_when_it_is_over(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(log_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("flask_cronjobs.log.time.monotonic", lambda: now[0])
     outage = Outage()
     outage.over("It")
     for second in range(125):
@@ -53,7 +52,7 @@ def test_one_that_comes_and_goes_is_said_once_a_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(log_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("flask_cronjobs.log.time.monotonic", lambda: now[0])
     outage = Outage()
     for second in range(70):
         now[0] = 1000.0 + second

@@ -187,7 +187,8 @@ def test_the_token_of_a_run_at_work_is_not_traded(
     paused: bool, engine: Threads, context: None, jobs: CronJobs, app: Flask, db: SQLAlchemy
 ) -> None:
     """Also not to release it, as a message of a paused task is."""
-    begun, goes_on, calls = threading.Event(), threading.Event(), []
+    begun, goes_on = threading.Event(), threading.Event()
+    calls: list[None] = []
 
     @jobs.task
     def near() -> None:
