@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from textwrap import indent
 
 from .text import one_line, printable
@@ -31,6 +32,42 @@ def _cleaned(value: object) -> object:
 
 
 logger.addFilter(_clean)
+
+#: How often the log says again that something is away, in seconds.
+SAY_EVERY = 60.0
+
+
+class Outage:
+    """Tells the log that something is away: once, then each minute, and when it is back.
+
+    One that comes and goes is told of once a minute, too.
+
+    :ivar since: when that was first said, by `time.monotonic`; None while it is there.
+    """
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        self._said_at = float("-inf")
+
+    @property
+    def seconds(self) -> float:
+        """For how many seconds it has been away."""
+        return 0.0 if self.since is None else time.monotonic() - self.since
+
+    def say(self, message: str, *values: object) -> None:
+        """Note that it is away, and log *message*, unless one was logged in the last minute."""
+        now = time.monotonic()
+        self.since = self.since or now
+        if now - self._said_at >= SAY_EVERY:
+            logger.warning(message, *values)
+            self._said_at = now
+
+    def over(self, what: str) -> None:
+        """Note that it is there, and log that *what* is back if it was said to be away."""
+        if self.since is not None and self._said_at >= self.since:
+            logger.warning("%s is back, after %.0f s", what, self.seconds)
+        self.since = None
+
 
 #: The event for an outcome that was dropped.
 LEASE_LOST = "lease lost"

@@ -140,8 +140,8 @@ class HandedRun(NamedTuple):
     Its worker begins it by *id* and *token*: whoever brings the token first.
 
     :ivar id: the run's id.
-    :ivar token: ``handed:ENGINE:host:pid:random``; a worker that begins the run trades it for one
-        of its own.
+    :ivar token: ``handed:ENGINE:DATABASE:host:pid:random``, with the database's fingerprint; a
+        worker that begins the run trades it for one of its own.
     :ivar task: the task's name.
     :ivar queue: the run's queue.
     """
@@ -157,6 +157,21 @@ def handed_to(token: str | None) -> str | None:
     if not isinstance(token, str) or not token.startswith(HANDED):  # On SQLite it may be a blob.
         return None
     return token.removeprefix(HANDED).partition(":")[0]
+
+
+def is_handed_by(token: str, database: str) -> bool:
+    """Return whether *token* is of a run that was handed on from the *database* of a fingerprint.
+
+    No other token is ever traded: that of a run at work may be seen by others.
+    """
+    return token.startswith(HANDED) and token.split(":")[2:3] == [database]
+
+
+def without_secret(token: str | None) -> str | None:
+    """Return *token*, or a worker's name, without its random part: what others may see of it."""
+    if not isinstance(token, str):
+        return token
+    return token.rpartition(":")[0] or token
 
 
 #: What `error_type` says of a run whose worker died, or lost it.

@@ -14,10 +14,11 @@ from typing import Literal, TypeAlias
 
 from .. import failpoints
 from ..errors import CronJobsError, DatabaseTrouble
-from ..log import logger, worker_name
+from ..log import Outage, logger, worker_name
 from ..registry.executor import Executor, executor_of
-from ..state import State
+from ..state import State, Throttle
 from ..store import Bookkeeping, Claims
+from ..store.fingerprint import fingerprint
 from ..text import one_line
 from ..types import HANDED, Claim, HandedRun
 from .worker.exchanger import Exchanger
@@ -26,6 +27,12 @@ from .worker.outcomes import released
 
 #: For how many leases a run may wait in a broker before it is handed on again.
 LEASES = 5
+#: In a broker may wait as many runs as ended within so many leases, and a few: each of them is to
+#: begin before its own lease ends, or its message is stale when its turn comes.
+PACE_LEASES = 2
+FEW = 10
+#: How often that is counted, in seconds.
+COUNT_EVERY = 1.0
 #: How many runs are sent at a time at most.
 CHUNK = 100
 #: How often a resident worker looks for runs to hand on, in seconds.
@@ -62,6 +69,7 @@ class HandOver:
         self._ended = threading.Event()
         self._left = float("inf") if options.max_runs is None else options.max_runs
         self._retry_at: dict[str, float] = {}
+        self._trouble = Outage()
         self._asked_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="cronjobs-hand-over", daemon=True)
 
@@ -133,10 +141,11 @@ class HandOver:
         self._asked_at = time.monotonic()
         try:
             found = queue.hand_on(int(min(self._left, CHUNK)))
+            self._trouble.over("The database")
         except DatabaseTrouble as trouble:
             if not trouble.transient:
                 raise
-            logger.warning("Trying again. %s", trouble)
+            self._trouble.say("Runs are handed on later. %s", trouble)
             found = "away"
         if found == "away":
             self._retry_at[queue.name] = time.monotonic() + RETRY
@@ -157,15 +166,19 @@ class _Queue:
         self.last = 0
         self._executor = executor
         self._limit = state.settings.handed_limit
+        self._pace = PACE_LEASES * state.settings.lease
+        self._fitting = 0
+        self._counted = Throttle()
         self._claims = Claims(books)
         own = options._replace(
-            worker=f"{HANDED}{executor.name}:{worker_name()}",
+            worker=f"{HANDED}{executor.name}:{fingerprint(books)}:{worker_name()}",
             queues=(name,),
             elsewhere=frozenset(),
             lease=LEASES * state.settings.lease,
         )
         self._exchanger = Exchanger(self._claims, state, own)
         self._empty_looks = 0
+        self._away = Outage()
 
     def hand_on(self, most: int) -> Found:
         """Hand on up to *most* runs, and note how many in `last`.
@@ -180,7 +193,7 @@ class _Queue:
         except Exception as error:
             self._say_away(error)
             return "away"
-        room = self._limit - max(in_broker, self._claims.in_brokers(self.name))
+        room = self._fits() - max(in_broker, self._claims.in_brokers(self.name))
         if room <= 0:
             return "soon"
         # Several retries at once, too: each is executed in a process of its own.
@@ -191,6 +204,14 @@ class _Queue:
         self._empty_looks += 1
         waits = self._exchanger.has_orders and self._empty_looks < LOOKS
         return "soon" if waits else "nothing"
+
+    def _fits(self) -> int:
+        """Return how many runs may wait in the broker."""
+        if self._counted.open():
+            self._counted.close(COUNT_EVERY)
+            ended = self._claims.ended_since(self.name, self._pace, self._limit)
+            self._fitting = min(self._limit, FEW + ended)
+        return self._fitting
 
     def _send(self, claims: Sequence[Claim]) -> bool:
         """Send *claims* to the engine; if that fails, give them back and return False."""
@@ -204,13 +225,14 @@ class _Queue:
             return False
         failpoints.reach("after-send")
         self.last = len(runs)
+        self._away.over(self._executor.name)
         logger.info("%s: %d runs of the queue %s", self._executor.name, self.last, self.name)
         return True
 
     def _say_away(self, error: Exception, given_back: int = 0) -> None:
         back = f"Runs that went back, no attempt counted: {given_back}. " if given_back else ""
         what = one_line(f"{type(error).__name__}: {error}")
-        logger.warning(
+        self._away.say(
             "%s cannot be reached, so the queue %s waits. %s%s",
             *(self._executor.name, self.name, back, what),
         )

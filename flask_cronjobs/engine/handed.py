@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
+from functools import cached_property
 
-from ..log import worker_name
-from ..state import State, state_of
+from ..log import logger, worker_name
+from ..state import State, Throttle, state_of
 from ..store import Bookkeeping, Claims
+from ..store.fingerprint import fingerprint
+from ..types import is_handed_by
 from .worker.books import KeeperBooks
 from .worker.options import WorkOptions
 from .worker.worker import work
 
 #: The process that has forgotten the connections of the one that forked it.
 _clean_process = 0
+#: Warnings of messages that are refused: one in so many seconds, since somebody may send thousands.
+_BETWEEN_WARNINGS = 60.0
+_refused = Throttle()
 
 
 def perform_handed(
@@ -23,24 +29,45 @@ def perform_handed(
     """Begin a handed run and execute it; see `executors.perform`."""
     state = state_of() if state is None else state
     _forget_connections(state)
+    books = _kept(state)
+    if not is_handed_by(token, books.database):
+        _say_refused(run_id)
+        return None
     options = WorkOptions(
         worker=worker_name(),
         max_runs=1,
         may_kill=own_process,
         handed=(run_id, token),
-        books=_kept(state),
+        books=books,
     )
     counts = work(state, options)
     if counts:
         return next(iter(counts))
     # Paused meanwhile, or of a task that this code does not have yet: let it wait again.
-    with Bookkeeping(state.engine) as books:
-        Claims(books).release_token(token, run_id)
+    with Bookkeeping(state.engine) as own:
+        Claims(own).release_token(token, run_id)
     return None
+
+
+def _say_refused(run_id: int) -> None:
+    if _refused.open():
+        _refused.close(_BETWEEN_WARNINGS)
+        logger.warning(
+            "A message of the run %d is refused, since it comes from another database: two apps "
+            "share a queue of a broker, or it is forged. Give each app a broker, or queues, of its "
+            "own. Its owner hands the run on again after five leases.",
+            run_id,
+        )
 
 
 class _KeptBooks(KeeperBooks):
     """The keeper's connection, which stays open for the next run: to open one takes longer."""
+
+    @cached_property
+    def database(self) -> str:
+        """The fingerprint of its database."""
+        with self.precedence.taken():
+            return fingerprint(self)
 
     def __del__(self) -> None:
         """Close it when its thread has ended."""
@@ -52,13 +79,13 @@ class _OfThread(threading.local):
     """What a thread keeps from run to run, by process and app."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[int, int], tuple[State, KeeperBooks]] = {}
+        self.kept: dict[tuple[int, int], tuple[State, _KeptBooks]] = {}
 
 
 _of_thread = _OfThread()
 
 
-def _kept(state: State) -> KeeperBooks:
+def _kept(state: State) -> _KeptBooks:
     """Return the connection of this thread."""
     key = os.getpid(), id(state)
     if key not in _of_thread.kept:

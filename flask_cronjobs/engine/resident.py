@@ -15,7 +15,7 @@ from queue import SimpleQueue
 
 from .. import signals
 from ..errors import DatabaseTrouble
-from ..log import logger, worker_name
+from ..log import Outage, logger, worker_name
 from ..state import State
 from ..store import Bookkeeping, Definitions, Ticks
 from ..store.notify import wake_all
@@ -121,9 +121,9 @@ class ResidentMinutes:
             minute = _Minute(self._state, self._tally, books, worker, self._sender, self._stopped)
             try:
                 while not self._stopped.is_set():
-                    self._rest(minute, MINUTE if _try(minute.work) else RETRY)
+                    self._rest(minute, MINUTE if minute.tries(minute.work) else RETRY)
                 if self._well:
-                    _try(minute.finish)
+                    minute.tries(minute.finish)
             except BaseException as error:
                 worker.fail(error)
 
@@ -132,7 +132,7 @@ class ResidentMinutes:
         while (left := until - time.monotonic()) > 0:
             if self._stopped.wait(min(left, LOOK_EVERY)):
                 return
-            _try(minute.look)
+            minute.tries(minute.look)
 
 
 @dataclass
@@ -157,6 +157,7 @@ class _Minute:
     def __post_init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._ticks = Ticks(self.books)
+        self._trouble = Outage()
 
     def work(self) -> None:
         """Finish the last minute, begin the next one, and do its work, unless told to stop."""
@@ -167,6 +168,7 @@ class _Minute:
             if not self.stopped.is_set():
                 step()
         self.done = True
+        self._trouble.over("The database")
 
     def look(self) -> None:
         """Let the row say whether the worker listens: without it no enqueue sends a NOTIFY."""
@@ -219,20 +221,19 @@ class _Minute:
             if self.worker.listening():
                 wake_all(self.books)
 
+    def tries(self, step: Callable[[], None]) -> bool:
+        """Take *step*; return False if it met with trouble that may pass.
 
-def _try(step: Callable[[], None]) -> bool:
-    """Take *step*; return False if it met with trouble that may pass.
-
-    :raises DatabaseTrouble: trouble that will not.
-    """
-    try:
-        step()
-    except DatabaseTrouble as trouble:
-        if not trouble.transient:
-            raise
-        logger.warning("The work of the minute is tried again. %s", trouble)
-        return False
-    return True
+        :raises DatabaseTrouble: trouble that will not.
+        """
+        try:
+            step()
+        except DatabaseTrouble as trouble:
+            if not trouble.transient:
+                raise
+            self._trouble.say("The work of the minute is tried again. %s", trouble)
+            return False
+        return True
 
 
 class ReportSender(threading.Thread):

@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from billiard.process import current_process
 from celery import Celery
@@ -21,6 +22,8 @@ from ..errors import SetupError
 from ..state import state_of
 from ..types import HandedRun
 from . import Executor, perform
+
+T = TypeVar("T")
 
 #: The name of the one Celery task, to which the id and the token of a run are sent.
 TASK = "flask_cronjobs.perform"
@@ -81,23 +84,33 @@ class CeleryExecutor(Executor):
 
     def send(self, runs: Sequence[HandedRun]) -> None:
         """Send a message for each of *runs*."""
+        self._again_if_broken(lambda: self._send(runs))
+
+    def _send(self, runs: Sequence[HandedRun]) -> None:
         task = self._celery.tasks[TASK]
         with self._celery.producer_or_acquire() as producer:
-            for run in runs:
-                task.apply_async(
-                    (run.id, run.token),
-                    queue=run.queue,
-                    producer=producer,
-                    # Once more, at once: the connection may be an old one.
-                    retry_policy={"max_retries": 1, "interval_start": 0},
-                )
+            # With Redis, in one exchange. Kombu has this since 5.7.
+            together: Any = getattr(producer, "batch", nullcontext)
+            with together():
+                for run in runs:
+                    task.apply_async(
+                        (run.id, run.token),
+                        queue=run.queue,
+                        producer=producer,
+                        # Once more, at once: the connection may be an old one.
+                        retry_policy={"max_retries": 1, "interval_start": 0},
+                    )
 
     def waiting(self, queue: str) -> int:
         """Return how many messages wait in Celery's *queue*."""
+        return self._again_if_broken(lambda: self._count(queue))
+
+    def _again_if_broken(self, exchange: Callable[[], T]) -> T:
+        """Return what *exchange* with the broker returns; try twice: the connection may be old."""
         try:
-            return self._count(queue)
-        except (OperationalError, OSError):  # The connection was an old one, perhaps.
-            return self._count(queue)
+            return exchange()
+        except Exception:  # Of the transport's library, whichever that is.
+            return exchange()
 
     def _count(self, queue: str) -> int:
         with self._celery.connection_or_acquire() as connection:

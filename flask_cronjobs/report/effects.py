@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import NamedTuple
 
-from sqlalchemy import Row, ScalarSelect, case, literal, select, text
+from sqlalchemy import ScalarSelect, case, literal, select, text
 
 from ..models.conditions import OPEN_EFFECT
 from ..store.operations import is_in_doubt
+from ..types import without_secret
 from .counts import capped
 from .paging import Page, cut_page
 from .reader import EFFECTS, Source, reading
 
 
+class Effect(NamedTuple):
+    """One effect.
+
+    :ivar state: ``begun``, ``done`` or ``in_doubt``. It is also in doubt if it was begun and its
+        owner no longer holds it.
+    """
+
+    id: int
+    key: str
+    state: str
+    run_id: int | None
+    worker: str | None
+    created_at: datetime
+    done_at: datetime | None
+
+
 def effects(
     source: Source, *, open_only: bool = False, before: int | None = None, limit: int = 50
-) -> Page[Row[Any]]:
-    """Return effects, newest first. An effect is also in doubt if it was begun and is not held.
+) -> Page[Effect]:
+    """Return effects, newest first.
 
     :param open_only: leave out those that are done.
     :param before: only smaller ids, for paging.
@@ -25,14 +42,15 @@ def effects(
     with reading(source) as reader:
         c, doubtful = EFFECTS.c, is_in_doubt(reader.now)
         state = case((doubtful, literal("in_doubt")), else_=c.state).label("state")
-        shown = (c.id, c.key, state, c.run_id, c.locked_by.label("worker"), c.created_at, c.done_at)
+        shown = (c.id, c.key, state, c.run_id, c.locked_by, c.created_at, c.done_at)
         statement = select(*shown)
         if open_only:
             statement = statement.where(text(OPEN_EFFECT))
         if before is not None:
             statement = statement.where(c.id < before)
         rows = reader.rows(statement.order_by(c.id.desc()).limit(limit + 1))
-        return cut_page(rows, limit, reader.now)
+        found = [Effect(*row[:4], without_secret(row.locked_by), *row[5:]) for row in rows]
+        return cut_page(found, limit, reader.now)
 
 
 def doubts(now: datetime) -> ScalarSelect[int]:

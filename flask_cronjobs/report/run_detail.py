@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Row, select
 
 from ..store.failures import FAILURES_KEPT
-from ..types import JSON
+from ..types import JSON, without_secret
 from .key_orders import before_it
 from .pauses import PauseView, pauses, stopping
 from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading
@@ -31,7 +31,7 @@ class Attempt:
 
     :ivar number: which attempt it is, from 1.
     :ivar outcome: ``failed``; or, of the latest attempt, the run's status.
-    :ivar worker: the token of its claim; None once it succeeded.
+    :ivar worker: the worker, without the secret part of its token; None once it succeeded.
     :ivar output: what it printed and logged, if that is kept, of the latest `OUTPUTS_SHOWN`.
     """
 
@@ -147,7 +147,7 @@ def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...
         Attempt(
             number=failure.attempt,
             outcome="failed",
-            worker=failure.worker,
+            worker=without_secret(failure.worker),
             started_at=failure.started_at,
             ended_at=failure.failed_at,
             error_type=failure.error_type,
@@ -170,7 +170,7 @@ def _latest(row: Row[Any]) -> Attempt | None:
     return Attempt(
         row.attempts,
         row.status,
-        row.locked_by,
+        without_secret(row.locked_by),
         row.started_at,
         row.finished_at,
         error_type=row.error_type if row.status == "succeeded" else None,

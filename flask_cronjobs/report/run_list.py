@@ -21,7 +21,7 @@ from ..models.conditions import (
     RUNNING,
     SET_ASIDE,
 )
-from ..types import STATUSES, Status, handed_to
+from ..types import STATUSES, Status, handed_to, without_secret
 from .counts import Count
 from .pauses import PauseView, pauses, stopping
 from .reader import BATCHES, DEFINITIONS, RUNS, Query, Reader, Source, reading
@@ -431,8 +431,10 @@ def seconds_taken(
 
 def run_row(row: Row[Any]) -> RunRow:
     """Return the `RunRow` of a database row."""
-    values = {name: getattr(row, name) for name in _SHOWN if name not in ("task", "last_error")}
-    return RunRow(**values, task=row.job_type, last_error=first_line(row.last_error))
+    values = {name: getattr(row, name) for name in _SHOWN if name != "task"}
+    values["locked_by"] = without_secret(row.locked_by)
+    values["last_error"] = first_line(row.last_error)
+    return RunRow(**values, task=row.job_type)
 
 
 def first_line(error: str | bytes | None) -> str | None:

@@ -25,7 +25,7 @@ from .outcome_values import is_plain, outcome_arrays, outcome_parameters, succes
 from .rows import ClaimRequest, Exchange
 from .sql import exchange as statements
 from .sql.claims import ClaimStatements, claim_statements
-from .sql.handed import begin, in_brokers
+from .sql.handed import begin, ended_since, in_brokers
 from .sql.waiting import LOOKED_AT, front_of_queue
 from .turns import Turns
 
@@ -201,6 +201,11 @@ class Claims:
         """Return how many runs of *queue* were handed to an engine and have not begun there."""
         rows = self._books.rows(in_brokers(self._dialect), {"queue": queue})
         return int(rows[0].number)
+
+    def ended_since(self, queue: str, seconds: float, most: int) -> int:
+        """Return how many runs of *queue* have succeeded in the last *seconds*, up to *most*."""
+        parameters = {"queue": queue, "seconds": -seconds, "most": most}
+        return int(self._books.rows(ended_since(self._dialect), parameters)[0].number)
 
     def front(self) -> Front:
         """Look at the runs that come first, without claiming them."""

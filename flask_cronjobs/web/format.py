@@ -23,7 +23,6 @@ __all__ = [
     "clock",
     "describe",
     "duration",
-    "host",
     "hour",
     "iso",
     "late",
@@ -92,11 +91,6 @@ def iso(moment: datetime) -> str:
     return moment.astimezone(timezone.utc).isoformat(timespec="seconds")
 
 
-def host(worker: str | None) -> str:
-    """Return ``host:pid`` of a worker's token ``host:pid:random``."""
-    return (worker or "").rpartition(":")[0] or (worker or "")
-
-
 def pretty(value: JSON) -> str:
     """Return *value* as indented JSON, cut to `LONGEST_JSON` characters."""
     return cut(json.dumps(value, indent=2, ensure_ascii=False), LONGEST_JSON)
@@ -126,13 +120,13 @@ def describe(run: RunView) -> str:
         case "running" if row.is_stale(run.now):
             lost = _ago(row.locked_until, run.now)
             return (
-                f"Its worker {host(row.locked_by)} was lost in {of}: the lease ran out {lost}. The "
+                f"Its worker {row.locked_by} was lost in {of}: the lease ran out {lost}. The "
                 "next tick takes the run back."
             )
         case "running":
             asked = " It was asked to stop." if run.cancel_requested_at else ""
             since = _ago(row.started_at, run.now)
-            return f"It is running on {host(row.locked_by)}, {of}, started {since}.{asked}"
+            return f"It is running on {row.locked_by}, {of}, started {since}.{asked}"
         case "succeeded":
             return f"It succeeded {ended}, in {of}."
         case "failed":

@@ -182,6 +182,27 @@ def test_a_broker_that_hangs_and_is_away_for_a_minute(
     assert_each_ran_once(site, ids)
 
 
+def test_ten_restarts_of_the_broker(site: EngineSite, redis_server: Broker) -> None:
+    """Celery's worker and RQ's may end at a restart, so a supervisor starts another one."""
+    worker, ids = site.start_worker(), list[int]()
+    for _ in range(10):
+        ids += site.enqueue_many("note", [{}] * 2)
+        site.hand_on()
+        redis_server.renew()
+        if not worker.running:
+            worker = site.start_worker()
+
+    def all_ended() -> bool:
+        nonlocal worker
+        if not worker.running:
+            worker = site.start_worker()
+        site.hand_on()
+        return site.statuses() == {"succeeded": len(ids)}
+
+    wait_until(all_ended)
+    assert_each_ran_once(site, ids)
+
+
 def test_warm_shutdown_lets_a_run_end(site: EngineSite) -> None:
     worker = site.start_worker()
     run = site.enqueue("sleep", {"seconds": 3})

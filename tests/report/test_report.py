@@ -411,7 +411,7 @@ def test_a_running_run_shows_the_attempt_under_way(state: State, rows: Rows) -> 
     view = report.run(state, rows.run("running"))
     assert view is not None
     (attempt,) = view.attempts
-    assert (attempt.outcome, attempt.worker, attempt.seconds) == ("running", "web-1:7:token", None)
+    assert (attempt.outcome, attempt.worker, attempt.seconds) == ("running", "web-1:7", None)
 
 
 def test_a_waiting_or_dead_run_has_no_attempt_beyond_its_failures(state: State, rows: Rows) -> None:

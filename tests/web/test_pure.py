@@ -54,12 +54,6 @@ def test_rough_durations(seconds: float, shown: str) -> None:
     assert format.roughly(seconds) == shown
 
 
-def test_a_worker_is_shown_without_its_random_part() -> None:
-    assert format.host("web-1:4711:f3a91c") == "web-1:4711"
-    assert format.host("odd") == "odd"
-    assert format.host(None) == ""
-
-
 def test_a_filter_survives_the_way_through_a_url() -> None:
     which = RunFilter(
         status="dead",

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 
 from ... import failpoints
 from ...errors import DatabaseTrouble
-from ...log import logger
+from ...log import Outage, logger
 from ...state import State
 from ...store import Claims, HeldLeases, Ticks
 from ...store.notify import WAKE_EVERY
@@ -91,7 +91,7 @@ class Keeper(threading.Thread):
         self._admission = admission
         self._claimed = 0
         self._exhausted_at: float | None = None
-        self._trouble_since: float | None = None
+        self._trouble = Outage()
         self._iteration_began = 0.0
         self._woken_at = float("-inf")
         self._settles_at = 0.0
@@ -177,7 +177,7 @@ class Keeper(threading.Thread):
 
     def _pause(self) -> float:
         """Return how long to wait for a message, in seconds."""
-        if self._trouble_since is not None:
+        if self._trouble.since is not None:
             return 0.2
         if self._wanted().limit > 0:
             return max(0.0, self._settles_at - time.monotonic())
@@ -237,7 +237,7 @@ class Keeper(threading.Thread):
         except DatabaseTrouble as trouble:
             self._endure(trouble)
             return
-        self._trouble_since = None
+        self._trouble.over("The database")
         if wanted.limit > 0:
             self._admission.received(wanted, exchange.claims)
             claimed_all = 0 < len(exchange.claims) < wanted.limit
@@ -329,15 +329,13 @@ class Keeper(threading.Thread):
         nobody can take its run back. Nobody can while another holds it, either, nor for a moment
         afterwards, in which we renew the leases.
         """
-        now = time.monotonic()
-        self._trouble_since = self._trouble_since or now
-        too_long = now - self._trouble_since > self._state.settings.lease
+        too_long = self._trouble.seconds > self._state.settings.lease
         alone = self._books.dialect.name == "sqlite" and bool(self._runner.at_work)
         if not trouble.transient or (too_long and not alone):
             raise trouble
         if alone and is_locked(trouble):
             self._held_runs.prolong(self._iteration_began)
-        logger.warning("Trying again. %s", trouble)
+        self._trouble.say("Trying again. %s", trouble)
 
     def _look_after(self) -> None:
         """Do what is due about the held runs."""
@@ -350,7 +348,7 @@ class Keeper(threading.Thread):
             if self._exchanger.turns_pend:
                 self._exchanger.give_turns()
             if answered and not self._held_runs.outcomes and not self._exchanger.unconfirmed:
-                self._trouble_since = None
+                self._trouble.over("The database")
         except DatabaseTrouble as trouble:
             self._endure(trouble)
         self._monitor.keep_watchdog(holding=bool(self._held_runs.held))

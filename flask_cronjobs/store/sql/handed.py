@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 
-from ...models.conditions import HANDED, RUNNING
+from ...models.conditions import DONE, HANDED, RUNNING
 from ..dialect import Dialect
 from .exchange import returned
 
@@ -38,3 +38,11 @@ def in_brokers(d: Dialect) -> TextClause:
     """Return the query for how many runs of a queue were handed on and have not begun."""
     handed = f"SELECT queue FROM job_runs WHERE {HANDED} ORDER BY locked_until"
     return text(f"SELECT count(*) AS number FROM ({handed}) AS handed WHERE queue = :queue")
+
+
+@lru_cache(maxsize=2)
+def ended_since(d: Dialect) -> TextClause:
+    """Return the query for how many runs of a queue have succeeded lately, up to a limit."""
+    lately = f"{DONE} AND status = 'succeeded' AND finished_at > {d.later(':seconds')}"
+    ended = f"SELECT id FROM job_runs WHERE {lately} AND queue = :queue LIMIT :most"
+    return text(f"SELECT count(*) AS number FROM ({ended}) AS ended")

@@ -1,0 +1,218 @@
+"""Which messages of a broker begin a run: what another app, a forger or a reader of pages sends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import text
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.engine import handed
+from flask_cronjobs.executors import perform
+from flask_cronjobs.models import JobRun
+from flask_cronjobs.state import Throttle, state_of
+from flask_cronjobs.store import Bookkeeping
+from flask_cronjobs.store.fingerprint import fingerprint
+from flask_cronjobs.types import handed_to
+from tests.executors.threads import Threads
+from tests.postgres import Server
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process warn, whatever it has said in the last minute."""
+    monkeypatch.setattr(handed, "_refused", Throttle())
+
+
+@pytest.fixture
+def other_url(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A second database of the same kind."""
+    if database_url.startswith("sqlite"):
+        yield f"sqlite:///{tmp_path / 'other.sqlite'}"
+        return
+    server: Server = request.getfixturevalue("postgres_server")
+    url = server.create_database()
+    yield url
+    server.drop_database(url)
+
+
+@pytest.fixture
+def other(other_url: str) -> Iterator[Flask]:
+    """An app of somebody else, with a queue of the same name and a database of its own."""
+    app = Flask("other")
+    app.config["SQLALCHEMY_DATABASE_URI"] = other_url
+    db = SQLAlchemy(app)
+    jobs = CronJobs(app)
+    jobs.task(queue="far", name="far")(lambda: "other")
+    with app.app_context():
+        db.create_all()
+        jobs.enqueue("far", commit=True)
+    yield app
+    with app.app_context():
+        db.engine.dispose()
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+
+def fingerprint_of(app: Flask) -> str:
+    with Bookkeeping(state_of(app).engine) as books:
+        return fingerprint(books)
+
+
+def test_a_message_of_another_database_is_refused_and_told(
+    far: Any,
+    engine: Threads,
+    jobs: CronJobs,
+    db: SQLAlchemy,
+    other: Flask,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = far.enqueue()
+    jobs.tick()
+    (sent,) = engine.sent
+    with other.app_context():
+        assert perform(sent.id, sent.token) is None
+        assert perform(sent.id, sent.token) is None
+    (line,) = warnings(caplog)
+    assert f"message of the run {run.id}" in line
+    assert "another database" in line
+    assert "queues, of its own" in line
+    engine.deliver(sent)  # Its owner begins it all the same.
+    assert engine.results() == ["succeeded"]
+
+
+def test_it_is_refused_also_where_a_copied_row_has_its_token(
+    far: Any, engine: Threads, jobs: CronJobs, other: Flask
+) -> None:
+    """A staging database that was restored from a dump has the rows of production."""
+    far.enqueue()
+    jobs.tick()
+    (sent,) = engine.sent
+    with other.app_context():
+        session = other.extensions["sqlalchemy"].session
+        taken = "UPDATE job_runs SET status = 'running', locked_by = :token, attempts = 1"
+        session.execute(
+            text(f"{taken}, locked_until = '2999-01-01', started_at = created_at"),
+            {"token": sent.token},
+        )
+        session.commit()
+        (copied,) = session.query(JobRun)
+        session.rollback()
+        assert perform(copied.id, sent.token) is None
+        session.refresh(copied)
+        assert copied.status == "running"
+
+
+def test_a_message_that_comes_late_is_no_news(
+    far: Any, engine: Threads, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    far.enqueue()
+    jobs.tick()
+    for _ in range(2):
+        engine.deliver(engine.sent[0])
+        engine.results()
+    assert warnings(caplog) == []
+
+
+def test_hosts_with_different_urls_of_one_database_agree(
+    app: Flask, jobs: CronJobs, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = Flask("again")
+    url = database_url.replace("127.0.0.1", "localhost")
+    if url.startswith("sqlite"):
+        path = Path(url.removeprefix("sqlite:///"))
+        monkeypatch.chdir(path.parent)
+        link = path.parent / "link"
+        link.symlink_to(path.parent)
+        url = f"sqlite:///{link / path.name}"
+    assert url != database_url
+    again.config["SQLALCHEMY_DATABASE_URI"] = url
+    again_db = SQLAlchemy(again)
+    CronJobs(again)
+    assert fingerprint_of(again) == fingerprint_of(app)
+    with again.app_context():
+        again_db.engine.dispose()
+
+
+def test_two_databases_differ(app: Flask, jobs: CronJobs, other: Flask) -> None:
+    assert fingerprint_of(app) != fingerprint_of(other)
+
+
+def test_a_role_that_may_not_read_the_cluster_s_identity_has_a_fingerprint(
+    postgresql_url: str, postgres_server: Server
+) -> None:
+    app = Flask("tests")
+    app.config["SQLALCHEMY_DATABASE_URI"] = postgresql_url
+    db = SQLAlchemy(app)
+    CronJobs(app)
+    with app.app_context():
+        db.create_all()
+        session = db.session
+        session.execute(text("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC"))
+        session.execute(text("CREATE ROLE plain LOGIN"))
+        session.commit()
+        before = fingerprint_of(app)
+        with Bookkeeping(db.engine) as books:
+            books.rows(text("SET ROLE plain"))
+            limited = fingerprint(books)
+        assert len(limited) == len(before)
+        session.execute(text("DROP ROLE plain"))
+        session.commit()
+        db.engine.dispose()
+
+
+@pytest.mark.parametrize("forged", ["", "handed:threads", "handed:threads:0:host:1:ab", "odd"])
+def test_a_forged_token_begins_nothing(
+    forged: str, far: Any, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = far.enqueue()
+    jobs.tick()
+    assert perform(run.id, forged) is None
+    db.session.refresh(run)
+    assert handed_to(run.locked_by) == "threads"
+    assert len(warnings(caplog)) == 1
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_the_token_of_a_run_at_work_is_not_traded(
+    paused: bool, engine: Threads, context: None, jobs: CronJobs, app: Flask, db: SQLAlchemy
+) -> None:
+    """Also not to release it, as a message of a paused task is."""
+    begun, goes_on = threading.Event(), threading.Event()
+    calls: list[None] = []
+
+    @jobs.task
+    def near() -> None:
+        calls.append(None)
+        begun.set()
+        goes_on.wait(60)
+
+    def tick() -> None:
+        with app.app_context():
+            jobs.tick()
+
+    run = near.using(commit=True).enqueue()
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    try:
+        assert begun.wait(60)
+        if paused:
+            jobs.pause(task="near")
+        db.session.refresh(run)
+        assert perform(run.id, run.locked_by or "") is None
+        db.session.refresh(run)
+        assert (run.status, run.attempts) == ("running", 1)
+    finally:
+        goes_on.set()
+        ticking.join()
+    db.session.refresh(run)
+    assert (run.status, run.attempts, len(calls)) == ("succeeded", 1, 1)

@@ -1,0 +1,101 @@
+"""The engine for Dramatiq that ``outgrowing.md`` prints works as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask_sqlalchemy import SQLAlchemy
+
+from tests.brokers import Broker
+from tests.process.support import wait_until
+
+pytest.importorskip("dramatiq")
+PAGE = Path(__file__).parents[2] / "docs" / "outgrowing.md"
+
+SHOP = """
+from dramatiq.brokers.redis import RedisBroker
+from dramatiq_engine import DramatiqEngine
+from flask import Flask
+from flask_cronjobs import CronJobs
+from flask_sqlalchemy import SQLAlchemy
+
+db = SQLAlchemy()
+jobs = CronJobs()
+
+
+@jobs.task(queue="reports")
+def report(value):
+    return value
+
+
+def create_app():
+    app = Flask("shop")
+    app.config["SQLALCHEMY_DATABASE_URI"] = DATABASE_URL
+    db.init_app(app)
+    CREATE_APP
+    jobs.init_app(app)
+    return app
+"""
+
+
+def printed(begin: str) -> str:
+    """The block of the page that begins so."""
+    blocks = re.findall("```(?:py|sh)\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (block,) = [each for each in blocks if each.startswith(begin)]
+    return str(block)
+
+
+def write_shop(folder: Path, database_url: str, redis_url: str) -> None:
+    in_create_app = printed("# In create_app() of shop.py").replace("\n", "\n    ")
+    assert "redis://localhost:6379/0" in in_create_app
+    shop = SHOP.replace("CREATE_APP", in_create_app).replace("DATABASE_URL", repr(database_url))
+    (folder / "shop.py").write_text(shop.replace("redis://localhost:6379/0", redis_url))
+    for name in ("dramatiq_engine.py", "make_dramatiq.py"):
+        (folder / name).write_text(printed(f"# {name}\n"))
+
+
+def test_it_executes_runs(
+    database_url: str, tmp_path: Path, redis_server: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis_server.renew()
+    write_shop(tmp_path, database_url, redis_server.url)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("shop", "dramatiq_engine"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import shop  # type: ignore[import-not-found]
+
+    app = shop.create_app()
+    db: SQLAlchemy = shop.db
+    from flask_cronjobs.models import JobRun
+
+    def done() -> list[Any]:
+        db.session.rollback()
+        return sorted(run.result for run in db.session.query(JobRun) if run.status == "succeeded")
+
+    command, *args = printed("dramatiq make_dramatiq").split()
+    path = os.pathsep.join([str(tmp_path), str(Path.cwd())])
+    worker = subprocess.Popen(
+        [sys.executable, "-m", command, *args],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    try:
+        with app.app_context():
+            db.create_all()
+            shop.report.using(commit=True).enqueue_many([{"value": each} for each in range(8)])
+            shop.jobs.tick()
+            wait_until(lambda: done() == list(range(8)))
+            db.session.rollback()
+            assert {run.attempts for run in db.session.query(JobRun)} == {1}
+            db.session.rollback()
+            db.engine.dispose()
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        worker.wait()
