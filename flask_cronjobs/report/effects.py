@@ -42,15 +42,17 @@ def effects(
     with reading(source) as reader:
         c, doubtful = EFFECTS.c, is_in_doubt(reader.now)
         state = case((doubtful, literal("in_doubt")), else_=c.state).label("state")
-        shown = (c.id, c.key, state, c.run_id, c.locked_by, c.created_at, c.done_at)
-        statement = select(*shown)
+        statement = select(
+            *(c.id, c.key, state, c.run_id, c.locked_by, c.created_at, c.done_at),
+        )
         if open_only:
             statement = statement.where(text(OPEN_EFFECT))
         if before is not None:
             statement = statement.where(c.id < before)
         rows = reader.rows(statement.order_by(c.id.desc()).limit(limit + 1))
-        found = [Effect(*row[:4], without_secret(row.locked_by), *row[5:]) for row in rows]
-        return cut_page(found, limit, reader.now)
+        found = [Effect(*tuple(row)) for row in rows]
+        shown = [each._replace(worker=without_secret(each.worker)) for each in found]
+        return cut_page(shown, limit, reader.now)
 
 
 def doubts(now: datetime) -> ScalarSelect[int]:
