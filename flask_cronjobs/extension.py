@@ -86,7 +86,8 @@ class CronJobs(OperatorMethods):
         :param authorize: as for the class, for this app.
         :param actor: as for the class, for this app.
         :raises SetupError: Flask-SQLAlchemy is not initialized on the app, this extension is
-            already, or *authorize* or *actor* is no function.
+            already, the app's database is another than PostgreSQL with psycopg 3 or SQLite, or
+            *authorize* or *actor* is no function.
         :raises ConfigError: a ``CRONJOBS_*`` value is invalid.
         """
         if EXTENSION in app.extensions:

@@ -19,6 +19,7 @@ from .config import PREFIX, Settings
 from .errors import SetupError
 from .log import logger
 from .registry.registry import Registry
+from .store.dialect import check_driver
 
 if TYPE_CHECKING:
     from .store import Bookkeeping
@@ -78,10 +79,15 @@ class State:
 
     @property
     def engine(self) -> Engine:
-        """The app's default engine; the caller needs no app context."""
+        """The app's default engine; the caller needs no app context.
+
+        :raises SetupError: its database or driver is none that we work with.
+        """
         # A test may have put a connection in the engine's place.
         with self._context():
-            return self.db.engine.engine
+            engine = self.db.engine.engine
+        check_driver(engine)
+        return engine
 
     @property
     def database(self) -> Engine | Connection:

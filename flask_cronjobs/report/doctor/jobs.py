@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from sqlalchemy import select, text
 
-from ...errors import CronJobsError
+from ...errors import CronJobsError, SetupError
 from ...models.conditions import OPEN_BATCH
 from ...state import State
 from ...store.clock import clock_shift
@@ -46,6 +46,8 @@ def examine(state: State) -> tuple[Finding, ...]:
     try:
         with reading(state) as reader:
             findings.extend(_examine(reader))
+    except SetupError as error:
+        findings.append(Finding("database", "error", str(error)))
     except CronJobsError as error:
         todo = (
             f"Check the database, and SQLALCHEMY_DATABASE_URI, which is "
