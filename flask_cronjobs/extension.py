@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from flask import Flask
@@ -391,13 +392,29 @@ class CronJobs(OperatorMethods):
 
 
 def _check_callables(authorize: object, actor: object) -> None:
-    if authorize is not None and not callable(authorize):
+    what = "a function that takes 'read' or 'act' and returns whether the user may"
+    if not (authorize is None or _takes(authorize, "read")):
         raise SetupError(
-            f"authorize is {authorize!r}. Give a function that takes 'read' or 'act' and returns "
-            "whether the user may; without one the pages are closed, except in debug mode."
+            f"authorize is {authorize!r}. Give {what}; without one the pages are closed, except in "
+            "debug mode."
         )
-    if actor is not None and not callable(actor):
-        raise SetupError(f"actor is {actor!r}. Give a function that returns the user's name.")
+    if not (actor is None or _takes(actor)):
+        raise SetupError(
+            f"actor is {actor!r}. Give a function that takes nothing and returns the user's name."
+        )
+
+
+def _takes(function: object, *arguments: object) -> bool:
+    """Return whether *function* can be called with *arguments*, as far as it tells."""
+    if not callable(function):
+        return False
+    try:
+        signature(function, follow_wrapped=False).bind(*arguments)
+    except ValueError:  # One of C may not tell.
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 def _database(app: Flask) -> SQLAlchemy:
