@@ -14,13 +14,13 @@ from flask_sqlalchemy import SQLAlchemy
 from .config import read_settings
 from .current_run import running
 from .errors import SetupError
-from .models.copies import add_tables
+from .models.copies import add_tables, table_of_its_own
 from .operator_api import OperatorMethods
 from .registry.options import AroundHook, EnqueueOptions, TaskOptions
 from .registry.registry import Declaration, Registry, name_of
 from .registry.retry import Retry, RetryCallable
 from .registry.validation import as_around, check_task, check_unscheduled
-from .state import EXTENSION, Actor, Authorize, State, given_settings, state_of
+from .state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
 from .store.commits import watch_commits
 from .store.migrations import remember_app
 from .store.savepoints import begin_before_savepoints
@@ -101,6 +101,7 @@ class CronJobs(OperatorMethods):
         authorize = self._authorize if authorize is None else authorize
         actor = self._actor if actor is None else actor
         _check_callables(authorize, actor)
+        _check_names(app, db)
         given = given_settings(app.config)
         state = State(app, db, settings, self._registry, authorize, actor, given=given)
         remember_app(state.engine, app)
@@ -441,3 +442,18 @@ def _add_commands_and_pages(app: Flask, url_prefix: str | None) -> None:
         from .web import create_blueprint
 
         app.register_blueprint(create_blueprint(), url_prefix=url_prefix)
+
+
+def _check_names(app: Flask, db: SQLAlchemy) -> None:
+    """Refuse an app that has a command or a table of its own by one of our names."""
+    if GROUP in app.cli.commands:
+        raise SetupError(
+            f"The app {app.name!r} has a command or a group {GROUP!r} already, perhaps a "
+            "blueprint's, which `flask jobs tick` would hide. Rename it; for a blueprint: "
+            "Blueprint(…, cli_group='other')."
+        )
+    if (name := table_of_its_own(db.metadata)) is not None:
+        raise SetupError(
+            f"The app has a table {name!r} of its own, which Flask-CronJobs keeps its rows in. "
+            "Rename it: give the class another __tablename__, and make a migration."
+        )

@@ -118,7 +118,7 @@ def test_whatever_can_be_called_with_one_value_may_authorize(
     tmp_path: Path, authorize: Any
 ) -> None:
     app, db = an_app(tmp_path)
-    CronJobs(app, authorize=authorize, actor={}.copy)
+    CronJobs(app, authorize=authorize, actor=str)
     assert state_of(app).authorize is authorize
     close(app, db)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -71,7 +70,7 @@ class TestAnEngineThatComesLater:
     """As where an app puts another engine in the place of the first, after ``init_app``."""
 
     @pytest.fixture
-    def app(self, name: str, tmp_path: Path) -> Iterator[Flask]:
+    def app(self, name: str, tmp_path: Path) -> Flask:
         app, db = Flask("shop"), SQLAlchemy()
         app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'x.sqlite'}"
         db.init_app(app)
@@ -80,7 +79,7 @@ class TestAnEngineThatComesLater:
         with app.app_context():
             db.engine.dispose()
             db._app_engines[app][None] = create_engine(URLS[name])
-        yield app
+        return app
 
     @pytest.mark.parametrize(
         "command",

@@ -48,8 +48,9 @@ def _columns(inspector: Inspector, table: Table) -> Iterator[Finding]:
     found = {column["name"] for column in inspector.get_columns(table.name)}
     missing = [column.name for column in table.columns if column.name not in found]
     if missing:
-        what = f"{table.name} lacks {', '.join(missing)}: another version created it"
-        yield Finding("columns", "error", what, "Make a migration: flask db migrate")
+        what = f"{table.name} lacks {', '.join(missing)}: another version or program created it"
+        todo = "Make a migration: flask db migrate. If the table is another program's, rename that."
+        yield Finding("columns", "error", what, todo)
 
 
 def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:

@@ -7,7 +7,9 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
+from flask import Flask
 from sqlalchemy import select, text
+from werkzeug.exceptions import HTTPException
 
 from ...errors import CronJobsError, SetupError
 from ...models.conditions import OPEN_BATCH
@@ -86,6 +88,7 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield from _stopped_keys(reader, figures)
     yield from _open_batches(reader)
     yield from _settings(reader)
+    yield from _hidden_pages(reader.state.app, reader.state.settings.url_prefix)
     yield from engines(reader)
 
 
@@ -360,3 +363,26 @@ def _settings(reader: Reader) -> Iterator[Finding]:
     if lease < _LEASE:
         what = f"CRONJOBS_LEASE is {duration(lease)}: a busy handler can lose its run"
         yield Finding("lease", "warning", what, f"Set it to {_LEASE:g} seconds or more.")
+
+
+def _hidden_pages(app: Flask, prefix: str | None) -> Iterator[Finding]:
+    """Check whether pages of ours and of the app have the same URL."""
+    if prefix is None or app.url_map.host_matching:
+        return
+    urls = app.url_map.bind("localhost")
+    for rule in app.url_map.iter_rules():
+        if rule.arguments or not f"{rule.rule}/".startswith(f"{prefix}/"):
+            continue
+        method = min((rule.methods or {"GET"}) - {"HEAD", "OPTIONS"}, default="GET")
+        try:
+            shown, _ = urls.match(rule.rule, method)
+        except HTTPException:
+            continue
+        if shown != rule.endpoint:
+            yield Finding(
+                "hidden-page",
+                "warning",
+                f"At {rule.rule} there are two pages, of the endpoints {shown} and "
+                f"{rule.endpoint}: the first hides the second",
+                "Set CRONJOBS_URL_PREFIX to a path that the app does not use, such as '/cronjobs'.",
+            )
