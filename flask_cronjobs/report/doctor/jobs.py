@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 
 from flask import Flask
 from sqlalchemy import select, text
@@ -25,18 +24,17 @@ from ..key_orders import key_orders
 from ..late import CHECK, unrecorded
 from ..overview import orphans
 from ..reader import BATCHES, DEFINITIONS, Reader, reading
+from ..stalled import PATIENCE
 from ..waiting import Waiting, waiting_groups
 from .database import database, schema, versions
 from .engines import engines
-from .finding import Finding
+from .finding import Finding, Level
 
 #: How far a host's clock may be off before it is worth a warning, in seconds.
 CLOCK_TOLERANCE = 2.0
 #: The shortest lease without a warning, in seconds: a busy handler (a long regular expression, say)
 #: can stop the thread that renews the lease for seconds.
 _LEASE = 60.0
-#: How long a batch may be open before it is worth a warning.
-_OPEN = timedelta(days=1)
 _TICKS = 100
 #: How many batches are named at most, the oldest first.
 _SHOWN = 10
@@ -80,6 +78,7 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield from _host_clocks(ticks(reader, _TICKS))
     yield from _figures(verdict, figures)
     yield from _missed(figures)
+    yield from _stalled(verdict)
     yield from _paused(verdict)
     yield _tasks(reader)
     yield from _orphans(reader, groups)
@@ -170,6 +169,13 @@ def _missed(figures: Figures) -> Iterator[Finding]:
         )
         what = f"In the last 24 hours, {figures.missed}"
         yield Finding("missed-slots", "warning", what, todo)
+
+
+def _stalled(verdict: Verdict) -> Iterator[Finding]:
+    for each in verdict.stalled:
+        if each.kind not in ("undeclared", "batch"):  # There are findings for each of them.
+            level: Level = "error" if each.overdue else "warning"
+            yield Finding("stalled", level, each.what[:1].upper() + each.what[1:], each.todo)
 
 
 def _paused(verdict: Verdict) -> Iterator[Finding]:
@@ -346,7 +352,7 @@ def _stopped_keys(reader: Reader, figures: Figures) -> Iterator[Finding]:
 
 def _open_batches(reader: Reader) -> Iterator[Finding]:
     c = BATCHES.c
-    left = (text(OPEN_BATCH), c.closed_at.is_(None), c.opened_at < reader.now - _OPEN)
+    left = (text(OPEN_BATCH), c.closed_at.is_(None), c.opened_at < reader.now - PATIENCE)
     oldest = select(c.key, c.opened_at).where(*left).order_by(c.id).limit(_SHOWN)
     for row in reader.rows(oldest):
         since = ago(seconds_since(row.opened_at, reader.now))
