@@ -176,7 +176,8 @@ class CronJobs(OperatorMethods):
         :param priority: higher is claimed first.
         :param retry: a `Retry`, a number of attempts, ``False`` for one, or a callable of attempt
             and exception that returns seconds, or None to give up.
-        :param timeout: seconds that an attempt may take; default ``CRONJOBS_TIMEOUT``.
+        :param timeout: seconds that an attempt may take, at most 30 days; with None, the default,
+            ``CRONJOBS_TIMEOUT``. No attempt is without a timeout.
         :param catchup: which slots to run that no tick saw in time: ``"latest"``, ``"all"`` or
             ``"none"``. The others are recorded as skipped.
         :param overlap: ``"skip"`` a slot while the definition's earlier run is not finished, or
