@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from flask import Flask
@@ -13,13 +14,13 @@ from flask_sqlalchemy import SQLAlchemy
 from .config import read_settings
 from .current_run import running
 from .errors import SetupError
-from .models.copies import add_tables
+from .models.copies import add_tables, table_of_its_own
 from .operator_api import OperatorMethods
 from .registry.options import AroundHook, EnqueueOptions, TaskOptions
 from .registry.registry import Declaration, Registry, name_of
 from .registry.retry import Retry, RetryCallable
 from .registry.validation import as_around, check_task, check_unscheduled
-from .state import EXTENSION, Actor, Authorize, State, given_settings, state_of
+from .state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
 from .store.commits import watch_commits
 from .store.migrations import remember_app
 from .store.savepoints import mend_transactions
@@ -86,7 +87,8 @@ class CronJobs(OperatorMethods):
         :param authorize: as for the class, for this app.
         :param actor: as for the class, for this app.
         :raises SetupError: Flask-SQLAlchemy is not initialized on the app, this extension is
-            already, or *authorize* or *actor* is no function.
+            already, the app's database is another than PostgreSQL with psycopg 3 or SQLite, or
+            *authorize* or *actor* is no function.
         :raises ConfigError: a ``CRONJOBS_*`` value is invalid.
         """
         if EXTENSION in app.extensions:
@@ -99,6 +101,7 @@ class CronJobs(OperatorMethods):
         authorize = self._authorize if authorize is None else authorize
         actor = self._actor if actor is None else actor
         _check_callables(authorize, actor)
+        _check_names(app, db)
         given = given_settings(app.config)
         state = State(app, db, settings, self._registry, authorize, actor, given=given)
         remember_app(state.engine, app)
@@ -173,7 +176,8 @@ class CronJobs(OperatorMethods):
         :param priority: higher is claimed first.
         :param retry: a `Retry`, a number of attempts, ``False`` for one, or a callable of attempt
             and exception that returns seconds, or None to give up.
-        :param timeout: seconds that an attempt may take; default ``CRONJOBS_TIMEOUT``.
+        :param timeout: seconds that an attempt may take, at most 30 days; with None, the default,
+            ``CRONJOBS_TIMEOUT``. No attempt is without a timeout.
         :param catchup: which slots to run that no tick saw in time: ``"latest"``, ``"all"`` or
             ``"none"``. The others are recorded as skipped.
         :param overlap: ``"skip"`` a slot while the definition's earlier run is not finished, or
@@ -390,13 +394,29 @@ class CronJobs(OperatorMethods):
 
 
 def _check_callables(authorize: object, actor: object) -> None:
-    if authorize is not None and not callable(authorize):
+    what = "a function that takes 'read' or 'act' and returns whether the user may"
+    if not (authorize is None or _takes(authorize, "read")):
         raise SetupError(
-            f"authorize is {authorize!r}. Give a function that takes 'read' or 'act' and returns "
-            "whether the user may; without one the pages are closed, except in debug mode."
+            f"authorize is {authorize!r}. Give {what}; without one the pages are closed, except in "
+            "debug mode."
         )
-    if actor is not None and not callable(actor):
-        raise SetupError(f"actor is {actor!r}. Give a function that returns the user's name.")
+    if not (actor is None or _takes(actor)):
+        raise SetupError(
+            f"actor is {actor!r}. Give a function that takes nothing and returns the user's name."
+        )
+
+
+def _takes(function: object, *arguments: object) -> bool:
+    """Return whether *function* can be called with *arguments*, as far as it tells."""
+    if not callable(function):
+        return False
+    try:
+        signature(function, follow_wrapped=False).bind(*arguments)
+    except ValueError:  # One of C may not tell.
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 def _database(app: Flask) -> SQLAlchemy:
@@ -423,3 +443,18 @@ def _add_commands_and_pages(app: Flask, url_prefix: str | None) -> None:
         from .web import create_blueprint
 
         app.register_blueprint(create_blueprint(), url_prefix=url_prefix)
+
+
+def _check_names(app: Flask, db: SQLAlchemy) -> None:
+    """Refuse an app that has a command or a table of its own by one of our names."""
+    if GROUP in app.cli.commands:
+        raise SetupError(
+            f"The app {app.name!r} has a command or a group {GROUP!r} already, perhaps a "
+            "blueprint's, which `flask jobs tick` would hide. Rename it; for a blueprint: "
+            "Blueprint(…, cli_group='other')."
+        )
+    if (name := table_of_its_own(db.metadata)) is not None:
+        raise SetupError(
+            f"The app has a table {name!r} of its own, which Flask-CronJobs keeps its rows in. "
+            "Rename it: give the class another __tablename__, and make a migration."
+        )

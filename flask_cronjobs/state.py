@@ -19,6 +19,7 @@ from .config import PREFIX, Settings
 from .errors import SetupError
 from .log import logger
 from .registry.registry import Registry
+from .store.dialect import check_driver
 
 if TYPE_CHECKING:
     from .store import Bookkeeping
@@ -49,6 +50,8 @@ Authorize = Callable[[str], "bool | ResponseReturnValue"]
 Actor = Callable[[], str]
 
 EXTENSION = "cronjobs"
+#: The name of the group of our commands.
+GROUP = "jobs"
 
 
 @dataclass(eq=False, frozen=True, repr=False)
@@ -78,10 +81,15 @@ class State:
 
     @property
     def engine(self) -> Engine:
-        """The app's default engine; the caller needs no app context."""
+        """The app's default engine; the caller needs no app context.
+
+        :raises SetupError: its database or driver is none that we work with.
+        """
         # A test may have put a connection in the engine's place.
         with self._context():
-            return self.db.engine.engine
+            engine = self.db.engine.engine
+        check_driver(engine)
+        return engine
 
     @property
     def database(self) -> Engine | Connection:
@@ -143,6 +151,7 @@ def state_of(app: Flask | None = None) -> State:
     if in_use and state.settings_check.open():
         state.settings_check.close(float("inf"))
         _warn_of_late_settings(state)
+        _warn_of_hidden_commands(app)
     return state
 
 
@@ -164,4 +173,17 @@ def _warn_of_late_settings(state: State) -> None:
             "%s changed in app.config after CronJobs(app) had read it, and has no effect. Set it "
             "before, or call jobs.init_app(app) when the configuration is complete.",
             ", ".join(late),
+        )
+
+
+def _warn_of_hidden_commands(app: Flask) -> None:
+    """Log that the app has put commands in the place of ours, since no command can tell that."""
+    package = __name__.partition(".")[0]
+    if type(app.cli.commands.get(GROUP)).__module__.partition(".")[0] != package:
+        logger.warning(
+            "The app %r has a command or a group %r of its own, perhaps a blueprint's, which hides "
+            "`flask jobs tick` and the others. Rename it; for a blueprint: "
+            "Blueprint(…, cli_group='other').",
+            app.name,
+            GROUP,
         )

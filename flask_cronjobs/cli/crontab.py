@@ -141,8 +141,13 @@ def _wake(info: ScriptInfo, log: Path, grace: float) -> Wake:
 
 def _log(app: Flask) -> Path:
     """Return a log in an existing folder: if the shell cannot open the log, no tick starts."""
-    instance = Path(app.instance_path)
-    return (instance if instance.is_dir() else Path.cwd()) / "cronjobs.log"
+    log = Path(app.instance_path, "cronjobs.log")
+    return log if log.parent.is_dir() and _is_writable(log) else Path.cwd() / log.name
+
+
+def _is_writable(log: Path) -> bool:
+    effective = os.access in os.supports_effective_ids
+    return os.access(log if log.exists() else log.parent, os.W_OK, effective_ids=effective)
 
 
 def _absolute_app(app: str) -> str:
@@ -209,4 +214,10 @@ def _warn_of_log(log: Path) -> None:
     if not log.parent.is_dir():
         click.echo(
             f"The folder of the log is missing: mkdir -p {shlex.quote(str(log.parent))}", err=True
+        )
+    elif not _is_writable(log):
+        click.echo(
+            f"This user may not write the log {log}. If cron's may not either, its shell starts no "
+            "tick: name another file by --log FILE.",
+            err=True,
         )

@@ -8,12 +8,11 @@ from flask.cli import with_appcontext
 from .. import report
 from ..report import Cell, DefinitionView, Overview
 from ..report.humanize import duration, late, plural, seconds_since
-from ..report.late import CHECK
 from ..state import state_of
 from ..text import one_line
 from . import batches, crontab, definitions, maintenance, pauses, run, runs, ticks, turns
 from .colors import paint
-from .command_text import command
+from .command_text import as_called, command
 from .definitions import no_definitions
 from .group import JobsGroup, examples
 from .output import heading, print_json, since
@@ -97,8 +96,8 @@ def _print_verdict(seen: Overview) -> None:
         click.echo(one_line(verdict.sentence))
         return
     click.echo(f"{paint(word, word.upper())}  {one_line(verdict.sentence)}")
-    if word == "overdue" and verdict.late is not None:
-        click.echo(f"{CHECK} If no code should declare it any more, pause it.")
+    if verdict.todo:
+        click.echo(as_called(one_line(verdict.todo)))
 
 
 def _print_figures(seen: Overview) -> None:

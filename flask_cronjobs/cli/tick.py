@@ -18,8 +18,8 @@ from flask.cli import with_appcontext
 from ..engine.tick import TickOptions, tick
 from ..errors import CronJobsError, DatabaseTrouble
 from ..log import LEASE_LOST, logger
-from ..state import state_of
-from ..text import one_line
+from ..state import State, state_of
+from ..text import did_you_mean, one_line
 from .group import examples
 from .lines import Warnings
 from .printer import Printer, Stamped, is_idle, is_log
@@ -80,6 +80,21 @@ class Seconds(click.FloatRange):
         if math.isnan(seconds):
             self.fail(f"{value!r} is not a number of seconds.", param, ctx)
         return seconds
+
+
+def warn_of_queues(state: State, queues: tuple[str, ...]) -> None:
+    """Log the names of queues that no code uses, since one may be a typo."""
+    tasks = state.registry.tasks.values()
+    known = {*(task.options.queue for task in tasks), *state.settings.executors}
+    for queue in queues:
+        if queue not in known:
+            logger.warning(
+                "No task of this app's code has the queue %r.%s Runs that were enqueued with "
+                "using(queue=%r) are claimed, and no others.",
+                queue,
+                did_you_mean(queue, known),
+                queue,
+            )
 
 
 Command: TypeAlias = Callable[..., Any]
@@ -158,6 +173,7 @@ def tick_command(
         observer=printer,
     )
     print_warnings(stamped=is_log(sys.stderr))
+    warn_of_queues(state, queues)
     with one_line_errors():
         try:
             with handlers_print_to_stderr() if as_json else nullcontext():

@@ -32,8 +32,11 @@ from .tally import Tally
 from .tick import OpenTick, TickOptions, begin, finish, prune
 from .worker.options import ResidentWorker, WorkOptions
 
-#: How often minute work is done, in seconds.
+#: How often minute work is done, in seconds: once in each minute of the database's clock.
 MINUTE = 60.0
+#: How long after the full minute it begins, in seconds, since what it knows of the database's clock
+#: is not exact. Before that, the slots of the minute are not due.
+AFTER = 0.25
 #: How soon minute work that failed is tried again, in seconds.
 RETRY = 2.0
 #: How often the thread looks whether the worker listens for a NOTIFY, in seconds.
@@ -121,7 +124,8 @@ class ResidentMinutes:
             minute = _Minute(self._state, self._tally, books, worker, self._sender, self._stopped)
             try:
                 while not self._stopped.is_set():
-                    self._rest(minute, MINUTE if minute.tries(minute.work) else RETRY)
+                    began = time.time()
+                    self._rest(minute, minute.left(began) if minute.tries(minute.work) else RETRY)
                 if self._well:
                     minute.tries(minute.finish)
             except BaseException as error:
@@ -169,6 +173,14 @@ class _Minute:
                 step()
         self.done = True
         self._trouble.over("The database")
+
+    def left(self, began: float) -> float:
+        """Return in how many seconds to go on: after the first full minute since *began*.
+
+        Slots are due at full minutes, by the database's clock.
+        """
+        offset = 0.0 if self.opened is None else self.opened.clock_offset
+        return MINUTE - (began - offset) % MINUTE + AFTER - (time.time() - began)
 
     def look(self) -> None:
         """Let the row say whether the worker listens: without it no enqueue sends a NOTIFY."""

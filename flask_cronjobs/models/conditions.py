@@ -20,6 +20,8 @@ FREE_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS 
 KEYED_GROUPS = (
     "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NOT NULL AND turn IS NULL"
 )
+#: Its handler raised ``Snooze`` again and again: what it waits for may never come.
+SNOOZED = "snoozes >= 100 AND finished_at IS NULL"
 RUNNING = "status = 'running'"
 #: The run has its idempotency key to itself; see ``JobRun.unique_while``.
 HOLDS_KEY = (

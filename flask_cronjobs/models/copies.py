@@ -48,6 +48,18 @@ def add_tables(metadata: MetaData, dialect_name: str) -> None:
         copy_tables(metadata, dialect_name)
 
 
+def table_of_its_own(metadata: MetaData) -> str | None:
+    """Return the name of a job table that is in *metadata*, but another; None if none is."""
+    tables = metadata.tables
+    for name in NAMES.intersection(() if isinstance(tables, _Tables) else tables):
+        from .tables import Base
+
+        # One that the app has reflected from the database has all columns.
+        if not set(Base.metadata.tables[name].columns.keys()) <= set(tables[name].columns.keys()):
+            return name
+    return None
+
+
 class _JobTables:
     """The copies in one metadata, which are made when they are looked for."""
 

@@ -53,6 +53,7 @@ from .conditions import (
     RUNNING,
     SCHEDULED,
     SET_ASIDE,
+    SNOOZED,
     SPENT,
     STOPS,
     UNPLACED,
@@ -185,6 +186,7 @@ class JobRun(Base):
         _partial("ix_job_runs_stops", "concurrency_key", "id", where=STOPS),
         _partial("ix_job_runs_unplaced", "id", where=UNPLACED),
         _partial("ix_job_runs_spent", "id", where=SPENT),
+        _partial("ix_job_runs_snoozed", "id", where=SNOOZED),
         _partial("ix_job_runs_lease", "locked_until", where=RUNNING),
         _partial(
             "ix_job_runs_live", "definition_id", where=f"{LIVE} AND definition_id IS NOT NULL"

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import ColumnElement, Integer, literal, select, text
 
-from ..config import Settings
 from ..models.conditions import DEAD, RUNNING, STOPS
 from .activity import did_its_work
 from .counts import Count, capped, count_of
 from .effects import doubts
 from .humanize import ago, duration, plural, seconds_since
-from .late import Late, late_definitions
+from .late import CHECK, Late, late_definitions
 from .missed import Missed, missed_slots
 from .pauses import PauseView, pauses
 from .reader import RUNS, TICKS, Query, Reader, Source, reading
+from .stalled import Stalled, stalled
 from .waiting import Waiting, handed, oldest_due, waiting_for_us, waiting_groups
 
 #: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
@@ -40,6 +40,9 @@ class Verdict:
     :ivar oldest: for how many seconds the oldest runnable run has been due, of the tasks that this
         app's code declares.
     :ivar late: definitions whose slots no tick records.
+    :ivar headline: the same in a few words; empty if the status is ``ok``.
+    :ivar todo: what to do about it, if that is always the same.
+    :ivar stalled: work that stands still, since what it waits for does not come.
     :ivar failing: whether ticks begin and do not do their work.
     :ivar pauses: the tasks and queues that are paused. Their runs do not count as overdue.
     """
@@ -55,6 +58,9 @@ class Verdict:
     late: Late | None = None
     failing: bool = False
     pauses: tuple[PauseView, ...] = ()
+    headline: str = ""
+    todo: str = ""
+    stalled: tuple[Stalled, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -95,8 +101,7 @@ _RECENT_TICKS = 100
 def verdict(source: Source) -> Verdict:
     """Return whether ticks come and runnable work is claimed in time."""
     with reading(source) as reader:
-        paused = pauses(reader)
-        return _verdict(reader, oldest_due(reader, waiting_groups(reader), paused), paused)
+        return _verdict(reader, waiting_groups(reader), pauses(reader))
 
 
 def verdict_and_figures(
@@ -109,8 +114,8 @@ def verdict_and_figures(
     with reading(source) as reader:
         paused = pauses(reader)
         found = waiting_groups(reader) if groups is None else groups
-        oldest = oldest_due(reader, found, paused)
-        return _verdict(reader, oldest, paused), _figures(reader, oldest, paused)
+        verdict = _verdict(reader, found, paused)
+        return verdict, _figures(reader, verdict.oldest, paused)
 
 
 def tone(verdict: Verdict, figures: Figures) -> VerdictTone:
@@ -122,14 +127,8 @@ def tone(verdict: Verdict, figures: Figures) -> VerdictTone:
 
 def headline(verdict: Verdict, figures: Figures) -> str:
     """Return the verdict in a few words."""
-    if verdict.word != "ok":
-        if verdict.word == "overdue" and verdict.late is not None:
-            return f"{plural(verdict.late.count.value, 'schedule')} without a tick that runs it"
-        return {
-            "never": "No tick has done its work yet" if verdict.failing else "No tick has run yet",
-            "late": "Ticks fail" if verdict.failing else "Ticks have stopped",
-            "overdue": "Work is waiting too long",
-        }[verdict.word]
+    if not verdict.ok:
+        return verdict.headline
     worries = _worries(verdict, figures)
     return f"Ticks are running, but {', and '.join(worries)}" if worries else "All is well"
 
@@ -144,28 +143,45 @@ def _worries(verdict: Verdict, figures: Figures) -> list[str]:
         worries.append(f"strict order is stopped by {figures.stops.of('dead run')}")
     if figures.missed:
         worries.append(str(figures.missed))
+    worries += [each.what for each in verdict.stalled]
     if len(verdict.pauses) > 1:
         worries.append(f"{len(verdict.pauses)} tasks and queues are paused")
     return worries + [str(paused) for paused in verdict.pauses[:1] if len(verdict.pauses) == 1]
 
 
-def _verdict(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, ...]) -> Verdict:
+class _Trouble(NamedTuple):
+    """What is wrong, so that the status is not ``ok``.
+
+    :ivar what: the end of the sentence, after the tick.
+    """
+
+    word: HealthStatus
+    headline: str
+    what: str
+    todo: str = ""
+
+
+def _verdict(reader: Reader, groups: Sequence[Waiting], paused: tuple[PauseView, ...]) -> Verdict:
     works = select(TICKS).where(did_its_work(reader))
     recent = works.order_by(TICKS.c.started_at.desc()).limit(_RECENT_TICKS).subquery()
     rows = reader.rows(select(recent).order_by(recent.c.seen_at.desc()).limit(1))
-    due_for = _age(reader.now, oldest)
+    oldest = _age(reader.now, oldest_due(reader, groups, paused))
     if not rows:
         failing = _failing(reader, None)
         what = "Ticks begin, but none has done its work yet" if failing else "No tick has run yet"
-        return Verdict("never", what, reader.now, oldest=due_for, failing=failing, pauses=paused)
-    tick = rows[0]
-    age = _age(reader.now, tick.seen_at) or 0.0
-    late = late_definitions(reader)
-    status = _status(age, due_for, late, reader.state.settings)
-    failing = status == "late" and _failing(reader, tick.seen_at)
+        title = "No tick has done its work yet" if failing else what
+        return Verdict(
+            "never", what, reader.now, oldest=oldest, failing=failing, pauses=paused, headline=title
+        )
+    tick, age = rows[0], _age(reader.now, rows[0].seen_at) or 0.0
+    is_late = age > reader.state.settings.health_tick_age
+    failing = is_late and _failing(reader, tick.seen_at)
+    late, still = late_definitions(reader), stalled(reader, groups, paused)
+    found = list(_late(failing) if is_late else _overdue(reader, oldest, late, still))
+    trouble = found[0] if found else _Trouble("ok", "", "")
     return Verdict(
-        word=status,
-        sentence=_sentence(status, age, tick.host, due_for, late, failing),
+        word=trouble.word,
+        sentence=f"Last tick {ago(age)} from {tick.host}{trouble.what}",
         now=reader.now,
         late=late,
         failing=failing,
@@ -173,9 +189,34 @@ def _verdict(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, .
         age=age,
         host=tick.host,
         worker=tick.worker,
-        oldest=due_for,
+        oldest=oldest,
         pauses=paused,
+        headline=trouble.headline,
+        todo=trouble.todo,
+        stalled=still,
     )
+
+
+def _late(failing: bool) -> Iterator[_Trouble]:
+    if failing:
+        yield _Trouble("late", "Ticks fail", ": those since have begun, but failed")
+    yield _Trouble("late", "Ticks have stopped", ": ticks have stopped")
+
+
+def _overdue(
+    reader: Reader, oldest: float | None, late: Late | None, still: Sequence[Stalled]
+) -> Iterator[_Trouble]:
+    """Yield what is wrong though ticks come, the most urgent first."""
+    if late is not None:
+        title = f"{plural(late.count.value, 'schedule')} without a tick that runs it"
+        todo = f"{CHECK} If no code should declare it any more, pause it."
+        yield _Trouble("overdue", title, f", but {late}", todo)
+    if oldest is not None and oldest > reader.state.settings.health_overdue:
+        what = f", but work has been waiting for {duration(oldest)}"
+        yield _Trouble("overdue", "Work is waiting too long", what)
+    for each in still:
+        if each.overdue:
+            yield _Trouble("overdue", "Work stands still", f", but {each.what}", each.todo)
 
 
 def _age(now: datetime, moment: datetime | None) -> float | None:
@@ -188,41 +229,11 @@ def _failing(reader: Reader, since: datetime | None) -> bool:
     return bool(reader.rows(begun if since is None else begun.where(TICKS.c.started_at > since)))
 
 
-def _status(
-    age: float, oldest: float | None, late: Late | None, settings: Settings
-) -> HealthStatus:
-    if age > settings.health_tick_age:
-        return "late"
-    if late is not None or (oldest is not None and oldest > settings.health_overdue):
-        return "overdue"
-    return "ok"
-
-
-def _sentence(
-    status: HealthStatus,
-    age: float,
-    host: str,
-    oldest: float | None,
-    late: Late | None,
-    failing: bool,
-) -> str:
-    tick = f"Last tick {ago(age)} from {host}"
-    if status == "late" and failing:
-        return f"{tick}: those since have begun, but failed"
-    if status == "late":
-        return f"{tick}: ticks have stopped"
-    if status == "overdue" and late is not None:
-        return f"{tick}, but {late}"
-    if status == "overdue" and oldest is not None:
-        return f"{tick}, but work has been waiting for {duration(oldest)}"
-    return tick
-
-
-def _figures(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, ...]) -> Figures:
-    now = reader.now
-    long_ago = now - timedelta(seconds=reader.state.settings.health_overdue)
+def _figures(reader: Reader, oldest: float | None, paused: tuple[PauseView, ...]) -> Figures:
+    now, patience = reader.now, reader.state.settings.health_overdue
+    long_ago = now - timedelta(seconds=patience)
     overdue: ColumnElement[int] = literal(0, Integer)
-    if oldest is not None and oldest <= long_ago:
+    if oldest is not None and oldest >= patience:
         some, *more = map(capped, waiting_for_us(reader, long_ago, paused))
         overdue = sum(more, some)
     engines = bool(reader.state.settings.executors)
@@ -239,7 +250,7 @@ def _figures(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, .
     )[0]
     return Figures(
         overdue=count_of(row.overdue),
-        oldest=_age(now, oldest),
+        oldest=oldest,
         running=count_of(row.running),
         stale=count_of(row.stale),
         dead=count_of(row.dead),

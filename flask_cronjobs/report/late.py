@@ -14,7 +14,7 @@ from .counts import Count, capped, count_of
 from .humanize import duration, seconds_since
 from .reader import DEFINITIONS, Reader
 
-#: What to check, for the doctor and the overview command; overview.html says the same.
+#: What to check, for the doctor and the verdict.
 CHECK = "Does the FLASK_APP of cron's line import the module that declares it?"
 _NAMES_AT_ONCE = 500
 

@@ -63,7 +63,7 @@ def oldest_due(
         and group.queue not in queues
     ]
     if reader.state.settings.executors:
-        (in_brokers,) = _ours(reader, [handed(reader.now)], paused)
+        (in_brokers,) = ours(reader, [handed(reader.now)], paused)
         first = in_brokers.order_by(RUNS.c.run_at).limit(1)
         due += [row.run_at for row in reader.rows(first)]
     return min((moment for moment in due if moment is not None), default=None)
@@ -123,10 +123,11 @@ def waiting_for_us(reader: Reader, before: datetime, paused: Sequence[PauseView]
 
     No tick of this app is slow for those.
     """
-    return _ours(reader, overdue(reader, before), paused)
+    return ours(reader, overdue(reader, before), paused)
 
 
-def _ours(reader: Reader, found: Sequence[Query], paused: Sequence[PauseView]) -> list[Query]:
+def ours(reader: Reader, found: Sequence[Query], paused: Sequence[PauseView]) -> list[Query]:
+    """Return *found* without what is paused, and without the tasks of other code."""
     found = [each.where(*not_paused(reader, paused)) for each in found]
     if tasks := list(reader.state.registry.tasks):
         found = [each.where(RUNS.c.job_type.in_(tasks)) for each in found]

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from flask import Flask, g, has_app_context
 from sqlalchemy import event
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 from ..log import logger
 from .uncommitted import left_in, watch_writes
@@ -42,7 +42,7 @@ def watch_commits(app: Flask, session_factory: Any, running: Callable[[], Warned
 
     @app.teardown_appcontext
     def warn_of_uncommitted(error: BaseException | None) -> None:
-        names = _listed(_take_notes()) if _noted else ""
+        names = _listed([what for _, what in _take_notes()]) if _noted else ""
         if error is not None:
             return
         run = running()
@@ -61,7 +61,7 @@ def watch_commits(app: Flask, session_factory: Any, running: Callable[[], Warned
 
 def uncommitted_runs() -> str:
     """Return the runs that this context has enqueued and not committed, as a text."""
-    return _listed(g.get(_UNCOMMITTED, []))
+    return _listed([what for _, what in g.get(_UNCOMMITTED, [])])
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -73,12 +73,12 @@ def note_enqueued(session: Session, what: str) -> None:
     if type(session) not in _heard:  # A test has replaced db.session.
         _hear(type(session))
     _noted.add(_context())
-    g.setdefault(_UNCOMMITTED, []).append(what)
+    g.setdefault(_UNCOMMITTED, []).append((session.get_transaction(), what))
 
 
-def _take_notes() -> list[str]:
+def _take_notes() -> list[tuple[SessionTransaction | None, str]]:
     _noted.discard(_context())
-    notes: list[str] = g.pop(_UNCOMMITTED, [])
+    notes: list[tuple[SessionTransaction | None, str]] = g.pop(_UNCOMMITTED, [])
     return notes
 
 
@@ -96,5 +96,10 @@ def _forget_uncommitted(session: Session) -> None:
     # Not at the end of a savepoint: the transaction around it may still be rolled back.
     if session.in_nested_transaction():
         return
-    if has_app_context():
-        _take_notes()
+    if has_app_context() and _noted:
+        # What another transaction enqueued, and the session was removed or closed, is lost.
+        settled = (session.get_transaction(), None)
+        lost = [note for note in _take_notes() if note[0] not in settled]
+        if lost:
+            _noted.add(_context())
+            setattr(g, _UNCOMMITTED, lost)

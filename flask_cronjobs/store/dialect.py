@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
 LEAST_SQLITE = (3, 35, 0)
+_PSYCOPG = ("postgresql", "psycopg")
 
 
 class Dialect(NamedTuple):
@@ -278,21 +279,27 @@ def insert_into(model: type[Base], dialect_name: str) -> postgresql.Insert | sql
 def dialect_of(engine: Engine) -> Dialect:
     """Return the dialect of *engine*'s database, with the clock as it stands now.
 
-    :raises SetupError: it is neither PostgreSQL with psycopg nor SQLite 3.35 or later.
+    :raises SetupError: as `check_driver`.
     """
-    dialect, shift = _checked(engine), clock_shift()
+    check_driver(engine)
+    dialect = POSTGRESQL if engine.dialect.name == "postgresql" else SQLITE
+    shift = clock_shift()
     return dialect._replace(shift=shift) if shift else dialect
 
 
-def _checked(engine: Engine) -> Dialect:
-    if engine.dialect.name == "postgresql":
-        if engine.dialect.driver != "psycopg":
-            raise SetupError(
-                f"The database URL names the driver {engine.dialect.driver}. Flask-CronJobs needs "
-                "psycopg 3 for PostgreSQL: write postgresql+psycopg://…"
-            )
-        return POSTGRESQL
-    if engine.dialect.name == "sqlite":
+def check_driver(engine: Engine) -> None:
+    """Refuse an engine that bookkeeping cannot use.
+
+    :raises SetupError: it is neither PostgreSQL with psycopg nor SQLite 3.35 or later.
+    """
+    name, driver = engine.dialect.name, engine.dialect.driver
+    if (name != "sqlite" or engine.dialect.is_async) and (name, driver) != _PSYCOPG:
+        raise SetupError(
+            f"The database URL names {name}+{driver}, but Flask-CronJobs works with SQLite, and "
+            "with PostgreSQL by psycopg 3: pip install 'Flask-CronJobs[postgres]', and write "
+            "postgresql+psycopg://… in SQLALCHEMY_DATABASE_URI."
+        )
+    if name == "sqlite":
         import sqlite3  # Here, since an app with PostgreSQL does not need it.
 
         if sqlite3.sqlite_version_info < LEAST_SQLITE:
@@ -300,7 +307,3 @@ def _checked(engine: Engine) -> Dialect:
                 f"This Python has SQLite {sqlite3.sqlite_version}. Flask-CronJobs needs "
                 f"{'.'.join(map(str, LEAST_SQLITE))} or later."
             )
-        return SQLITE
-    raise SetupError(
-        f"The database is {engine.dialect.name}. Flask-CronJobs works with PostgreSQL and SQLite."
-    )

@@ -52,6 +52,11 @@ _SQLITE_CREATE_TABLES = ("no such table", "no such column", "has no column")
 _SQLITE_REPEAT = ("database is locked", "database table is locked", "database schema has changed")
 #: The end of an error, for all but the doctor.
 LEARN_MORE = " To learn more: flask jobs admin doctor."
+#: What to do about a connection to PostgreSQL that may only read.
+WRITABLE = (
+    "Connect to the primary, by a role, a database and options that do not set "
+    "default_transaction_read_only."
+)
 _SQLITE_FORBIDDEN = ("unable to open database file", "readonly database")
 
 
@@ -130,6 +135,8 @@ def name_of(engine: Engine) -> str:
 
 
 def _hint(cause: str, engine: Engine) -> str:
+    if "read-only transaction" in cause:
+        return f" {WRITABLE}"
     if not any(part in cause for part in _SQLITE_FORBIDDEN):
         return LEARN_MORE
     return (

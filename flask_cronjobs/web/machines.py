@@ -118,6 +118,14 @@ def _registry(
     for pause in verdict.pauses:
         age = (verdict.now - pause.paused_at).total_seconds()
         paused.labels(pause.kind, pause.name).set(max(age, 0.0))
+    stalled = Gauge(
+        "cronjobs_stalled_seconds",
+        "Seconds for which work has stood still that waits for what does not come",
+        ["kind"],
+        registry=registry,
+    )
+    for each in verdict.stalled:
+        stalled.labels(each.kind).set(each.seconds)
     # A gauge, not a counter: ticks are kept for a day only, so the sum can fall.
     day = Gauge(
         "cronjobs_outcomes_24h",

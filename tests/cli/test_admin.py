@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -541,6 +541,39 @@ def test_crontab_takes_a_log_and_prints_json(run: Run, tmp_path: Path) -> None:
     assert f">> {shlex.quote(str(log))} 2>&1" in ok(result)
     assert "mkdir -p" in result.output
     assert set(data(run("crontab", "--json"))) == {"crontab", "service", "timer"}
+
+
+@pytest.fixture
+def not_root(run: Run) -> Iterator[None]:
+    """Tests may run as root, who may write everywhere."""
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(was)
+
+
+@pytest.mark.usefixtures("not_root")
+def test_crontab_warns_of_a_log_that_cannot_be_written(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    result = run("crontab")
+    assert "This user may not write the log /cronjobs.log. If cron's may not" in result.stderr
+    assert "--log FILE" in result.stderr
+    assert result.stdout.count("\n") == 1
+    assert "may not write" not in run("crontab", "--log", "/dev/null").stderr
+
+
+@pytest.mark.usefixtures("not_root")
+def test_crontab_does_not_choose_an_instance_folder_that_cannot_be_written(
+    run: Run, app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.instance_path = "/"
+    monkeypatch.chdir("/tmp")
+    result = run("crontab")
+    assert ">> /tmp/cronjobs.log 2>&1" in result.stdout
+    assert "may not write" not in result.stderr
 
 
 @pytest.mark.parametrize("args", [(), ("--systemd",)])

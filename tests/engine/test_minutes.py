@@ -322,3 +322,58 @@ class TestTally:
         counted.outcome(Outcome(1, "a:1:x", "failed", 1, "it"))
         counted.lost(Outcome(2, "a:1:y", "succeeded", 1, "it"))
         assert +tally.unrecorded() == {"failed": 1, "lost": 1}
+
+
+@pytest.mark.parametrize(
+    ("second", "ahead", "took", "left"),
+    [
+        (17.0, 0.0, 0.0, 43.25),
+        (17.0, 0.0, 40.0, 3.25),
+        (59.9, 0.0, 0.5, -0.15),  # The slots of the next minute were not due when it looked.
+        (0.25, 0.0, 0.0, 60.0),
+        (17.0, 7.0, 0.0, 50.25),  # This host's clock is ahead, and it is second 10.
+        (17.0, -7.0, 0.0, 36.25),
+    ],
+)
+def test_the_work_begins_just_after_the_full_minute_of_the_database(
+    jobs: CronJobs, resident: Callable[[], Resident], monkeypatch: pytest.MonkeyPatch,
+    second: float, ahead: float, took: float, left: float,
+) -> None:  # fmt: skip
+    rests: list[float] = []
+    rested = threading.Event()
+
+    class Clock:
+        """A clock that stands still while the work is done, and then goes on by *took*."""
+
+        monotonic = staticmethod(time.monotonic)
+        now = 1_800_000_000.0 + second
+
+        def time(self) -> float:
+            return self.now
+
+    clock = Clock()
+    begin, finish_work = resident_module.begin, resident_module._Minute._prune
+
+    def begin_ahead(*args: Any) -> Any:
+        return begin(*args)._replace(clock_offset=ahead)
+
+    def work_for_long(minute: Any) -> None:
+        finish_work(minute)
+        clock.now += took
+
+    def note(self: object, minute: object, seconds: float) -> None:
+        rests.append(round(seconds, 3))
+        rested.set()
+        stop.wait(60)
+
+    stop = threading.Event()
+    monkeypatch.setattr(resident_module, "time", clock)
+    monkeypatch.setattr(resident_module, "begin", begin_ahead)
+    monkeypatch.setattr(resident_module._Minute, "_prune", work_for_long)
+    monkeypatch.setattr(resident_module.ResidentMinutes, "_rest", note)
+    worker = resident()
+    assert rested.wait(60)
+    monkeypatch.undo()
+    stop.set()
+    worker.stop()
+    assert rests == [left]

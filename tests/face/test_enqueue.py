@@ -269,6 +269,44 @@ class TestUncommitted:
             getattr(db.session, end)()
         assert self.warnings(caplog) == []
 
+    @pytest.mark.parametrize("end", ["remove", "close"])
+    @pytest.mark.parametrize("then", ["nothing", "commit", "rollback", "enqueue"])
+    def test_what_was_lost_with_its_session_is_warned_of_whatever_comes_then(
+        self,
+        app: Flask,
+        db: SQLAlchemy,
+        greet: Greet,
+        caplog: pytest.LogCaptureFixture,
+        end: str,
+        then: str,
+    ) -> None:
+        with app.app_context():
+            lost = greet.enqueue(1, "x").id
+            getattr(db.session, end)()
+            if then == "enqueue":
+                greet.using(commit=True).enqueue(2, "y")
+            elif then != "nothing":
+                db.session.execute(select(1))
+                getattr(db.session, then)()
+        (warning,) = self.warnings(caplog)
+        assert f"so lost: greet (run {lost}). Call db.session.commit()" in warning
+
+    def test_a_handler_that_removes_the_session_is_told_of_what_it_lost(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs, greet: Greet
+    ) -> None:
+        @jobs.task
+        def forget() -> None:
+            greet.enqueue(1, "x")
+            db.session.remove()
+            db.session.execute(select(1))
+            db.session.commit()
+
+        with app.app_context():
+            run = forget.using(commit=True).enqueue().id
+            jobs.tick()
+            kept = db.session.get_one(JobRun, run).last_error
+        assert "Enqueued and never committed, so lost: greet (run" in (kept or "")
+
     def test_key_that_exists_is_not_warned_of(
         self, app: Flask, greet: Greet, caplog: pytest.LogCaptureFixture
     ) -> None:

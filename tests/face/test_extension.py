@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,54 @@ def test_authorize_or_actor_that_is_no_function_is_refused(tmp_path: Path, name:
         CronJobs(app, **wrong)
     with pytest.raises(SetupError, match=f"^{name} is True. Give a function"):
         CronJobs(**wrong).init_app(app)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("authorize", lambda: True),
+        ("authorize", lambda *, action: True),
+        ("authorize", lambda action, user: True),
+        ("actor", lambda action: "name"),
+    ],
+)
+def test_a_function_that_cannot_be_called_as_it_will_be_is_refused(
+    tmp_path: Path, name: str, wrong: Any
+) -> None:
+    app, db = an_app(tmp_path)
+    given: Any = {name: wrong}
+    with pytest.raises(SetupError, match=rf"^{name} is .*\. Give a function that takes"):
+        CronJobs(app, **given)
+    close(app, db)
+
+
+def with_the_user(function: Callable[[str, str], bool]) -> Callable[..., bool]:
+    """A decorator that changes how the function is called, and keeps its name."""
+
+    @wraps(function)
+    def call(*given: str) -> bool:
+        return function("somebody", *given)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "authorize",
+    [
+        bool,
+        with_the_user(lambda user, action: True),
+        lambda *any_number: True,
+        lambda action, user=None: True,
+        {"read": True}.get,
+    ],
+)
+def test_whatever_can_be_called_with_one_value_may_authorize(
+    tmp_path: Path, authorize: Any
+) -> None:
+    app, db = an_app(tmp_path)
+    CronJobs(app, authorize=authorize, actor=str)
+    assert state_of(app).authorize is authorize
+    close(app, db)
 
 
 class Refusal:

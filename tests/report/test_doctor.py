@@ -350,3 +350,20 @@ def test_a_batch_that_was_left_open_is_named(state: State) -> None:
     assert len(findings) == 1
     assert '"it\'s late" was opened' in findings[0].what
     assert findings[0].todo.endswith("""flask jobs admin batches 'it'"'"'s late' --close""")
+
+
+def test_a_connection_that_may_only_read_is_an_error(postgresql_url: str) -> None:
+    app, db = Flask("reading"), SQLAlchemy()
+    app.config["SQLALCHEMY_DATABASE_URI"] = postgresql_url
+    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {
+        "connect_args": {"options": "-c default_transaction_read_only=on"}
+    }
+    db.init_app(app)
+    CronJobs(app)
+    finding = found(state_of(app))["read-only"]
+    assert finding.level == "error"
+    assert finding.what == (
+        "The connection is set to read-only: nothing can be written, so no run can start"
+    )
+    assert "default_transaction_read_only" in finding.todo
+    state_of(app).engine.dispose()

@@ -33,3 +33,14 @@ def test_an_sqlite_file_that_cannot_be_written_is_named(
     assert str(tmp_path / file) in said
     assert "may the user" in said
     assert said.count("\n") == 0
+
+
+def test_a_connection_that_may_only_read_is_told_with_what_to_do(postgresql_url: str) -> None:
+    read_only = {"options": "-c default_transaction_read_only=on"}
+    engine = create_engine(postgresql_url, connect_args=read_only)
+    with Bookkeeping(engine, patience=0.1) as books, pytest.raises(DatabaseTrouble) as caught:
+        books.rows(text("CREATE TABLE t (a INTEGER)"))
+    said = str(caught.value)
+    assert "in a read-only transaction. Connect to the primary" in said
+    assert said.endswith("do not set default_transaction_read_only.")
+    engine.dispose()

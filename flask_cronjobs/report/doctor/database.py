@@ -13,7 +13,7 @@ from sqlalchemy.pool import QueuePool
 from ...models.tables import Base
 from ...store.connection import USE_UTF8, unfit_encoding
 from ...store.create import missing_storage
-from ...store.errors import name_of
+from ...store.errors import WRITABLE, name_of
 from ...store.migrations import how_to_create_tables
 from ...store.notify import is_pooled
 from ..reader import Reader
@@ -48,8 +48,9 @@ def _columns(inspector: Inspector, table: Table) -> Iterator[Finding]:
     found = {column["name"] for column in inspector.get_columns(table.name)}
     missing = [column.name for column in table.columns if column.name not in found]
     if missing:
-        what = f"{table.name} lacks {', '.join(missing)}: another version created it"
-        yield Finding("columns", "error", what, "Make a migration: flask db migrate")
+        what = f"{table.name} lacks {', '.join(missing)}: another version or program created it"
+        todo = "Make a migration: flask db migrate. If the table is another program's, rename that."
+        yield Finding("columns", "error", what, todo)
 
 
 def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
@@ -94,9 +95,12 @@ def _journal(reader: Reader) -> Finding:
 
 
 def _postgresql(reader: Reader) -> Iterator[Finding]:
-    if reader.rows(text("SELECT pg_is_in_recovery() AS standby"))[0].standby:
-        what = "The database is a standby: it is read-only, so no run can start"
-        yield Finding("read-only", "error", what, "Point SQLALCHEMY_DATABASE_URI at the primary.")
+    kind = "pg_is_in_recovery() AS standby, current_setting('default_transaction_read_only') AS set"
+    row = reader.rows(text(f"SELECT {kind}"))[0]
+    if row.standby or row.set == "on":
+        which = "database is a standby" if row.standby else "connection is set to read-only"
+        what = f"The {which}: nothing can be written, so no run can start"
+        yield Finding("read-only", "error", what, WRITABLE)
     if unfit := unfit_encoding(reader.connection.connection.driver_connection):
         yield Finding("encoding", "error", unfit, USE_UTF8)
     for table in missing_storage(reader.connection):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from typing import Any
 
+from flask import Flask
 from sqlalchemy import Row, select, text
+from werkzeug.exceptions import HTTPException
 
-from ...errors import CronJobsError
+from ...errors import CronJobsError, SetupError
 from ...models.conditions import OPEN_BATCH
 from ...state import State
 from ...store.clock import clock_shift
@@ -24,10 +25,11 @@ from ..key_orders import key_orders
 from ..late import CHECK, unrecorded
 from ..overview import orphans
 from ..reader import BATCHES, DEFINITIONS, Reader, reading
+from ..stalled import PATIENCE
 from ..waiting import Waiting, waiting_groups
 from .database import database, schema, versions
 from .engines import engines
-from .finding import Finding
+from .finding import Finding, Level
 
 #: How far a host's clock may be off before it is worth a warning, in seconds.
 CLOCK_TOLERANCE = 2.0
@@ -36,8 +38,6 @@ CLOCK_TOLERANCE = 2.0
 _LEASE = 60.0
 #: How far pruning may be behind without a warning, in seconds: one tick in twenty prunes.
 _UNPRUNED = 3600.0
-#: How long a batch may be open before it is worth a warning.
-_OPEN = timedelta(days=1)
 _TICKS = 100
 #: How many batches are named at most, the oldest first.
 _SHOWN = 10
@@ -49,6 +49,8 @@ def examine(state: State) -> tuple[Finding, ...]:
     try:
         with reading(state) as reader:
             findings.extend(_examine(reader))
+    except SetupError as error:
+        findings.append(Finding("database", "error", str(error)))
     except CronJobsError as error:
         todo = (
             f"Check the database, and SQLALCHEMY_DATABASE_URI, which is "
@@ -79,6 +81,7 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield from _host_clocks(ticks(reader, _TICKS).rows)
     yield from _figures(verdict, figures)
     yield from _missed(figures)
+    yield from _stalled(verdict)
     yield from _paused(verdict)
     yield _tasks(reader)
     yield from _orphans(reader, groups)
@@ -88,6 +91,7 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield from _open_batches(reader)
     yield from _pruning(reader)
     yield from _settings(reader)
+    yield from _hidden_pages(reader.state.app, reader.state.settings.url_prefix)
     yield from engines(reader)
 
 
@@ -169,6 +173,13 @@ def _missed(figures: Figures) -> Iterator[Finding]:
         )
         what = f"In the last 24 hours, {figures.missed}"
         yield Finding("missed-slots", "warning", what, todo)
+
+
+def _stalled(verdict: Verdict) -> Iterator[Finding]:
+    for each in verdict.stalled:
+        if each.kind not in ("undeclared", "batch"):  # There are findings for each of them.
+            level: Level = "error" if each.overdue else "warning"
+            yield Finding("stalled", level, each.what[:1].upper() + each.what[1:], each.todo)
 
 
 def _paused(verdict: Verdict) -> Iterator[Finding]:
@@ -345,7 +356,7 @@ def _stopped_keys(reader: Reader, figures: Figures) -> Iterator[Finding]:
 
 def _open_batches(reader: Reader) -> Iterator[Finding]:
     c = BATCHES.c
-    left = (text(OPEN_BATCH), c.closed_at.is_(None), c.opened_at < reader.now - _OPEN)
+    left = (text(OPEN_BATCH), c.closed_at.is_(None), c.opened_at < reader.now - PATIENCE)
     oldest = select(c.key, c.opened_at).where(*left).order_by(c.id).limit(_SHOWN)
     for row in reader.rows(oldest):
         since = ago(seconds_since(row.opened_at, reader.now))
@@ -375,3 +386,26 @@ def _settings(reader: Reader) -> Iterator[Finding]:
     if lease < _LEASE:
         what = f"CRONJOBS_LEASE is {duration(lease)}: a busy handler can lose its run"
         yield Finding("lease", "warning", what, f"Set it to {_LEASE:g} seconds or more.")
+
+
+def _hidden_pages(app: Flask, prefix: str | None) -> Iterator[Finding]:
+    """Check whether pages of ours and of the app have the same URL."""
+    if prefix is None or app.url_map.host_matching:
+        return
+    urls = app.url_map.bind("localhost")
+    for rule in app.url_map.iter_rules():
+        if rule.arguments or not f"{rule.rule}/".startswith(f"{prefix}/"):
+            continue
+        method = min((rule.methods or {"GET"}) - {"HEAD", "OPTIONS"}, default="GET")
+        try:
+            shown, _ = urls.match(rule.rule, method)
+        except HTTPException:
+            continue
+        if shown != rule.endpoint:
+            yield Finding(
+                "hidden-page",
+                "warning",
+                f"At {rule.rule} there are two pages, of the endpoints {shown} and "
+                f"{rule.endpoint}: the first hides the second",
+                "Set CRONJOBS_URL_PREFIX to a path that the app does not use, such as '/cronjobs'.",
+            )

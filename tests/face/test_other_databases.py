@@ -1,0 +1,102 @@
+"""An engine that the extension cannot use is told in one sentence, wherever it is met first."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import create_engine
+
+from flask_cronjobs import CronJobs, SetupError
+
+URLS = {
+    "postgresql+psycopg2": "postgresql+psycopg2://u:hidden@localhost/shop",
+    "postgresql+pg8000": "postgresql+pg8000://u:hidden@localhost/shop",
+    "mysql+pymysql": "mysql+pymysql://u:hidden@localhost/shop",
+}
+
+
+def the_sentence(name: str) -> str:
+    return (
+        f"The database URL names {name}, but Flask-CronJobs works with SQLite, and with PostgreSQL "
+        "by psycopg 3: pip install 'Flask-CronJobs[postgres]', and write postgresql+psycopg://… in "
+        "SQLALCHEMY_DATABASE_URI."
+    )
+
+
+class Driver(ModuleType):
+    """A driver that need not be installed, and connects to nothing."""
+
+    paramstyle = "pyformat"
+    __version__ = "2.9.9"
+    ISOLATION_LEVEL_AUTOCOMMIT = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (Exception,), {})
+
+
+@pytest.fixture(autouse=True)
+def drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("psycopg2", "psycopg2.extensions", "psycopg2.extras", "pg8000", "pymysql"):
+        monkeypatch.setitem(sys.modules, name, Driver(name))
+
+
+@pytest.fixture(params=URLS)
+def name(request: pytest.FixtureRequest) -> str:
+    """The dialect and the driver that the URL names."""
+    return str(request.param)
+
+
+def test_another_driver_is_refused_where_the_extension_is_initialized(name: str) -> None:
+    app, db = Flask("shop"), SQLAlchemy()
+    app.config["SQLALCHEMY_DATABASE_URI"] = URLS[name]
+    db.init_app(app)
+    with pytest.raises(SetupError) as refused:
+        CronJobs(app)
+    assert str(refused.value) == the_sentence(name)
+    assert app.extensions.keys() == {"sqlalchemy"}
+    assert "jobs" not in app.cli.commands
+
+
+class TestAnEngineThatComesLater:
+    """As where an app puts another engine in the place of the first, after ``init_app``."""
+
+    @pytest.fixture
+    def app(self, name: str, tmp_path: Path) -> Flask:
+        app, db = Flask("shop"), SQLAlchemy()
+        app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'x.sqlite'}"
+        db.init_app(app)
+        jobs = CronJobs(app, authorize=lambda action: True)
+        jobs.task(name="send")(lambda: None)
+        with app.app_context():
+            db.engine.dispose()
+            db._app_engines[app][None] = create_engine(URLS[name])
+        return app
+
+    @pytest.mark.parametrize(
+        "command",
+        ["tick", "work", "admin", "admin list", "admin show 1", "admin definitions", "admin init"],
+    )
+    def test_each_command_says_the_same(self, app: Flask, name: str, command: str) -> None:
+        done = app.test_cli_runner().invoke(args=["jobs", *command.split()])
+        assert (done.exit_code, done.output) == (1, f"Error: {the_sentence(name)}\n")
+
+    def test_the_doctor_finds_it(self, app: Flask, name: str) -> None:
+        done = app.test_cli_runner().invoke(args=["jobs", "admin", "doctor"])
+        assert done.exit_code == 1
+        assert the_sentence(name) in " ".join(done.output.split())
+
+    def test_health_is_down_and_the_log_says_why(
+        self, app: Flask, name: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.ERROR, "flask_cronjobs"):
+            assert app.test_client().get("/jobs/health").text == "down\n"
+        assert the_sentence(name) in caplog.text

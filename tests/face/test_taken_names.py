@@ -1,0 +1,132 @@
+"""An app that has commands, tables or pages of its own by names that the extension uses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Blueprint, Flask
+from flask.cli import AppGroup
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import Column, Integer, MetaData, Table
+
+from flask_cronjobs import CronJobs, SetupError
+from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.state import state_of
+
+
+def a_group(app: Flask) -> None:
+    app.cli.add_command(AppGroup("jobs"))
+
+
+def a_command(app: Flask) -> None:
+    app.cli.command("jobs")(lambda: None)
+
+
+def a_blueprint(app: Flask) -> None:
+    offers = Blueprint("jobs", __name__)
+    offers.cli.command("import")(lambda: None)
+    app.register_blueprint(offers)
+
+
+COMMANDS = pytest.mark.parametrize("take", [a_group, a_command, a_blueprint])
+
+
+@COMMANDS
+def test_a_command_of_that_name_is_refused_and_stays(
+    app: Flask, db: SQLAlchemy, take: Callable[[Flask], None]
+) -> None:
+    take(app)
+    theirs = app.cli.commands["jobs"]
+    with pytest.raises(SetupError, match=r"group 'jobs' already.*cli_group='other'"):
+        CronJobs(app)
+    assert app.cli.commands["jobs"] is theirs
+    assert "cronjobs" not in app.extensions
+
+
+@COMMANDS
+def test_a_command_that_comes_later_is_told_at_the_first_use(
+    app: Flask, db: SQLAlchemy, take: Callable[[Flask], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = CronJobs(app)
+    jobs.task(name="send")(lambda: None)
+    take(app)
+    with app.app_context(), caplog.at_level(logging.WARNING, "flask_cronjobs"):
+        db.create_all()
+        for _ in range(2):
+            jobs.enqueue("send", commit=True)
+    assert caplog.text.count("which hides `flask jobs tick` and the others. Rename it") == 1
+
+
+def test_a_blueprint_of_that_name_without_commands_is_fine(app: Flask, db: SQLAlchemy) -> None:
+    app.register_blueprint(Blueprint("jobs", __name__))
+    CronJobs(app)
+    assert app.test_cli_runner().invoke(args=["jobs", "tick", "--help"]).exit_code == 0
+
+
+def test_a_table_of_that_name_is_refused(app: Flask, db: SQLAlchemy) -> None:
+    Table("job_runs", db.metadata, Column("id", Integer, primary_key=True))
+    with pytest.raises(SetupError, match=r"a table 'job_runs' of its own.* __tablename__"):
+        CronJobs(app)
+    assert "cronjobs" not in app.extensions
+
+
+def test_tables_that_the_app_has_reflected_are_ours(
+    app: Flask, db: SQLAlchemy, other_app: Callable[[], Flask]
+) -> None:
+    CronJobs(app)
+    with app.app_context():
+        db.create_all()
+    other = other_app()
+    another_db: Any = other.extensions["sqlalchemy"]
+    with other.app_context():
+        another_db.reflect()
+        assert "job_runs" in another_db.metadata.tables
+        CronJobs(other)
+        another_db.engine.dispose()
+
+
+@pytest.fixture
+def other_app(database_url: str) -> Callable[[], Flask]:
+    def make() -> Flask:
+        app = Flask("other")
+        app.config["SQLALCHEMY_DATABASE_URI"] = database_url
+        SQLAlchemy(app, metadata=MetaData())
+        return app
+
+    return make
+
+
+def hidden(app: Flask) -> list[str]:
+    with app.app_context():
+        return [each.what for each in examine(state_of(app)) if each.id == "hidden-page"]
+
+
+def test_doctor_finds_a_page_that_hides_another(app: Flask, db: SQLAlchemy) -> None:
+    app.add_url_rule("/jobs/runs", "offers", lambda: "theirs")
+    CronJobs(app, authorize=lambda action: True)
+    app.add_url_rule("/jobs/ticks", "clocks", lambda: "theirs")
+    with app.app_context():
+        db.create_all()
+    assert app.test_client().get("/jobs/runs").text == "theirs"
+    assert app.test_client().get("/jobs/ticks").text != "theirs"
+    both = "At {} there are two pages, of the endpoints {} and {}: the first hides the second"
+    assert sorted(hidden(app)) == [
+        both.format("/jobs/runs", "offers", "cronjobs.runs"),
+        both.format("/jobs/ticks", "cronjobs.ticks", "clocks"),
+    ]
+
+
+@pytest.mark.parametrize("prefix", ["/jobs", "/cronjobs", None])
+def test_doctor_says_nothing_of_pages_beside_each_other(
+    app: Flask, db: SQLAlchemy, prefix: str | None
+) -> None:
+    app.config["CRONJOBS_URL_PREFIX"] = prefix
+    for rule in ("/jobs", "/jobs/offers", "/jobs/<int:offer>", "/jobsite"):
+        app.add_url_rule(rule, rule.strip("/").replace("/", "-"), lambda **values: "theirs")
+    CronJobs(app)
+    with app.app_context():
+        db.create_all()
+    assert hidden(app) == []
