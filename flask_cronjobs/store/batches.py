@@ -199,14 +199,15 @@ def hold_open(connection: Connection, d: Dialect, key: str, alone: bool) -> tupl
 def close_batch(connection: Connection, d: Dialect, key: str) -> tuple[int, Ended | None] | None:
     """Close a batch in *connection*'s transaction, and end it if all of its members have ended.
 
+    A transaction with a snapshot does not see members that came after that. So it only closes the
+    batch, and the next tick ends it.
+
     :returns: its id, and what became of it; None if there is no such batch.
     """
-    sql = f"""
-        UPDATE job_batches SET closed_at = COALESCE(closed_at, {d.now}) WHERE key = :key
-        RETURNING id
-    """
-    row = connection.execute(text(sql), {"key": key}).first()
-    return None if row is None else (int(row.id), end_batch(connection, d, row.id))
+    row = connection.execute(text(statements.close(d)), {"key": key}).first()
+    if row is None:
+        return None
+    return int(row.id), end_batch(connection, d, row.id) if row.sees_all else None
 
 
 def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None:

@@ -121,6 +121,16 @@ def is_live() -> str:
     return f"SELECT 1 FROM job_batches b WHERE b.id = :id AND {_LIVE}"
 
 
+def close(d: Dialect) -> str:
+    """Return the UPDATE that closes a batch, and tells whether what follows sees all members."""
+    # SQLite refuses to write in a transaction that has read what is out of date.
+    level = "current_setting('transaction_isolation') = 'read committed'"
+    return f"""
+        UPDATE job_batches SET closed_at = COALESCE(closed_at, {d.now}) WHERE key = :key
+        RETURNING id, {level if d.name == "postgresql" else "1"} AS sees_all
+    """
+
+
 def lock(d: Dialect) -> str:
     """Return the query that locks a closed batch that has not ended, to end it."""
     return f"""
@@ -237,12 +247,14 @@ def note_pruned(d: Dialect) -> str:
     return f"UPDATE job_batches SET pruned = {value} WHERE id = :id"
 
 
-# From the outside in: the members of a batch inside another are counted as long as that one is.
+# From the outside in: the members of a batch inside another are counted as long as that one is. Its
+# ``then`` may still ask for the counts, until it is pruned itself.
 OLD = """
     SELECT b.id FROM job_batches b
     WHERE b.finished_at IS NOT NULL AND b.finished_at < {past}
         AND (SELECT r.id FROM job_runs r
              WHERE r.batch_id = b.id AND r.status <> 'running' LIMIT 1) IS NULL
+        AND (SELECT r.id FROM job_runs r WHERE r.id = b.then_run_id) IS NULL
         AND (SELECT p.id FROM job_batches p WHERE p.id = b.parent_id) IS NULL
     ORDER BY b.finished_at LIMIT :chunk
 """
