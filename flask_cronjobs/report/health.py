@@ -150,7 +150,8 @@ def _worries(verdict: Verdict, figures: Figures) -> list[str]:
 
 
 def _verdict(reader: Reader, oldest: datetime | None, paused: tuple[PauseView, ...]) -> Verdict:
-    works = select(TICKS).where(did_its_work(reader))
+    # One from the future began while the database's clock was ahead.
+    works = select(TICKS).where(did_its_work(reader), TICKS.c.started_at <= reader.now)
     recent = works.order_by(TICKS.c.started_at.desc()).limit(_RECENT_TICKS).subquery()
     rows = reader.rows(select(recent).order_by(recent.c.seen_at.desc()).limit(1))
     due_for = _age(reader.now, oldest)

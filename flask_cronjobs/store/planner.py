@@ -26,7 +26,8 @@ _OFF = (
 #: Sent before each statement that has a plan; its settings end with the transaction. It returns
 #: the process that serves it, and the isolation that a statement by itself would have.
 SETTINGS = (
-    "SELECT pg_backend_pid(), current_setting('default_transaction_isolation'), set_config('plan_cache_mode', 'force_generic_plan', true), "
+    "SELECT pg_backend_pid(), current_setting('default_transaction_isolation'), "
+    "set_config('plan_cache_mode', 'force_generic_plan', true), "
     + ", ".join(f"set_config('{name}', 'off', true)" for name in _OFF)
 )
 #: Begins a transaction of bookkeeping.

@@ -14,6 +14,7 @@ from sqlalchemy.orm import aliased
 from .. import models
 from ..models.conditions import DEAD, DONE, DONE_EFFECT
 from ..types import TickReport, stored_time
+from .ahead import is_ahead, put_right
 from .batches import note_pruned, prune_batches
 from .clock import database_now
 from .connection import Bookkeeping
@@ -32,10 +33,14 @@ _COUNTS = [name for name in TickReport._fields if name not in ("worker", "second
 
 
 class TickRow(NamedTuple):
-    """A tick that has begun: its id, and when it began by the database's clock."""
+    """A tick that has begun: its id, and when it began by the database's clock.
+
+    :ivar was_ahead: whether that clock had been ahead before, which is put right.
+    """
 
     id: int
     now: datetime
+    was_ahead: bool = False
 
 
 class Ticks:
@@ -61,13 +66,16 @@ class Ticks:
         statement = f"""
         INSERT INTO job_ticks (worker, host, pid, listening, started_at, seen_at)
         VALUES (:worker, :host, :pid, :listening, {now}, {now})
-        RETURNING id, started_at, (SELECT min(started_at) FROM job_ticks) < {limit} AS has_old
+        RETURNING id, started_at, (SELECT min(started_at) FROM job_ticks) < {limit} AS has_old,
+            {is_ahead(self._dialect)} AS was_ahead
         """
         age = -(TICK_RETENTION + TICK_SLACK).total_seconds()
         (row,) = self._books.rows(text(statement), {**values, "age": age})
         if row.has_old:
             self._books.transaction(_prune_ticks)
-        return TickRow(row.id, stored_time(row.started_at))
+        if row.was_ahead:
+            self._books.transaction(partial(put_right, d=self._dialect))
+        return TickRow(row.id, stored_time(row.started_at), bool(row.was_ahead))
 
     def seen(self, tick_id: int) -> None:
         """Record that the tick is alive."""
