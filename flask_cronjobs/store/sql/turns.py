@@ -41,17 +41,19 @@ def _place(d: Dialect) -> str:
     2. ``next`` is the first run of each key whose turn nobody has. It may be locked by somebody
        else: then its key keeps its marks, and is looked at again.
     3. A new run that is not the first of its key waits. One that is over has no mark any more, if
-       what comes after it is settled.
+       what comes after it is settled, or another one's mark stays: one for each key is enough, and
+       more would leave other keys no place in ``marked``.
 
     A new run that comes first, though another has the turn, stays so, and is returned as ``new``.
     """
+    mark = "min(CASE WHEN turn = 'over' THEN id END)"
     is_settled = "queue.first IS NULL OR queue.first IN (0, queue.holder) OR next.id IS NOT NULL"
     return f"""
     WITH marked AS MATERIALIZED (
         SELECT id, concurrency_key AS key, turn FROM job_runs WHERE {UNPLACED}
         ORDER BY id LIMIT {CHUNK} {d.skip_locked}
     ),
-    queue AS MATERIALIZED ({_queue("SELECT DISTINCT key FROM marked")}),
+    queue AS MATERIALIZED ({_queue(f"SELECT key, {mark} AS mark FROM marked GROUP BY key")}),
     next AS MATERIALIZED (
         SELECT id, concurrency_key AS key FROM job_runs
         WHERE {d.any_of("id", "SELECT first FROM queue WHERE holder IS NULL AND first > 0")}
@@ -63,7 +65,7 @@ def _place(d: Dialect) -> str:
             CASE WHEN marked.turn = 'over' OR marked.id = next.id THEN NULL
                  WHEN marked.id = queue.first THEN 'new' ELSE 'waits' END AS turn
         FROM marked JOIN queue ON queue.key = marked.key LEFT JOIN next ON next.key = marked.key
-        WHERE marked.turn = 'new' OR {is_settled}
+        WHERE marked.turn = 'new' OR marked.id > queue.mark OR {is_settled}
         UNION ALL
         SELECT id, CAST(NULL AS text) FROM next WHERE id NOT IN (SELECT id FROM marked)
     )
@@ -78,7 +80,10 @@ def _make_way(d: Dialect) -> str:
 
     An operator has retried that one; or its id is lower, but its transaction committed later.
     """
-    new = f"SELECT concurrency_key AS key FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT {CHUNK}"
+    new = f"""
+        SELECT concurrency_key AS key FROM job_runs WHERE {UNPLACED}
+        ORDER BY id LIMIT {CHUNK} {d.skip_locked}
+    """
     late = "SELECT holder FROM queue WHERE first > 0 AND first < holder"
     free = f"SELECT id FROM job_runs WHERE {d.any_of('id', late)} {d.skip_locked}"
     return f"""
@@ -117,7 +122,7 @@ def _queue(keys: str) -> str:
     """
     this = "concurrency_key >= keys.key AND concurrency_key <= keys.key"
     return f"""
-    SELECT key,
+    SELECT keys.*,
         (SELECT CASE WHEN finished_at IS NULL THEN id ELSE 0 END FROM job_runs
          WHERE {ORDERED} AND {this} ORDER BY concurrency_key, id LIMIT 1) AS first,
         (SELECT id FROM job_runs
