@@ -86,7 +86,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
         if reclaimed.open_batches:
             end_batches(books, telling(state))
         front = Claims(books).front()
-        if front.may_find:
+        if front.may_find or front.ahead:
             work_options = _work_options(state, options, opened)._replace(
                 pings=definitions.has_pings(), turns_pend=front.turns_pend
             )
