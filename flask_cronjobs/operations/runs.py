@@ -264,20 +264,6 @@ def retry_many(
     return RETRY.many(state, which, actor, progress, most)
 
 
-def cancel_many(
-    state: State,
-    which: RunFilter | Sequence[int],
-    actor: str = DEFAULT_ACTOR,
-    progress: Progress | None = None,
-    most: int | None = None,
-) -> BulkResult:
-    """Cancel all runs of *which*; a filter without a status means unfinished ones.
-
-    See `Action.many`.
-    """
-    return CANCEL.many(state, which, actor, progress, most)
-
-
 def _end_batches(state: State, books: Bookkeeping, changes: Sequence[Change]) -> None:
     """End the batches whose last member may have ended by *changes*."""
     ended = {each.batch_id for each in changes if each.status in TERMINAL}

@@ -16,10 +16,10 @@ TOLERANCE = 60.0
 
 def is_ahead(d: Dialect) -> str:
     """Return SQL for: there is a tick or a definition from the future."""
+    future = d.later(str(TOLERANCE))
     return f"""
-        COALESCE((SELECT max(started_at) FROM job_ticks) > {d.later(str(TOLERANCE))}, false)
-        OR COALESCE((SELECT max(considered_until) FROM job_definitions) > {d.later(str(TOLERANCE))},
-            false)
+        EXISTS (SELECT 1 FROM job_ticks WHERE started_at > {future})
+        OR EXISTS (SELECT 1 FROM job_definitions WHERE considered_until > {future})
     """
 
 

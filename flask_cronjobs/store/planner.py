@@ -51,15 +51,20 @@ def keep_plans(driver: Any) -> None:
     statement; but not behind a pooler, which may not know those. There, the process that serves us
     is not the one that the connection began with. Nor if the app has turned them off.
     """
-    from psycopg import Error, OperationalError, Pipeline
-    from psycopg.pq import TransactionStatus
+    from psycopg import Pipeline
 
     may_prepare = driver.prepare_threshold is not None
     # Until we know who serves us; and without the settings, a plan for any batch may be slow.
     driver.prepare_threshold = None
-    if not Pipeline.is_supported():
-        return
-    base: Any = driver.cursor_factory
+    if Pipeline.is_supported():
+        driver.cursor_factory = _steady(driver.cursor_factory, may_prepare)
+
+
+def _steady(base: Any, may_prepare: bool) -> type:
+    """Return the cursor of `keep_plans` for one connection, made from *base*."""
+    from psycopg import Error, OperationalError
+    from psycopg.pq import TransactionStatus
+
     is_read_committed = False  # Until we know the default.
 
     class SteadyCursor(base):  # type: ignore[misc]
@@ -98,4 +103,4 @@ def keep_plans(driver: Any) -> None:
             is_read_committed = default == b"read committed"
             return self
 
-    driver.cursor_factory = SteadyCursor
+    return SteadyCursor
