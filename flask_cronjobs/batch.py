@@ -15,12 +15,7 @@ from .registry.handler import Handler
 from .registry.options import EnqueueOptions, is_key
 from .registry.run_columns import policy_columns, stored_payload
 from .state import State
-from .store.batches import (
-    OpenBatch,
-    close_batch,
-    hold_open,
-    open_batch,
-)
+from .store.batches import OpenBatch, close_batch, hold_open, open_batch
 from .store.commits import note_enqueued
 from .store.dialect import dialect_of
 from .store.enqueue import writing_connection
@@ -89,13 +84,12 @@ class Batch:
         connection = writing_connection(session)
         dialect = dialect_of(connection.engine)
         with explaining_missing_tables(self._state):
-            closed = close_batch(connection, dialect, self.key)
-            if closed is None:
+            found, ended = close_batch(connection, dialect, self.key)
+            if not found:
                 raise NotFound(
                     f"There is no batch {self.key!r}. If its transaction was rolled back, fill it "
                     "again from the start."
                 )
-            _, ended = closed
             if ended is not None and ended.then_run_id is not None:
                 wake(self._state, session)
         if ended is not None and ended.then_run_id is not None:

@@ -92,7 +92,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
         if reclaimed.open_batches:
             end_batches(books, telling(state))
         front = Claims(books).front()
-        if front.may_find:
+        if front.may_find or front.ahead:
             work_options = _work_options(state, options, opened)._replace(
                 pings=definitions.has_pings(), turns_pend=front.turns_pend
             )
@@ -107,12 +107,18 @@ def tick(state: State, options: TickOptions) -> TickReport:
 
 
 def begin(ticks: Ticks, listening: bool = False) -> OpenTick:
-    """Begin a tick's row, and warn if this host's clock is wrong.
+    """Begin a tick's row, and warn if this host's clock is wrong, or the database's was.
 
     :param listening: whether the row is a resident worker's that a NOTIFY wakes.
     """
     started, before = time.monotonic(), time.time()
     row = ticks.begin(worker_name(), socket.gethostname(), os.getpid(), listening)
+    if row.was_ahead:
+        logger.warning(
+            "The database's clock was ahead, and is right again. Definitions go on from the last "
+            "tick before that. Runs that were put off meanwhile wait for the time that was set: "
+            "see flask jobs admin list."
+        )
     offset = (before + time.time()) / 2 - row.now.timestamp() + clock_shift()
     if abs(offset) > CLOCK_TOLERANCE + (time.time() - before):
         logger.warning(

@@ -162,7 +162,8 @@ class _Trouble(NamedTuple):
 
 
 def _verdict(reader: Reader, groups: Sequence[Waiting], paused: tuple[PauseView, ...]) -> Verdict:
-    works = select(TICKS).where(did_its_work(reader))
+    # One from the future began while the database's clock was ahead.
+    works = select(TICKS).where(did_its_work(reader), TICKS.c.started_at <= reader.now)
     recent = works.order_by(TICKS.c.started_at.desc()).limit(_RECENT_TICKS).subquery()
     rows = reader.rows(select(recent).order_by(recent.c.seen_at.desc()).limit(1))
     oldest = _age(reader.now, oldest_due(reader, groups, paused))

@@ -167,14 +167,7 @@ def open_batch(connection: Connection, d: Dialect, batch: OpenBatch) -> int | No
         has ended.
     """
     columns = None if batch.then_columns is None else json.dumps(batch.then_columns)
-    values = {
-        "key": batch.key,
-        "on_dead": batch.on_dead,
-        "parent_id": batch.parent_id,
-        "then_task": batch.then_task,
-        "then_payload": batch.then_payload,
-        "then_columns": columns,
-    }
+    values = {**batch._asdict(), "then_columns": columns}
     row = connection.execute(text(statements.insert(d)), values).first()
     return None if row is None else int(row.id)
 
@@ -196,17 +189,18 @@ def hold_open(connection: Connection, d: Dialect, key: str, alone: bool) -> tupl
     return None if row is None else (int(row.id), row.closed_at is None)
 
 
-def close_batch(connection: Connection, d: Dialect, key: str) -> tuple[int, Ended | None] | None:
+def close_batch(connection: Connection, d: Dialect, key: str) -> tuple[bool, Ended | None]:
     """Close a batch in *connection*'s transaction, and end it if all of its members have ended.
 
-    :returns: its id, and what became of it; None if there is no such batch.
+    A transaction with a snapshot does not see members that came after that. So it only closes the
+    batch, and the next tick ends it.
+
+    :returns: whether there is such a batch; and what became of it, if it ended.
     """
-    sql = f"""
-        UPDATE job_batches SET closed_at = COALESCE(closed_at, {d.now}) WHERE key = :key
-        RETURNING id
-    """
-    row = connection.execute(text(sql), {"key": key}).first()
-    return None if row is None else (int(row.id), end_batch(connection, d, row.id))
+    row = connection.execute(text(statements.close(d)), {"key": key}).first()
+    if row is None:
+        return False, None
+    return True, end_batch(connection, d, row.id) if row.sees_all else None
 
 
 def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None:

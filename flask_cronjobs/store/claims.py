@@ -40,10 +40,13 @@ class Front(NamedTuple):
     :ivar may_find: whether a claim may find a run, so that it is worth to start workers. False is
         certain. True is not: the runs may be of tasks or keys that cannot be claimed.
     :ivar turns_pend: whether turns of strict orders are to be given first; see `Turns`.
+    :ivar ahead: whether a worker has just claimed a run. It may have claimed it ahead, and give it
+        back: a tick does not end meanwhile.
     """
 
     may_find: bool
     turns_pend: bool = False
+    ahead: bool = False
 
 
 class Claims:
@@ -212,7 +215,7 @@ class Claims:
         rows = self._books.rows(text(front_of_queue(self._dialect)))
         turns_pend = any(row.unplaced for row in rows)
         may_find = turns_pend or any(row.due or row.waiting >= LOOKED_AT for row in rows)
-        return Front(may_find, turns_pend)
+        return Front(may_find, turns_pend, ahead=any(row.ahead for row in rows))
 
     def _begin(self, request: ClaimRequest) -> Exchange:
         assert request.handed is not None

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 from ..errors import SetupError
 from ..types import JSON, stored_json
 from .clock import clock_shift, postgresql_clock, sql_now
-from .planner import keep_plans
+from .planner import BEGIN, keep_plans
 from .waits import wait_in
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Dialect(NamedTuple):
 
 POSTGRESQL = Dialect(
     name="postgresql",
-    begin="BEGIN ISOLATION LEVEL READ COMMITTED",
+    begin=BEGIN,
     skip_locked="FOR NO KEY UPDATE SKIP LOCKED",
     one_statement=True,
 )

@@ -1,5 +1,7 @@
 """Keep PostgreSQL to one plan for each statement of bookkeeping, and let it plan only once.
 
+And keep each statement to READ COMMITTED, whatever the role or the database has as its default.
+
 A queue is filled and emptied within minutes, so statistics about it are wrong most of the time.
 With wrong ones the planner reads and sorts a whole backlog for each claim, or compares each outcome
 with each run. Each statement of bookkeeping reads few rows, and there is an index for them. So we
@@ -10,6 +12,7 @@ would be passed on to others.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
 _OFF = (
@@ -21,11 +24,14 @@ _OFF = (
     "jit",
 )
 #: Sent before each statement that has a plan; its settings end with the transaction. It returns
-#: the process that serves it.
+#: the process that serves it, and the isolation that a statement by itself would have.
 SETTINGS = (
-    "SELECT pg_backend_pid(), set_config('plan_cache_mode', 'force_generic_plan', true), "
+    "SELECT pg_backend_pid(), current_setting('default_transaction_isolation'), "
+    "set_config('plan_cache_mode', 'force_generic_plan', true), "
     + ", ".join(f"set_config('{name}', 'off', true)" for name in _OFF)
 )
+#: Begins a transaction of bookkeeping.
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 #: How often psycopg sends a statement before it prepares it. A tick sends most of them once.
 PREPARED_AFTER = 1
 
@@ -38,30 +44,47 @@ def keep_plans(driver: Any) -> None:
     Both are sent at once and make one transaction, so it takes no more round trips than the
     statement alone. Without pipelines, which libpq has had since version 14, the planner is free.
 
+    So do BEGIN and COMMIT go along with it where it would have another isolation by itself. They
+    are not a setting of the session, since a pooler would pass that on to the app.
+
     To plan a claim takes several times as long as to run it, so its plan is kept as a prepared
     statement; but not behind a pooler, which may not know those. There, the process that serves us
     is not the one that the connection began with. Nor if the app has turned them off.
     """
-    from psycopg import Error, OperationalError, Pipeline
+    from psycopg import Pipeline
 
     may_prepare = driver.prepare_threshold is not None
     # Until we know who serves us; and without the settings, a plan for any batch may be slow.
     driver.prepare_threshold = None
-    if not Pipeline.is_supported():
-        return
-    base: Any = driver.cursor_factory
+    if Pipeline.is_supported():
+        driver.cursor_factory = _steady(driver.cursor_factory, may_prepare)
+
+
+def _steady(base: Any, may_prepare: bool) -> type:
+    """Return the cursor of `keep_plans` for one connection, made from *base*."""
+    from psycopg import Error, OperationalError
+    from psycopg.pq import TransactionStatus
+
+    is_read_committed = False  # Until we know the default.
 
     class SteadyCursor(base):  # type: ignore[misc]
         def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+            nonlocal is_read_committed
             if not (isinstance(query, str) and _HAS_PLAN.match(query)):
                 return base.execute(self, query, *args, **options)
+            is_alone = self.connection.info.transaction_status == TransactionStatus.IDLE
+            begins = is_alone and not is_read_committed
             settings = base(self.connection)
             first: Error | None = None
             try:
                 with self.connection.pipeline():
                     try:
+                        if begins:
+                            base(self.connection).execute(BEGIN)
                         settings.execute(SETTINGS)
                         base.execute(self, query, *args, **options)
+                        if begins:
+                            base(self.connection).execute("COMMIT")
                     except Error as error:  # psycopg would log what comes after it.
                         first = error
             except Error as error:
@@ -70,10 +93,14 @@ def keep_plans(driver: Any) -> None:
                 self.connection.close()
                 first = OperationalError(f"the connection is lost: {error}")
             if first is not None:
+                if begins:
+                    with suppress(Error):
+                        self.connection.rollback()
                 raise first
-            served_by = int(settings.pgresult.get_value(0, 0))
-            direct = may_prepare and served_by == self.connection.info.backend_pid
+            served_by, default = (settings.pgresult.get_value(0, place) for place in (0, 1))
+            direct = may_prepare and int(served_by) == self.connection.info.backend_pid
             self.connection.prepare_threshold = PREPARED_AFTER if direct else None
+            is_read_committed = default == b"read committed"
             return self
 
-    driver.cursor_factory = SteadyCursor
+    return SteadyCursor

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from sqlalchemy import text
 
 from ..types import TickReport, stored_time
+from .ahead import is_ahead, put_right
 from .connection import Bookkeeping
 from .dialect import Dialect
 from .turns import Turns
@@ -23,10 +25,14 @@ _COUNTS = [name for name in TickReport._fields if name not in ("worker", "second
 
 
 class TickRow(NamedTuple):
-    """A tick that has begun: its id, and when it began by the database's clock."""
+    """A tick that has begun: its id, and when it began by the database's clock.
+
+    :ivar was_ahead: whether that clock had been ahead before, which is put right.
+    """
 
     id: int
     now: datetime
+    was_ahead: bool = False
 
 
 class Ticks:
@@ -52,7 +58,8 @@ class Ticks:
         statement = f"""
         INSERT INTO job_ticks (worker, host, pid, listening, started_at, seen_at)
         VALUES (:worker, :host, :pid, :listening, {now}, {now})
-        RETURNING id, started_at, (SELECT min(started_at) FROM job_ticks) < {limit} AS has_old
+        RETURNING id, started_at, (SELECT min(started_at) FROM job_ticks) < {limit} AS has_old,
+            {is_ahead(self._dialect)} AS was_ahead
         """
         age = -(TICK_RETENTION + TICK_SLACK).total_seconds()
         (row,) = self._books.rows(text(statement), {**values, "age": age})
@@ -60,7 +67,9 @@ class Ticks:
             old = self._dialect.any_of("id", old_ticks(self._dialect))
             age = TICK_RETENTION.total_seconds()
             self._books.rows(text(f"DELETE FROM job_ticks WHERE {old}"), {"age": age})
-        return TickRow(row.id, stored_time(row.started_at))
+        if row.was_ahead:
+            self._books.transaction(partial(put_right, d=self._dialect))
+        return TickRow(row.id, stored_time(row.started_at), bool(row.was_ahead))
 
     def seen(self, tick_id: int) -> None:
         """Record that the tick is alive."""

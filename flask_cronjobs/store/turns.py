@@ -12,7 +12,7 @@ So whatever is killed, a mark is left. No two runs of a key ever have the turn, 
 from __future__ import annotations
 
 from .connection import Bookkeeping
-from .sql.turns import CHUNK, turn_statements
+from .sql import turns as statements
 
 #: How often one call goes on at most, so that a worker also does other work.
 _MOST = 20
@@ -26,7 +26,6 @@ class Turns:
 
     def __init__(self, books: Bookkeeping) -> None:
         self._books = books
-        self._sql = turn_statements(books.dialect)
 
     def give(self) -> bool:
         """Take up the marks of runs that came or ended; return whether anything was changed.
@@ -34,20 +33,20 @@ class Turns:
         1. Give the turn of each key to its first run. 2. If it is new and another has the turn, let
         that one wait, and begin again. A row that another transaction has locked keeps its mark.
         """
-        changed = False
+        changed, d = False, self._books.dialect
         for _ in range(_MOST):
             # To look does not need SQLite's write lock.
-            if self._books.dialect.name == "sqlite" and not self._books.rows(self._sql.look):
+            if d.name == "sqlite" and not self._books.rows(statements.LOOK):
                 break
-            placed = self._books.rows(self._sql.place)
+            placed = self._books.rows(statements.place(d))
             passed_by = any(row.turn == "new" for row in placed)
-            if passed_by and not self._books.rows(self._sql.make_way):
+            if passed_by and not self._books.rows(statements.make_way(d)):
                 break
             changed = changed or bool(placed)
-            if not passed_by and len(placed) < CHUNK:
+            if not passed_by and len(placed) < statements.CHUNK:
                 break
         return changed
 
     def mend(self) -> bool:
         """Mark runs that nobody would give the turn, since somebody has deleted rows by hand."""
-        return bool(self._books.rows(self._sql.mend))
+        return bool(self._books.rows(statements.mend(self._books.dialect)))

@@ -28,7 +28,7 @@ from flask_cronjobs.engine.worker.listener import Listener
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store.clock import database_now
-from flask_cronjobs.store.notify import CHANNEL
+from flask_cronjobs.store.notify import CHANNEL, Notifications
 from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until
@@ -260,6 +260,38 @@ def test_a_worker_that_listens_looks_once_in_two_seconds(
     wait_until(lambda: len(looks) >= 4)
     pauses = [after - before for before, after in pairwise(looks[1:])]
     assert min(pauses) > 0.55
+
+
+def test_a_worker_that_no_pooler_lets_listen_looks_seldom_while_nothing_comes(
+    jobs: CronJobs, db: SQLAlchemy, database_url: str, resident: Callable[[], Resident],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Notifications, "listen", lambda self: False)
+    monkeypatch.setattr(keeper_module, "POLL", 0.02)
+    monkeypatch.setattr(keeper_module, "POLL_LISTENING", 0.4)
+    looks: list[float] = []
+
+    @event.listens_for(db.engine, "before_cursor_execute")
+    def note(connection: object, cursor: object, statement: str, *rest: object) -> None:
+        if isinstance(threading.current_thread(), Keeper) and "front" in statement:
+            looks.append(time.monotonic())
+
+    def pauses() -> list[float]:
+        return [after - before for before, after in pairwise(looks)]
+
+    jobs.task(name="it")(lambda: None)
+    resident()
+    if database_url.startswith("sqlite"):
+        wait_until(lambda: len(looks) > 150)
+        assert min(pauses()[-20:]) < 0.3, "to look at a file asks no server"
+        return
+    wait_until(lambda: len(looks) > 2 and pauses()[-1] >= 0.4)
+    assert min(pauses()[:5]) < 0.2
+    jobs.get("it").using(commit=True).enqueue()
+    wait_until(lambda: fetch(db, JobRun.status) == [("succeeded",)])
+    seen = len(looks)
+    wait_until(lambda: len(looks) > seen + 4)
+    assert min(pauses()[seen:]) < 0.2, "it looks often again"
 
 
 @on_postgresql

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -131,6 +132,74 @@ def test_empty_batch_is_followed_at_once(
     assert batch_row(db).finished_at is not None
     jobs.tick()
     assert told == [(BatchCounts("b", finished=True), {})]
+
+
+@on_postgresql
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("in_block", [False, True])
+def test_batch_closed_in_an_old_snapshot_ends_after_its_members(
+    app: Flask,
+    jobs: CronJobs,
+    db: SQLAlchemy,
+    work: Any,
+    then: Any,
+    told: list[Any],
+    level: str,
+    in_block: bool,
+) -> None:
+    with jobs.batch("b", then=then, close=False):
+        pass
+    db.session.commit()
+    db.session.connection(execution_options={"isolation_level": level})
+    assert batches_open(db) == 1  # The snapshot is from now.
+
+    def fill() -> None:
+        with app.app_context(), jobs.batch("b", close=False):
+            work.enqueue_many([{}, {}])
+            db.session.commit()
+
+    in_thread(fill)
+    if in_block:
+        with jobs.batch("b"):
+            pass
+    else:
+        jobs.batch("b").close()
+    db.session.commit()
+    assert batch_row(db).finished_at is None
+    jobs.tick()
+    assert told == [(BatchCounts("b", total=2, succeeded=2, finished=True), {})]
+
+
+@on_postgresql
+def test_empty_batch_closed_in_a_snapshot_is_ended_by_the_next_tick(
+    jobs: CronJobs, db: SQLAlchemy, then: Any, told: list[Any]
+) -> None:
+    db.session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+    with jobs.batch("b", then=then):
+        pass
+    db.session.commit()
+    jobs.tick()
+    assert told == [(BatchCounts("b", finished=True), {})]
+
+
+def batches_open(db: SQLAlchemy) -> int:
+    return len(db.session.scalars(select(JobBatch.id).where(JobBatch.closed_at.is_(None))).all())
+
+
+def in_thread(work: Callable[[], None]) -> None:
+    """Do *work* in a thread, and wait for it."""
+    failed: list[BaseException] = []
+
+    def do() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=do)
+    thread.start()
+    thread.join()
+    assert failed == []
 
 
 def test_closed_batch_is_not_filled_again(jobs: CronJobs, db: SQLAlchemy, work: Any) -> None:

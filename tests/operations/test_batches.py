@@ -11,7 +11,16 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
-from flask_cronjobs import CronJobs, NotFound, Retry, StateConflict, Task, current_run, report
+from flask_cronjobs import (
+    BatchCounts,
+    CronJobs,
+    NotFound,
+    Retry,
+    StateConflict,
+    Task,
+    current_run,
+    report,
+)
 from flask_cronjobs import operations as ops
 from flask_cronjobs.models import JobBatch, JobRun
 from flask_cronjobs.report import BatchView
@@ -257,6 +266,17 @@ def test_batch_is_pruned_after_its_runs_from_the_outside_in(shop: Shop) -> None:
     shop.jobs.tick()
     assert prune_old(shop, "status <> 'dead'") == ["inner", "outer"]
     assert prune_old(shop, "status = 'dead'") == []
+
+
+def test_batch_stays_until_its_then_is_pruned(shop: Shop) -> None:
+    shop.jobs.pause(task="then")
+    shop.fill(2)
+    shop.jobs.tick()
+    assert prune_old(shop, "job_type = 'work'") == ["b"]
+    shop.jobs.resume(task="then")
+    shop.jobs.tick()
+    assert shop.told == [BatchCounts("b", total=2, succeeded=2, finished=True)]
+    assert prune_old(shop, "job_type = 'then'") == []
 
 
 def prune_old(shop: Shop, which: str) -> list[str]:

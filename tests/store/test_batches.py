@@ -83,12 +83,12 @@ def test_batch_that_is_being_filled_is_neither_ended_nor_waited_for(kit: Kit) ->
 
 
 def test_closing_waits_for_who_fills(kit: Kit) -> None:
-    batch = make_batch(kit, closed=False)
+    make_batch(kit, closed=False)
     with kit.engine.begin() as connection:
-        assert close_batch(connection, kit.books.dialect, "nothing") is None
-        closed = close_batch(connection, kit.books.dialect, "b")
-    assert closed is not None
-    assert closed[0] == batch
+        assert close_batch(connection, kit.books.dialect, "nothing") == (False, None)
+        found, ended = close_batch(connection, kit.books.dialect, "b")
+    assert found
+    assert ended is not None
     assert thens(kit) == 1
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, insert, make_url, text
+from sqlalchemy.exc import DBAPIError
 
-from flask_cronjobs.errors import SetupError
+from flask_cronjobs.errors import DatabaseTrouble, SetupError
 from flask_cronjobs.models import JobRun
+from flask_cronjobs.store import Bookkeeping, create_tables
 from flask_cronjobs.store import connection as connection_module
-from flask_cronjobs.store import create_tables
 from flask_cronjobs.store.dialect import dialect_of
 from tests.marks import on_postgresql, on_sqlite
 from tests.postgres import LocalServer, Server
@@ -113,12 +114,50 @@ class TestIsolation:
 
     @on_postgresql
     @pytest.mark.parametrize("options", [SERVER], ids=["server"], indirect=True)
-    def test_serialization_failures_of_the_server_s_own_isolation_lose_no_run(
+    def test_racing_workers_meet_no_serialization_failure_of_the_server_s_own_isolation(
         self, kit: Kit
     ) -> None:
         ids = kit.runs(40)
+        errors = errors_of(kit.engine)
         assert race_to_the_end(kit) == ids
-        assert {(row.status, row.attempts) for row in kit.all_rows()} == {("succeeded", 1)}
+        assert "40001" not in [getattr(error, "sqlstate", None) for error in errors]
+
+    @on_postgresql
+    @pytest.mark.parametrize("options", [SERVER], ids=["server"], indirect=True)
+    def test_each_statement_is_read_committed_though_another_had_failed(self, kit: Kit) -> None:
+        level = text("SELECT current_setting('transaction_isolation')")
+        assert kit.books.rows(level)[0][0] == "read committed"
+        with pytest.raises(DatabaseTrouble):
+            kit.books.rows(text("SELECT 1 / 0"))
+        assert kit.books.rows(level)[0][0] == "read committed"
+        kit.books.call(fail_in_its_statement)
+        assert kit.books.rows(level)[0][0] == "read committed"
+
+    def test_isolation_is_set_behind_a_pooler(
+        self, postgresql_url: str, request: pytest.FixtureRequest
+    ) -> None:
+        direct = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
+        with direct.connect() as connection:
+            name = connection.engine.url.database
+            connection.exec_driver_sql(
+                f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'"
+            )
+        direct.dispose()
+        level = text("SELECT current_setting('transaction_isolation')")
+        engine = create_engine(request.getfixturevalue("pgbouncer_url"))
+        with Bookkeeping(engine) as books, engine.connect() as app:
+            for _ in range(3):
+                assert books.rows(level)[0][0] == "read committed"
+                assert app.execute(level).scalar() == "repeatable read"
+                app.rollback()
+        engine.dispose()
+
+
+def fail_in_its_statement(connection: Connection) -> None:
+    """Send a statement that the server refuses, and go on with the connection."""
+    with pytest.raises(DBAPIError):
+        connection.execute(text("SELECT 1 / 0"))
+    connection.rollback()
 
 
 def race_to_the_end(kit: Kit) -> list[int]:

@@ -234,11 +234,11 @@ def test_dead_run_that_stops_its_key_is_not_pruned(kit: Kit) -> None:
 
 
 def test_tick_knows_that_turns_are_to_be_given(kit: Kit) -> None:
-    assert kit.claims.front() == (False, False)
+    assert kit.claims.front()[:2] == (False, False)
     first, _ = ordered(kit), ordered(kit)
-    assert kit.claims.front() == (True, True)
+    assert kit.claims.front()[:2] == (True, True)
     assert next_ids(kit) == [first]
-    assert kit.claims.front() == (False, False), "the second waits, and is not looked at"
+    assert kit.claims.front()[:2] == (False, False), "the second waits, and is not looked at"
 
 
 @on_postgresql
@@ -254,6 +254,32 @@ def test_locked_run_keeps_its_mark_and_holds_up_no_other_key(kit: Kit) -> None:
         psql.rollback()
     give(kit)
     assert turns(kit, first, second) == [None, None]
+
+
+@on_postgresql
+@pytest.mark.parametrize("locked", ["next", "holder", "marks"])
+def test_more_marks_than_one_statement_looks_at_behind_a_lock_hold_up_no_other_key(
+    kit: Kit, locked: str
+) -> None:
+    """They wait for the next run, for the one with the turn to give way, or are locked."""
+    first = ordered(kit) if locked == "holder" else 0
+    over = "'task', 'key', 1, 'skip', 'over', 'succeeded', 1, now()"
+    kit.sql(
+        "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, on_dead, turn,"
+        f" status, attempts, finished_at) SELECT {over} FROM {_numbers(kit, 2 * CHUNK)}"
+    )
+    last = ordered(kit, turn=None if locked == "holder" else "waits")
+    early, late = ordered(kit, "other"), ordered(kit, "other", turn=None)
+    which = f"id < {last}" if locked == "marks" else f"id = {last}"
+    with kit.engine.begin() as psql:
+        psql.execute(text(f"SELECT 1 FROM job_runs WHERE {which} FOR UPDATE"))
+        for _ in range(4):
+            give(kit)
+        assert turns(kit, early, late) == [None, "waits"]
+    while give(kit):
+        pass
+    assert turns(kit, first or last) == [None]
+    assert turns(kit, last) == ["waits" if first else None]
 
 
 @on_postgresql

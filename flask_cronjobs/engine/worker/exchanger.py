@@ -127,6 +127,13 @@ class Exchanger:
         """Return what `Claims.first` does, for the tasks and queues of this worker."""
         return self._claims.first(self._tasks, self._options.queues, self._options.elsewhere)
 
+    def may_come_back(self) -> bool:
+        """Return whether another worker may give back a run that it has just claimed.
+
+        :raises DatabaseTrouble: the database could not be used.
+        """
+        return self._options.handed is None and self._claims.front().ahead
+
     def release_late(self, now: bool = False) -> None:
         """Release what was claimed after all by an exchange whose connection broke.
 

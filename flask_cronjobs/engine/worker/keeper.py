@@ -43,6 +43,9 @@ from .runner import Runner
 POLL = 0.25
 #: The same for one that a NOTIFY wakes. It finds retries that come due, and what it did not hear.
 POLL_LISTENING = 2.0
+#: Where a pooler lets no NOTIFY come, a worker waits longer the longer it has had no run: this part
+#: of that time, `POLL` at least and `POLL_LISTENING` at most. So it does not keep the server busy.
+QUIET = 8
 #: How long the keeper waits for outcomes before it looks for more runs, if its last claim got less
 #: than it asked for, in seconds. So the first handler is not held up, and one statement does both.
 SETTLE = 0.005
@@ -94,6 +97,7 @@ class Keeper(threading.Thread):
         self._trouble = Outage()
         self._iteration_began = 0.0
         self._woken_at = float("-inf")
+        self._worked_at = time.monotonic()
         self._settles_at = 0.0
         self._batches_at = 0.0
         self._stopping = False
@@ -150,7 +154,13 @@ class Keeper(threading.Thread):
             return False
         if self._closed():
             return True
-        return self._exhausted_at is not None and not self._options.resident
+        if self._exhausted_at is None or self._options.resident:
+            return False
+        try:
+            return not self._exchanger.may_come_back()
+        except DatabaseTrouble as trouble:
+            self._endure(trouble)
+            return False
 
     def _closed(self) -> bool:
         """Whether nothing more is to be claimed."""
@@ -189,7 +199,10 @@ class Keeper(threading.Thread):
     def _poll(self) -> float:
         """How often to look for work while there is none."""
         if not self._listener.listening:
-            return POLL
+            if self._books.dialect.name == "sqlite":
+                return POLL  # It asks no server.
+            quiet = (time.monotonic() - self._worked_at) / QUIET
+            return min(max(POLL, quiet), POLL_LISTENING)
         # Twice at least after a NOTIFY: runs that came with it may be committed later.
         woken = time.monotonic() - self._woken_at < 3 * WAKE_EVERY
         return WAKE_EVERY if woken else POLL_LISTENING
@@ -286,6 +299,7 @@ class Keeper(threading.Thread):
             self._monitor.arm_watchdog()
         self._held_runs.add(exchange.claims, sent)
         if exchange.claims:
+            self._worked_at = time.monotonic()
             self._runner.wake()
         self._claimed += len(exchange.claims)
         self._exhausted_at = time.monotonic() if self._exchanger.exhausted else None

@@ -121,6 +121,16 @@ def is_live() -> str:
     return f"SELECT 1 FROM job_batches b WHERE b.id = :id AND {_LIVE}"
 
 
+def close(d: Dialect) -> str:
+    """Return the UPDATE that closes a batch, and tells whether what follows sees all members."""
+    # SQLite refuses to write in a transaction that has read what is out of date.
+    level = "current_setting('transaction_isolation') = 'read committed'"
+    return f"""
+        UPDATE job_batches SET closed_at = COALESCE(closed_at, {d.now}) WHERE key = :key
+        RETURNING id, {level if d.name == "postgresql" else "1"} AS sees_all
+    """
+
+
 def lock(d: Dialect) -> str:
     """Return the query that locks a closed batch that has not ended, to end it."""
     return f"""

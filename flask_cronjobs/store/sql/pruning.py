@@ -39,7 +39,8 @@ EFFECTS = Kind(
     """COALESCE((SELECT r.status FROM job_runs r WHERE r.id = one.run_id), 'succeeded')
         IN ('succeeded', 'skipped')""",
 )
-# From the outside in: the members of a batch inside another are counted as long as that one is.
+# From the outside in: the members of a batch inside another are counted as long as that one is. Its
+# ``then`` may still ask for the counts, until it is pruned itself.
 BATCHES = Kind(
     "job_batches",
     ENDED_BATCH,
@@ -47,6 +48,7 @@ BATCHES = Kind(
     "retention",
     """(SELECT r.id FROM job_runs r
         WHERE r.batch_id = one.id AND r.status <> 'running' LIMIT 1) IS NULL
+    AND (SELECT r.id FROM job_runs r WHERE r.id = one.then_run_id) IS NULL
     AND (SELECT p.id FROM job_batches p WHERE p.id = one.parent_id) IS NULL""",
 )
 KINDS = (RUNS, DEAD_RUNS, EFFECTS, BATCHES)

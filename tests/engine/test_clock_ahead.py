@@ -1,0 +1,129 @@
+"""The database's clock was ahead for a while: what ticks did meanwhile stops nothing afterwards."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select, update
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.models import JobDefinition, JobRun, JobTick
+from flask_cronjobs.testing import travel
+from tests.rows import now
+
+pytestmark = pytest.mark.usefixtures("context")
+
+MINUTE, HOUR, MONTH = timedelta(minutes=1), timedelta(hours=1), timedelta(days=30)
+
+
+@pytest.fixture
+def ran(jobs: CronJobs) -> list[str]:
+    """What ran of a definition in code and of one in the database, in order."""
+    found: list[str] = []
+
+    @jobs.task(schedule="* * * * *", catchup="latest")
+    def in_code() -> None:
+        found.append("in code")
+
+    @jobs.task
+    def by_hand() -> None:
+        found.append("by hand")
+
+    jobs.add_definition("kept", by_hand, schedule="* * * * *")
+    jobs.tick()
+    return found
+
+
+def definitions(db: SQLAlchemy) -> list[JobDefinition]:
+    db.session.rollback()
+    return list(db.session.scalars(select(JobDefinition)))
+
+
+def pass_time(db: SQLAlchemy, by: timedelta) -> None:
+    """Let the ticks, and what they have considered, be older; all slots so far have their rows."""
+    for tick in db.session.scalars(select(JobTick)):
+        tick.started_at -= by
+        tick.seen_at -= by
+    for row in db.session.scalars(select(JobDefinition)):
+        assert row.next_run_at is not None
+        assert row.considered_until is not None
+        row.next_run_at -= by
+        row.considered_until -= by
+    db.session.commit()
+
+
+def test_definitions_go_on_when_the_clock_is_right_again(
+    jobs: CronJobs, db: SQLAlchemy, ran: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with travel(MONTH):
+        jobs.tick()
+    assert min(row.next_run_at or now() for row in definitions(db)) > now() + HOUR
+    with caplog.at_level(logging.WARNING, "flask_cronjobs"):
+        jobs.tick()
+    assert "clock was ahead" in caplog.text
+    for row in definitions(db):
+        assert row.next_run_at is not None
+        assert row.considered_until is not None
+        assert row.considered_until <= now() < row.next_run_at <= now() + MINUTE
+    caplog.clear()
+    jobs.tick()
+    assert "clock was ahead" not in caplog.text
+
+
+def test_slots_since_the_last_tick_with_the_right_clock_are_not_lost(
+    jobs: CronJobs, db: SQLAlchemy, ran: list[str]
+) -> None:
+    pass_time(db, 10 * MINUTE)
+    with travel(MONTH):
+        jobs.tick()
+    ran.clear()
+    jobs.tick()
+    assert sorted(ran) == ["by hand", "in code"]
+    slots = list(
+        db.session.scalars(select(JobRun.scheduled_for).where(JobRun.job_type == "in_code"))
+    )
+    assert len(slots) == len(set(slots))
+    assert any(now() - 2 * MINUTE < slot <= now() for slot in slots)
+
+
+def test_verdict_is_late_if_the_clock_is_right_again_and_no_tick_comes(
+    jobs: CronJobs, db: SQLAlchemy, ran: list[str]
+) -> None:
+    pass_time(db, HOUR)
+    with travel(MONTH):
+        jobs.tick()
+    assert jobs.health().word == "late"
+
+
+def test_ticks_that_began_ahead_of_time_count_from_now(
+    jobs: CronJobs, db: SQLAlchemy, ran: list[str]
+) -> None:
+    with travel(MONTH):
+        jobs.tick()
+    assert last_tick(db) > now() + HOUR
+    jobs.tick()
+    assert last_tick(db) <= now()
+    db.session.execute(update(JobTick).values(started_at=now() - HOUR, seen_at=now() - HOUR))
+    db.session.commit()
+    assert jobs.health().word == "late"
+
+
+def test_clock_that_goes_back_by_seconds_records_no_slot_twice(
+    jobs: CronJobs, db: SQLAlchemy, ran: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with travel(timedelta(seconds=45)):
+        jobs.tick()
+    before = [row.next_run_at for row in definitions(db)]
+    jobs.tick()
+    assert [row.next_run_at for row in definitions(db)] == before
+    assert "clock was ahead" not in caplog.text
+
+
+def last_tick(db: SQLAlchemy) -> datetime:
+    db.session.rollback()
+    found: Any = db.session.scalar(select(JobTick.started_at).order_by(JobTick.started_at.desc()))
+    return found
