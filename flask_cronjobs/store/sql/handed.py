@@ -9,6 +9,7 @@ from sqlalchemy import TextClause, text
 from ...models.conditions import HANDED, RUNNING
 from ..dialect import Dialect
 from .exchange import returned
+from .turns import comes_first
 
 
 @lru_cache(maxsize=2)
@@ -16,8 +17,8 @@ def begin(d: Dialect) -> TextClause:
     """Return the statement by which an engine's worker begins a run.
 
     It trades the token with which the run was handed on, so only the first of two that bring the
-    same token begins it. A run that is paused by now, or whose task this code does not have, does
-    not begin.
+    same token begins it. A run that is paused by now, whose task this code does not have, or before
+    which an earlier one of its strict order has come back, does not begin.
     """
     # Each a look into an index. NOT EXISTS would become a join.
     by_task = "SELECT id FROM job_pauses WHERE kind = 'task' AND name = job_runs.job_type"
@@ -28,7 +29,7 @@ def begin(d: Dialect) -> TextClause:
         started_at = {d.clock}, updated_at = {d.clock}
     WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
         AND cancel_requested_at IS NULL AND {d.one_of("job_type", "tasks")}
-        AND ({by_task}) IS NULL AND ({by_queue}) IS NULL
+        AND ({by_task}) IS NULL AND ({by_queue}) IS NULL AND {comes_first()}
     RETURNING {returned(d)}
     """)
 

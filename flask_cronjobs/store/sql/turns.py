@@ -21,6 +21,7 @@ class TurnStatements(NamedTuple):
     place: TextClause
     make_way: TextClause
     mend: TextClause
+    comes_first: TextClause
 
 
 @lru_cache(maxsize=2)
@@ -31,7 +32,22 @@ def turn_statements(d: Dialect) -> TurnStatements:
         place=text(_place(d)),
         make_way=text(_make_way(d)),
         mend=text(_mend(d)),
+        comes_first=text(f"SELECT 1 FROM job_runs WHERE id = :id AND {comes_first()}"),
     )
+
+
+def comes_first() -> str:
+    """Return the condition that a row of ``job_runs`` has no order, or comes first in its key's.
+
+    Its turn does not say so: somebody may have retried an earlier run since that was given.
+    """
+    first = f"""
+        SELECT first.id FROM job_runs AS first WHERE {ORDERED}
+            AND first.concurrency_key >= job_runs.concurrency_key
+            AND first.concurrency_key <= job_runs.concurrency_key
+        ORDER BY first.concurrency_key, first.id LIMIT 1
+    """
+    return f"(on_dead IS NULL OR id = ({first}))"
 
 
 def _place(d: Dialect) -> str:
