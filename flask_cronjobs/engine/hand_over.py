@@ -20,6 +20,7 @@ from ..state import State
 from ..store import Bookkeeping, Claims
 from ..text import one_line
 from ..types import HANDED, Claim, HandedRun
+from .refusals import Refusals
 from .worker.exchanger import Exchanger
 from .worker.options import WorkOptions
 from .worker.outcomes import released
@@ -165,6 +166,8 @@ class _Queue:
             lease=LEASES * state.settings.lease,
         )
         self._exchanger = Exchanger(self._claims, state, own)
+        self._tasks = frozenset(state.registry.tasks)
+        self._refusals = Refusals(self._claims, name)
         self._empty_looks = 0
 
     def hand_on(self, most: int) -> Found:
@@ -184,13 +187,21 @@ class _Queue:
         if room <= 0:
             return "soon"
         # Several retries at once, too: each is executed in a process of its own.
-        claims = self._exchanger.exchange([], min(most, room), idle=True, side_by_side=True).claims
+        claims = self._exchanger.exchange(
+            *([], min(most, room)),
+            idle=True,
+            tasks=tuple(self._tasks - self._refusals.held()),
+            side_by_side=True,
+        ).claims
         if claims:
             self._empty_looks = 0
-            return "more" if self._send(claims) else "away"
+            send, back = self._refusals.sift(claims)
+            if back:
+                self._exchanger.record([released(each) for each in back])
+            return "more" if self._send(send) else "away"
         self._empty_looks += 1
         waits = self._exchanger.has_orders and self._empty_looks < LOOKS
-        return "soon" if waits else "nothing"
+        return "soon" if waits or self._refusals.pending else "nothing"
 
     def _send(self, claims: Sequence[Claim]) -> bool:
         """Send *claims* to the engine; if that fails, give them back and return False."""

@@ -6,13 +6,17 @@ import os
 import threading
 from contextlib import suppress
 
-from ..log import worker_name
+from ..log import logger, worker_name
 from ..state import State, state_of
 from ..store import Bookkeeping, Claims
 from .worker.books import KeeperBooks
 from .worker.options import WorkOptions
 from .worker.worker import work
 
+_LACKS = (
+    "The worker {worker} does not have this task: its code is older than that of the ticks, or "
+    "does not import it. Deploy the engine's workers, before all that tick."
+)
 #: The process that has forgotten the connections of the one that forked it.
 _clean_process = 0
 
@@ -33,9 +37,14 @@ def perform_handed(
     counts = work(state, options)
     if counts:
         return next(iter(counts))
-    # Paused meanwhile, or of a task that this code does not have yet: let it wait again.
+    # Paused meanwhile, no longer first in its order, or of a task that this code lacks.
     with Bookkeeping(state.engine) as books:
-        Claims(books).release_token(token, run_id)
+        claims = Claims(books)
+        lacks = _LACKS.format(worker=options.worker)
+        task = claims.refuse(run_id, token, tuple(state.registry.tasks), lacks)
+        claims.release_token(token, run_id)
+    if task is not None:
+        logger.warning("The task %s, run %d, was given back. %s", task, run_id, lacks)
     return None
 
 

@@ -6,7 +6,8 @@ from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 
-from ...models.conditions import HANDED, RUNNING
+from ...models.conditions import HANDED, RUNNABLE, RUNNING
+from ...types import NO_SUCH_TASK
 from ..dialect import Dialect
 from .exchange import returned
 from .turns import comes_first
@@ -32,6 +33,30 @@ def begin(d: Dialect) -> TextClause:
         AND ({by_task}) IS NULL AND ({by_queue}) IS NULL AND {comes_first()}
     RETURNING {returned(d)}
     """)
+
+
+@lru_cache(maxsize=2)
+def refuse(d: Dialect) -> TextClause:
+    """Return the statement by which an engine's worker says in a run's row that it lacks its task.
+
+    The run stays handed; it is to be released.
+    """
+    return text(f"""
+    UPDATE job_runs SET error_type = '{NO_SUCH_TASK}', last_error = :error
+    WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
+        AND NOT {d.one_of("job_type", "tasks")}
+    RETURNING job_type
+    """)
+
+
+#: Whether a run that was refused before still ``waits`` in a broker, is ``refused`` again, or has
+#: ``begun``.
+REFUSED = f"""
+    SELECT CASE WHEN {HANDED} THEN 'waits'
+                WHEN {RUNNABLE} AND error_type = '{NO_SUCH_TASK}' THEN 'refused'
+                ELSE 'begun' END AS state, last_error
+    FROM job_runs WHERE id = :id
+"""
 
 
 @lru_cache(maxsize=2)
