@@ -7,6 +7,7 @@ worker was lost, but its attempt is not counted, since no handler has begun.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,8 @@ LOOKS = 3
 RETRY = 5.0
 #: How long a worker that ends waits for an engine that does not answer, in seconds.
 ANSWER_WITHIN = 10.0
+#: How often it is said that nothing is handed on, in seconds. A tick says it at its end.
+SAY_EVERY = 60.0
 #: For how many seconds a statement is retried.
 PATIENCE = 5.0
 
@@ -108,9 +111,11 @@ class HandOver:
         while queues and not self._over():
             found = {self._try(queue) for queue in queues}
             if not self._options.resident and found <= {"nothing", "away"}:
-                return
+                break
             if "more" not in found:
                 self._ended.wait(LOOK_SOON if "soon" in found else LOOK_EVERY)
+        for queue in queues:
+            queue.say_full()
 
     def _queues(self, books: Bookkeeping) -> list[_Queue]:
         """Return the queues to hand on: those with an engine, among those of this worker."""
@@ -169,6 +174,24 @@ class _Queue:
         self._tasks = frozenset(state.registry.tasks)
         self._refusals = Refusals(self._claims, name)
         self._empty_looks = 0
+        self._full: tuple[int, int] | None = None
+        self._quiet_since = time.monotonic()
+        self._handed_on = False
+
+    def say_full(self) -> None:
+        """Say so if nothing was handed on since this was called last: enough waits already."""
+        if self._full is not None and not self._handed_on:
+            handed, in_broker = self._full
+            # More messages than runs: they are of runs that were taken back, or of another app.
+            logger.log(
+                logging.INFO if handed >= self._limit else logging.WARNING,
+                "No run of the queue %s was handed on for %.0f s: %d wait in %s by the table, and "
+                "its broker holds %d messages; CRONJOBS_HANDED_LIMIT is %d. If that stays so, its "
+                "workers do not work, or are too few: ask flask jobs admin doctor.",
+                *(self.name, time.monotonic() - self._quiet_since, handed),
+                *(self._executor.name, in_broker, self._limit),
+            )
+        self._full, self._handed_on, self._quiet_since = None, False, time.monotonic()
 
     def hand_on(self, most: int) -> Found:
         """Hand on up to *most* runs, and note how many in `last`.
@@ -176,6 +199,8 @@ class _Queue:
         :raises DatabaseTrouble: the database could not be used. What was claimed comes back.
         """
         self.last = 0
+        if time.monotonic() - self._quiet_since > SAY_EVERY:
+            self.say_full()
         if most <= 0 or not self._claims.front().may_find:
             return "nothing"
         try:
@@ -183,8 +208,10 @@ class _Queue:
         except Exception as error:
             self._say_away(error)
             return "away"
-        room = self._limit - max(in_broker, self._claims.in_brokers(self.name))
+        handed = self._claims.in_brokers(self.name)
+        room = self._limit - max(in_broker, handed)
         if room <= 0:
+            self._full = handed, in_broker
             return "soon"
         # Several retries at once, too: each is executed in a process of its own.
         claims = self._exchanger.exchange(
@@ -215,6 +242,7 @@ class _Queue:
             return False
         failpoints.reach("after-send")
         self.last = len(runs)
+        self._handed_on = True
         logger.info("%s: %d runs of the queue %s", self._executor.name, self.last, self.name)
         return True
 

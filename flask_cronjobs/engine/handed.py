@@ -38,11 +38,14 @@ def perform_handed(
     if counts:
         return next(iter(counts))
     # Paused meanwhile, no longer first in its order, or of a task that this code lacks.
+    lacks = _LACKS.format(worker=options.worker)
     with Bookkeeping(state.engine) as books:
+        # No new connection: a broker may bring hundreds of messages whose tokens are gone.
+        books.take_over(_kept(state))
         claims = Claims(books)
-        lacks = _LACKS.format(worker=options.worker)
         task = claims.refuse(run_id, token, tuple(state.registry.tasks), lacks)
         claims.release_token(token, run_id)
+        _kept(state).take_over(books)
     if task is not None:
         logger.warning("The task %s, run %d, was given back. %s", task, run_id, lacks)
     return None
