@@ -64,6 +64,7 @@ class HandOver:
         self._options = options
         self._stopping = stopping
         self._ended = threading.Event()
+        self._has_looked = False
         self._left = float("inf") if options.max_runs is None else options.max_runs
         self._retry_at: dict[str, float] = {}
         self._asked_at = time.monotonic()
@@ -91,7 +92,9 @@ class HandOver:
             )
 
     def _over(self) -> bool:
-        return self._stopping() or self._ended.is_set() or time.monotonic() >= self._options.until
+        # Also if a tick's budget was used up before it came to its runs, it looks once.
+        used_up = self._has_looked and time.monotonic() >= self._options.until
+        return self._stopping() or self._ended.is_set() or used_up
 
     def _patience(self) -> float:
         """Return for how many more seconds an engine may keep the thread waiting."""
@@ -110,6 +113,7 @@ class HandOver:
         queues = self._queues(books)
         while queues and not self._over():
             found = {self._try(queue) for queue in queues}
+            self._has_looked = True
             if not self._options.resident and found <= {"nothing", "away"}:
                 break
             if "more" not in found:

@@ -325,3 +325,13 @@ def test_a_message_whose_token_is_gone_makes_no_new_connection(
     for _ in range(3):
         assert perform(1, "handed:threads:gone") is None
     assert made == [], "each message made a connection"
+
+
+def test_a_tick_whose_budget_is_used_up_before_its_runs_hands_on_all_the_same(
+    far: Any, engine: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy host each tick may be so slow: then no run would ever begin."""
+    monkeypatch.setattr("flask_cronjobs.engine.tick.tell_late", lambda *given: time.sleep(0.05))
+    far.enqueue()
+    jobs.tick(budget=0.01)
+    assert len(engine.sent) == 1
