@@ -177,6 +177,9 @@ def without_secret(token: str | None) -> str | None:
 #: What `error_type` says of a run whose worker died, or lost it.
 WORKER_LOST = "WorkerLost"
 
+#: What `error_type` says of a waiting run that a worker of an engine gave back: it lacks the task.
+NO_SUCH_TASK = "NoSuchTask"
+
 
 def is_alone(attempt: int, max_attempts: int, error_type: str | None) -> bool:
     """Return whether an attempt must have its process to itself; see `Claim.alone`."""

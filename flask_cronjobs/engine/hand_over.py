@@ -7,6 +7,7 @@ worker was lost, but its attempt is not counted, since no handler has begun.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from ..store import Bookkeeping, Claims
 from ..store.fingerprint import fingerprint
 from ..text import one_line
 from ..types import HANDED, Claim, HandedRun
+from .refusals import Refusals
 from .worker.exchanger import Exchanger
 from .worker.options import WorkOptions
 from .worker.outcomes import released
@@ -46,6 +48,8 @@ LOOKS = 3
 RETRY = 5.0
 #: How long a worker that ends waits for an engine that does not answer, in seconds.
 ANSWER_WITHIN = 10.0
+#: How often it is said that nothing is handed on, in seconds. A tick says it at its end.
+SAY_EVERY = 60.0
 #: For how many seconds a statement is retried.
 PATIENCE = 5.0
 
@@ -67,6 +71,7 @@ class HandOver:
         self._options = options
         self._stopping = stopping
         self._ended = threading.Event()
+        self._has_looked = False
         self._left = float("inf") if options.max_runs is None else options.max_runs
         self._retry_at: dict[str, float] = {}
         self._trouble = Outage()
@@ -95,7 +100,9 @@ class HandOver:
             )
 
     def _over(self) -> bool:
-        return self._stopping() or self._ended.is_set() or time.monotonic() >= self._options.until
+        # Also if a tick's budget was used up before it came to its runs, it looks once.
+        used_up = self._has_looked and time.monotonic() >= self._options.until
+        return self._stopping() or self._ended.is_set() or used_up
 
     def _patience(self) -> float:
         """Return for how many more seconds an engine may keep the thread waiting."""
@@ -114,10 +121,13 @@ class HandOver:
         queues = self._queues(books)
         while queues and not self._over():
             found = {self._try(queue) for queue in queues}
+            self._has_looked = True
             if not self._options.resident and found <= {"nothing", "away"}:
-                return
+                break
             if "more" not in found:
                 self._ended.wait(LOOK_SOON if "soon" in found else LOOK_EVERY)
+        for queue in queues:
+            queue.say_full()
 
     def _queues(self, books: Bookkeeping) -> list[_Queue]:
         """Return the queues to hand on: those with an engine, among those of this worker."""
@@ -177,8 +187,28 @@ class _Queue:
             lease=LEASES * state.settings.lease,
         )
         self._exchanger = Exchanger(self._claims, state, own)
+        self._tasks = frozenset(state.registry.tasks)
+        self._refusals = Refusals(self._claims, name)
         self._empty_looks = 0
         self._away = Outage()
+        self._full: tuple[int, int] | None = None
+        self._quiet_since = time.monotonic()
+        self._handed_on = False
+
+    def say_full(self) -> None:
+        """Say so if nothing was handed on since this was called last: enough waits already."""
+        if self._full is not None and not self._handed_on:
+            handed, in_broker = self._full
+            # More messages than runs: they are of runs that were taken back, or of another app.
+            logger.log(
+                logging.INFO if handed >= self._fitting else logging.WARNING,
+                "No run of the queue %s was handed on for %.0f s: %d wait in %s by the table, and "
+                "its broker holds %d messages; %d fit (CRONJOBS_HANDED_LIMIT is %d). If that stays "
+                "so, its workers do not work, or are too few: ask flask jobs admin doctor.",
+                *(self.name, time.monotonic() - self._quiet_since, handed),
+                *(self._executor.name, in_broker, self._fitting, self._limit),
+            )
+        self._full, self._handed_on, self._quiet_since = None, False, time.monotonic()
 
     def hand_on(self, most: int) -> Found:
         """Hand on up to *most* runs, and note how many in `last`.
@@ -186,6 +216,8 @@ class _Queue:
         :raises DatabaseTrouble: the database could not be used. What was claimed comes back.
         """
         self.last = 0
+        if time.monotonic() - self._quiet_since > SAY_EVERY:
+            self.say_full()
         if most <= 0 or not self._claims.front().may_find:
             return "nothing"
         try:
@@ -193,17 +225,27 @@ class _Queue:
         except Exception as error:
             self._say_away(error)
             return "away"
-        room = self._fits() - max(in_broker, self._claims.in_brokers(self.name))
+        handed = self._claims.in_brokers(self.name)
+        room = self._fits() - max(in_broker, handed)
         if room <= 0:
+            self._full = handed, in_broker
             return "soon"
         # Several retries at once, too: each is executed in a process of its own.
-        claims = self._exchanger.exchange([], min(most, room), idle=True, side_by_side=True).claims
+        claims = self._exchanger.exchange(
+            *([], min(most, room)),
+            idle=True,
+            tasks=tuple(self._tasks - self._refusals.held()),
+            side_by_side=True,
+        ).claims
         if claims:
             self._empty_looks = 0
-            return "more" if self._send(claims) else "away"
+            send, back = self._refusals.sift(claims)
+            if back:
+                self._exchanger.record([released(each) for each in back])
+            return "more" if self._send(send) else "away"
         self._empty_looks += 1
         waits = self._exchanger.has_orders and self._empty_looks < LOOKS
-        return "soon" if waits else "nothing"
+        return "soon" if waits or self._refusals.pending else "nothing"
 
     def _fits(self) -> int:
         """Return how many runs may wait in the broker."""
@@ -226,6 +268,7 @@ class _Queue:
         failpoints.reach("after-send")
         self.last = len(runs)
         self._away.over(self._executor.name)
+        self._handed_on = True
         logger.info("%s: %d runs of the queue %s", self._executor.name, self.last, self.name)
         return True
 

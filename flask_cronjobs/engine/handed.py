@@ -16,6 +16,10 @@ from .worker.books import KeeperBooks
 from .worker.options import WorkOptions
 from .worker.worker import work
 
+_LACKS = (
+    "The worker {worker} does not have this task: its code is older than that of the ticks, or "
+    "does not import it. Deploy the engine's workers, before all that tick."
+)
 #: The process that has forgotten the connections of the one that forked it.
 _clean_process = 0
 #: Warnings of messages that are refused: one in so many seconds, since somebody may send thousands.
@@ -43,9 +47,17 @@ def perform_handed(
     counts = work(state, options)
     if counts:
         return next(iter(counts))
-    # Paused meanwhile, or of a task that this code does not have yet: let it wait again.
+    # Paused meanwhile, no longer first in its order, or of a task that this code lacks.
+    lacks = _LACKS.format(worker=options.worker)
     with Bookkeeping(state.engine) as own:
-        Claims(own).release_token(token, run_id)
+        # No new connection: a broker may bring hundreds of messages whose tokens are gone.
+        own.take_over(books)
+        claims = Claims(own)
+        task = claims.refuse(run_id, token, tuple(state.registry.tasks), lacks)
+        claims.release_token(token, run_id)
+        books.take_over(own)
+    if task is not None:
+        logger.warning("The task %s, run %d, was given back. %s", task, run_id, lacks)
     return None
 
 

@@ -91,6 +91,11 @@ class Registry:
             )
         self.declarations[declaration.name] = declaration
 
+    @property
+    def ordered(self) -> frozenset[str]:
+        """The names of the tasks with a strict order."""
+        return frozenset(name for name, task in self.tasks.items() if task.on_dead is not None)
+
     def around_of(self, task: Handler) -> list[Around]:
         """Return what goes around *task*'s handler, the outermost first."""
         own = task.options.around

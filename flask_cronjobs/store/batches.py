@@ -124,18 +124,17 @@ class Batches:
         return [row.id for row in rows]
 
     def cancel_waiting(self, batch_id: int, stopped_id: int) -> Iterator[list[Outcome]]:
-        """Cancel the runs of a batch that wait; yield the outcomes, `CHUNK` at a time.
+        """Cancel the runs of a batch that wait, also in brokers; yield the outcomes by `CHUNK`.
 
         :param stopped_id: the batch in which a member died: this one, or one around it. If an
             operator lets that go on, nothing more is cancelled.
         """
         d = self._dialect
         given = {"id": batch_id, "stopped_id": stopped_id, "chunk": CHUNK}
-        for status in ("queued", "failed"):
+        for waiting in statements.WAITING:
             place: dict[str, object] = {}
             while found := self._books.rows(
-                text(statements.waiting(d, begin=not place)),
-                {**given, "status": status, **place},
+                text(statements.waiting(d, waiting, begin=not place)), {**given, **place}
             ):
                 ids = statements.many(d, [row.id for row in found])
                 rows = self._books.rows(text(statements.cancel(d)), {"ids": ids, "reason": REASON})

@@ -25,7 +25,7 @@ from .outcome_values import is_plain, outcome_arrays, outcome_parameters, succes
 from .rows import ClaimRequest, Exchange
 from .sql import exchange as statements
 from .sql.claims import ClaimStatements, claim_statements
-from .sql.handed import begin, ended_since, in_brokers
+from .sql.handed import REFUSED, begin, ended_since, in_brokers, refuse
 from .sql.waiting import LOOKED_AT, front_of_queue
 from .turns import Turns
 
@@ -199,6 +199,20 @@ class Claims:
     def turns(self) -> Turns:
         """What decides which runs of strict orders may be claimed."""
         return Turns(self._books)
+
+    def refuse(self, run_id: int, handed: str, tasks: tuple[str, ...], error: str) -> str | None:
+        """Note *error* in the row of a handed run whose task is none of *tasks*; return its task.
+
+        :returns: None if it is one of them, or if the run is not handed with that token any more.
+        """
+        values = {"id": run_id, "handed": handed, "tasks": self._dialect.array(tasks)}
+        rows = self._books.rows(refuse(self._dialect), {**values, "error": error})
+        return rows[0].job_type if rows else None
+
+    def refused(self, run_id: int) -> tuple[str, str | None]:
+        """Return what became of a run that was refused before, as of `REFUSED`, and why."""
+        rows = self._books.rows(text(REFUSED), {"id": run_id})
+        return (rows[0].state, rows[0].last_error) if rows else ("begun", None)
 
     def in_brokers(self, queue: str) -> int:
         """Return how many runs of *queue* were handed to an engine and have not begun there."""

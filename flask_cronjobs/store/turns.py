@@ -47,6 +47,13 @@ class Turns:
                 break
         return changed
 
+    def comes_first(self, run_id: int) -> bool:
+        """Return whether no earlier run of its strict order must end before a claimed run begins.
+
+        An operator may have retried one since the claim, or its transaction have committed.
+        """
+        return bool(self._books.rows(statements.LOOK_AT_ONE, {"id": run_id}))
+
     def mend(self) -> bool:
         """Mark runs that nobody would give the turn, since somebody has deleted rows by hand."""
         return bool(self._books.rows(statements.mend(self._books.dialect)))

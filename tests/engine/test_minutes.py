@@ -384,7 +384,7 @@ def test_the_work_begins_just_after_the_full_minute_of_the_database(
             return self.now
 
     clock = Clock()
-    begin, finish_work = resident_module.begin, resident_module._Minute._prune
+    begin, finish_work = vars(resident_module)["begin"], resident_module._Minute._prune
 
     def begin_ahead(*args: Any) -> Any:
         return begin(*args)._replace(clock_offset=ahead)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
@@ -11,6 +12,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, NewRun, Retry
+from flask_cronjobs.engine.worker.admission import Admission
+from flask_cronjobs.engine.worker.prefetch import Prefetch
 from flask_cronjobs.errors import StateConflict
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.operations import run_again
@@ -235,3 +238,56 @@ def test_app_without_the_task_gives_turns_too(app: Flask, jobs: CronJobs, db: SQ
 
         commit_and_tick(db, jobs, 4)
         assert done == [0, 1, 2]
+
+
+def test_run_that_was_claimed_ahead_gives_way_to_an_earlier_one_that_is_retried(
+    context: None, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Prefetch, "wanted", lambda self, waiting, idle, recording=False: 10 * idle)
+    ledger = Ledger(jobs)
+    seen: list[str] = []
+
+    @jobs.task(priority=1)
+    def retries() -> None:
+        seen.extend(statuses(db))
+        jobs.retry(first)
+
+    first, _ = ledger.book.enqueue_many([{"account": "a", "number": each} for each in range(2)])
+    retries.enqueue()
+    db.session.commit()
+    jobs.cancel(first)
+    jobs.tick()
+    assert seen == ["cancelled", "running", "running"], "the follower was not claimed ahead"
+    assert ledger.of("a") == [0, 1]
+    assert [run.attempts for run in db.session.query(JobRun).order_by(JobRun.id)] == [1, 1, 1]
+
+
+def test_async_run_that_was_claimed_ahead_gives_way_too(
+    app: Flask, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Admission, "_ahead", lambda self: 10)
+    app.config["CRONJOBS_ASYNC_AT_ONCE"] = 2
+    jobs = CronJobs(app)
+    booked: list[int] = []
+
+    @jobs.task(concurrency_key="ledger", order="strict")
+    async def book(number: int) -> None:
+        booked.append(number)
+
+    @jobs.task(priority=1)
+    async def retries() -> None:
+        while statuses(db)[1] != "running":
+            await asyncio.sleep(0.005)
+        if statuses(db)[0] == "cancelled":
+            jobs.retry(first)
+
+    with app.app_context():
+        db.create_all()
+        first, _ = book.enqueue_many([{"number": each} for each in range(2)])
+        retries.enqueue_many([{}] * 2)
+        db.session.commit()
+        jobs.cancel(first)
+        jobs.tick()
+        jobs.tick()
+        assert statuses(db) == ["succeeded"] * 4
+    assert booked == [0, 1]

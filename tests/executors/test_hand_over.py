@@ -15,6 +15,7 @@ from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import handed_to
 from tests.executors.threads import Threads
+from tests.marks import on_postgresql
 
 
 def statuses(db: SQLAlchemy) -> list[str]:
@@ -268,3 +269,69 @@ def test_an_engine_that_hangs_does_not_hold_a_tick_up(
     started = time.monotonic()
     jobs.tick()
     assert time.monotonic() - started < 2.5
+
+
+@pytest.mark.parametrize(
+    ("messages", "level"), [(0, logging.INFO), (7, logging.WARNING)], ids=["runs", "messages"]
+)
+def test_a_tick_that_hands_on_nothing_since_enough_waits_says_so(
+    messages: int,
+    level: int,
+    app: Flask,
+    engine: Threads,
+    db: SQLAlchemy,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app.config.update(CRONJOBS_HANDED_LIMIT=3, CRONJOBS_TICK_BUDGET=0.5)
+    jobs = CronJobs(app)
+    task = jobs.task(queue="far", name="bounded")(lambda: None)
+    caplog.set_level(logging.INFO)
+    with app.app_context():
+        db.create_all()
+        task.using(commit=True).enqueue_many([{}] * 5)
+        handed = 0
+        if messages:
+            monkeypatch.setattr(engine, "waiting", lambda queue: messages)
+        else:
+            jobs.tick()
+            handed = len(engine.sent)
+            assert "was handed on for" not in caplog.text, "it has handed some on"
+        jobs.tick()
+    (line,) = [each for each in caplog.records if "was handed on for" in each.getMessage()]
+    assert line.levelno == level
+    assert "No run of the queue far" in line.getMessage()
+    assert (
+        f"{handed} wait in threads by the table, and its broker holds {messages} messages"
+    ) in line.getMessage()
+
+
+@on_postgresql
+def test_a_message_whose_token_is_gone_makes_no_new_connection(
+    database_url: str, far: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a broker has lost time, there may be hundreds of them before the first good one."""
+    from flask_cronjobs.executors import perform
+    from flask_cronjobs.store.apart import connect_apart
+
+    made: list[None] = []
+
+    def count(*given: Any) -> Any:
+        made.append(None)
+        return connect_apart(*given)
+
+    perform(1, "handed:threads:gone")
+    monkeypatch.setattr("flask_cronjobs.store.connection.connect_apart", count)
+    for _ in range(3):
+        assert perform(1, "handed:threads:gone") is None
+    assert made == [], "each message made a connection"
+
+
+def test_a_tick_whose_budget_is_used_up_before_its_runs_hands_on_all_the_same(
+    far: Any, engine: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy host each tick may be so slow: then no run would ever begin."""
+    monkeypatch.setattr("flask_cronjobs.engine.tick.tell_late", lambda *given: time.sleep(0.05))
+    far.enqueue()
+    jobs.tick(budget=0.01)
+    assert len(engine.sent) == 1

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, Retry, current_run
@@ -13,6 +14,7 @@ from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.models import JobBatch, JobRun
 from flask_cronjobs.store.rows import Exchange
 from tests.executors.threads import Threads
+from tests.marks import on_postgresql
 
 pytestmark = pytest.mark.usefixtures("engine", "context")
 
@@ -52,6 +54,63 @@ def test_a_handed_run_that_is_cancelled_lets_the_next_of_its_key_come(
     jobs.cancel(first)
     jobs.tick()
     assert [run.id for run in engine.sent] == [first, second]
+
+
+class Ledger:
+    """A task of the engine in strict order, and the runs that have begun."""
+
+    def __init__(self, jobs: CronJobs) -> None:
+        self.begun: list[int] = []
+
+        @jobs.task(queue="far", concurrency_key="ledger", order="strict")
+        def book() -> None:
+            self.begun.append(current_run.id)
+
+        self.book = book
+
+
+def assert_it_gives_way(
+    first: int, second: int, ledger: Ledger, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    """The second run waits in the broker, and the first has come back."""
+    assert [run.id for run in engine.sent] == [second]
+    engine.deliver(engine.sent[0])
+    assert engine.results() == [None]
+    given_back = db.session.get_one(JobRun, second)
+    assert (given_back.status, given_back.attempts) == ("queued", 0)
+    for _ in range(2):
+        jobs.tick()
+        engine.deliver(engine.sent[-1])
+        engine.results()
+    assert ledger.begun == [first, second]
+
+
+@pytest.mark.parametrize("ticks_before_it_begins", [0, 1])
+def test_a_handed_run_gives_way_to_an_earlier_one_that_is_retried(
+    ticks_before_it_begins: int, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    ledger = Ledger(jobs)
+    first, second = ledger.book.enqueue_many([{}, {}])
+    db.session.commit()
+    jobs.cancel(first)
+    jobs.tick()
+    jobs.retry(first)
+    for _ in range(ticks_before_it_begins):
+        jobs.tick()
+    assert_it_gives_way(first, second, ledger, engine, jobs, db)
+
+
+@on_postgresql
+def test_a_handed_run_gives_way_to_an_earlier_one_that_is_committed_late(
+    app: Flask, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    ledger = Ledger(jobs)
+    first = ledger.book.enqueue().id
+    with app.app_context():  # Another session.
+        second = ledger.book.using(commit=True).enqueue().id
+    jobs.tick()
+    db.session.commit()
+    assert_it_gives_way(first, second, ledger, engine, jobs, db)
 
 
 def test_a_turn_that_another_worker_is_giving_is_waited_for(
@@ -103,3 +162,39 @@ def test_a_batch_ends_when_the_engine_has_executed_its_last_run(
     assert db.session.query(JobRun).filter_by(job_type="then").count() == 1, "it waited for a tick"
     jobs.tick()
     assert told == [3]
+
+
+def test_a_stopped_batch_cancels_its_members_in_the_broker(
+    engine: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    begun: list[int] = []
+    outside: list[int] = []
+
+    @jobs.task(queue="far", retry=False)
+    def work(number: int) -> None:
+        begun.append(number)
+        if number == 0:
+            raise ValueError("it dies")
+
+    @jobs.task(queue="far", concurrency_key="one", concurrency=1)
+    def limited() -> None:
+        outside.append(current_run.id)
+
+    with jobs.batch("b", on_dead="stop"):
+        work.enqueue_many({"number": number} for number in range(3))
+        limited.enqueue()
+    db.session.commit()
+    jobs.tick()
+    alone = limited.using(commit=True).enqueue().id
+    engine.deliver(next(run for run in engine.sent if run.id == 1))
+    engine.results()
+    jobs.tick()
+    db.session.rollback()
+    statuses = [run.status for run in db.session.query(JobRun).order_by(JobRun.id)]
+    assert statuses[:4] == ["dead", "cancelled", "cancelled", "cancelled"]
+    assert (db.session.query(JobBatch).one().dead, db.session.query(JobBatch).one().total) == (1, 4)
+    jobs.tick()
+    for run in engine.sent[1:]:
+        engine.deliver(run)
+    engine.results()
+    assert (begun, outside) == ([0], [alone])

@@ -228,7 +228,7 @@ class AsyncRunner:
 
     def _begin(self, claim: Claim) -> None:
         loop = self._loop
-        if loop is None or not self._leases.holds(claim):
+        if loop is None or not self._context.may_begin(claim):
             self._mailbox.put(released(claim))  # As in `Runner.perform`.
             return
         handler = self._handlers.get(claim.job_type)

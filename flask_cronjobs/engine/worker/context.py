@@ -8,10 +8,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from ...current_run import CurrentRun
-from ...errors import AtomicCommit
+from ...errors import AtomicCommit, DatabaseTrouble
 from ...log import logger
 from ...state import State
 from ...store import Bookkeeping
+from ...store.turns import Turns
 from ...types import Claim, Outcome
 from ..definition_pings import Pings
 from .at_work import log_start
@@ -30,7 +31,8 @@ class RunnerContext:
     :param keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
     :param precedence: lets the keeper go first.
     :param pings: tells monitors of the runs of definitions, if there are any.
-    :ivar books: the connection for ``once()``; connects only if a handler calls that.
+    :ivar books: the connection for ``once()``, and for looks at strict orders; connects when first
+        needed.
     :ivar interrupted: the exception by which the user interrupted a run.
     :ivar abandoned: whether the keeper has died. Written by the keeper: nothing more may begin.
     """
@@ -59,6 +61,7 @@ class RunnerContext:
         self.books: Bookkeeping = state.bookkeeping(guard=interrupter.hold)
         self.interrupted: BaseException | None = None
         self.abandoned: bool = False
+        self._ordered = state.registry.ordered
 
     def current_run(
         self, claim: Claim, request_write: Callable[[CurrentRun, bool], None]
@@ -66,6 +69,23 @@ class RunnerContext:
         """Return what *claim*'s handler sees of its run."""
         state = self.state
         return CurrentRun(state.app, claim, request_write, self.books, state.settings.timezone)
+
+    def may_begin(self, claim: Claim) -> bool:
+        """Return whether *claim*'s run may begin; if not, it is to be released.
+
+        Not if the worker was frozen or cut off since the claim, so that another may have the run,
+        or if an earlier one of its strict order has come back meanwhile.
+        """
+        if claim.job_type in self._ordered and not self._comes_first(claim):
+            return False
+        return self.leases.holds(claim)
+
+    def _comes_first(self, claim: Claim) -> bool:
+        try:
+            return Turns(self.books).comes_first(claim.id)
+        except DatabaseTrouble as trouble:
+            logger.warning("%s was given back. %s", claim, trouble)
+            return False
 
     def begin(self, claim: Claim) -> None:
         """Tell that an attempt begins."""

@@ -36,9 +36,7 @@ class Exchanger:
         self._options = options
         self._lease = options.lease or state.settings.lease
         self._tasks = tuple(state.registry.tasks)
-        self._ordered = frozenset(
-            name for name, task in state.registry.tasks.items() if task.on_dead is not None
-        )
+        self._ordered = state.registry.ordered
         self._turns_at = 0.0
         self._turns_pend = options.turns_pend
         self._after = ""

@@ -43,7 +43,7 @@ class WorkOptions(NamedTuple):
     """What one worker does, and until when.
 
     :ivar worker: the worker's name, ``host:pid``; its tokens begin with it.
-    :ivar until: no run is claimed after this time of `time.monotonic`.
+    :ivar until: no run is claimed after this time of `time.monotonic`, but for a first claim.
     :ivar resident: whether the worker stays, and waits for more when nothing can be claimed.
     :ivar minute_work: what it does each minute. In a process pool, only the first worker has it.
     :ivar parent: the id of the process that forked the worker, without which it stops.

@@ -132,8 +132,8 @@ class Runner:
 
     def perform(self, claim: Claim) -> Outcome:
         """Perform one claimed run and return its outcome."""
-        if not self.context.leases.holds(claim):
-            return released(claim)  # Frozen or cut off since the claim: another may have the run.
+        if not self.context.may_begin(claim):
+            return released(claim)
         started = time.monotonic()
         try:
             self.context.begin(claim)

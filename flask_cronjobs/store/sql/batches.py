@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from functools import lru_cache
 
-from ...models.conditions import OPEN_BATCH
+from ...models.conditions import HANDED, OPEN_BATCH, RUNNABLE
 from ...types import TERMINAL
 from ..dialect import Dialect
 from .outcomes import ended
@@ -20,6 +20,12 @@ THEN_COLUMNS = {
     "concurrency_limit": "integer",
     "on_dead": "text",
 }
+#: The conditions of the runs that wait, in the words of an index each.
+WAITING = (
+    "status = 'queued' AND status <> 'running'",
+    "status = 'failed' AND status <> 'running'",
+    HANDED,
+)
 #: The ``error_type`` of a run that waited in a batch that was stopped.
 STOPPED = "Stopped"
 
@@ -188,16 +194,17 @@ FAMILY = """
 """
 
 
-def waiting(d: Dialect, begin: bool) -> str:
+def waiting(d: Dialect, which: str, begin: bool) -> str:
     """Return the query for a step of the runs that wait in a stopped batch, by when they are due.
 
+    :param which: one of `WAITING`.
     :param begin: the first step; later ones go on behind ``run_at`` and ``run_id``.
     """
     kind = "timestamptz" if d.name == "postgresql" else "text"
     beyond = "" if begin else f"AND (run_at, id) > (CAST(:run_at AS {kind}), :run_id)"
     return f"""
         SELECT id, run_at FROM job_runs
-        WHERE batch_id = :id AND status = :status AND status <> 'running' {beyond}
+        WHERE batch_id = :id AND {which} {beyond}
             AND EXISTS (SELECT 1 FROM job_batches WHERE id = :stopped_id AND on_dead = 'stop')
         ORDER BY run_at, id LIMIT :chunk
     """
@@ -206,12 +213,13 @@ def waiting(d: Dialect, begin: bool) -> str:
 def cancel(d: Dialect) -> str:
     """Return the UPDATE that cancels those of the runs in ``ids`` that wait."""
     waiting = f"""
-        SELECT id FROM job_runs WHERE {among(d, "id")} AND status IN ('queued', 'failed')
+        SELECT id FROM job_runs WHERE {among(d, "id")} AND ({RUNNABLE} OR {HANDED})
         {d.skip_locked}
     """
     return f"""
         UPDATE job_runs SET status = 'cancelled', finished_at = {d.now}, updated_at = {d.now},
-            turn = {ended()}, last_error = :reason, error_type = '{STOPPED}'
+            turn = {ended()}, last_error = :reason, error_type = '{STOPPED}',
+            locked_by = NULL, locked_until = NULL, concurrency_share = NULL
         WHERE {d.any_of("id", waiting)}
         RETURNING id, job_type, attempts, last_error, error_type
     """

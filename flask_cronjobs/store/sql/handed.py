@@ -6,9 +6,11 @@ from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 
-from ...models.conditions import DONE, HANDED, RUNNING
+from ...models.conditions import DONE, HANDED, RUNNABLE, RUNNING
+from ...types import NO_SUCH_TASK
 from ..dialect import Dialect
 from .exchange import returned
+from .turns import COMES_FIRST
 
 
 @lru_cache(maxsize=2)
@@ -16,8 +18,8 @@ def begin(d: Dialect) -> TextClause:
     """Return the statement by which an engine's worker begins a run.
 
     It trades the token with which the run was handed on, so only the first of two that bring the
-    same token begins it. A run that is paused by now, or whose task this code does not have, does
-    not begin.
+    same token begins it. A run that is paused by now, whose task this code does not have, or before
+    which an earlier one of its strict order has come back, does not begin.
     """
     # Each a look into an index. NOT EXISTS would become a join.
     by_task = "SELECT id FROM job_pauses WHERE kind = 'task' AND name = job_runs.job_type"
@@ -28,9 +30,33 @@ def begin(d: Dialect) -> TextClause:
         started_at = {d.clock}, updated_at = {d.clock}
     WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
         AND cancel_requested_at IS NULL AND {d.one_of("job_type", "tasks")}
-        AND ({by_task}) IS NULL AND ({by_queue}) IS NULL
+        AND ({by_task}) IS NULL AND ({by_queue}) IS NULL AND {COMES_FIRST}
     RETURNING {returned(d)}
     """)
+
+
+@lru_cache(maxsize=2)
+def refuse(d: Dialect) -> TextClause:
+    """Return the statement by which an engine's worker says in a run's row that it lacks its task.
+
+    The run stays handed; it is to be released.
+    """
+    return text(f"""
+    UPDATE job_runs SET error_type = '{NO_SUCH_TASK}', last_error = :error
+    WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
+        AND NOT {d.one_of("job_type", "tasks")}
+    RETURNING job_type
+    """)
+
+
+#: Whether a run that was refused before still ``waits`` in a broker, is ``refused`` again, or has
+#: ``begun``.
+REFUSED = f"""
+    SELECT CASE WHEN {HANDED} THEN 'waits'
+                WHEN {RUNNABLE} AND error_type = '{NO_SUCH_TASK}' THEN 'refused'
+                ELSE 'begun' END AS state, last_error
+    FROM job_runs WHERE id = :id
+"""
 
 
 @lru_cache(maxsize=2)

@@ -15,6 +15,17 @@ CHUNK = 500
 
 #: The query that finds a run with a mark.
 LOOK = text(f"SELECT id FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT 1")
+_FIRST = f"""
+    SELECT first.id FROM job_runs AS first WHERE {ORDERED}
+        AND first.concurrency_key >= job_runs.concurrency_key
+        AND first.concurrency_key <= job_runs.concurrency_key
+    ORDER BY first.concurrency_key, first.id LIMIT 1
+"""
+#: The condition that a row of ``job_runs`` has no order, or comes first in its key's. Its turn does
+#: not say so: somebody may have retried an earlier run since that was given.
+COMES_FIRST = f"(on_dead IS NULL OR id = ({_FIRST}))"
+#: The query whether the run ``id`` comes first.
+LOOK_AT_ONE = text(f"SELECT 1 FROM job_runs WHERE id = :id AND {COMES_FIRST}")
 
 
 @lru_cache(maxsize=2)

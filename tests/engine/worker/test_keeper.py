@@ -351,3 +351,13 @@ def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
     work.using(commit=True).enqueue()
     jobs.tick()
     assert brought == [1]
+
+
+def test_tick_whose_budget_is_used_up_before_its_runs_claims_once_all_the_same(
+    context: None, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy host each tick may be so slow: then no run would ever begin."""
+    monkeypatch.setattr("flask_cronjobs.engine.tick.tell_late", lambda *given: time.sleep(0.05))
+    task = jobs.task(name="task")(lambda: time.sleep(0.05))
+    task.using(commit=True).enqueue_many([{}] * 3)
+    assert jobs.tick(budget=0.01).succeeded == 1
