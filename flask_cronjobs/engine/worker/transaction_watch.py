@@ -126,7 +126,12 @@ class TransactionWatch:
 
     def _execute(self, statement: str) -> None:
         # Past the session, whose listeners and those of its connection need not hear of it.
-        self._driver.execute(statement)
+        try:
+            self._driver.execute(statement)
+        except BaseException as error:
+            if not isinstance(error, Exception) and self._connection is not None:
+                self._connection.invalidate(error)  # As SQLAlchemy does with its own statements.
+            raise
 
     def _is_open(self) -> bool:
         """Return, without asking the database, whether a transaction is open."""
