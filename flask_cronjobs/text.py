@@ -155,7 +155,10 @@ def _without_user(line: str) -> str:
     found = _USER().search(line, 0, last + 1)
     if found is None:
         return line
-    return f"{line[: line.index('://', found.start()) + 3]}***{line[last:]}"
+    start = line.index("://", found.start()) + 3
+    # The name of a secret in what is hidden hides the rest of the line, too.
+    rest = "" if _MARKER().search(line, start, last + 1) else line[last:]
+    return f"{line[:start]}***{rest}"
 
 
 def _hidden(text: str, marker: re.Match[str]) -> tuple[int, int]:

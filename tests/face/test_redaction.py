@@ -69,6 +69,7 @@ HIDDEN: list[tuple[str, str]] = [
     ("['mysql', '--password', 's3cret']", "['mysql', '--password', ***"),
     ("tool --token-id s3cret --host a", "tool --token-id ***"),
     ("amqp://me:s3'cr et<s3cret@mq: refused", "amqp://***@mq: refused"),
+    ("amqp://me:x and password=a@s3cret", "amqp://***"),
     ("redis://:5 s3cret@cache/0", "redis://***@cache/0"),
     ("secrets:\n  - s3cret\n\n  - s3cret\na: 1", "secrets:\n  ***\na: 1"),
     ("password:\ns3cret\nnext line", "password:\n***\nnext line"),

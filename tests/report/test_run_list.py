@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from flask_cronjobs import StateConflict, report
-from flask_cronjobs.report import Cursor, RunFilter, order_of, run_list, run_search
+from flask_cronjobs.report import Cursor, RunFilter, order_of, redacted, run_list, run_search
 from flask_cronjobs.state import State
 from flask_cronjobs.types import Status
 from tests.rows import Rows, ago
@@ -264,7 +264,7 @@ def test_a_search_does_the_same_work_whether_or_not_a_hidden_value_matches(
     """Otherwise its time tells."""
     for _ in range(3):
         rows.run(payload={"password": "hunter2"})
-    shown = vars(run_search)["redacted"]
+    shown = redacted
     looked: list[object] = []
 
     def noted(payload: Any, names: Any) -> Any:

@@ -13,7 +13,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from threading import Event, Lock, Thread
 from typing import Any
@@ -84,19 +84,15 @@ class OutputWriter:
         if not changed:
             return
         try:
-            with self._books.trying_once():
-                self._write_all(changed)
+            with self._books.trying_once(), self._not_waiting():
+                for run in changed:
+                    self._write(run)
         except DatabaseTrouble:
             pass
 
-    def _write_all(self, runs: Iterable[CurrentRun]) -> None:
-        if self._books.dialect.name == "sqlite":
-            with self._books.busy_for(BUSY):
-                for run in runs:
-                    self._write(run)
-        else:
-            for run in runs:
-                self._write(run)
+    def _not_waiting(self) -> AbstractContextManager[None]:
+        is_sqlite = self._books.dialect.name == "sqlite"
+        return self._books.busy_for(BUSY) if is_sqlite else nullcontext()
 
     def _write(self, run: CurrentRun) -> bool:
         assert run.output is not None
