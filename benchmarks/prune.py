@@ -5,11 +5,11 @@
 A database has as many finished runs as `--rows` says, all younger than their retention, one in ten
 of them in a batch. Then the runs of one minute at 1,000 a second pass it: 60,000, one in ten in
 batches of 1 to 15, one in ten with an effect and one with output, one in twenty with a failed
-attempt, one in fifty dead. One tick prunes them. Meanwhile a connection of its own renews the lease
+attempt, one in fifty dead. Ticks prune them. Meanwhile a connection of its own renews the lease
 of a run every 20 ms, as a worker does, and notes for how long it waits.
 
-Prints the seconds of each round, the runs a second, and the waits. Exits 1 if the median round of a
-database takes more than `BOUND` seconds, or leaves something.
+Prints the seconds of each round, the runs a second, the CPU time of this process and the server,
+and the waits. Exits 1 if the median round of a database takes more than `BOUND` seconds.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, text
 
+from benchmarks.batches import _stat
 from flask_cronjobs import CronJobs
 from flask_cronjobs.store import create_tables
 from flask_cronjobs.store.dialect import dialect_of
@@ -105,7 +106,7 @@ def main() -> None:
                 store.keep(size)
                 seconds = statistics.median([store.round(name, runs) for _ in range(rounds)])
                 print(f"{name}: {seconds:.1f} s beside {size:,} runs (bound {BOUND} s)")
-                missed = missed or seconds > BOUND * runs / MINUTE
+                missed = missed or seconds > BOUND
     if missed:
         sys.exit(f"missed: the runs of a minute must be pruned in {BOUND} s of it")
 
@@ -123,6 +124,11 @@ class _Store:
         with self.app.app_context():
             self.engine = self.db.engine
             create_tables(self.engine)
+        self.server: int | None = None
+        if self.engine.dialect.name == "postgresql":
+            with self.engine.connect() as connection:
+                backend = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+                self.server = int(_stat(backend)[1])
         self._run(
             "INSERT INTO job_runs (job_type, status, attempts, locked_by, locked_until)"
             " VALUES ('send_mail', 'running', 1, 'web-1:7:token', '2999-01-01 00:00:00')"
@@ -146,13 +152,18 @@ class _Store:
         self._add_belongings()
         added = {table: number - before[table] for table, number in self._counts().items()}
         with self.app.app_context(), _renewing(self.engine) as waits:
-            began = time.monotonic()
-            report = self.jobs.tick()
+            began, cpu, pruned = time.monotonic(), self._cpu(), [self.jobs.tick().pruned]
+            while (
+                sum(pruned) < runs
+            ):  # This machine has other work: a tick stops after nine seconds.
+                pruned.append(self.jobs.tick().pruned)
             seconds = time.monotonic() - began
-        assert report.pruned == runs, report
+            time.sleep(0.2)  # The server reaps its backends.
+            cpu = self._cpu() - cpu
         assert self._counts() == before, self._counts()
         rest = ", ".join(f"{number:,} {table}" for table, number in added.items())
-        print(f"  {name:10} {seconds:5.2f} s, {runs / seconds:7,.0f} runs/s ({rest})")
+        speed = f"{seconds:5.2f} s, {runs / seconds:7,.0f} runs/s, {cpu:.2f} s of CPU"
+        print(f"  {name:10} {speed} ({rest})")
         half, most = statistics.median(waits), max(waits)
         late = sum(wait > 0.1 for wait in waits) / len(waits)
         print(
@@ -178,6 +189,15 @@ class _Store:
         old = f"status <> 'running' AND finished_at < {d.later(f'0 - {14 * DAY}')}"
         for sql in BELONGINGS:
             self._run(sql.format(old=old, dead=d.later(f"0 - {OLD_DEAD}")))
+
+    def _cpu(self) -> float:
+        """Return the CPU time so far, in seconds, of this process and of backends that ended."""
+        own = time.process_time()
+        if self.server is None:
+            return own
+        return own + sum(int(ticks) for ticks in _stat(self.server)[11:15]) / os.sysconf(
+            "SC_CLK_TCK"
+        )
 
     def _numbers(self, number: int) -> str:
         if self.engine.dialect.name == "postgresql":

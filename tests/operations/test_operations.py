@@ -196,9 +196,9 @@ def test_many_that_were_stopped_midway_are_logged_with_who_and_how_many(
         if len(steps) == 2:
             raise SystemExit(1)
 
-    many = getattr(operations, f"{verb}_many")
+    action = getattr(operations, verb.upper())
     with pytest.raises(SystemExit):
-        many(state, RunFilter(status=status, task="a\nb"), "ada", stop)
+        action.many(state, RunFilter(status=status, task="a\nb"), "ada", stop)
     begun, *each, ended = (record.getMessage() for record in caplog.records)
     assert "by ada: 5 runs of" in begun
     assert f"status='{status}', task='a\\nb'" in begun
