@@ -186,7 +186,7 @@ def test_ten_restarts_of_the_broker(site: EngineSite, redis_server: Broker) -> N
     """Celery's worker and RQ's may end at a restart, so a supervisor starts another one."""
     worker, ids = site.start_worker(), list[int]()
     for _ in range(10):
-        ids += site.enqueue_many("note", [{}] * 2)
+        ids += [site.enqueue("note")]
         site.hand_on()
         redis_server.renew()
         if not worker.running:
