@@ -34,10 +34,6 @@ class Count:
         return self.value > 0
 
 
-#: No row.
-NONE = Count(0)
-
-
 def count_of(value: int) -> Count:
     """Return the count for *value*, which was counted up to `CAP` plus one."""
     return Count(min(value, CAP), value > CAP)
