@@ -21,6 +21,7 @@ from flask_cronjobs.engine.reclaim import Reclaimed
 from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tally import Tally
 from flask_cronjobs.engine.tick import TickOptions
+from flask_cronjobs.engine.tick import begin as begin_tick
 from flask_cronjobs.engine.worker import announcer as announcer_module
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker.keeper import Keeper
@@ -384,7 +385,7 @@ def test_the_work_begins_just_after_the_full_minute_of_the_database(
             return self.now
 
     clock = Clock()
-    begin, finish_work = vars(resident_module)["begin"], resident_module._Minute._prune
+    begin, finish_work = begin_tick, resident_module._Minute._prune
 
     def begin_ahead(*args: Any) -> Any:
         return begin(*args)._replace(clock_offset=ahead)

@@ -394,7 +394,7 @@ def _hidden_pages(app: Flask, prefix: str | None) -> Iterator[Finding]:
         return
     urls = app.url_map.bind("localhost")
     for rule in app.url_map.iter_rules():
-        if rule.arguments or not f"{rule.rule}/".startswith(f"{prefix}/"):
+        if "<" in rule.rule or not f"{rule.rule}/".startswith(f"{prefix}/"):
             continue
         method = min((rule.methods or {"GET"}) - {"HEAD", "OPTIONS"}, default="GET")
         try:
