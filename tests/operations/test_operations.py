@@ -26,7 +26,6 @@ from flask_cronjobs import (
 from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.operations import QueuedRun
-from flask_cronjobs.operations.runs import CANCEL
 from flask_cronjobs.registry.options import EnqueueOptions
 from flask_cronjobs.report import RunFilter
 from flask_cronjobs.state import State
@@ -173,7 +172,7 @@ def test_many_are_at_most_as_many_as_asked_and_the_others_are_told(
     result = operations.retry_many(state, RunFilter(status="dead"), most=2)
     assert (result.changed, result.left, result.beyond) == (2, 0, 3)
     assert [rows.get(run_id).status for run_id in dead].count("queued") == 2
-    assert CANCEL.many(state, dead, "ada", most=4).beyond == 1
+    assert operations.CANCEL.many(state, dead, "ada", most=4).beyond == 1
 
 
 @pytest.mark.parametrize("verb", ["retry", "cancel"])
@@ -223,7 +222,7 @@ def test_cancel_of_many_takes_all_that_have_not_ended(state: State, rows: Rows) 
     ended = rows.run("dead")
     for status in ("queued", "failed", "running"):
         rows.run(status)
-    result = CANCEL.many(state, RunFilter(task="send"), "ada")
+    result = operations.CANCEL.many(state, RunFilter(task="send"), "ada")
     assert (result.changed, result.left) == (3, 0)
     assert rows.get(ended).status == "dead"
 
@@ -232,7 +231,7 @@ def test_bulk_by_a_status_that_cannot_be_is_refused(state: State) -> None:
     with pytest.raises(StateConflict, match="succeeded"):
         operations.retry_many(state, RunFilter(status="succeeded"))
     with pytest.raises(StateConflict, match="dead"):
-        CANCEL.many(state, RunFilter(status="dead"), "ada")
+        operations.CANCEL.many(state, RunFilter(status="dead"), "ada")
 
 
 @pytest.mark.parametrize("action", [operations.RETRY, operations.CANCEL], ids=lambda a: a.name)
@@ -511,7 +510,7 @@ def test_every_action_is_logged_with_who(
     operations.retry(state, dead, "ada")
     operations.cancel(state, dead, "ada")
     operations.retry_many(state, [dead], "ada")
-    CANCEL.many(state, [dead], "ada")
+    operations.CANCEL.many(state, [dead], "ada")
     operations.pause(state, "a", "ada")
     operations.resume(state, "a", "ada")
     operations.run_now(state, "a", actor="ada")
@@ -529,7 +528,7 @@ def test_change_by_an_operator_has_the_fields_of_any_other(
 ) -> None:
     caplog.set_level(logging.INFO, "flask_cronjobs")
     ids = [rows.run("queued"), rows.run("failed")]
-    CANCEL.many(state, ids, "ada")
+    operations.CANCEL.many(state, ids, "ada")
     lines = [vars(record) for record in caplog.records if hasattr(record, "cronjobs_run_id")]
     assert [(line["cronjobs_run_id"], line["cronjobs_attempt"]) for line in lines] == [
         (ids[0], 0),
