@@ -196,7 +196,7 @@ def test_many_that_were_stopped_midway_are_logged_with_who_and_how_many(
         if len(steps) == 2:
             raise SystemExit(1)
 
-    many = getattr(operations, f"{verb}_many")
+    many = getattr(operations, verb.upper()).many
     with pytest.raises(SystemExit):
         many(state, RunFilter(status=status, task="a\nb"), "ada", stop)
     begun, *each, ended = (record.getMessage() for record in caplog.records)
