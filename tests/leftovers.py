@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 #: How long what is about to end may take for that on a busy machine, in seconds.
-PATIENCE = 1.0
+PATIENCE = 60.0
 #: Threads that serve the whole process, and end by themselves.
 SHARED_THREADS = ("cronjobs-deadlines", "asyncio_")
 RAISED = "A receiver of the signal"

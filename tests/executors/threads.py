@@ -10,7 +10,6 @@ from flask import Flask
 
 from flask_cronjobs.engine import handed
 from flask_cronjobs.executors import Executor, HandedRun, perform
-from flask_cronjobs.store import Bookkeeping
 
 
 class Threads(Executor):
@@ -34,7 +33,7 @@ class Threads(Executor):
         self.keep = keep
         self._pool = ThreadPoolExecutor(number)
         self._futures: list[Future[str | None]] = []
-        self._kept: list[dict[Any, tuple[object, Bookkeeping]]] = []
+        self._kept: list[dict[Any, Any]] = []
 
     def send(self, runs: Sequence[HandedRun]) -> None:
         self.sent += runs
