@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
+from hypothesis import HealthCheck, settings
 
 from tests import brokers, leftovers, old_click, pgbouncer, postgres
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from tests.rows import Rows
 
 old_click.behave_as_new()
+# How long a machine takes to make examples says nothing about us.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @pytest.fixture(autouse=True)
