@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from datetime import MINYEAR, datetime, timezone
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard, cast, get_args
 
-from .errors import EARLIEST, FARTHEST
-
 JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
 Payload: TypeAlias = Mapping[str, JSON]
 
@@ -447,13 +445,6 @@ def is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
 def is_url(value: object) -> TypeGuard[str]:
     """Return whether *value* is a text that begins like the URL of a monitor."""
     return isinstance(value, str) and value.startswith(("http://", "https://"))
-
-
-def is_moment(value: object) -> TypeGuard[datetime]:
-    """Return whether *value* is an aware time that both databases write, in any time zone."""
-    if not isinstance(value, datetime) or value.utcoffset() is None:
-        return False
-    return EARLIEST <= value <= FARTHEST
 
 
 def is_number(value: object, least: float, most: float) -> TypeGuard[float]:

@@ -9,8 +9,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias, TypeGuard, get_args
 
-from ..errors import MAX_DELAY, TaskError
-from ..types import OnDead, Order, Replace, UniqueWhile, is_moment, is_number, is_whole
+from ..errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
+from ..types import OnDead, Order, Replace, UniqueWhile, is_number, is_whole
 from .retry import Retry, RetryCallable, check_attempts
 
 #: Is called with a `CurrentRun`, and returns what its handler is called inside of.
@@ -138,6 +138,13 @@ class NewRun:
 def in_seconds(delay: float | timedelta | None) -> float | None:
     """Return *delay* as a number of seconds."""
     return delay.total_seconds() if isinstance(delay, timedelta) else delay
+
+
+def is_moment(value: object) -> TypeGuard[datetime]:
+    """Return whether *value* is an aware time that both databases write, in any time zone."""
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        return False
+    return EARLIEST <= value <= FARTHEST
 
 
 def check_key(what: str, value: object, most: int) -> None:

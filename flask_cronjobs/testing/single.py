@@ -13,7 +13,7 @@ from ..engine.scheduler import announce_slot, first_slot
 from ..enqueue import enqueue_one
 from ..errors import NotFound, StateConflict
 from ..models import JobRun
-from ..registry.options import EnqueueOptions
+from ..registry.options import EnqueueOptions, is_moment
 from ..schedule import Schedule
 from ..schedule.slots import Slot, SlotPlan
 from ..state import State
@@ -21,7 +21,7 @@ from ..store import Definitions
 from ..store.for_testing import prepare_run
 from ..store.rows import DefinitionRow
 from ..text import did_you_mean
-from ..types import RecordedSlot, is_moment
+from ..types import RecordedSlot
 from .inline import inline_worker
 
 
