@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from .enqueue import Joined, explaining_missing_tables, joined, wake
 from .errors import BatchClosed, NotFound, TaskError
 from .registry.handler import Handler
-from .registry.options import EnqueueOptions, is_key
+from .registry.options import EnqueueOptions, check_key
 from .registry.run_columns import policy_columns, stored_payload
 from .state import State
 from .store.batches import OpenBatch, close_batch, hold_open, open_batch
@@ -154,11 +154,7 @@ def new_batch(
     close: bool,
 ) -> Batch:
     """Return a batch that nobody has entered yet; see `CronJobs.batch`."""
-    if not is_key(key, _LONGEST_KEY):
-        raise TaskError(
-            f"The batch's key is {key!r}. Give a text of 1 to {_LONGEST_KEY} printable characters, "
-            "not only spaces."
-        )
+    check_key("The batch's key", key, _LONGEST_KEY)
     if on_dead not in get_args(BatchOnDead):
         raise TaskError(f"on_dead is {on_dead!r}. Give 'continue' or 'stop'.")
     if then is None:

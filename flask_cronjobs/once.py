@@ -34,7 +34,7 @@ from .errors import (
     SetupError,
 )
 from .log import logger
-from .registry.options import is_key
+from .registry.options import check_key
 from .registry.payload import close_unrun, kept_result
 from .state import State
 from .store import Bookkeeping, Effects
@@ -102,12 +102,7 @@ def once(
 
 
 def _check(key: object, func: object, in_doubt: object) -> None:
-    if not is_key(key, 500):
-        # Other characters would forge log lines, and could not be sent by a form.
-        raise ValueError(
-            f"once: the key is {key!r}. Give a text of 1 to 500 printable characters, no line "
-            "break among them."
-        )
+    check_key("once: the key", key, 500)
     if in_doubt not in ("skip", "redo", "raise"):
         raise ValueError(f"once: in_doubt is {in_doubt!r}. Write 'skip', 'redo' or 'raise'.")
     if not callable(func):

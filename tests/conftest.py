@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
+from hypothesis import HealthCheck, settings
 
-from tests import brokers, old_click, pgbouncer, postgres
+from tests import brokers, leftovers, old_click, pgbouncer, postgres
 
 if TYPE_CHECKING:
     from flask_cronjobs import CronJobs
@@ -22,6 +23,24 @@ if TYPE_CHECKING:
     from tests.rows import Rows
 
 old_click.behave_as_new()
+# How long a machine takes to make examples says nothing about us.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail the test that leaves a thread, a process or an open database behind.
+
+    And the one during which a receiver of a signal raises: that is only logged. A test that means
+    it is marked ``receiver_raises``.
+    """
+    with leftovers.nothing_left(request.node.nodeid):
+        if request.node.get_closest_marker("receiver_raises"):
+            yield
+            return
+        with leftovers.no_receiver_raises():
+            yield
 
 
 @pytest.fixture(scope="session")
@@ -46,10 +65,11 @@ def postgres_database(postgres_server: postgres.Server) -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def postgresql_url(postgres_server: postgres.Server, postgres_database: list[str]) -> str:
+def postgresql_url(postgres_server: postgres.Server, postgres_database: list[str]) -> Iterator[str]:
     """The URL of an empty PostgreSQL database, with a name that no test has had before."""
     postgres_database[-1] = postgres_server.renew_database(postgres_database[-1])
-    return postgres_database[-1]
+    yield postgres_database[-1]
+    leftovers.refuse(lambda: postgres_server.connections(postgres_database[-1]))
 
 
 @pytest.fixture

@@ -44,6 +44,11 @@ timezone = 'Asia/Kathmandu'
 
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
 
+CONNECTIONS = """
+    SELECT query FROM pg_stat_activity
+    WHERE datname = %s AND backend_type = 'client backend'
+"""
+
 # Waits for a line or for the death of whoever holds the other end of its standard input.
 GUARD = """
 read -r _
@@ -89,6 +94,12 @@ class Server:
         with self._connect(self.url(new)) as connection:
             put_aside(connection)
         return self.url(new)
+
+    def connections(self, url: str) -> list[str]:
+        """What the connections to a database did last."""
+        with self._connect(self.admin_url) as connection:
+            found = connection.execute(CONNECTIONS, [make_url(url).database]).fetchall()
+        return [f"a connection whose last statement was: {query}" for (query,) in found]
 
     def drop_database(self, url: str) -> None:
         """Drop a database, whoever is connected to it."""

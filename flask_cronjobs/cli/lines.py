@@ -26,8 +26,6 @@ else:
 MOST = 10_000
 #: How long lines are gathered before they are written together, in seconds.
 GATHER = 0.01
-#: How long the thread stays without lines to write, in seconds.
-IDLE = 2.0
 #: How many bytes are written at once.
 CHUNK = 4096
 #: How long a flush waits for the reader to read anything, in seconds.
@@ -127,11 +125,10 @@ class Lines:
                 logger.error("Lines could not be printed: %r", error)
 
     def _next(self) -> list[Callable[[], str]]:
-        """Wait for lines, and return what makes them; nothing if the thread is to end."""
+        """Gather lines, and return what makes them; nothing if there are none: the thread ends."""
         with self._changed:
             self._writing = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._waits or self._held, IDLE)
         time.sleep(GATHER)
         with self._changed:
             if self._held or not self._waits:

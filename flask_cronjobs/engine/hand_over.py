@@ -141,7 +141,7 @@ class HandOver:
             except CronJobsError as error:
                 logger.error("Runs of the queue %s wait. %s", name, error)
                 continue
-            queues.append(_Queue(self._state, self._options, name, executor, books))
+            queues.append(_Queue(self._state, self._options, name, executor, books, self._over))
         return queues
 
     def _try(self, queue: _Queue) -> Found:
@@ -166,13 +166,21 @@ class HandOver:
 class _Queue:
     """One queue, and the engine that executes its runs.
 
+    :param over: returns whether nothing more is to be handed on.
     :ivar last: how many runs the last `hand_on` handed on.
     """
 
     def __init__(
-        self, state: State, options: WorkOptions, name: str, executor: Executor, books: Bookkeeping
+        self,
+        state: State,
+        options: WorkOptions,
+        name: str,
+        executor: Executor,
+        books: Bookkeeping,
+        over: Callable[[], bool],
     ) -> None:
         self.name = name
+        self._over = over
         self.last = 0
         self._executor = executor
         self._limit = state.settings.handed_limit
@@ -225,6 +233,8 @@ class _Queue:
         except Exception as error:
             self._say_away(error)
             return "away"
+        if self._over():  # The answer came when the worker had ended, perhaps long ago.
+            return "nothing"
         handed = self._claims.in_brokers(self.name)
         room = self._fits() - max(in_broker, handed)
         if room <= 0:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias, TypeGuard, get_args
 
-from ..errors import MAX_DELAY, TaskError
+from ..errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
 from ..types import OnDead, Order, Replace, UniqueWhile, is_number, is_whole
 from .retry import Retry, RetryCallable, check_attempts
 
@@ -16,6 +17,9 @@ from .retry import Retry, RetryCallable, check_attempts
 Around: TypeAlias = Callable[..., AbstractContextManager[object]]
 #: The same, as users write it: also a function with one ``yield``.
 AroundHook: TypeAlias = Around | Callable[..., Iterator[object]]
+
+#: What a text has in braces that was to be an f-string.
+_UNFILLED = re.compile(r"\{[^\W\d]\w*([.\[!:][^{}]*)?\}")
 
 
 class TaskOptions(NamedTuple):
@@ -62,10 +66,11 @@ class EnqueueOptions(NamedTuple):
         """
         if self.run_at is not None and self.delay is not None:
             raise TaskError("run_at and delay were both given. Give one of them.")
-        if self.run_at is not None and getattr(self.run_at, "tzinfo", None) is None:
+        if self.run_at is not None and not is_moment(self.run_at):
             raise TaskError(
-                f"run_at is {str(self.run_at)!r}, not a time with a time zone. Give an aware time, "
-                "such as datetime.now(timezone.utc) + timedelta(hours=1)."
+                f"run_at is {str(self.run_at)!r}, not a time with a time zone, in the years 1000 "
+                "to 9999. Give an aware time, such as datetime.now(timezone.utc) + "
+                "timedelta(hours=1), or leave it out to run at once."
             )
         if self.delay is not None and not is_number(self.delay, 0, MAX_DELAY):
             raise TaskError(
@@ -76,15 +81,10 @@ class EnqueueOptions(NamedTuple):
         if self.priority is not None and not is_whole(self.priority, -32768, 32767):
             raise TaskError(f"priority is {self.priority!r}. Give a whole number, -32768 to 32767.")
         self._check_key_options()
-        for name, text, most in (
-            ("queue", self.queue, 100),
-            ("idempotency_key", self.idempotency_key, 500),
-        ):
-            if text is not None and not is_key(text, most):
-                raise TaskError(
-                    f"{name} is {text!r}. Give a text of 1 to {most} printable characters, "
-                    "not only spaces."
-                )
+        if self.queue is not None:
+            check_key("queue", self.queue, 100)
+        if self.idempotency_key is not None:
+            check_key("idempotency_key", self.idempotency_key, 500)
 
     def _check_key_options(self) -> None:
         if self.unique_while not in (None, *get_args(UniqueWhile)):
@@ -138,6 +138,32 @@ class NewRun:
 def in_seconds(delay: float | timedelta | None) -> float | None:
     """Return *delay* as a number of seconds."""
     return delay.total_seconds() if isinstance(delay, timedelta) else delay
+
+
+def is_moment(value: object) -> TypeGuard[datetime]:
+    """Return whether *value* is an aware time that both databases write, in any time zone."""
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        return False
+    return EARLIEST <= value <= FARTHEST
+
+
+def check_key(what: str, value: object, most: int) -> None:
+    """Check that *value* is a text of 1 to *most* printable characters, with nothing to fill in.
+
+    :param what: names it in the message.
+    :raises TaskError: it is not.
+    """
+    if not is_key(value, most):
+        # Other characters would forge log lines, and could not be sent by a form.
+        raise TaskError(
+            f"{what} is {value!r}. Give a text of 1 to {most} printable characters, not only "
+            "spaces."
+        )
+    if "{" in value and (unfilled := _UNFILLED.search(value)):
+        raise TaskError(
+            f"{what} is {value!r}, with {unfilled[0]} as it stands there, so it would be the same "
+            f'for all. Write the f before the text, as in f"user:{{user_id}}".'
+        )
 
 
 def is_key(value: object, most: int) -> TypeGuard[str]:

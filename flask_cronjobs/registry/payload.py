@@ -8,7 +8,11 @@ import math
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
+from decimal import Decimal
 from typing import Any, cast
+
+from werkzeug.datastructures import MultiDict
+from werkzeug.local import LocalProxy
 
 from ..errors import PayloadError
 from ..log import logger
@@ -23,6 +27,8 @@ _encode: Any = _make_encoder and _make_encoder(
 )
 #: Larger integers are left to `check_payload`: Python refuses to print very long ones.
 _LONGEST_INTEGER = 2**63
+#: From here on a float is written with an exponent. PostgreSQL keeps its digits alone.
+_LARGEST_FLOAT = 1e16
 #: How deeply a payload may be nested. PostgreSQL takes some 6,000 levels, Python's json fewer.
 MAX_DEPTH = 100
 
@@ -46,7 +52,7 @@ def payload_text(payload: Mapping[str, object], limit: int) -> str:
         if kind is int:
             fits = -_LONGEST_INTEGER < cast("int", value) < _LONGEST_INTEGER
         elif kind is float:
-            fits = math.isfinite(cast("float", value))
+            fits = -_LARGEST_FLOAT < cast("float", value) < _LARGEST_FLOAT
         elif kind is str:
             room -= len(cast("str", value))
             fits = True
@@ -66,6 +72,8 @@ def payload_text(payload: Mapping[str, object], limit: int) -> str:
 def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
     """Return *payload*, checked to be a JSON object that both databases store unchanged.
 
+    A float of 1e16 or more becomes an int, on both: PostgreSQL would make it one.
+
     :param limit: how many bytes it may have as JSON text. A larger one is refused without being
         read to its end.
     :raises PayloadError: it is not; the message names the key at fault.
@@ -76,7 +84,11 @@ def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
     if _walk(plain, limit) > limit:
         raise _too_large(plain, f"over {limit:,}", limit)
     try:
-        size = len(json.dumps(plain, ensure_ascii=False).encode())
+        text = json.dumps(plain, ensure_ascii=False)
+        if "e+" in text:
+            plain = json.loads(text, parse_float=_without_exponent)
+            text = json.dumps(plain, ensure_ascii=False)
+        size = len(text.encode())
     except ValueError as error:  # An integer with more digits than Python converts to text.
         raise PayloadError(
             f"The payload cannot be written as JSON: {error}. Pass such a large number as text."
@@ -84,6 +96,10 @@ def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
     if size > limit:
         raise _too_large(plain, f"{size:,}", limit)
     return plain
+
+
+def _without_exponent(text: str) -> float | int:
+    return int(Decimal(text)) if "e+" in text else float(text)
 
 
 def check_keys(payload: Mapping[str, object]) -> None:
@@ -95,11 +111,12 @@ def check_keys(payload: Mapping[str, object]) -> None:
         raise PayloadError(
             f"The payload is of type {type(payload).__name__}. Give a dict of arguments."
         )
-    for key in payload:
-        try:
+    try:
+        _refuse_of_request(payload)
+        for key in payload:
             _check_key(key)
-        except _Fault as fault:
-            raise PayloadError(f"payload {fault}") from None
+    except _Fault as fault:
+        raise PayloadError(f"payload {fault}") from None
 
 
 class _Fault(Exception):
@@ -153,6 +170,7 @@ def _checked_size(value: object) -> int:
 
     :raises _Fault: it is no JSON.
     """
+    _refuse_of_request(value)
     if isinstance(value, str):
         _check_text(value)
         return len(value) + 2
@@ -168,6 +186,21 @@ def _checked_size(value: object) -> int:
             f"or {instead}."
         )
     return 1
+
+
+def _refuse_of_request(value: object) -> None:
+    """Refuse what looks like a plain value, and is more, or no more after the request."""
+    kind = type(value)  # A proxy says that it is an instance of what it stands for.
+    if issubclass(kind, LocalProxy):
+        raise _Fault(
+            "is a LocalProxy, which stands for something of this request. Pass what it stands for, "
+            "or an id, such as current_user.id."
+        )
+    if issubclass(kind, MultiDict):
+        raise _Fault(
+            f"is of type {kind.__name__}, which may have several values for a key, as request.form "
+            "does. Pass .to_dict(), or .to_dict(flat=False) for lists of values."
+        )
 
 
 def _check_key(key: object) -> None:

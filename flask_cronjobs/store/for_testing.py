@@ -38,6 +38,13 @@ def due_of_others(books: Bookkeeping, tasks: Collection[str]) -> list[str]:
     return [row.job_type for row in books.rows(query)]
 
 
+def enqueued_ahead(books: Bookkeeping) -> list[str]:
+    """Return the tasks of which runs wait that were enqueued when the clock was ahead of now."""
+    ahead = (text(RUNNABLE), JobRun.created_at > database_now())
+    query = select(JobRun.job_type).where(*ahead).distinct().order_by(JobRun.job_type)
+    return [row.job_type for row in books.rows(query)]
+
+
 def newest(books: Bookkeeping) -> int:
     """Return the id of the newest run; 0 if there is none."""
     (row,) = books.rows(select(func.coalesce(func.max(JobRun.id), 0)))

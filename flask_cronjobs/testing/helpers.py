@@ -21,7 +21,7 @@ from ..registry.registry import name_of
 from ..state import State, state_of
 from ..store.clock import clock_shift, database_now, moved_by
 from ..store.commits import uncommitted_runs
-from ..store.for_testing import due_of_others, newest, next_due
+from ..store.for_testing import due_of_others, enqueued_ahead, newest, next_due
 from ..store.sqlite_lock import refuse_own_lock
 from ..store.uncommitted import left_in
 from ..task import Task
@@ -34,6 +34,7 @@ from .single import (
     loaded,
     perform_alone,
     record_slot,
+    refuse_taken,
     slot_of,
 )
 
@@ -53,7 +54,8 @@ def drain(
         turn, as `travel` does, until nothing waits.
     :returns: how many attempts came to which outcome.
     :raises SetupError: nothing can run, or not all: there is no app, ``db.session`` has uncommitted
-        work, or a run is of a task that the app does not declare.
+        work, a run is of a task that the app does not declare, or was enqueued while the clock was
+        moved ahead, as by `fire`.
 
     It makes no slots of schedules into runs: see `fire`.
     """
@@ -67,6 +69,8 @@ def drain(
                 worker.drain()
             with state.bookkeeping() as books:
                 _refuse_others(due_of_others(books, tasks))
+                if not with_delayed:
+                    _refuse_ahead(enqueued_ahead(books))
                 wait = next_due(books, tasks) if with_delayed else None
             if wait is None:
                 break
@@ -102,10 +106,10 @@ def run(
     task: Task[..., Any] | str,
     payload: Mapping[str, object] | None = None,
     /,
-    *,
+    *more: object,
     attempt: int = 1,
     scheduled_for: datetime | None = None,
-    definition: str | None = None,
+    definition: Task[..., Any] | str | None = None,
     raise_errors: bool = True,
     **arguments: object,
 ) -> JobRun:
@@ -115,7 +119,7 @@ def run(
     :param payload: arguments of the handler; more may be given by name.
     :param attempt: which attempt it is, from 1.
     :param scheduled_for: for when it was scheduled (aware); by default now.
-    :param definition: the name of the definition whose run it is; then *payload* is its payload,
+    :param definition: the definition whose run it is, as for `fire`; then *payload* is its payload,
         unless another is given.
     :param raise_errors: raise what the handler raised.
     :returns: the run as it ended, with its ``status`` and ``result``.
@@ -124,9 +128,15 @@ def run(
     :raises TypeError: the handler does not take these arguments.
     :raises PayloadError: an argument is not plain JSON.
     :raises ValueError: a run of this task has no such attempt.
+    :raises StateConflict: the definition has a run for that time already, or it cannot be claimed.
     :raises SetupError: as of `drain`.
     """
     state = _ready()
+    if more:
+        raise TypeError(
+            "run() takes the arguments of a handler by name, or as one dict: "
+            "run(task, {'user_id': 7})"
+        )
     values: dict[str, object] = {"attempts": attempt - 1}
     if scheduled_for is not None:
         values["scheduled_for"] = aware(scheduled_for)
@@ -135,7 +145,8 @@ def run(
     given: Mapping[str, object] = {**(payload or {}), **arguments}
     with _fresh_session(state):
         if definition is not None:
-            found = find_definition(state, definition)
+            found = find_definition(state, name_of(definition))
+            refuse_taken(state, found, values.get("scheduled_for"))
             values["definition_id"] = found.id
             given = given or found.spec.payload
         run_id = enqueue_alone(state, _name_of(state, task), given, attempt)
@@ -143,10 +154,12 @@ def run(
     return loaded(state, run_id)
 
 
-def fire(definition: str, at: datetime | None = None, raise_errors: bool = True) -> JobRun:
+def fire(
+    definition: Task[..., Any] | str, at: datetime | None = None, raise_errors: bool = True
+) -> JobRun:
     """Make the slot of a definition into a run and perform it, at its time.
 
-    :param definition: the definition's name.
+    :param definition: the definition's name, or the task if the definition has its name.
     :param at: a moment that its schedule names (aware); by default the next one. The clock is moved
         there meanwhile, as `travel` does.
     :param raise_errors: raise what the handler raised.
@@ -156,11 +169,11 @@ def fire(definition: str, at: datetime | None = None, raise_errors: bool = True)
     :raises StateConflict: the slot has a run already, or the definition is paused.
     :raises SetupError: as of `drain`.
     """
-    state = _ready()
+    state, name = _ready(), name_of(definition)
     with _fresh_session(state):
-        moment = slot_of(find_definition(state, definition), at)
+        moment = slot_of(find_definition(state, name), at)
         with travel(moment):
-            slot = record_slot(state, definition, moment)
+            slot = record_slot(state, name, moment)
             if not slot.skipped:
                 perform_alone(state, slot.run_id, {}, raise_errors)
     return loaded(state, slot.run_id)
@@ -226,6 +239,15 @@ def _refuse_others(tasks: list[str]) -> None:
         raise SetupError(
             f"Runs of {', '.join(map(repr, tasks))} are due, but the current app declares no such "
             "task. Import the module that declares it."
+        )
+
+
+def _refuse_ahead(tasks: list[str]) -> None:
+    if tasks:
+        raise SetupError(
+            f"Runs of {', '.join(map(repr, tasks))} were enqueued while the clock was moved ahead, "
+            "by fire or travel, so none is due now. Call drain(with_delayed=True), or drain inside "
+            "of travel to a time after that."
         )
 
 

@@ -70,7 +70,9 @@ def jobs_fire(request: pytest.FixtureRequest) -> Callable[..., JobRun]:
     """`fire` for the fixture ``app``."""
     app = _app(request)
 
-    def jobs_fire(definition: str, at: datetime | None = None, raise_errors: bool = True) -> JobRun:
+    def jobs_fire(
+        definition: Task[..., Any] | str, at: datetime | None = None, raise_errors: bool = True
+    ) -> JobRun:
         from .helpers import fire
 
         with _context(app):

@@ -6,12 +6,14 @@ import secrets
 from collections.abc import Mapping
 from datetime import datetime
 
+from sqlalchemy import select
+
 from ..engine.observer import Observer
 from ..engine.scheduler import announce_slot, first_slot
 from ..enqueue import enqueue_one
 from ..errors import NotFound, StateConflict
 from ..models import JobRun
-from ..registry.options import EnqueueOptions
+from ..registry.options import EnqueueOptions, is_moment
 from ..schedule import Schedule
 from ..schedule.slots import Slot, SlotPlan
 from ..state import State
@@ -118,14 +120,29 @@ def record_slot(state: State, name: str, moment: datetime) -> RecordedSlot:
     return slots[0]
 
 
+def refuse_taken(state: State, found: DefinitionRow, moment: object) -> None:
+    """Refuse a run of a definition for a time for which it has one.
+
+    :raises StateConflict: it has.
+    """
+    taken = state.db.session.scalar(
+        select(JobRun.id).filter_by(definition_id=found.id, scheduled_for=moment)
+    )
+    if taken is not None:
+        raise StateConflict(
+            f"The slot of {found.spec.name!r} at {moment} has a run already: {taken}. Leave "
+            "scheduled_for out, or give another time."
+        )
+
+
 def aware(moment: datetime) -> datetime:
     """Return *moment*, a time.
 
     :raises ValueError: it is naive, or no time.
     """
-    if getattr(moment, "tzinfo", None) is None:
+    if not is_moment(moment):
         raise ValueError(
-            f"{str(moment)!r} is not a time with a time zone. Give an aware datetime, such as "
-            "datetime.now(timezone.utc)."
+            f"{str(moment)!r} is not a time with a time zone, in the years 1000 to 9999. Give an "
+            "aware datetime, such as datetime.now(timezone.utc)."
         )
     return moment

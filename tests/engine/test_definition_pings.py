@@ -267,12 +267,12 @@ class TestTrouble:
         self, state: State, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         gate = threading.Event()
-        monkeypatch.setattr(Definitions, "ping_urls", lambda self: gate.wait(30) and {})
+        monkeypatch.setattr(Definitions, "ping_urls", lambda self: gate.wait(120) and {})
         pings = Pings(state)
         began = time.monotonic()
         for number in range(20):
             pings.started(Claim(1, "t", "it", {}, 1, 1, ago(0), definition_id=number))
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 100
         gate.set()
         pings.close()
 

@@ -156,6 +156,7 @@ class TestSlotThatNobodyRecords:
         jobs.tick()
         assert [late.definition for late in told] == ["nightly"]
 
+    @pytest.mark.receiver_raises
     def test_receiver_that_raises_is_logged_and_not_told_again(
         self, app: Flask, jobs: CronJobs, rows: Rows, caplog: pytest.LogCaptureFixture
     ) -> None:

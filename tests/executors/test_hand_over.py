@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
+import threading
 from typing import Any
 
 import pytest
@@ -259,16 +259,26 @@ def test_a_limited_tick_hands_on_no_more(far: Any, engine: Threads, jobs: CronJo
 
 
 def test_an_engine_that_hangs_does_not_hold_a_tick_up(
-    far: Any, engine: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And when it answers at last, the thread that was left hands nothing on any more."""
     from flask_cronjobs.engine import hand_over
 
+    answers, answered = threading.Event(), list[bool]()
+
+    def waiting(queue: str) -> int:
+        answered.append(answers.wait(120))
+        return 0
+
     monkeypatch.setattr(hand_over, "ANSWER_WITHIN", 0.1)
-    monkeypatch.setattr(engine, "waiting", lambda queue: time.sleep(3))
+    monkeypatch.setattr(engine, "waiting", waiting)
     far.enqueue()
-    started = time.monotonic()
     jobs.tick()
-    assert time.monotonic() - started < 2.5
+    assert answered == []
+    (left,) = [each for each in threading.enumerate() if each.name == "cronjobs-hand-over"]
+    answers.set()
+    left.join()
+    assert (answered, engine.sent, statuses(db)) == ([True], [], ["queued"])
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 from flask import Flask
 
+from flask_cronjobs.engine import handed
 from flask_cronjobs.executors import Executor, HandedRun, perform
 
 
@@ -31,6 +33,7 @@ class Threads(Executor):
         self.keep = keep
         self._pool = ThreadPoolExecutor(number)
         self._futures: list[Future[str | None]] = []
+        self._kept: list[dict[Any, Any]] = []
 
     def send(self, runs: Sequence[HandedRun]) -> None:
         self.sent += runs
@@ -58,8 +61,13 @@ class Threads(Executor):
         return [future.result() for future in self._futures]
 
     def close(self) -> None:
+        """End the threads, and close their connections, which records of the log may hold."""
         self._pool.shutdown()
+        for kept in self._kept:
+            for _, books in kept.values():
+                books.close()
 
     def _perform(self, run: HandedRun) -> str | None:
         with self.app.app_context():
+            self._kept.append(handed._of_thread.kept)
             return perform(run.id, run.token)

@@ -13,6 +13,7 @@ from sqlalchemy import select, update
 
 from flask_cronjobs import (
     CronJobs,
+    NewRun,
     NotFound,
     PayloadError,
     Retry,
@@ -373,3 +374,34 @@ def test_a_refusal_does_not_repeat_a_megabyte(context: None, jobs: CronJobs) -> 
     with pytest.raises(UnknownTask) as unknown:
         jobs.enqueue("x" * 1_000_000)
     assert len(str(unknown.value)) < 7_000
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime.min.replace(tzinfo=timezone.utc),
+        datetime.max.replace(tzinfo=timezone.utc),
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
+        datetime.max.replace(tzinfo=timezone(timedelta(hours=-14))),
+        datetime(999, 12, 31, tzinfo=timezone.utc),
+    ],
+)
+def test_time_that_no_database_can_write_is_refused(
+    jobs: CronJobs, context: None, moment: datetime
+) -> None:
+    task = jobs.task(name="it")(lambda: None)
+    expected = "run_at is .*not a time with a time zone, in the years 1000 to 9999"
+    with pytest.raises(TaskError, match=expected):
+        task.using(run_at=moment).enqueue()
+    with pytest.raises(TaskError, match=expected):
+        task.enqueue_many([NewRun({}, run_at=moment)])
+
+
+@pytest.mark.parametrize("year", [1000, 9999])
+def test_time_of_the_first_and_last_years_is_kept(
+    jobs: CronJobs, db: SQLAlchemy, context: None, year: int
+) -> None:
+    moment = datetime(year, 6, 1, tzinfo=timezone.utc)
+    run = jobs.task(name="it")(lambda: None).using(commit=True, run_at=moment).enqueue()
+    db.session.refresh(run)
+    assert run.run_at == moment

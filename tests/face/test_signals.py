@@ -74,6 +74,7 @@ class TestSignals:
         assert heard == ["run_started(claim)", "run_cancelled(outcome)", "tick_finished(report)"]
         assert [record.cronjobs_event for record in caplog.records][-1] == "cancelled"  # type: ignore[attr-defined]
 
+    @pytest.mark.receiver_raises
     @pytest.mark.parametrize("name", ["run_started", "run_succeeded", "tick_finished"])
     def test_receiver_that_raises_is_logged_and_harms_nothing(
         self, app: Flask, perform: Any, caplog: pytest.LogCaptureFixture, name: str
@@ -86,6 +87,7 @@ class TestSignals:
         assert run.status == "succeeded"
         assert "A receiver of the signal" in caplog.text
 
+    @pytest.mark.receiver_raises
     @pytest.mark.parametrize("name", ["run_started", "run_succeeded", "tick_finished"])
     @pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, SystemExit])
     def test_receiver_that_raises_what_is_no_exception_harms_nothing(
@@ -104,6 +106,7 @@ class TestSignals:
         assert run.status == "succeeded"
         assert "A receiver of the signal" in caplog.text
 
+    @pytest.mark.receiver_raises
     def test_interrupt_is_no_keyboard_s_in_the_keeper_s_thread(
         self, app: Flask, perform: Any
     ) -> None:

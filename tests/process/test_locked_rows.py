@@ -130,7 +130,7 @@ class TestTick:
         ):
             began = time.monotonic()
             report = tick()
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 25
         assert (report.reclaimed, report.recorded) == (1, 1)
         assert (rows.get(stuck).status, rows.get(lost).status) == ("running", "failed")
         report = tick()
@@ -278,7 +278,7 @@ class TestTick:
             migration.execute("LOCK TABLE job_runs IN ACCESS EXCLUSIVE MODE")
             began = time.monotonic()
             done = app.test_cli_runner().invoke(args=["jobs", "tick"])
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 25
             migration.rollback()
         assert done.exit_code == 1
         (line,) = done.stderr.splitlines()

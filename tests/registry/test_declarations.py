@@ -106,7 +106,7 @@ Wrong = Callable[[CronJobs], Any]
         (
             lambda jobs: jobs.task(handler).using(run_at="tomorrow"),
             TaskError,
-            "run_at is 'tomorrow', not a time with a time zone. Give an aware time",
+            "run_at is 'tomorrow', not a time with a time zone, in the years 1000 to 9999",
         ),
         (
             lambda jobs: jobs.task(handler).payload(usr=1),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from flask_sqlalchemy import SQLAlchemy
+from werkzeug.datastructures import CombinedMultiDict, ImmutableMultiDict, MultiDict
+from werkzeug.local import LocalProxy
 
-from flask_cronjobs import PayloadError
+from flask_cronjobs import CronJobs, PayloadError
 from flask_cronjobs.registry.payload import MAX_DEPTH, check_payload, kept_result
 
 LIMIT = 64 * 1024
@@ -23,7 +27,7 @@ def nested(levels: int) -> Any:
 
 KEPT: dict[str, dict[str, Any]] = {
     "nothing": {},
-    "scalars": {"none": None, "yes": True, "int": 1, "float": -1.5e300, "text": "é\n\U0001f600"},
+    "scalars": {"none": None, "yes": True, "int": 1, "float": -1.5e-300, "text": "é\n\U0001f600"},
     "empty text": {"": ""},
     "large integer": {"a": 2**70},
     "containers": {"list": [1, [2, {}]], "object": {"a": {"b": []}}},
@@ -109,3 +113,54 @@ def test_result_that_is_not_is_dropped_with_a_warning(
 ) -> None:
     assert kept_result(value, LIMIT, "task it, run 1") is None
     assert "task it, run 1: the result is not JSON or too large" in caplog.text
+
+
+#: From 1e16, `repr` writes a float with an exponent.
+LARGE = [1e16, 1e22, -1e22, 1e23, 123456789012345680000.0, 1e308]
+SMALL = [1e15, 9999999999999998.0, 1.5, 1e-7, 1e-300, 0.0]
+
+
+@pytest.mark.parametrize("number", [*LARGE, *SMALL])
+def test_number_is_of_the_same_type_on_both_databases(
+    context: None, jobs: CronJobs, db: SQLAlchemy, number: float
+) -> None:
+    """PostgreSQL keeps the digits of a number, and not whether it had an exponent."""
+    seen: list[object] = []
+
+    @jobs.task
+    def handler(x: float, inner: dict[str, Any]) -> list[object]:
+        seen.extend([x, *inner["e+"]])
+        return seen
+
+    run = handler.using(commit=True).enqueue(number, {"e+": [number]})
+    jobs.tick()
+    expected = int(Decimal(repr(number))) if number in LARGE else number
+    kinds = [type(expected)] * 2
+    assert (seen, [type(each) for each in seen]) == ([expected] * 2, kinds)
+    db.session.refresh(run)
+    result: Any = run.result
+    for value in (run.payload["x"], result[0]):
+        assert (value, type(value)) == (expected, type(expected))
+
+
+FORM: MultiDict[str, str] = MultiDict([("a", "1"), ("a", "2")])
+
+
+@pytest.mark.parametrize("form", [FORM, ImmutableMultiDict(FORM), CombinedMultiDict([FORM])])
+def test_form_is_refused_since_only_first_values_would_be_kept(
+    jobs: CronJobs, context: None, form: Any
+) -> None:
+    jobs.task(name="it")(lambda **values: None)
+    for payload in (form, {"form": form}, {"forms": [{"form": form}]}):
+        with pytest.raises(PayloadError, match=r"of type \w*MultiDict.*\.to_dict\(\)"):
+            jobs.enqueue("it", payload)
+    jobs.enqueue("it", {"form": form.to_dict(), "all": form.to_dict(flat=False)})
+
+
+@pytest.mark.parametrize("value", [1, "text", {"a": 1}, [1], None, 1.5, object()])
+def test_proxy_is_refused_with_advice(jobs: CronJobs, context: None, value: object) -> None:
+    jobs.task(name="it")(lambda **values: None)
+    proxy: LocalProxy[object] = LocalProxy(lambda: value)
+    for payload in ({"user": proxy}, {"users": [proxy]}):
+        with pytest.raises(PayloadError, match=r"LocalProxy.*current_user\.id"):
+            jobs.enqueue("it", payload)

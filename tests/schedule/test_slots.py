@@ -100,10 +100,10 @@ def test_none_runs_nothing_older_than_the_grace() -> None:
 @pytest.mark.parametrize("catchup", ["latest", "all", "none"])
 def test_a_year_of_missed_minutes_costs_milliseconds(catchup: Catchup) -> None:
     missed = 365 * 24 * 60
-    started = time.monotonic()
+    started = time.thread_time()
     plan = planned(catchup, missed)
     # A minute-by-minute walk over the year takes many times as long.
-    assert time.monotonic() - started < 2
+    assert time.thread_time() - started < 2
     assert len(running(plan)) + skipped(plan)[0][0] == missed + 1
     assert len(skipped(plan)) == 1
 

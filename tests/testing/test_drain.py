@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from flask_cronjobs import PayloadError, SetupError, TimedOut, run_dead, run_succeeded
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun
-from flask_cronjobs.testing import drain, enqueued
+from flask_cronjobs.testing import drain, enqueued, travel
 from tests.testing.conftest import SHARED
 from tests.testing.shop import OutOfStockError, Shop
 
@@ -279,3 +279,15 @@ def test_drain_inside_a_handler_is_refused(shop: Shop) -> None:
     nested.using(commit=True).enqueue()
     with pytest.raises(SetupError, match="inside a handler"):
         drain(shop.jobs)
+
+
+def test_runs_that_were_enqueued_ahead_of_the_clock_are_not_passed_over(shop: Shop) -> None:
+    """As by the handler of a definition that was fired at a later time."""
+    with travel(timedelta(days=30)):
+        shop.mail.using(commit=True).enqueue(1)
+    with pytest.raises(SetupError, match=r"'mail' were enqueued .*with_delayed=True"):
+        drain()
+    assert shop.mailed == []
+    assert drain(with_delayed=True).succeeded == 1
+    shop.mail.using(commit=True, delay=60).enqueue(2)
+    assert drain().succeeded == 0  # It waits as it was told to.

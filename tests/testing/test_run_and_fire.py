@@ -260,3 +260,23 @@ def test_handler_that_ends_the_tests_transaction_is_named(
             drain(jobs)
         db.session.remove()
         engines[None] = engine
+
+
+def test_fire_and_run_take_the_task_whose_definition_is_meant(shop: Shop) -> None:
+    assert fire(shop.report).status == "succeeded"
+    assert run(shop.report, definition=shop.report).definition_id is not None
+    for given in (7, None, shop.report.name.encode()):
+        with pytest.raises(TypeError, match="is not a name"):
+            fire(given)  # type: ignore[arg-type]
+
+
+def test_arguments_by_place_are_refused_in_a_sentence(shop: Shop) -> None:
+    with pytest.raises(TypeError, match=r"by name, or as one dict: run\(task, {'user_id': 7}\)"):
+        run(shop.mail, 1, "x")  # type: ignore[arg-type]
+
+
+def test_slot_that_was_fired_is_not_run_once_more(shop: Shop) -> None:
+    fired = fire("report", at=SLOT)
+    with pytest.raises(StateConflict, match=f"has a run already: {fired.id}. Leave"):
+        run(shop.report, definition="report", scheduled_for=SLOT, attempt=2)
+    assert len(shop.statuses()) == 1

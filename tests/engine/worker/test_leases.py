@@ -267,6 +267,7 @@ def test_interrupted_query_leaves_no_lock_on_sqlite(jobs: CronJobs, db: SQLAlche
     slow.using(commit=True).enqueue()
     probe.using(commit=True).enqueue()
     jobs.tick()
+    spy.dispose()
     assert writable == [True]
 
 

@@ -11,7 +11,8 @@ from flask_cronjobs.engine.worker import precedence
 from flask_cronjobs.engine.worker.precedence import Precedence
 
 
-def test_nobody_waits_while_the_keeper_is_not_at_work() -> None:
+def test_nobody_waits_while_the_keeper_is_not_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precedence, "PATIENCE", 60.0)
     going_first = Precedence()
     began = time.monotonic()
     going_first.give_way()
@@ -22,7 +23,7 @@ def test_nobody_waits_while_the_keeper_is_not_at_work() -> None:
 
 def test_others_wait_until_the_keeper_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     going_first, order = Precedence(), list[str]()
-    monkeypatch.setattr(precedence, "PATIENCE", 10.0)
+    monkeypatch.setattr(precedence, "PATIENCE", 120.0)
 
     def work() -> None:
         going_first.give_way()
@@ -34,11 +35,12 @@ def test_others_wait_until_the_keeper_waits(monkeypatch: pytest.MonkeyPatch) -> 
         time.sleep(0.1)
         order.append("keeper")
         with going_first.lent():
-            other.join(5)
+            other.join(100)
     assert order == ["keeper", "other"]
 
 
-def test_keeper_that_is_held_up_holds_up_others_once() -> None:
+def test_keeper_that_is_held_up_holds_up_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precedence, "PATIENCE", 0.3)
     going_first = Precedence()
     with going_first.taken():
         began = time.monotonic()

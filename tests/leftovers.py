@@ -1,0 +1,116 @@
+"""What a test leaves behind: threads, processes and open databases that outlive it.
+
+They would disturb the tests after it, whose log they write to and whose time they take.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: How long what is about to end may take for that on a busy machine, in seconds.
+PATIENCE = 60.0
+#: Threads that serve the whole process, and end by themselves.
+SHARED_THREADS = ("cronjobs-deadlines", "asyncio_")
+RAISED = "A receiver of the signal"
+
+#: How many processes this one has started.
+_started = 0
+
+
+def _count_started(event: str, args: tuple[Any, ...]) -> None:
+    global _started
+    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"):
+        _started += 1
+
+
+sys.addaudithook(_count_started)
+
+
+@contextmanager
+def nothing_left(test: str, folder: Path | None = None) -> Generator[None]:
+    """Fail if threads, processes or open SQLite files are left that this block has begun.
+
+    :param test: the id of the test, which the processes that it starts have in their environment.
+    """
+    threads, files, started = set(threading.enumerate()), set(_open_files()), _started
+    yield
+    refuse(lambda: [repr(each) for each in _threads() if each not in threads])
+    refuse(lambda: [f"the open file {each}" for each in _open_files() if each not in files])
+    if _started > started:
+        refuse(lambda: list(_processes(test)))
+
+
+def refuse(look: Callable[[], Iterable[str]], patience: float = PATIENCE) -> None:
+    """Wait until *look* finds nothing any more; fail if that takes longer than *patience*."""
+    until = time.monotonic() + patience
+    if look():
+        gc.collect()  # What an exception's frames hold is in a cycle.
+    while left := sorted(look()):
+        if time.monotonic() >= until:
+            pytest.fail(f"The test leaves behind: {', '.join(left)}", pytrace=False)
+        time.sleep(0.01)
+
+
+@contextmanager
+def no_receiver_raises() -> Generator[None]:
+    """Fail if a receiver of a signal raises in this block: nobody else would hear of it."""
+    raised: list[str] = []
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.msg.startswith(RAISED):
+                raised.append(logging.Formatter().format(record))
+
+    handler = Listening(logging.ERROR)
+    logger = logging.getLogger("flask_cronjobs")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+    if raised:
+        pytest.fail("\n".join(raised), pytrace=False)
+
+
+def _threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if not each.name.startswith(SHARED_THREADS)]
+
+
+def _open_files() -> list[str]:
+    """Return the SQLite files that are open here, each as often as it is."""
+    found: list[str] = []
+    for number in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
+        except OSError:
+            continue
+        if ".sqlite" in target:
+            found.append(f"{number}:{target}")
+    return found
+
+
+def _processes(test: str) -> Generator[str]:
+    """Yield the Python processes that *test* has started, and those that were forked here."""
+    mark = f"PYTEST_CURRENT_TEST={test} ".encode()
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (folder / "cmdline").read_bytes().split(b"\0")
+            ours = parent == os.getpid() or mark in (folder / "environ").read_bytes()
+        except OSError:  # It has ended, or is somebody else's.
+            continue
+        if ours and b"python" in Path(os.fsdecode(command[0])).name.encode():
+            yield f"the process {folder.name}: {os.fsdecode(b' '.join(command))}"
