@@ -47,12 +47,12 @@ class Turns:
                 break
         return changed
 
-    def comes_first(self, run_id: int) -> bool:
-        """Return whether no earlier run of its strict order must end before a claimed run begins.
+    def held_first(self, token: str) -> set[int]:
+        """Return which runs claimed under *token* may begin: no earlier one must end before.
 
         An operator may have retried one since the claim, or its transaction have committed.
         """
-        return bool(self._books.rows(statements.LOOK_AT_ONE, {"id": run_id}))
+        return {row.id for row in self._books.rows(statements.HELD_FIRST, {"token": token})}
 
     def mend(self) -> bool:
         """Mark runs that nobody would give the turn, since somebody has deleted rows by hand."""

@@ -229,6 +229,7 @@ def give_turns(kit: Kit) -> None:
     assert [kit.row(each).turn for each in (first, second)] == [None, "waits"]
     kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
     turns.mend()
+    turns.held_first("nobody")
     kit.sql("DELETE FROM job_runs WHERE concurrency_key = 'in order'")
 
 

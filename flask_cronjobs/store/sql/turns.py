@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 
-from ...models.conditions import HAS_TURN, ORDERED, UNPLACED
+from ...models.conditions import HAS_TURN, ORDERED, RUNNING, UNPLACED
 from ..dialect import Dialect
 
 #: How many runs one statement looks at.
@@ -24,8 +24,10 @@ _FIRST = f"""
 #: The condition that a row of ``job_runs`` has no order, or comes first in its key's. Its turn does
 #: not say so: somebody may have retried an earlier run since that was given.
 COMES_FIRST = f"(on_dead IS NULL OR id = ({_FIRST}))"
-#: The query whether the run ``id`` comes first.
-LOOK_AT_ONE = text(f"SELECT 1 FROM job_runs WHERE id = :id AND {COMES_FIRST}")
+#: The query for the runs under ``token`` that come first.
+HELD_FIRST = text(
+    f"SELECT id FROM job_runs WHERE {RUNNING} AND locked_by = :token AND {COMES_FIRST}"
+)
 
 
 @lru_cache(maxsize=2)
