@@ -241,11 +241,9 @@ class _Queue:
             self._full = handed, in_broker
             return "soon"
         # Several retries at once, too: each is executed in a process of its own.
+        tasks = tuple(self._tasks - self._refusals.held())
         claims = self._exchanger.exchange(
-            *([], min(most, room)),
-            idle=True,
-            tasks=tuple(self._tasks - self._refusals.held()),
-            side_by_side=True,
+            [], min(most, room), idle=True, tasks=tasks, side_by_side=True
         ).claims
         if claims:
             self._empty_looks = 0
