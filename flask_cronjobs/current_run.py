@@ -48,7 +48,7 @@ class Output:
         self.changed: bool = False
         self.ready: str | None = None
         self.written: str | None = None
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self._pieces: list[str] = []
         self._size = 0
 

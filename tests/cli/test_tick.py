@@ -444,13 +444,13 @@ def test_a_queue_that_no_task_has_is_told_with_a_suggestion(
     with app.app_context():
         jobs.get("sum").using(queue="vip", commit=True).enqueue()
     invoke = app.test_cli_runner().invoke
-    for queues in (["mail", "default"], ["defualt"], ["vip"]):
+    for queues in (["mail", "default"], ["defaul"], ["vip"]):
         options = [part for queue in queues for part in ("--queue", queue)]
         done = invoke(args=["jobs", "tick", *options])
         assert done.exit_code == 0
         assert ("succeeded" in done.output) == (queues == ["vip"])
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
-    assert said[0].startswith("No task of this app's code has the queue 'defualt'. Did you mean ")
+    assert said[0].startswith("No task of this app's code has the queue 'defaul'. Did you mean ")
     assert "'default'?" in said[0]
     assert "Runs that were enqueued with using(queue='vip') are claimed" in said[1]
