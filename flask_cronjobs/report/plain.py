@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 
 def plain_data(value: Any) -> Any:
     """Return *value* for JSON: records as objects, times as ISO 8601 texts in UTC."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, tuple) and hasattr(cast("Any", value), "_asdict"):
-        return plain_data(cast("NamedTuple", value)._asdict())
+    if hasattr(value, "_asdict"):  # A named tuple, or a row.
+        return plain_data(value._asdict())
     if isinstance(value, datetime):
         return value.astimezone(timezone.utc).isoformat()
     if isinstance(value, (list, tuple)):

@@ -9,6 +9,7 @@ import pytest
 from flask import Flask
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.engine import handed
 from tests.executors.threads import Threads
 
 
@@ -20,6 +21,12 @@ def engine(app: Flask) -> Iterator[Threads]:
     app.config["CRONJOBS_LEASE"] = 2
     yield threads
     threads.close()
+    forget_kept_connections()
+
+
+def forget_kept_connections() -> None:
+    """Close the connections that this thread has kept for the next message."""
+    vars(handed)["_of_thread"].kept.clear()
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from flask_cronjobs.state import Throttle, state_of
 from flask_cronjobs.store import Bookkeeping
 from flask_cronjobs.store.fingerprint import fingerprint
 from flask_cronjobs.types import handed_to
+from tests.executors.conftest import forget_kept_connections
 from tests.executors.threads import Threads
 from tests.postgres import Server
 
@@ -55,6 +56,7 @@ def other(other_url: str) -> Iterator[Flask]:
         db.create_all()
         jobs.enqueue("far", commit=True)
     yield app
+    forget_kept_connections()
     with app.app_context():
         db.engine.dispose()
 

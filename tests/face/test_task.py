@@ -183,7 +183,7 @@ class TestUsing:
         assert message in str(refusal.value)
 
     def test_naive_time_is_refused(self, bare: CronJobs) -> None:
-        with pytest.raises(TaskError, match=r"with a time zone\. Give an aware time"):
+        with pytest.raises(TaskError, match="Give an aware time"):
             bare.task(handler).using(run_at=datetime(2026, 1, 1))
 
     def test_time_and_delay_together_are_refused(self, bare: CronJobs) -> None:

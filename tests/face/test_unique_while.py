@@ -23,7 +23,7 @@ from flask_cronjobs.operations import retry_many
 from flask_cronjobs.state import State
 
 pytestmark = pytest.mark.usefixtures("context")
-ENDED = datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc)
+ENDED = datetime.now(timezone.utc) - timedelta(days=1)
 
 
 @pytest.fixture

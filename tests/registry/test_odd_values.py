@@ -130,6 +130,8 @@ def test_definition_with_a_tuple_in_its_payload_is_written_once(
         # Every tick looks for definitions that it does not declare; here there are none.
         if "SET undeclared_since" in statement or statement.lstrip().startswith("SELECT"):
             return
+        if "INSERT INTO job_ticks" in statement:  # Which looks for times that are ahead.
+            return
         if "job_definitions" in statement:
             written.append(statement)
 

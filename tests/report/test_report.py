@@ -524,7 +524,7 @@ def test_credentials_within_texts_are_redacted() -> None:
     payload: Any = {"dsn": "postgresql://ada:s3cret@db/shop", "json": '{"password": "s3cret"}'}
     assert redacted(payload, ()) == {
         "dsn": "postgresql://***@db/shop",
-        "json": '{"password": ***}',
+        "json": '{"password": ***',
     }
 
 

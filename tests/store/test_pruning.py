@@ -275,7 +275,7 @@ def test_it_says_how_long_the_oldest_row_is_past_its_retention(kit: Kit) -> None
         (110, lambda: effects(kit, 1)),
     ):
         add()
-        assert now() == pytest.approx(days * DAY, abs=60)
+        assert now() == pytest.approx(days * DAY, abs=DAY / 2)
     pruned(kit)
     assert now() == 0.0
 

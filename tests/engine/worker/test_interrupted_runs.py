@@ -308,3 +308,4 @@ def test_lock_is_free_after_an_interrupted_query_whoever_has_its_cursor(
     assert locked == [False]
     told = select(JobRun.status, JobRun.error_type).order_by(JobRun.id)
     assert db.session.execute(told).all() == [("dead", "TimedOut"), ("succeeded", None)]
+    kept.clear()
