@@ -12,8 +12,8 @@ def plain_data(value: Any) -> Any:
     """Return *value* for JSON: records as objects, times as ISO 8601 texts in UTC."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
-    if hasattr(value, "_asdict"):  # A named tuple, or a row.
-        return plain_data(value._asdict())
+    if (as_dict := getattr(value, "_asdict", None)) is not None:  # A named tuple, or a row.
+        return plain_data(as_dict())
     if isinstance(value, datetime):
         return value.astimezone(timezone.utc).isoformat()
     if isinstance(value, (list, tuple)):
