@@ -91,6 +91,8 @@ class Server:
                 time.sleep(0.001)
             rename = SQL("ALTER DATABASE {} RENAME TO {}")
             connection.execute(rename.format(Identifier(old), Identifier(new)))
+            # A test may have given the database settings of its own.
+            connection.execute(SQL("ALTER DATABASE {} RESET ALL").format(Identifier(new)))
         with self._connect(self.url(new)) as connection:
             put_aside(connection)
         return self.url(new)
