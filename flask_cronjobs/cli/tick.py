@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import math
 import os
@@ -83,17 +84,18 @@ class Seconds(click.FloatRange):
 
 
 def warn_of_queues(state: State, queues: tuple[str, ...]) -> None:
-    """Log the names of queues that no code uses, since one may be a typo."""
+    """Log which of *queues* no code uses, if one that is used has nearly its name.
+
+    Others are left in peace: cron would mail it each minute, and `using` may name any queue.
+    """
     tasks = state.registry.tasks.values()
     known = {*(task.options.queue for task in tasks), *state.settings.executors}
-    for queue in queues:
-        if queue not in known:
+    for queue in set(queues) - known:
+        if difflib.get_close_matches(queue, known):
             logger.warning(
-                "No task of this app's code has the queue %r.%s Runs that were enqueued with "
-                "using(queue=%r) are claimed, and no others.",
-                queue,
-                did_you_mean(queue, known),
-                queue,
+                "No task of this app's code has the queue %r.%s Only runs that were enqueued with "
+                "using(queue=%r) are claimed.",
+                *(queue, did_you_mean(queue, known), queue),
             )
 
 
