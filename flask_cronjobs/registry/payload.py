@@ -43,7 +43,7 @@ def payload_text(payload: Mapping[str, object], limit: int) -> str:
     :raises PayloadError: *payload* is not a JSON object, or too large.
     """
     if type(payload) is not dict:
-        return json.dumps(check_payload(payload, limit))
+        return _checked_text(payload, limit)
     room, plain = limit, cast("dict[object, object]", payload)
     for key, value in plain.items():
         kind = type(value)
@@ -66,13 +66,20 @@ def payload_text(payload: Mapping[str, object], limit: int) -> str:
         # In ASCII it is as long as in UTF-8, or longer. A NUL or a surrogate is an escape in it.
         if len(text) <= limit and "\\u0000" not in text and "\\ud" not in text:
             return text
-    return json.dumps(check_payload(cast("Mapping[str, object]", plain), limit))
+    return _checked_text(payload, limit)
+
+
+def _checked_text(payload: Mapping[str, object], limit: int) -> str:
+    """Return *payload* as `payload_text`, with a float of 1e16 or more as an int.
+
+    PostgreSQL would make it one, so it is one on both.
+    """
+    text = json.dumps(check_payload(payload, limit))
+    return json.dumps(json.loads(text, parse_float=_without_exponent)) if "e+" in text else text
 
 
 def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
     """Return *payload*, checked to be a JSON object that both databases store unchanged.
-
-    A float of 1e16 or more becomes an int, on both: PostgreSQL would make it one.
 
     :param limit: how many bytes it may have as JSON text. A larger one is refused without being
         read to its end.
@@ -84,11 +91,7 @@ def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
     if _walk(plain, limit) > limit:
         raise _too_large(plain, f"over {limit:,}", limit)
     try:
-        text = json.dumps(plain, ensure_ascii=False)
-        if "e+" in text:
-            plain = json.loads(text, parse_float=_without_exponent)
-            text = json.dumps(plain, ensure_ascii=False)
-        size = len(text.encode())
+        size = len(json.dumps(plain, ensure_ascii=False).encode())
     except ValueError as error:  # An integer with more digits than Python converts to text.
         raise PayloadError(
             f"The payload cannot be written as JSON: {error}. Pass such a large number as text."

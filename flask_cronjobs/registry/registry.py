@@ -13,7 +13,7 @@ from ..text import did_you_mean
 from ..types import JSON, Catchup, DefinitionSpec, Overlap
 from .handler import Handler
 from .options import Around
-from .payload import check_payload
+from .payload import payload_text
 from .run_columns import run_columns
 from .validation import check_choice, check_name, check_ping
 
@@ -158,7 +158,7 @@ def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -
         message = f"The schedule {name!r} cannot call {error}. Give arguments as payload={{…}}."
         raise TypeError(message) from None
     # As the database returns it, with lists for tuples: otherwise each tick would see a change.
-    plain: dict[str, JSON] = json.loads(json.dumps(check_payload(arguments, 1 << 30)))
+    plain: dict[str, JSON] = json.loads(payload_text(arguments, 1 << 30))
     handler.concurrency_key_for(plain)
     return plain
 

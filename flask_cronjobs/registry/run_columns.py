@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from ..config import Settings
 from .handler import Handler
 from .options import EnqueueOptions
-from .payload import check_payload, payload_text
+from .payload import payload_text
 
 #: The columns that these functions return; a `DefinitionSpec` has fields of the same names.
 RUN_COLUMNS = (
@@ -48,7 +49,7 @@ def payload_columns(
     :raises PayloadError: *payload* is not plain JSON, or too large.
     :raises TaskError: no concurrency key can be made from *payload*.
     """
-    checked = check_payload(payload, settings.max_payload_bytes)
+    checked: dict[str, Any] = json.loads(payload_text(payload, settings.max_payload_bytes))
     return {
         "payload": checked,
         "concurrency_key": handler.concurrency_key_for(checked),

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 from sqlalchemy import Connection, text
 
 from .. import failpoints
-from ..models.conditions import OPEN_BATCH
+from ..models.conditions import HANDED, OPEN_BATCH
 from ..types import TERMINAL, BatchCounts, Outcome
 from .connection import Bookkeeping, Rows
 from .dialect import Dialect
@@ -139,6 +139,10 @@ class Batches:
                 ids = statements.many(d, [row.id for row in found])
                 rows = self._books.rows(text(statements.cancel(d)), {"ids": ids, "reason": REASON})
                 yield [_cancelled(row) for row in rows]
+                if waiting == HANDED:
+                    if not rows:  # Others have them locked.
+                        break
+                    continue  # Those that are left are found again, from the first on.
                 last = found[-1]
                 moment = last.run_at if isinstance(last.run_at, str) else d.instant(last.run_at)
                 place = {"run_at": moment, "run_id": last.id}

@@ -197,16 +197,19 @@ FAMILY = """
 def waiting(d: Dialect, which: str, begin: bool) -> str:
     """Return the query for a step of the runs that wait in a stopped batch, by when they are due.
 
+    Those in a broker are few, and have an index by lease alone.
+
     :param which: one of `WAITING`.
     :param begin: the first step; later ones go on behind ``run_at`` and ``run_id``.
     """
     kind = "timestamptz" if d.name == "postgresql" else "text"
     beyond = "" if begin else f"AND (run_at, id) > (CAST(:run_at AS {kind}), :run_id)"
+    order = "locked_until" if which == HANDED else "run_at, id"
     return f"""
         SELECT id, run_at FROM job_runs
         WHERE batch_id = :id AND {which} {beyond}
             AND EXISTS (SELECT 1 FROM job_batches WHERE id = :stopped_id AND on_dead = 'stop')
-        ORDER BY run_at, id LIMIT :chunk
+        ORDER BY {order} LIMIT :chunk
     """
 
 
