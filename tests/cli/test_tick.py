@@ -444,12 +444,12 @@ def test_a_queue_that_no_task_has_is_told_with_a_suggestion(
     with app.app_context():
         jobs.get("sum").using(queue="vip", commit=True).enqueue()
     invoke = app.test_cli_runner().invoke
-    for queues in (["mail", "default"], ["defaul"], ["vip"]):
+    for queues in (["mail", "default"], ["defaults"], ["vip"]):
         options = [part for queue in queues for part in ("--queue", queue)]
         done = invoke(args=["jobs", "tick", *options])
         assert done.exit_code == 0
         assert ("succeeded" in done.output) == (queues == ["vip"])
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("No task of this app's code has the queue 'defaul'. Did you mean ")
+    assert said.startswith("No task of this app's code has the queue 'defaults'. Did you mean ")
     assert "'default'?" in said
-    assert "Only runs that were enqueued with using(queue='defaul') are claimed." in said
+    assert "Only runs that were enqueued with using(queue='defaults') are claimed." in said

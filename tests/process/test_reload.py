@@ -102,7 +102,7 @@ def test_a_change_of_code_replaces_the_worker_and_its_runs_end_first(folder: Pat
 
 def test_a_worker_in_debug_mode_says_that_it_does_not_see_changes(folder: Path) -> None:
     subprocess.run(flask(folder, "jobs", "admin", "init"), cwd=folder, check=True)
-    work = flask(folder, "--debug", "jobs", "work", "--queue", "default", "--queue", "defaul")
+    work = flask(folder, "--debug", "jobs", "work", "--queue", "default", "--queue", "defaults")
     process = subprocess.Popen(work, cwd=folder, stderr=subprocess.PIPE, text=True)
     try:
         enqueue(folder, "say")
@@ -113,6 +113,6 @@ def test_a_worker_in_debug_mode_says_that_it_does_not_see_changes(folder: Path) 
         process.kill()
         process.communicate()
     assert process.returncode == 0
-    assert "the queue 'defaul'. Did you mean 'default'?" in said
+    assert "the queue 'defaults'. Did you mean 'default'?" in said
     assert "To start it again when that changes: flask jobs work --reload" in said
     assert "the queue 'default'" not in said
