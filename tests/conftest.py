@@ -35,6 +35,9 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
     And the one during which a receiver of a signal raises: that is only logged. A test that means
     it is marked ``receiver_raises``.
     """
+    if request.node.get_closest_marker("browser"):
+        yield  # A browser asks for what it likes until it is closed.
+        return
     with leftovers.nothing_left(request.node.nodeid):
         if request.node.get_closest_marker("receiver_raises"):
             yield
