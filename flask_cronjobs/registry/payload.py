@@ -43,7 +43,7 @@ def payload_text(payload: Mapping[str, object], limit: int) -> str:
     :raises PayloadError: *payload* is not a JSON object, or too large.
     """
     if type(payload) is not dict:
-        return _checked_text(payload, limit)
+        return checked_text(payload, limit)
     room, plain = limit, cast("dict[object, object]", payload)
     for key, value in plain.items():
         kind = type(value)
@@ -66,10 +66,10 @@ def payload_text(payload: Mapping[str, object], limit: int) -> str:
         # In ASCII it is as long as in UTF-8, or longer. A NUL or a surrogate is an escape in it.
         if len(text) <= limit and "\\u0000" not in text and "\\ud" not in text:
             return text
-    return _checked_text(payload, limit)
+    return checked_text(payload, limit)
 
 
-def _checked_text(payload: Mapping[str, object], limit: int) -> str:
+def checked_text(payload: Mapping[str, object], limit: int) -> str:
     """Return *payload* as `payload_text`, with a float of 1e16 or more as an int.
 
     PostgreSQL would make it one, so it is one on both.
