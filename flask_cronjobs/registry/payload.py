@@ -66,7 +66,7 @@ def payload_text(payload: Mapping[str, object], limit: int) -> str:
         # In ASCII it is as long as in UTF-8, or longer. A NUL or a surrogate is an escape in it.
         if len(text) <= limit and "\\u0000" not in text and "\\ud" not in text:
             return text
-    return checked_text(payload, limit)
+    return checked_text(cast("Mapping[str, object]", plain), limit)
 
 
 def checked_text(payload: Mapping[str, object], limit: int) -> str:
