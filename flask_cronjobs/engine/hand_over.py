@@ -259,7 +259,7 @@ class _Queue:
         """Return how many runs may wait in the broker."""
         if self._counted.open():
             self._counted.close(COUNT_EVERY)
-            ended = self._claims.ended_since(self.name, self._pace, self._limit)
+            ended = self._claims.ended_since(self.name, self._pace)
             self._fitting = min(self._limit, FEW + ended)
         return self._fitting
 

@@ -180,7 +180,8 @@ class _Minute:
         Slots are due at full minutes, by the database's clock.
         """
         offset = 0.0 if self.opened is None else self.opened.clock_offset
-        return MINUTE - (began - offset) % MINUTE + AFTER - (time.time() - began)
+        left = MINUTE - (began - offset) % MINUTE + AFTER - (time.time() - began)
+        return min(left, MINUTE + AFTER)  # Also if the host's clock was put back meanwhile.
 
     def look(self) -> None:
         """Let the row say whether the worker listens: without it no enqueue sends a NOTIFY."""

@@ -219,9 +219,9 @@ class Claims:
         rows = self._books.rows(in_brokers(self._dialect), {"queue": queue})
         return int(rows[0].number)
 
-    def ended_since(self, queue: str, seconds: float, most: int) -> int:
-        """Return how many runs of *queue* have succeeded in the last *seconds*, up to *most*."""
-        parameters = {"queue": queue, "seconds": -seconds, "most": most}
+    def ended_since(self, queue: str, seconds: float) -> int:
+        """Return how many runs of *queue* have succeeded in the last *seconds*, at the least."""
+        parameters = {"queue": queue, "seconds": -seconds}
         return int(self._books.rows(ended_since(self._dialect), parameters)[0].number)
 
     def front(self) -> Front:

@@ -66,9 +66,17 @@ def in_brokers(d: Dialect) -> TextClause:
     return text(f"SELECT count(*) AS number FROM ({handed}) AS handed WHERE queue = :queue")
 
 
+#: Among how many runs `ended_since` counts.
+LATEST = 2000
+
+
 @lru_cache(maxsize=2)
 def ended_since(d: Dialect) -> TextClause:
-    """Return the query for how many runs of a queue have succeeded lately, up to a limit."""
-    lately = f"{DONE} AND status = 'succeeded' AND finished_at > {d.later(':seconds')}"
-    ended = f"SELECT id FROM job_runs WHERE {lately} AND queue = :queue LIMIT :most"
-    return text(f"SELECT count(*) AS number FROM ({ended}) AS ended")
+    """Return the query for how many runs of a queue have succeeded lately, among the latest few.
+
+    Of those alone, since other queues may have ended hundreds of thousands in that time.
+    """
+    lately = f"{DONE} AND finished_at > {d.later(':seconds')} ORDER BY finished_at DESC"
+    latest = f"SELECT queue, status FROM job_runs WHERE {lately} LIMIT {LATEST}"
+    of_queue = "queue = :queue AND status = 'succeeded'"
+    return text(f"SELECT count(*) AS number FROM ({latest}) AS latest WHERE {of_queue}")
