@@ -94,7 +94,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
         front = Claims(books).front()
         if front.may_find or front.ahead:
             work_options = _work_options(state, options, opened)._replace(
-                pings=definitions.has_pings(), turns_pend=front.turns_pend
+                pings=definitions.has_pings(), front=front
             )
             counts += _run_workers(state, options, work_options, books)
             end_batches(books, telling(state))

@@ -12,6 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, TickReport
+from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.outcomes import released
 from flask_cronjobs.store import Bookkeeping, Claims
 from flask_cronjobs.store.rows import ClaimRequest
@@ -28,15 +29,13 @@ def other(db: SQLAlchemy) -> Iterator[Claims]:
         yield Claims(books)
 
 
-def claimed(
-    other: Claims, db: SQLAlchemy, jobs: CronJobs, token: str = "b:1:x"
-) -> tuple[Claim, ...]:
+def claimed(other: Claims, db: SQLAlchemy, jobs: CronJobs, token: str = "b:1:x") -> list[Claim]:
     """Enqueue three runs that the other worker then claims."""
     jobs.get("it").enqueue_many([{}] * 3)
     db.session.commit()
     claims = other.exchange([], ClaimRequest(limit=9, token=token, tasks=("it",))).claims
     assert len(claims) == 3
-    return claims
+    return list(claims)
 
 
 @pytest.fixture
@@ -77,6 +76,23 @@ def test_what_another_gives_back_runs_in_the_tick_that_is_there(
     other.exchange([released(each) for each in claims], None)
     thread.join()
     assert [report.succeeded for report in reports] == [3 + own]
+
+
+def test_what_another_gives_back_between_claim_and_look_runs_in_the_tick_that_is_there(
+    db: SQLAlchemy, jobs: CronJobs, other: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "AHEAD_FOR", 600.0)
+    jobs.task(name="it")(lambda: None)
+    claims = claimed(other, db, jobs)
+    look = Exchanger.may_come_back
+
+    def give_back_and_look(exchanger: Exchanger) -> bool:
+        while claims:
+            other.exchange([released(claims.pop())], None)
+        return look(exchanger)
+
+    monkeypatch.setattr(Exchanger, "may_come_back", give_back_and_look)
+    assert jobs.tick(budget=60).succeeded == 3
 
 
 @pytest.mark.parametrize("token", ["b:1:x", "handed:celery:b:1:x"])

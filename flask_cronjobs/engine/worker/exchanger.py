@@ -38,7 +38,7 @@ class Exchanger:
         self._tasks = tuple(state.registry.tasks)
         self._ordered = state.registry.ordered
         self._turns_at = 0.0
-        self._turns_pend = options.turns_pend
+        self._turns_pend = options.front.turns_pend
         self._after = ""
         self._got_less = False
         self._unconfirmed_token: str | None = None

@@ -95,6 +95,7 @@ class Keeper(threading.Thread):
         self._claimed = 0
         self._has_asked = False
         self._exhausted_at: float | None = None
+        self._others_ahead = options.front.ahead
         self._trouble = Outage()
         self._iteration_began = 0.0
         self._woken_at = float("-inf")
@@ -157,11 +158,15 @@ class Keeper(threading.Thread):
             return True
         if self._exhausted_at is None or self._options.resident:
             return False
+        before = self._others_ahead
         try:
-            return not self._exchanger.may_come_back()
+            self._others_ahead = self._exchanger.may_come_back()
         except DatabaseTrouble as trouble:
             self._endure(trouble)
             return False
+        if before and not self._others_ahead:
+            self._exhausted_at = None  # It may have come back between our claim and this look.
+        return not (before or self._others_ahead)
 
     def _closed(self) -> bool:
         """Whether nothing more is to be claimed."""

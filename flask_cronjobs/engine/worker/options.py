@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from ...store.claims import Front
 from ..observer import Observer
 from .books import KeeperBooks
 
@@ -54,7 +55,7 @@ class WorkOptions(NamedTuple):
         nothing is claimed from the queue.
     :ivar elsewhere: the queues whose runs engines execute, so that this worker does not.
     :ivar hands_on: whether the worker hands the runs of those on to their engines.
-    :ivar turns_pend: whether it is known that turns of strict orders are to be given.
+    :ivar front: what a look at the queue has found before.
     :ivar lease: how long its claims hold, in seconds; None: as the settings say.
     :ivar books: the keeper's connection, which stays open if all went well; None: a new one.
     """
@@ -73,6 +74,6 @@ class WorkOptions(NamedTuple):
     handed: tuple[int, str] | None = None
     elsewhere: frozenset[str] = frozenset()
     hands_on: bool = False
-    turns_pend: bool = False
+    front: Front = Front(may_find=True)
     lease: float | None = None
     books: KeeperBooks | None = None
