@@ -83,13 +83,15 @@ SETUPS: dict[str, tuple[str, Callable[[Flask, SQLAlchemy], Any]]] = {
     "postgresql-savepoints": ("postgresql_url", with_savepoints),
     "postgresql-session": ("postgresql_url", another_session),
 }
-#: Those in which a handler's commits are real.
-PLAIN = [name for name, (_, recipe) in SETUPS.items() if recipe is plain]
 #: Those in which there is one connection only.
 SHARED = [name for name in SETUPS if name not in ("sqlite-file", "postgresql")]
 
 
-@pytest.fixture(params=SETUPS)
+#: For the tests whose way leads through the recipes; the others need those of SQLite only.
+in_each_setup = pytest.mark.parametrize("shop", SETUPS, indirect=True)
+
+
+@pytest.fixture(params=[name for name in SETUPS if name.startswith("sqlite")])
 def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
     """A shop, with an app context around the test."""
     fixture, recipe = SETUPS[request.param]

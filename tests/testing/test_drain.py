@@ -13,10 +13,11 @@ from sqlalchemy import select
 from flask_cronjobs import PayloadError, SetupError, TimedOut, run_dead, run_succeeded
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun
 from flask_cronjobs.testing import drain, enqueued, travel
-from tests.testing.conftest import SHARED
+from tests.testing.conftest import SHARED, in_each_setup
 from tests.testing.shop import OutOfStockError, Shop
 
 
+@in_each_setup
 def test_drain_runs_what_is_due_and_what_that_enqueues(shop: Shop) -> None:
     order = shop.order()
     run_id = shop.ship.enqueue(order).id
@@ -28,6 +29,7 @@ def test_drain_runs_what_is_due_and_what_that_enqueues(shop: Shop) -> None:
     assert shop.db.session.get_one(JobRun, run_id).result == f"parcel {order}"
 
 
+@in_each_setup
 def test_drain_ends_batches_and_runs_what_follows(shop: Shop) -> None:
     with shop.jobs.batch("orders", then=shop.mail, then_payload={"order_id": 777}):
         order = shop.order()
@@ -84,6 +86,7 @@ def test_decisions_of_a_handler_are_not_raised(shop: Shop) -> None:
     assert shop.statuses() == ["cancelled", "failed"]
 
 
+@in_each_setup
 def test_work_of_a_failed_handler_is_rolled_back_and_its_effect_stays(shop: Shop) -> None:
     order = shop.order()
     shop.spoil.using(commit=True).enqueue(order)
@@ -111,6 +114,7 @@ def test_effect_amid_uncommitted_work_is_refused_where_the_app_would_refuse_it(s
     assert shop.mailed == []
 
 
+@in_each_setup
 def test_atomic_handlers_commit_with_their_run_or_not_at_all(shop: Shop) -> None:
     good, bad = shop.order(), shop.order()
     shop.pack.using(commit=True).enqueue(good)
@@ -198,6 +202,7 @@ def test_another_instance_is_an_error(shop: Shop) -> None:
         drain(CronJobs())
 
 
+@in_each_setup
 def test_tick_is_refused_where_it_would_see_nothing(shop: Shop, request: Any) -> None:
     name = request.node.callspec.params["shop"]
     shop.mail.using(commit=True).enqueue(1)
@@ -208,6 +213,7 @@ def test_tick_is_refused_where_it_would_see_nothing(shop: Shop, request: Any) ->
         assert shop.jobs.tick().succeeded == 1
 
 
+@in_each_setup
 def test_operators_methods_and_reports_work_beside_the_tests_session(shop: Shop) -> None:
     run = shop.mail.using(commit=True).enqueue(1)
     shop.jobs.cancel(run.id)

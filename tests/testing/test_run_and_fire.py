@@ -22,6 +22,7 @@ from flask_cronjobs import (
 from flask_cronjobs.models import JobDefinition, JobEffect
 from flask_cronjobs.store.clock import clock_shift, database_now
 from flask_cronjobs.testing import drain, enqueued, fire, run, travel
+from tests.testing.conftest import in_each_setup
 from tests.testing.shop import OutOfStockError, Shop
 
 #: A Tuesday; the first is seven o'clock in Tokyo, so a slot of the report.
@@ -29,6 +30,7 @@ SLOT = datetime(2030, 1, 7, 22, 0, tzinfo=timezone.utc)
 LATER = datetime(2031, 5, 6, 7, 8, 9, tzinfo=timezone.utc)
 
 
+@in_each_setup
 def test_run_calls_the_handler_as_a_run(shop: Shop) -> None:
     order = shop.order()
     done = run(shop.ship, order_id=order)
@@ -66,6 +68,7 @@ def test_run_raises_what_the_handler_raised(shop: Shop) -> None:
     assert again.status == "dead"
 
 
+@in_each_setup
 def test_run_knows_timeouts_and_effects(shop: Shop) -> None:
     with pytest.raises(TimedOut):
         run(shop.hang)
@@ -110,6 +113,7 @@ def test_run_that_its_concurrency_key_keeps_waiting_is_an_error(shop: Shop) -> N
         run(alone)
 
 
+@in_each_setup
 def test_fire_runs_a_slot_at_its_time(shop: Shop) -> None:
     done = fire("report", at=SLOT)
     assert (done.status, done.scheduled_for) == ("succeeded", SLOT)
@@ -178,6 +182,7 @@ def test_travel_moves_the_clock_and_sets_it_back(shop: Shop) -> None:
     assert abs(now(shop) - datetime.now(timezone.utc)) < timedelta(seconds=30)
 
 
+@in_each_setup
 def test_runs_come_due_where_the_clock_has_moved(shop: Shop) -> None:
     shop.mail.using(run_at=LATER, commit=True).enqueue(1)
     shop.mail.using(delay=3600, commit=True).enqueue(2)

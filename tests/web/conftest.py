@@ -20,6 +20,13 @@ NOW = datetime.now(timezone.utc)
 OWN = {"Sec-Fetch-Site": "same-origin"}
 
 
+@pytest.fixture(params=["sqlite"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """SQLite, unless marked: what pages read and do is tested below them on both databases."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
 @pytest.fixture
 def rights() -> set[str]:
     """What `authorize` lets pass; a test may change it as it goes."""
