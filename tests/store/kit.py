@@ -49,7 +49,9 @@ class Kit:
     @classmethod
     def on(cls, url: str) -> Kit:
         """A kit on an empty database, its tables created."""
-        engine = create_engine(url)
+        # So long that enqueuers on a busy machine get SQLite's lock, which it gives to anybody.
+        patience = {"timeout": 60} if url.startswith("sqlite") else {}
+        engine = create_engine(url, connect_args=patience)
         copy_tables(url)
         create_tables(engine)
         return cls(engine)
