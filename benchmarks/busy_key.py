@@ -21,7 +21,9 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, text
 
-from flask_cronjobs.store import Bookkeeping, Claims, create_tables
+from flask_cronjobs.store.claims import Claims
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.create import create_tables
 from flask_cronjobs.store.rows import ClaimRequest
 from flask_cronjobs.store.turns import Turns
 from tests import postgres

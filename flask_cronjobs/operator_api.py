@@ -12,8 +12,8 @@ from .state import State, state_of
 from .types import BatchCounts, Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
-    from .operations import Change
     from .report import Verdict
+    from .store.operations import Change
     from .task import Task
 
 
@@ -76,7 +76,8 @@ class OperatorMethods:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .operations import retry, retry_with
+        from .operations.payloads import retry_with
+        from .operations.runs import retry
 
         if payload is None:
             return retry(_writable(), run_id)
@@ -93,7 +94,7 @@ class OperatorMethods:
         :raises TypeError: the handler does not take the payload.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .operations import run_again
+        from .operations.payloads import run_again
 
         return run_again(_writable(), run_id, payload)
 
@@ -105,7 +106,7 @@ class OperatorMethods:
         :raises NotFound: there is no such run.
         :raises StateConflict: it has ended already.
         """
-        from .operations import cancel
+        from .operations.runs import cancel
 
         return cancel(_writable(), run_id)
 
@@ -123,7 +124,8 @@ class OperatorMethods:
         :param task: a task, or its name: the same for all of its runs, those of definitions too.
         :raises NotFound: no definition or task has that name.
         """
-        from .operations import pause, pause_work
+        from .operations.definitions import pause
+        from .operations.pauses import pause_work
 
         kind, chosen = _only(name, queue, task)
         if kind == "definition":
@@ -146,7 +148,8 @@ class OperatorMethods:
         :returns: False if it was not paused.
         :raises NotFound: no definition has that name.
         """
-        from .operations import resume, resume_work
+        from .operations.definitions import resume
+        from .operations.pauses import resume_work
 
         kind, chosen = _only(name, queue, task)
         if kind == "definition":
@@ -165,7 +168,7 @@ class OperatorMethods:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .operations import run_now
+        from .operations.definitions import run_now
 
         return run_now(_writable(), name_of(name), payload)
 
@@ -186,7 +189,7 @@ class OperatorMethods:
         :param dry_run: only count them.
         :returns: how many runs there were.
         """
-        from .operations import prune
+        from .operations.maintenance import prune
 
         return prune(_writable(), dry_run)
 
@@ -196,7 +199,7 @@ class OperatorMethods:
         :returns: the verdict: ``ok``; ``sentence``, which says why; and ``age``, how many seconds
             ago the last tick was alive.
         """
-        from .operations import health
+        from .operations.maintenance import health
 
         return health(state_of())
 

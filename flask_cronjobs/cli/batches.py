@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from .. import operations, report
-from ..operations import BulkResult
+from ..operations.runs import BulkResult
 from ..report import BatchView
 from ..report.humanize import plural
 from ..state import state_of

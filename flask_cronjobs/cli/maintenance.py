@@ -8,9 +8,8 @@ from .. import operations, report
 from ..report.doctor import Finding, examine
 from ..report.humanize import plural
 from ..state import state_of
-from ..store import create_tables, set_wal
 from ..store.connection import refuse_shared_memory
-from ..store.create import are_tables_missing, set_storage
+from ..store.create import are_tables_missing, create_tables, set_storage, set_wal
 from ..store.migrations import how_to_create_tables, uses_migrations
 from ..text import one_line
 from .colors import paint

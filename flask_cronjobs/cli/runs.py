@@ -12,7 +12,7 @@ import click
 
 from .. import operations, report
 from ..errors import CronJobsError
-from ..operations import Action, Progress
+from ..operations.runs import Action, Progress
 from ..report import Attempt, PauseView, RunFilter, RunPage, RunRow, RunView
 from ..report.counts import CAP
 from ..report.humanize import duration, plural

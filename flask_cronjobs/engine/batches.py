@@ -16,8 +16,8 @@ from ..errors import CronJobsError
 from ..log import logger
 from ..signals import announce
 from ..state import State
-from ..store import Bookkeeping
 from ..store.batches import CHUNK, Batches, Ended, Unended
+from ..store.connection import Bookkeeping
 from ..store.errors import is_about_the_rows
 from ..store.notify import wake_all
 from ..text import one_line

@@ -18,7 +18,8 @@ from ..errors import CronJobsError, DatabaseTrouble
 from ..log import Outage, logger, worker_name
 from ..registry.executor import Executor, executor_of
 from ..state import State, Throttle
-from ..store import Bookkeeping, Claims
+from ..store.claims import Claims
+from ..store.connection import Bookkeeping
 from ..store.fingerprint import fingerprint
 from ..text import one_line
 from ..types import HANDED, Claim, HandedRun

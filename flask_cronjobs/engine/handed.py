@@ -9,7 +9,8 @@ from functools import cached_property
 
 from ..log import logger, worker_name
 from ..state import State, Throttle, state_of
-from ..store import Bookkeeping, Claims
+from ..store.claims import Claims
+from ..store.connection import Bookkeeping
 from ..store.fingerprint import fingerprint
 from ..types import is_handed_by
 from .worker.books import KeeperBooks

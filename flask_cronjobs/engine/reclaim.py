@@ -14,7 +14,9 @@ from ..errors import DatabaseTrouble, WorkerLost
 from ..log import worker_name
 from ..signals import announce, notify
 from ..state import State
-from ..store import Bookkeeping, Claims, Expired, ExpiredLeases, Expiry
+from ..store.claims import Claims
+from ..store.connection import Bookkeeping
+from ..store.leases import Expired, ExpiredLeases, Expiry
 from ..store.rows import Exchange
 from ..types import Outcome, handed_to
 from .observer import Observer

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..log import logger
-from ..store import Claims
+from ..store.claims import Claims
 from ..types import NO_SUCH_TASK, Claim
 
 #: For how long the runs of a task are held back after a worker has refused one, in seconds. Each

@@ -17,8 +17,10 @@ from .. import signals
 from ..errors import DatabaseTrouble
 from ..log import Outage, logger, worker_name
 from ..state import State
-from ..store import Bookkeeping, Definitions, Ticks
+from ..store.connection import Bookkeeping
+from ..store.definitions import Definitions
 from ..store.notify import wake_all
+from ..store.ticks import Ticks
 from ..types import Outcome, TickReport
 from .batches import end_batches, telling
 from .definition_pings import ping_ended

@@ -13,12 +13,15 @@ from .. import signals
 from ..errors import DatabaseTrouble
 from ..log import logger, worker_name
 from ..state import State
-from ..store import Bookkeeping, Claims, Definitions, Ticks
+from ..store.claims import Claims
 from ..store.clock import clock_shift
+from ..store.connection import Bookkeeping
+from ..store.definitions import Definitions
 from ..store.errors import is_about_the_rows
 from ..store.pruning import behind
 from ..store.pruning import prune as prune_old
 from ..store.shared import refuse_shared
+from ..store.ticks import Ticks
 from ..types import TickReport
 from .batches import end_batches, telling
 from .definition_pings import ping_ended

@@ -16,7 +16,7 @@ from ..log import log_run
 from ..registry.options import EnqueueOptions
 from ..registry.run_columns import RUN_COLUMNS, payload_columns, run_columns
 from ..state import State
-from ..store import Definitions
+from ..store.definitions import Definitions
 from ..store.errors import LOCK_WAIT, still_locked
 from ..store.operations import Operator
 from ..store.rows import DefinitionRow

@@ -12,7 +12,7 @@ from ..report import RunFilter
 from ..report.counts import Count
 from ..report.humanize import plural
 from ..state import State
-from ..store import Bookkeeping
+from ..store.connection import Bookkeeping
 from ..store.errors import still_locked
 from ..store.operations import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator
 from ..types import STATUSES, TERMINAL, Status

@@ -27,7 +27,8 @@ from ..errors import RetryLater, SetupError
 from ..log import worker_name
 from ..signals import announce
 from ..state import State
-from ..store import Claims, HeldLeases
+from ..store.claims import Claims
+from ..store.leases import HeldLeases
 from ..store.shared import SharedBookkeeping
 from ..types import Claim, Outcome
 

@@ -23,7 +23,8 @@ from flask_cronjobs import CronJobs, TablesMissing
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store import Ticks, connection, pruning
+from flask_cronjobs.store import connection, pruning
+from flask_cronjobs.store.ticks import Ticks
 from flask_cronjobs.types import TickReport
 from tests.marks import on_postgresql
 from tests.rows import Rows, ago

@@ -14,7 +14,8 @@ from sqlalchemy import text
 from flask_cronjobs import CronJobs, TickReport
 from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.outcomes import released
-from flask_cronjobs.store import Bookkeeping, Claims
+from flask_cronjobs.store.claims import Claims
+from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.rows import ClaimRequest
 from flask_cronjobs.store.sql import waiting
 from flask_cronjobs.types import Claim

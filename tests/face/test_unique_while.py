@@ -19,7 +19,7 @@ from flask_cronjobs import (
     TaskError,
 )
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.operations import retry_many
+from flask_cronjobs.operations.runs import retry_many
 from flask_cronjobs.state import State
 
 pytestmark = pytest.mark.usefixtures("context")

@@ -23,19 +23,16 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
-from flask_cronjobs.store import (
-    Bookkeeping,
-    Claims,
-    Definitions,
-    ExpiredLeases,
-    HeldLeases,
-    Ticks,
-    create_tables,
-    insert_run,
-)
+from flask_cronjobs.store.claims import Claims
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.create import create_tables
+from flask_cronjobs.store.definitions import Definitions
+from flask_cronjobs.store.enqueue import insert_run
+from flask_cronjobs.store.leases import ExpiredLeases, HeldLeases
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.store.pruning import prune
 from flask_cronjobs.store.rows import ClaimRequest
+from flask_cronjobs.store.ticks import Ticks
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome
 from tests.model.model import TERMINAL, ModelRun
 

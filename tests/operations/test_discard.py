@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flask_cronjobs import StateConflict, operations, run_cancelled
-from flask_cronjobs.operations import CANCEL, DISCARD, RETRY
+from flask_cronjobs.operations.runs import CANCEL, DISCARD, RETRY
 from flask_cronjobs.report import RunFilter
 from flask_cronjobs.report.counts import Count
 from flask_cronjobs.state import State

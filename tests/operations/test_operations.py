@@ -25,7 +25,7 @@ from flask_cronjobs import (
 )
 from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
-from flask_cronjobs.operations import QueuedRun
+from flask_cronjobs.operations.definitions import QueuedRun
 from flask_cronjobs.registry.options import EnqueueOptions
 from flask_cronjobs.report import RunFilter
 from flask_cronjobs.state import State

@@ -21,8 +21,10 @@ from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.operations import definitions as definition_operations
 from flask_cronjobs.state import State
-from flask_cronjobs.store import Bookkeeping, Claims, operations
 from flask_cronjobs.store import definitions as store_definitions
+from flask_cronjobs.store import operations
+from flask_cronjobs.store.claims import Claims
+from flask_cronjobs.store.connection import Bookkeeping
 from tests.marks import on_postgresql
 from tests.process.support import Site
 from tests.rows import Rows, ago

@@ -15,7 +15,7 @@ from sqlalchemy import select, text
 from flask_cronjobs import CronJobs, Retry, TickReport
 from flask_cronjobs.engine.child import HOPELESS
 from flask_cronjobs.models import JobFailure, JobRun
-from flask_cronjobs.store import ExpiredLeases, Expiry
+from flask_cronjobs.store.leases import ExpiredLeases, Expiry
 from tests.marks import on_sqlite
 from tests.process.support import Site, wait_until
 

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from flask_cronjobs.store import Bookkeeping, Claims, create_tables
+from flask_cronjobs.store.claims import Claims
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.create import create_tables
 from flask_cronjobs.store.definitions import NEAR, SOME
 from flask_cronjobs.store.dialect import dialect_of
 from flask_cronjobs.store.planner import SETTINGS

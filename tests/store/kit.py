@@ -13,18 +13,15 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
-from flask_cronjobs.store import (
-    Bookkeeping,
-    Claims,
-    Definitions,
-    Effects,
-    ExpiredLeases,
-    HeldLeases,
-    Ticks,
-    create_tables,
-)
+from flask_cronjobs.store.claims import Claims
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.create import create_tables
+from flask_cronjobs.store.definitions import Definitions
 from flask_cronjobs.store.dialect import dialect_of
+from flask_cronjobs.store.effects import Effects
+from flask_cronjobs.store.leases import ExpiredLeases, HeldLeases
 from flask_cronjobs.store.rows import ClaimRequest, DefinitionRow
+from flask_cronjobs.store.ticks import Ticks
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome, OutcomeKind
 from tests.rows import ago
 from tests.tables import copy_tables

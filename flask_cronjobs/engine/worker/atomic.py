@@ -20,7 +20,7 @@ from ...errors import AtomicCommit, CronJobsError, LeaseLost
 from ...log import logger
 from ...registry.payload import kept_result
 from ...state import State
-from ...store import Claims
+from ...store.claims import Claims
 from ...store.finalize import finalize_in
 from ...types import JSON, Claim, Outcome
 from .transaction_watch import watched

@@ -12,7 +12,7 @@ from ...current_run import CurrentRun
 from ...errors import AtomicCommit, DatabaseTrouble
 from ...log import logger
 from ...state import State
-from ...store import Bookkeeping
+from ...store.connection import Bookkeeping
 from ...store.turns import Turns
 from ...types import Claim, Outcome
 from ..definition_pings import Pings

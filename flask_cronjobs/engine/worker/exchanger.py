@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ... import failpoints
 from ...errors import DatabaseTrouble
 from ...state import State
-from ...store import Claims
+from ...store.claims import Claims
 from ...store.rows import ClaimRequest, Exchange
 from ...types import Outcome
 from .options import WorkOptions

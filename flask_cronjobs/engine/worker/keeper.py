@@ -21,10 +21,12 @@ from ... import failpoints
 from ...errors import DatabaseTrouble
 from ...log import Outage, logger
 from ...state import State
-from ...store import Claims, HeldLeases, Ticks
+from ...store.claims import Claims
+from ...store.leases import HeldLeases
 from ...store.notify import WAKE_EVERY
 from ...store.rows import Exchange
 from ...store.sqlite_lock import is_locked
+from ...store.ticks import Ticks
 from ...types import Outcome
 from ..batches import end_batches
 from .admission import NOTHING, Admission, Wanted

@@ -15,7 +15,7 @@ from typing import NoReturn
 from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
 from ...log import logger
 from ...state import State
-from ...store import HeldLeases, Renewal
+from ...store.leases import HeldLeases, Renewal
 from ...types import Claim, Outcome
 from .at_work import AsyncRun, Blocking, SyncRun
 from .interrupts import HandlerInterrupter

@@ -22,7 +22,7 @@ from ...current_run import MAX_OUTPUT, CurrentRun, Output, running
 from ...errors import DatabaseTrouble
 from ...registry.options import TaskOptions
 from ...state import State
-from ...store import Bookkeeping
+from ...store.connection import Bookkeeping
 from ...store.outputs import Outputs
 from ...text import clean, strip_credentials, without_values
 from .at_work import AsyncRun, SyncRun

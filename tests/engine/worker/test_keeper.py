@@ -29,7 +29,8 @@ from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.prefetch import Prefetch
 from flask_cronjobs.models import JobEffect, JobRun, JobTick
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store import HeldLeases, connection
+from flask_cronjobs.store import connection
+from flask_cronjobs.store.leases import HeldLeases
 from flask_cronjobs.types import Outcome, RecordedSlot
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until
