@@ -40,7 +40,7 @@ from .state import State
 from .store.connection import Bookkeeping
 from .store.dialect import json_text
 from .store.effects import Effects
-from .store.sqlite_lock import is_locked, session_holds_lock
+from .store.sqlite import is_locked, session_holds_lock
 from .types import JSON, InDoubt
 
 T = TypeVar("T")

@@ -277,7 +277,7 @@ def _only(
 
 
 def _writable() -> State:
-    from .store.sqlite_lock import refuse_own_lock
+    from .store.sqlite import refuse_own_lock
 
     state = state_of()
     refuse_own_lock(state.db.session(), state.bookkeeping())

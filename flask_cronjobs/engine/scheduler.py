@@ -19,8 +19,8 @@ from ..signals import notify
 from ..state import State
 from ..store.definitions import CHUNK, NEAR, SOME, Definitions
 from ..store.errors import is_about_the_rows
-from ..store.history import TickHistory
 from ..store.rows import DefinitionRow
+from ..store.ticks import TickHistory
 from ..types import DefinitionSpec, RecordedSlot
 from .observer import Observer
 

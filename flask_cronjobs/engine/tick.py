@@ -13,6 +13,7 @@ from .. import signals
 from ..errors import DatabaseTrouble
 from ..log import logger, worker_name
 from ..state import State
+from ..store import turns
 from ..store.claims import Claims
 from ..store.clock import clock_shift
 from ..store.connection import Bookkeeping
@@ -143,7 +144,7 @@ def prune(
     :param stopped: returns whether to stop after the current chunks.
     """
     if not opened.id % PRUNE_EVERY:
-        Ticks(books).mend_turns()
+        turns.mend(books)
     elif behind(books.rows, books.dialect, state.settings) < PRUNE_SLACK:
         return 0
     until, pruned = time.monotonic() + PRUNE_BUDGET, 0

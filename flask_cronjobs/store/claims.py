@@ -17,17 +17,16 @@ from typing import NamedTuple
 from sqlalchemy import Connection, TextClause, text
 
 from ..types import Outcome, is_alone
+from .attempts import forget_failures
 from .claimed import received, recorded
 from .connection import Bookkeeping, Rows
-from .failures import forget_failures
+from .handed import begin
 from .leases import HeldLeases, as_held
 from .outcome_values import is_plain, outcome_arrays, outcome_parameters, success_arrays
 from .rows import ClaimRequest, Exchange
 from .sql import exchange as statements
 from .sql.claims import ClaimStatements, claim_statements
-from .sql.handed import REFUSED, begin, ended_since, in_brokers, refuse
 from .sql.waiting import LOOKED_AT, front_of_queue
-from .turns import Turns
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
@@ -39,7 +38,7 @@ class Front(NamedTuple):
 
     :ivar may_find: whether a claim may find a run, so that it is worth to start workers. False is
         certain. True is not: the runs may be of tasks or keys that cannot be claimed.
-    :ivar turns_pend: whether turns of strict orders are to be given first; see `Turns`.
+    :ivar turns_pend: whether turns of strict orders are to be given first; see `store.turns`.
     :ivar ahead: whether a worker has just claimed a run. It may have claimed it ahead, and give it
         back: a tick does not end meanwhile.
     """
@@ -52,11 +51,11 @@ class Front(NamedTuple):
 class Claims:
     """Claims runs for a worker, and records what came of them.
 
-    :param books: the worker's bookkeeping connection.
+    :ivar books: the worker's bookkeeping connection.
     """
 
     def __init__(self, books: Bookkeeping) -> None:
-        self._books = books
+        self.books: Bookkeeping = books
         self._dialect = books.dialect
         self._sql: ClaimStatements = claim_statements(books.dialect)
         self._leases = HeldLeases(books)
@@ -78,11 +77,11 @@ class Claims:
         if request is not None and request.handed is not None:
             assert not outcomes
             return self._begin(request)
-        forget_failures(self._books, outcomes)
+        forget_failures(self.books, outcomes)
         exchange = self._exchange_patiently(outcomes, request, repeat)
         unbegun = [each for each in outcomes if each.kind == "released" and not each.begun]
         if unbegun:
-            self._books.rows(self._sql.restore_keys, {"held": as_held(unbegun)})
+            self.books.rows(self._sql.restore_keys, {"held": as_held(unbegun)})
         return exchange
 
     def _exchange_patiently(
@@ -111,11 +110,11 @@ class Claims:
         if self._dialect.one_statement:
             rows = self._exchange_at_once(outcomes, request, repeat)
         elif outcomes:
-            rows = self._books.transaction(
+            rows = self.books.transaction(
                 lambda c: self._exchange_in_steps(c, outcomes, request), repeat
             )
         elif request:
-            rows = self._books.rows(self._claim_sql, self._claim_parameters(request), repeat)
+            rows = self.books.rows(self._claim_sql, self._claim_parameters(request), repeat)
         return received(self._dialect, rows, request.token if request else "")
 
     def _exchange_at_once(
@@ -136,7 +135,7 @@ class Claims:
         if records == claims == "nothing":
             return ()
         statement = statements.record_and_claim(self._dialect, records, claims)
-        rows = self._books.rows(statement, parameters, repeat)
+        rows = self.books.rows(statement, parameters, repeat)
         return self._claim_beyond(rows, parameters, repeat)
 
     def _claim_beyond(self, rows: Rows, parameters: dict[str, object], repeat: bool) -> Rows:
@@ -147,12 +146,12 @@ class Claims:
         more: Rows = ()
         if mark == statements.FAR:
             statement = statements.claim(self._dialect, self._keys)
-            more = self._books.rows(statement, parameters, repeat)
+            more = self.books.rows(statement, parameters, repeat)
         else:
             self._keys = mark == statements.KEYED_TOO
         if mark == statements.KEYED_TOO:
             statement = statements.record_and_claim(self._dialect, "nothing", "all")
-            again = self._books.rows(statement, parameters, repeat)
+            again = self.books.rows(statement, parameters, repeat)
             more = self._claim_beyond(again, parameters, repeat)
         return [*rows[:-1], *more]
 
@@ -168,7 +167,7 @@ class Claims:
         `ClaimRequest`.
         """
         request = ClaimRequest(1, "", tasks, queues, elsewhere)
-        rows = self._books.rows(statements.first(self._dialect), self._claim_parameters(request))
+        rows = self.books.rows(statements.first(self._dialect), self._claim_parameters(request))
         return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None
 
     def release_token(self, token: str, run_id: int | None = None) -> int:
@@ -178,7 +177,7 @@ class Claims:
 
         :param run_id: release this one alone.
         """
-        rows = self._books.rows(self._sql.claimed_under, {"token": token})
+        rows = self.books.rows(self._sql.claimed_under, {"token": token})
         released = [
             Outcome(row.id, token, "released", row.attempts, row.job_type)
             for row in rows
@@ -193,40 +192,11 @@ class Claims:
         """
         looked_for = [{"id": o.id, "kind": o.kind, "attempt": o.attempt} for o in outcomes]
         parameters = {"outcomes": json.dumps(looked_for)}
-        return recorded(self._books.rows(self._sql.already_recorded, parameters))
-
-    @property
-    def turns(self) -> Turns:
-        """What decides which runs of strict orders may be claimed."""
-        return Turns(self._books)
-
-    def refuse(self, run_id: int, handed: str, tasks: tuple[str, ...], error: str) -> str | None:
-        """Note *error* in the row of a handed run whose task is none of *tasks*; return its task.
-
-        :returns: None if it is one of them, or if the run is not handed with that token any more.
-        """
-        values = {"id": run_id, "handed": handed, "tasks": self._dialect.array(tasks)}
-        rows = self._books.rows(refuse(self._dialect), {**values, "error": error})
-        return rows[0].job_type if rows else None
-
-    def refused(self, run_id: int) -> tuple[str, str | None]:
-        """Return what became of a run that was refused before, as of `REFUSED`, and why."""
-        rows = self._books.rows(text(REFUSED), {"id": run_id})
-        return (rows[0].state, rows[0].last_error) if rows else ("begun", None)
-
-    def in_brokers(self, queue: str) -> int:
-        """Return how many runs of *queue* were handed to an engine and have not begun there."""
-        rows = self._books.rows(in_brokers(self._dialect), {"queue": queue})
-        return int(rows[0].number)
-
-    def ended_since(self, queue: str, seconds: float) -> int:
-        """Return how many runs of *queue* have succeeded in the last *seconds*, at the least."""
-        parameters = {"queue": queue, "seconds": -seconds}
-        return int(self._books.rows(ended_since(self._dialect), parameters)[0].number)
+        return recorded(self.books.rows(self._sql.already_recorded, parameters))
 
     def front(self) -> Front:
         """Look at the runs that come first, without claiming them."""
-        rows = self._books.rows(text(front_of_queue(self._dialect)))
+        rows = self.books.rows(text(front_of_queue(self._dialect)))
         turns_pend = any(row.unplaced for row in rows)
         may_find = turns_pend or any(row.due or row.waiting >= LOOKED_AT for row in rows)
         return Front(may_find, turns_pend, ahead=any(row.ahead for row in rows))
@@ -236,7 +206,7 @@ class Claims:
         run_id, handed = request.handed
         values = {"id": run_id, "handed": handed, "token": request.token, "lease": request.lease}
         parameters = {**values, "tasks": self._dialect.array(request.tasks)}
-        rows = self._books.rows(begin(self._dialect), parameters, repeat=False)
+        rows = self.books.rows(begin(self._dialect), parameters, repeat=False)
         return received(self._dialect, rows, request.token)
 
     def _exchange_in_steps(

@@ -30,7 +30,6 @@ from .clock import database_now
 from .connection import Bookkeeping, Rows
 from .dialect import insert_into
 from .errors import LOCK_WAIT, still_locked
-from .history import TickHistory
 from .rows import DefinitionRow
 from .sql.definitions import (
     COLUMNS,
@@ -41,6 +40,7 @@ from .sql.definitions import (
     read_definitions,
     record_at_once,
 )
+from .ticks import TickHistory
 
 #: How many due definitions are read and recorded at a time.
 CHUNK = 500

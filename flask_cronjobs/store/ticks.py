@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import NamedTuple
 
-from sqlalchemy import text
+from sqlalchemy import Connection, func, select, text
 
+from .. import models
 from ..types import TickReport, stored_time
-from .ahead import is_ahead, put_right
 from .connection import Bookkeeping
 from .dialect import Dialect
-from .turns import Turns
 
 #: How many rows one tick deletes at most.
 CHUNK = 1000
@@ -95,10 +95,6 @@ class Ticks:
         """Record whether a NOTIFY wakes the tick's resident worker."""
         self._set(tick_id, "listening = :listening", listening=listening)
 
-    def mend_turns(self) -> None:
-        """Find strict orders that stand still, since somebody has deleted rows by hand."""
-        Turns(self._books).mend()
-
     def _set(self, tick_id: int, assignments: str, **values: object) -> None:
         """Change the row of a tick.
 
@@ -119,3 +115,90 @@ def old_ticks(d: Dialect) -> str:
         WHERE started_at < {d.later("0 - :age")} AND id <> COALESCE(({last}), 0)
         ORDER BY started_at LIMIT {CHUNK} {d.skip_locked}
     """
+
+
+#: The least that `TickHistory.grace` returns. Ticks come every minute and may be spread over it, so
+#: two minutes are not an outage.
+LEAST_GRACE = timedelta(minutes=2)
+
+
+class TickHistory:
+    """The ticks of the last day, read when something is first asked.
+
+    :param books: a bookkeeping connection.
+    """
+
+    def __init__(self, books: Bookkeeping) -> None:
+        self._books = books
+
+    @cached_property
+    def grace(self) -> timedelta:
+        """Twice the usual time between ticks, at least `LEAST_GRACE`.
+
+        Ticks of one minute count as one, however many hosts there are, and an outage does not
+        change what is usual.
+        """
+        minutes = [int(row.minute) for row in self._books.rows(text(self._minutes()))]
+        gaps = sorted(after - before for before, after in pairwise(minutes))
+        usual = gaps[len(gaps) // 2] if gaps else 0
+        return max(LEAST_GRACE, timedelta(minutes=2 * usual))
+
+    @cached_property
+    def last_finished(self) -> datetime | None:
+        """When the last tick that did its work began."""
+        tick = models.JobTick
+        latest = select(func.max(tick.started_at)).where(tick.finished_at.is_not(None))
+        found: datetime | None = self._books.rows(latest)[0][0]
+        return found
+
+    def _minutes(self) -> str:
+        dialect = self._books.dialect
+        minute = (
+            "floor(extract(epoch FROM started_at) / 60)"
+            if dialect.name == "postgresql"
+            else "CAST(strftime('%s', started_at) AS integer) / 60"
+        )
+        return f"""
+        SELECT DISTINCT {minute} AS minute FROM job_ticks
+        WHERE started_at >= {dialect.later("-86400")} ORDER BY minute
+        """
+
+
+#: How far a time may be ahead of the clock that is now, in seconds. It waits for so long at most.
+TOLERANCE = 60.0
+
+
+def is_ahead(d: Dialect) -> str:
+    """Return SQL for: there is a tick or a definition from the future."""
+    future = d.later(str(TOLERANCE))
+    return f"""
+        EXISTS (SELECT 1 FROM job_ticks WHERE started_at > {future})
+        OR EXISTS (SELECT 1 FROM job_definitions WHERE considered_until > {future})
+    """
+
+
+def put_right(connection: Connection, d: Dialect) -> None:
+    """Let ticks from the future have begun now, and definitions go on.
+
+    They go on from the last tick before, so that no slot since then is lost. None is recorded a
+    second time, since `uq_job_runs_slot` refuses its row.
+    """
+    future = d.later(str(TOLERANCE))
+    last = f"""
+        SELECT max(started_at) FROM job_ticks
+        WHERE started_at <= {d.now} AND finished_at IS NOT NULL
+    """
+    free = f"SELECT id FROM job_definitions WHERE considered_until > {future} {d.skip_locked}"
+    for statement in (
+        f"""
+        UPDATE job_definitions SET next_run_at = COALESCE(({last}), {d.now}),
+            considered_until = COALESCE(({last}), {d.now}), updated_at = {d.now}
+        WHERE {d.any_of("id", free)}
+        """,
+        f"""
+        UPDATE job_ticks SET started_at = {d.now}, seen_at = {d.now},
+            finished_at = CASE WHEN finished_at IS NOT NULL THEN {d.now} END
+        WHERE started_at > {future}
+        """,
+    ):
+        connection.execute(text(statement))

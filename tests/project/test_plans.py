@@ -18,23 +18,15 @@ from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.create import create_tables
 from flask_cronjobs.store.definitions import NEAR, SOME
 from flask_cronjobs.store.dialect import dialect_of
+from flask_cronjobs.store.leases import lease_statements
 from flask_cronjobs.store.planner import SETTINGS
+from flask_cronjobs.store.pruning import BATCHES, DEAD_RUNS, EFFECTS, RUNS, Kind, delete, oldest
 from flask_cronjobs.store.rows import ClaimRequest
 from flask_cronjobs.store.sql import exchange
 from flask_cronjobs.store.sql.batches import many
 from flask_cronjobs.store.sql.claims import claim_statements
 from flask_cronjobs.store.sql.definitions import insert_slots, read_definitions, record_at_once
-from flask_cronjobs.store.sql.leases import lease_statements
 from flask_cronjobs.store.sql.outcomes import OUTCOME_COLUMNS
-from flask_cronjobs.store.sql.pruning import (
-    BATCHES,
-    DEAD_RUNS,
-    EFFECTS,
-    RUNS,
-    Kind,
-    delete,
-    oldest,
-)
 from flask_cronjobs.store.sql.waiting import front_of_queue
 from tests.plans import explain, pages
 from tests.postgres import Server

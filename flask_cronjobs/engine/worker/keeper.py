@@ -25,7 +25,7 @@ from ...store.claims import Claims
 from ...store.leases import HeldLeases
 from ...store.notify import WAKE_EVERY
 from ...store.rows import Exchange
-from ...store.sqlite_lock import is_locked
+from ...store.sqlite import is_locked
 from ...store.ticks import Ticks
 from ...types import Outcome
 from ..batches import end_batches

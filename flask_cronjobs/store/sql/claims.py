@@ -9,8 +9,8 @@ from sqlalchemy import TextClause, text
 
 from ...models.conditions import HOLDS_KEY, RUNNABLE, RUNNING
 from ..dialect import Dialect
+from ..leases import given
 from .exchange import NO_CLAIM
-from .leases import given
 from .outcomes import failures, record
 
 
