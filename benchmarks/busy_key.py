@@ -25,7 +25,7 @@ from flask_cronjobs.store import turns
 from flask_cronjobs.store.claims import Claims
 from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.rows import ClaimRequest
+from flask_cronjobs.store.exchange import ClaimRequest
 from tests import postgres
 
 BUSY = 10_000

@@ -40,7 +40,7 @@ from flask_cronjobs.store import pruning
 from flask_cronjobs.store.claims import Claims
 from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.rows import ClaimRequest
+from flask_cronjobs.store.exchange import ClaimRequest
 from flask_cronjobs.types import Outcome
 from tests import postgres
 

@@ -17,9 +17,8 @@ from ..schedule import Schedule
 from ..schedule.slots import SlotPlan, plan_skipped, plan_slots
 from ..signals import notify
 from ..state import State
-from ..store.definitions import CHUNK, NEAR, SOME, Definitions
+from ..store.definitions import CHUNK, NEAR, SOME, DefinitionRow, Definitions
 from ..store.errors import is_about_the_rows
-from ..store.rows import DefinitionRow
 from ..store.ticks import TickHistory
 from ..types import DefinitionSpec, RecordedSlot
 from .observer import Observer

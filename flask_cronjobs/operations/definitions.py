@@ -16,10 +16,9 @@ from ..log import log_run
 from ..registry.options import EnqueueOptions
 from ..registry.run_columns import RUN_COLUMNS, payload_columns, run_columns
 from ..state import State
-from ..store.definitions import Definitions
+from ..store.definitions import DefinitionRow, Definitions
 from ..store.errors import LOCK_WAIT, still_locked
 from ..store.operations import Operator
-from ..store.rows import DefinitionRow
 from ..text import did_you_mean, one_line
 from ..types import DefinitionSpec
 from .audit import DEFAULT_ACTOR, log_action

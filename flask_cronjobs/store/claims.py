@@ -4,7 +4,7 @@ Every claim gets a fresh token, and every write about a claimed run names it. On
 gone to another worker, the token matches no row, so a late write changes nothing. A status, an id
 or a worker's name alone would not protect the row.
 
-`sql.claims` holds the statements.
+`exchange` holds the statements that claim and record on PostgreSQL, and claim on SQLite.
 """
 
 from __future__ import annotations
@@ -12,22 +12,27 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from sqlalchemy import Connection, TextClause, text
 
+from ..models.conditions import FREE, HANDED, HOLDS_KEY, KEYED, RUNNABLE, RUNNING, UNPLACED
 from ..types import Outcome, is_alone
+from . import exchange as statements
 from .attempts import forget_failures
-from .claimed import received, recorded
 from .connection import Bookkeeping, Rows
+from .dialect import Dialect
+from .exchange import NO_CLAIM, ClaimRequest, Exchange, received, recorded_in
 from .handed import begin
-from .leases import HeldLeases, as_held
-from .outcome_values import is_plain, outcome_arrays, outcome_parameters, success_arrays
-from .rows import ClaimRequest, Exchange
-from .sql import exchange as statements
-from .sql.claims import ClaimStatements, claim_statements
-from .sql.waiting import LOOKED_AT, front_of_queue
+from .leases import as_held, given, passed_over
+from .outcomes import failures, is_plain, outcome_arrays, outcome_parameters, record, success_arrays
 
+#: How many waiting runs are looked at, of those with a concurrency key and of those without.
+LOOKED_AT = 100
+#: For how long after its claim a run may come back that a worker has claimed ahead, in seconds: one
+#: that another run holds up there is given back within half of it.
+AHEAD_FOR = 1.0
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
 MOMENTS = (0.01, 0.04)
@@ -57,8 +62,6 @@ class Claims:
     def __init__(self, books: Bookkeeping) -> None:
         self.books: Bookkeeping = books
         self._dialect = books.dialect
-        self._sql: ClaimStatements = claim_statements(books.dialect)
-        self._leases = HeldLeases(books)
         self._keys = False
 
     def exchange(
@@ -81,7 +84,7 @@ class Claims:
         exchange = self._exchange_patiently(outcomes, request, repeat)
         unbegun = [each for each in outcomes if each.kind == "released" and not each.begun]
         if unbegun:
-            self.books.rows(self._sql.restore_keys, {"held": as_held(unbegun)})
+            self.books.rows(_restore_keys(self._dialect), {"held": as_held(unbegun)})
         return exchange
 
     def _exchange_patiently(
@@ -90,7 +93,7 @@ class Claims:
         """Exchange, and try again for a moment to record outcomes whose rows are locked."""
         exchange = self._exchange(outcomes, request, repeat)
         for pause in MOMENTS:
-            locked = self._leases.passed_over(outcomes, exchange.recorded)
+            locked = passed_over(self.books, outcomes, exchange.recorded)
             if not locked:
                 return exchange
             time.sleep(pause)
@@ -100,7 +103,7 @@ class Claims:
                 recorded=exchange.recorded | again.recorded,
                 cancelled=exchange.cancelled | again.cancelled,
             )
-        locked = self._leases.passed_over(outcomes, exchange.recorded)
+        locked = passed_over(self.books, outcomes, exchange.recorded)
         return exchange._replace(locked=frozenset(locked))
 
     def _exchange(
@@ -177,7 +180,7 @@ class Claims:
 
         :param run_id: release this one alone.
         """
-        rows = self.books.rows(self._sql.claimed_under, {"token": token})
+        rows = self.books.rows(_CLAIMED_UNDER, {"token": token})
         released = [
             Outcome(row.id, token, "released", row.attempts, row.job_type)
             for row in rows
@@ -192,7 +195,7 @@ class Claims:
         """
         looked_for = [{"id": o.id, "kind": o.kind, "attempt": o.attempt} for o in outcomes]
         parameters = {"outcomes": json.dumps(looked_for)}
-        return recorded(self.books.rows(self._sql.already_recorded, parameters))
+        return recorded_in(self.books.rows(_already_recorded(self._dialect), parameters))
 
     def front(self) -> Front:
         """Look at the runs that come first, without claiming them."""
@@ -213,10 +216,10 @@ class Claims:
         self, connection: Connection, outcomes: Sequence[Outcome], request: ClaimRequest | None
     ) -> Rows:
         parameters = outcome_parameters(self._dialect, outcomes)
-        rows = list(connection.execute(self._sql.record, parameters).all())
+        rows = list(connection.execute(_record(self._dialect), parameters).all())
         if any(outcome.kind in ("failed", "dead") for outcome in outcomes):
             written = json.dumps([row.id for row in rows])
-            connection.execute(self._sql.failures, {**parameters, "recorded": written})
+            connection.execute(failures(self._dialect), {**parameters, "recorded": written})
         if request:
             rows += connection.execute(self._claim_sql, self._claim_parameters(request)).all()
         return rows
@@ -240,3 +243,86 @@ class Claims:
             "after": request.after,
             "side_by_side": request.side_by_side,
         }
+
+
+def front_of_queue(d: Dialect) -> str:
+    """Return the query for how many runs are in the front of the queue, and how many are due.
+
+    The front alone, in the order of an index: there may be a million runs that are due next year.
+    Where nobody has looked yet whose turn it is in a strict order, a run may be due. And a run that
+    another worker has just claimed may come back.
+    """
+    unplaced = f"SELECT id FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT 1"
+    fronts = " UNION ALL ".join(
+        f"""
+        SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due,
+            0 AS unplaced, 0 AS ahead FROM (
+            SELECT run_at FROM job_runs WHERE {condition}
+            ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT}
+        ) AS front
+        """
+        for condition in (FREE, KEYED)
+    )
+    ahead = f"""
+        SELECT id FROM job_runs
+        WHERE status = 'running' AND started_at > {d.later(str(-AHEAD_FOR))}
+            AND ({HANDED}) IS NOT TRUE
+        ORDER BY locked_until DESC LIMIT 1
+    """
+    return f"""
+        {fronts} UNION ALL SELECT 0, 0, count(*), 0 FROM ({unplaced}) AS unplaced
+        UNION ALL SELECT 0, 0, 0, count(*) FROM ({ahead}) AS ahead
+    """
+
+
+@lru_cache(maxsize=2)
+def _already_recorded(d: Dialect) -> TextClause:
+    outcomes = d.table("outcomes", id="bigint", kind="text", attempt="integer")
+    return text(f"""
+    WITH o AS MATERIALIZED {outcomes}
+    SELECT r.id, r.status AS stored FROM job_runs r JOIN o ON r.id = o.id
+    WHERE {d.any_of("r.id", "SELECT id FROM o")} AND (
+        (r.status = o.kind AND r.attempts = o.attempt)
+        OR (o.kind = 'failed' AND r.status = 'cancelled' AND r.attempts = o.attempt)
+        OR (o.kind IN ('released', 'snoozed') AND r.attempts = o.attempt - 1)
+    )
+    """)
+
+
+_CLAIMED_UNDER = text(f"""
+    SELECT id, job_type, attempts FROM job_runs WHERE {RUNNING} AND locked_by = :token
+""")
+
+
+@lru_cache(maxsize=2)
+def _restore_keys(d: Dialect) -> TextClause:
+    """Return the statement that gives runs their keys back that were claimed and did not begin.
+
+    Not if another run has the key by now; and of several that want it back, the last gets it.
+    """
+    ids = "SELECT id FROM given"
+    # LIMIT keeps PostgreSQL from a join with all keys: it looks up one for each run.
+    waits = f"{RUNNABLE} AND unique_while = 'waiting' AND started_at IS NOT NULL"
+    never_begun = f"{waits} AND attempts = 0 AND snoozes = 0"
+    free = f"""
+        SELECT id FROM job_runs r WHERE {d.any_of("id", ids)} AND {never_begun}
+            AND (
+                SELECT id FROM job_runs
+                WHERE idempotency_key = r.idempotency_key AND {HOLDS_KEY} LIMIT 1
+            ) IS NULL AND (
+                SELECT id FROM job_runs WHERE {d.any_of("id", ids)} AND {never_begun}
+                    AND idempotency_key = r.idempotency_key AND id > r.id LIMIT 1
+            ) IS NULL {d.skip_locked_of("r")}
+    """
+    return text(f"""
+    WITH given AS MATERIALIZED {given(d)}
+    UPDATE job_runs SET started_at = NULL, updated_at = {d.now} WHERE {d.any_of("id", free)}
+    RETURNING id
+    """)
+
+
+@lru_cache(maxsize=2)
+def _record(d: Dialect) -> TextClause:
+    """Return SQLite's statement that records outcomes."""
+    columns = f"job_runs.id AS id, {NO_CLAIM}, job_runs.status AS stored"
+    return text(f"{record(d)} RETURNING {columns}")

@@ -12,7 +12,7 @@ from ..models.conditions import DONE, HANDED, RUNNABLE, RUNNING
 from ..types import NO_SUCH_TASK
 from .connection import Bookkeeping
 from .dialect import Dialect
-from .sql.exchange import returned
+from .exchange import returned
 from .turns import COMES_FIRST
 
 

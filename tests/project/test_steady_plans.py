@@ -16,11 +16,12 @@ from flask_cronjobs.schedule.slots import Slot
 from flask_cronjobs.store import turns
 from flask_cronjobs.store.attempts import write_output
 from flask_cronjobs.store.batches import Batches, OpenBatch, open_batch
+from flask_cronjobs.store.definitions import DefinitionRow
 from flask_cronjobs.store.handed import in_brokers
 from flask_cronjobs.store.late import late_slots, mark_late
+from flask_cronjobs.store.leases import give_up_exhausted, look_for_expired, progress, renew, watch
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.store.pruning import behind, prune
-from flask_cronjobs.store.rows import DefinitionRow
 from flask_cronjobs.types import Claim, LateSlot
 from tests.plans import Sent, explain, faults, pages, paths, sent_by
 from tests.postgres import Server
@@ -176,9 +177,9 @@ def exchange_all(kit: Kit) -> None:
     kit.runs(6, max_attempts=3)
     first = kit.claim(limit=4)
     kit.runs(2, concurrency_key="key", concurrency_limit=1)
-    kit.leases.renew(first, 60.0)
-    kit.leases.watch(first)
-    kit.leases.progress(first[0], 0.5, "half")
+    renew(kit.books, first, 60.0)
+    watch(kit.books, first)
+    progress(kit.books, first[0], 0.5, "half")
     write_output(kit.books, first[0], "printed")
     others = [outcome(first[1], "failed"), outcome(first[2], "dead")]
     done = outcome(first[0], "succeeded", result={"a": 1})
@@ -278,8 +279,8 @@ def read(kit: Kit) -> list[DefinitionRow]:
 
 def keep_up(kit: Kit) -> None:
     """Take back lost runs, change runs as an operator, and prune."""
-    kit.expired.look()
-    kit.expired.give_up_exhausted(100)
+    look_for_expired(kit.books)
+    give_up_exhausted(kit.books, 100)
     ids = [row.id for row in kit.all_rows()]
     operator = Operator(kit.books)
     operator.cancel(ids, "no longer wanted")

@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.store import turns as turns_of_orders
+from flask_cronjobs.store.leases import give_up_exhausted
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.store.pruning import prunable, prune
 from flask_cronjobs.store.turns import CHUNK
@@ -145,7 +146,7 @@ def test_cancelled_run_gives_its_turn_on(kit: Kit) -> None:
 def test_run_without_an_attempt_left_gives_its_turn_on(kit: Kit) -> None:
     first, second = ordered(kit, attempts=3, max_attempts=3, status="failed"), ordered(kit)
     assert next_ids(kit) == []
-    kit.expired.give_up_exhausted(10)
+    give_up_exhausted(kit.books, 10)
     assert kit.row(first).status == "dead"
     assert next_ids(kit) == [second]
 

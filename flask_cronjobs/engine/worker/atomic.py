@@ -21,7 +21,7 @@ from ...log import logger
 from ...registry.payload import kept_result
 from ...state import State
 from ...store.claims import Claims
-from ...store.finalize import finalize_in
+from ...store.outcomes import finalize_in
 from ...types import JSON, Claim, Outcome
 from .transaction_watch import watched
 

@@ -11,7 +11,7 @@ from ...errors import DatabaseTrouble
 from ...state import State
 from ...store import turns
 from ...store.claims import Claims
-from ...store.rows import ClaimRequest, Exchange
+from ...store.exchange import ClaimRequest, Exchange
 from ...types import Outcome
 from .options import WorkOptions
 

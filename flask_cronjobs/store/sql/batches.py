@@ -9,7 +9,7 @@ from functools import lru_cache
 from ...models.conditions import HANDED, OPEN_BATCH, RUNNABLE
 from ...types import TERMINAL
 from ..dialect import Dialect
-from .outcomes import ended
+from ..outcomes import ended
 
 #: The columns of a run of ``then`` that `OpenBatch.then_columns` gives, and their types.
 THEN_COLUMNS = {
