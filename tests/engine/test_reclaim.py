@@ -22,8 +22,9 @@ from flask_cronjobs.engine.observer import Observer
 from flask_cronjobs.engine.reclaim import reclaim
 from flask_cronjobs.signals import run_failed
 from flask_cronjobs.state import State
+from flask_cronjobs.store import leases
 from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.leases import Expiry
+from flask_cronjobs.store.leases import Expiry, renew
 from flask_cronjobs.types import Claim, Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago

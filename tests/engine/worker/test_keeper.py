@@ -30,6 +30,8 @@ from flask_cronjobs.engine.worker.prefetch import Prefetch
 from flask_cronjobs.models import JobEffect, JobRun, JobTick
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import connection
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.leases import progress as write_progress
 from flask_cronjobs.types import Outcome, RecordedSlot
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until
