@@ -77,10 +77,10 @@ class OperatorMethods:
         :raises PayloadError: *payload* is not plain JSON.
         """
         from .operations.payloads import retry_with
-        from .operations.runs import retry
+        from .operations.runs import RETRY
 
         if payload is None:
-            return retry(_writable(), run_id)
+            return RETRY.one(_writable(), run_id)
         return retry_with(_writable(), run_id, payload)
 
     def run_again(self, run_id: int, payload: Mapping[str, object] | None = None) -> int:
@@ -106,9 +106,10 @@ class OperatorMethods:
         :raises NotFound: there is no such run.
         :raises StateConflict: it has ended already.
         """
-        from .operations.runs import cancel
 
-        return cancel(_writable(), run_id)
+        from .operations.runs import CANCEL
+
+        return CANCEL.one(_writable(), run_id)
 
     def pause(
         self,
@@ -199,9 +200,10 @@ class OperatorMethods:
         :returns: the verdict: ``ok``; ``sentence``, which says why; and ``age``, how many seconds
             ago the last tick was alive.
         """
-        from .operations.maintenance import health
 
-        return health(state_of())
+        from .report import verdict
+
+        return verdict(state_of())
 
     def add_definition(
         self,

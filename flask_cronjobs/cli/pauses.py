@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from .. import operations
+from ..operations import definitions as definitions_operations
+from ..operations.pauses import pause_work, queues, resume_work
 from ..state import state_of
 from ..text import one_line
 from ..types import PauseKind
@@ -48,13 +49,13 @@ def pause(name: str | None, queue: str | None, task: str | None) -> None:
     """
     kind, chosen = _only(name, queue, task)
     if kind is None:
-        operations.pause(state_of(), chosen, actor())
+        definitions_operations.pause(state_of(), chosen, actor())
         click.echo(f"Paused {one_line(chosen)}. To resume it: {command('resume', chosen)}")
         return
     what = f"the {kind} {one_line(chosen)}"
-    if kind == "queue" and chosen not in operations.queues(state_of()):
+    if kind == "queue" and chosen not in queues(state_of()):
         click.echo(f"No task of this app's code has {what} by itself.", err=True)
-    is_new = operations.pause_work(state_of(), kind, chosen, actor())
+    is_new = pause_work(state_of(), kind, chosen, actor())
     done = f"Paused {what}" if is_new else f"{one_line(chosen)} is paused already"
     click.echo(f"{done}. To resume it: {command('resume', f'--{kind}', chosen)}")
 
@@ -74,9 +75,9 @@ def resume(name: str | None, queue: str | None, task: str | None) -> None:
     """
     kind, chosen = _only(name, queue, task)
     if kind is None:
-        resumed = operations.resume(state_of(), chosen, actor())
+        resumed = definitions_operations.resume(state_of(), chosen, actor())
     else:
-        resumed = operations.resume_work(state_of(), kind, chosen, actor())
+        resumed = resume_work(state_of(), kind, chosen, actor())
     what = one_line(chosen) if kind is None else f"the {kind} {one_line(chosen)}"
     click.echo(f"Resumed {what}." if resumed else f"Not paused: {what}.")
 

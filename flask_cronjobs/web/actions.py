@@ -13,9 +13,14 @@ from typing import Any, TypeAlias
 from flask import request
 from flask.typing import ResponseReturnValue
 
-from .. import operations
 from ..errors import CronJobsError, DatabaseTrouble, NotFound, TablesMissing
 from ..log import logger
+from ..operations import maintenance as maintenance_operations
+from ..operations import payloads as payloads_operations
+from ..operations.definitions import pause, remove, resume, run_now
+from ..operations.pauses import pause_work, resume_work
+from ..operations.payloads import retry_with
+from ..operations.runs import CANCEL, DISCARD, RETRY
 from ..report import RunFilter
 from ..state import state_of
 from ..text import one_line
@@ -87,23 +92,23 @@ def run_retry(run_id: int) -> str:
     """Queue a run again."""
     payload = typed_payload()
     if payload is None:
-        operations.retry(state_of(), _known(run_id), actor=actor())
+        RETRY.one(state_of(), _known(run_id), actor=actor())
     else:
-        operations.retry_with(state_of(), _known(run_id), payload, actor=actor())
+        retry_with(state_of(), _known(run_id), payload, actor=actor())
     return f"Run {run_id} is queued again. The next tick runs it."
 
 
 @action("run")
 def run_again(run_id: int) -> Done:
     """Queue a new run like another one, with the same payload or another."""
-    new = operations.run_again(state_of(), _known(run_id), typed_payload(), actor=actor())
+    new = payloads_operations.run_again(state_of(), _known(run_id), typed_payload(), actor=actor())
     return Done(f"This is a new run, like run {run_id}. The next tick runs it.", new, True)
 
 
 @action("run")
 def run_cancel(run_id: int) -> str:
     """Cancel a run."""
-    change = operations.cancel(state_of(), _known(run_id), actor=actor())
+    change = CANCEL.one(state_of(), _known(run_id), actor=actor())
     if change.status == "running":
         return f"Run {run_id} was asked to stop. Its worker stops it within seconds."
     return f"Run {run_id} is cancelled."
@@ -112,7 +117,7 @@ def run_cancel(run_id: int) -> str:
 @action("run")
 def run_discard(run_id: int) -> str:
     """Turn a dead run into a cancelled one."""
-    operations.DISCARD.one(state_of(), _known(run_id), actor())
+    DISCARD.one(state_of(), _known(run_id), actor())
     return f"Run {run_id} is discarded."
 
 
@@ -121,7 +126,7 @@ def definition_run() -> Done:
     """Queue a run of a definition, due now; with a payload, also of a task."""
     name = needed(request.form, "name")
     payload = typed_payload()
-    run_id = operations.run_now(state_of(), name, payload, actor=actor(), tasks=payload is not None)
+    run_id = run_now(state_of(), name, payload, actor=actor(), tasks=payload is not None)
     message = f"Run {run_id} of {name} is queued. The next tick runs it."
     return Done(message, run_id, goes_there=payload is not None)
 
@@ -130,7 +135,7 @@ def definition_run() -> Done:
 def definition_pause() -> str:
     """Pause a definition."""
     name = needed(request.form, "name")
-    operations.pause(state_of(), name, actor=actor())
+    pause(state_of(), name, actor=actor())
     return f"{name} is paused. Its slots are not run until it is resumed."
 
 
@@ -138,7 +143,7 @@ def definition_pause() -> str:
 def definition_resume() -> str:
     """Resume a definition."""
     name = needed(request.form, "name")
-    if operations.resume(state_of(), name, actor=actor()):
+    if resume(state_of(), name, actor=actor()):
         return f"{name} is resumed, from its next slot on."
     return f"{name} was not paused."
 
@@ -147,7 +152,7 @@ def definition_resume() -> str:
 def definition_remove() -> str:
     """Remove a definition that the code does not declare."""
     name = needed(request.form, "name")
-    operations.remove(state_of(), name, actor=actor())
+    remove(state_of(), name, actor=actor())
     return f"{name} is removed. Its runs stay."
 
 
@@ -155,7 +160,7 @@ def definition_remove() -> str:
 def work_pause() -> str:
     """Pause a task or a queue."""
     kind, name = _task_or_queue()
-    operations.pause_work(state_of(), kind, name, actor=actor())
+    pause_work(state_of(), kind, name, actor=actor())
     return f"The {kind} {name} is paused. Its runs wait until it is resumed."
 
 
@@ -163,7 +168,7 @@ def work_pause() -> str:
 def work_resume() -> str:
     """Resume a task or a queue."""
     kind, name = _task_or_queue()
-    if operations.resume_work(state_of(), kind, name, actor=actor()):
+    if resume_work(state_of(), kind, name, actor=actor()):
         return f"The {kind} {name} is resumed. The next tick runs what waits."
     return f"The {kind} {name} was not paused."
 
@@ -184,7 +189,7 @@ def dead_retry() -> str:
         # Empty means the runs without a type. Without a default, a missing field would mean all.
         error_type=text({"error_type": "", **request.form}, "error_type", empty=""),
     )
-    result = operations.retry_many(state_of(), group, actor=actor(), most=MOST)
+    result = RETRY.many(state_of(), group, actor=actor(), most=MOST)
     return result.sentence(group.task or "")
 
 
@@ -192,7 +197,7 @@ def dead_retry() -> str:
 def effect_done() -> str:
     """Mark an effect in doubt as done."""
     key = needed(request.form, "key")
-    operations.effect_done(state_of(), key, actor=actor())
+    maintenance_operations.effect_done(state_of(), key, actor=actor())
     return f"{key} is marked as done. It will not be done again."
 
 
@@ -200,7 +205,7 @@ def effect_done() -> str:
 def effect_redo() -> str:
     """Mark an effect in doubt as not done."""
     key = needed(request.form, "key")
-    operations.effect_redo(state_of(), key, actor=actor())
+    maintenance_operations.effect_redo(state_of(), key, actor=actor())
     return f"{key} is marked as not done. The next run that needs it does it."
 
 
