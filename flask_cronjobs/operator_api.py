@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from .log import logger
 from .registry.registry import name_of
@@ -12,6 +12,7 @@ from .state import State, state_of
 from .types import BatchCounts, Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
+    from .operations.pauses import Target
     from .report import Verdict
     from .store.operations import Change
     from .task import Task
@@ -125,14 +126,9 @@ class OperatorMethods:
         :param task: a task, or its name: the same for all of its runs, those of definitions too.
         :raises NotFound: no definition or task has that name.
         """
-        from .operations.definitions import pause
-        from .operations.pauses import pause_work
+        from .operations.pauses import pause
 
-        kind, chosen = _only(name, queue, task)
-        if kind == "definition":
-            pause(_writable(), chosen)
-        else:
-            pause_work(_writable(), kind, chosen)
+        pause(_writable(), _target(name, queue, task))
 
     def resume(
         self,
@@ -149,13 +145,9 @@ class OperatorMethods:
         :returns: False if it was not paused.
         :raises NotFound: no definition has that name.
         """
-        from .operations.definitions import resume
-        from .operations.pauses import resume_work
+        from .operations.pauses import resume
 
-        kind, chosen = _only(name, queue, task)
-        if kind == "definition":
-            return resume(_writable(), chosen)
-        return resume_work(_writable(), kind, chosen)
+        return resume(_writable(), _target(name, queue, task))
 
     def run_now(
         self, name: str | Task[..., Any], payload: Mapping[str, object] | None = None
@@ -262,20 +254,20 @@ class OperatorMethods:
         return remove_definition(_writable(), name_of(name))
 
 
-def _only(
+def _target(
     name: str | Task[..., Any] | None, queue: str | None, task: str | Task[..., Any] | None
-) -> tuple[Literal["definition", "queue", "task"], str]:
+) -> Target:
     """Return which one was given.
 
     :raises TypeError: none was, or several.
     """
-    if name is not None and queue is None and task is None:
-        return "definition", name_of(name)
-    if queue is not None and name is None and task is None:
-        return "queue", queue
-    if task is not None and name is None and queue is None:
-        return "task", name_of(task)
-    raise TypeError("Give one of them: the name of a definition, queue=… or task=…")
+    from .operations.pauses import only
+
+    names = [None if each is None else name_of(each) for each in (name, task)]
+    target = only(names[0], queue, names[1])
+    if target is None:
+        raise TypeError("Give one of them: the name of a definition, queue=… or task=…")
+    return target
 
 
 def _writable() -> State:

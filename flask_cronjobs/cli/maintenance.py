@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from .. import report
-from ..operations import maintenance as maintenance_operations
+from ..operations import maintenance
 from ..operations.maintenance import effect_done, effect_redo
 from ..report.doctor import Finding, examine
 from ..report.humanize import plural
@@ -70,10 +70,10 @@ def effects(
 def prune(dry_run: bool, as_json: bool) -> None:
     """Delete runs older than their retention. Each tick deletes a few, too."""
     state = state_of()
-    found = maintenance_operations.prune(state, dry_run=True)
+    found = maintenance.prune(state, dry_run=True)
     if not dry_run:
         with progress_bar("Prune", found) as advance:
-            found = maintenance_operations.prune(state, actor=actor(), progress=advance)
+            found = maintenance.prune(state, actor=actor(), progress=advance)
     if as_json:
         print_json({"runs": found, "dry_run": dry_run})
     else:

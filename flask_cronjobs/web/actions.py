@@ -15,16 +15,14 @@ from flask.typing import ResponseReturnValue
 
 from ..errors import CronJobsError, DatabaseTrouble, NotFound, TablesMissing
 from ..log import logger
-from ..operations import maintenance as maintenance_operations
-from ..operations import payloads as payloads_operations
-from ..operations.definitions import pause, remove, resume, run_now
-from ..operations.pauses import pause_work, resume_work
+from ..operations import maintenance, payloads
+from ..operations.definitions import remove, run_now
+from ..operations.pauses import Target, pause, resume
 from ..operations.payloads import retry_with
 from ..operations.runs import CANCEL, DISCARD, RETRY
 from ..report import RunFilter
 from ..state import state_of
 from ..text import one_line
-from ..types import PauseKind
 from .arguments import form_again, typed_payload
 from .params import MAX_ID, needed, text
 from .render import Said, back, place_of, sent_from
@@ -101,7 +99,7 @@ def run_retry(run_id: int) -> str:
 @action("run")
 def run_again(run_id: int) -> Done:
     """Queue a new run like another one, with the same payload or another."""
-    new = payloads_operations.run_again(state_of(), _known(run_id), typed_payload(), actor=actor())
+    new = payloads.run_again(state_of(), _known(run_id), typed_payload(), actor=actor())
     return Done(f"This is a new run, like run {run_id}. The next tick runs it.", new, True)
 
 
@@ -135,7 +133,7 @@ def definition_run() -> Done:
 def definition_pause() -> str:
     """Pause a definition."""
     name = needed(request.form, "name")
-    pause(state_of(), name, actor=actor())
+    pause(state_of(), Target("definition", name), actor=actor())
     return f"{name} is paused. Its slots are not run until it is resumed."
 
 
@@ -143,7 +141,7 @@ def definition_pause() -> str:
 def definition_resume() -> str:
     """Resume a definition."""
     name = needed(request.form, "name")
-    if resume(state_of(), name, actor=actor()):
+    if resume(state_of(), Target("definition", name), actor=actor()):
         return f"{name} is resumed, from its next slot on."
     return f"{name} was not paused."
 
@@ -159,25 +157,25 @@ def definition_remove() -> str:
 @action("overview", "paused")
 def work_pause() -> str:
     """Pause a task or a queue."""
-    kind, name = _task_or_queue()
-    pause_work(state_of(), kind, name, actor=actor())
-    return f"The {kind} {name} is paused. Its runs wait until it is resumed."
+    target = _task_or_queue()
+    pause(state_of(), target, actor=actor())
+    return f"The {target.kind} {target.name} is paused. Its runs wait until it is resumed."
 
 
 @action("overview", "paused")
 def work_resume() -> str:
     """Resume a task or a queue."""
-    kind, name = _task_or_queue()
-    if resume_work(state_of(), kind, name, actor=actor()):
-        return f"The {kind} {name} is resumed. The next tick runs what waits."
-    return f"The {kind} {name} was not paused."
+    target = _task_or_queue()
+    if resume(state_of(), target, actor=actor()):
+        return f"The {target.kind} {target.name} is resumed. The next tick runs what waits."
+    return f"The {target.kind} {target.name} was not paused."
 
 
-def _task_or_queue() -> tuple[PauseKind, str]:
+def _task_or_queue() -> Target:
     kind, _, name = needed(request.form, "what").partition(":")
     if kind not in ("task", "queue"):
         raise NotFound(f"Only a task or a queue can be paused here, not {kind[:20]!r}.")
-    return ("task" if kind == "task" else "queue"), name
+    return Target("task" if kind == "task" else "queue", name)
 
 
 @action("overview", "dead", "task", "error_type")
@@ -197,7 +195,7 @@ def dead_retry() -> str:
 def effect_done() -> str:
     """Mark an effect in doubt as done."""
     key = needed(request.form, "key")
-    maintenance_operations.effect_done(state_of(), key, actor=actor())
+    maintenance.effect_done(state_of(), key, actor=actor())
     return f"{key} is marked as done. It will not be done again."
 
 
@@ -205,7 +203,7 @@ def effect_done() -> str:
 def effect_redo() -> str:
     """Mark an effect in doubt as not done."""
     key = needed(request.form, "key")
-    maintenance_operations.effect_redo(state_of(), key, actor=actor())
+    maintenance.effect_redo(state_of(), key, actor=actor())
     return f"{key} is marked as not done. The next run that needs it does it."
 
 

@@ -20,14 +20,14 @@ from flask_cronjobs import (
     ScheduleError,
     SetupError,
     StateConflict,
-    operations,
     report,
     run_cancelled,
 )
 from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
-from flask_cronjobs.operations.definitions import QueuedRun, pause, queue_run, resume, run_now
+from flask_cronjobs.operations.definitions import QueuedRun, queue_run, run_now
 from flask_cronjobs.operations.maintenance import effect_done, effect_redo, prune
+from flask_cronjobs.operations.pauses import Target, pause, resume
 from flask_cronjobs.operations.runs import CANCEL, RETRY, Action
 from flask_cronjobs.registry.options import EnqueueOptions
 from flask_cronjobs.report import RunFilter
@@ -199,7 +199,7 @@ def test_many_that_were_stopped_midway_are_logged_with_who_and_how_many(
         if len(steps) == 2:
             raise SystemExit(1)
 
-    action = getattr(operations, verb.upper())
+    action = {"retry": RETRY, "cancel": CANCEL}[verb]
     with pytest.raises(SystemExit):
         action.many(state, RunFilter(status=status, task="a\nb"), "ada", stop)
     begun, *each, ended = (record.getMessage() for record in caplog.records)
@@ -261,23 +261,23 @@ def test_bulk_takes_those_overdue_or_stale_runs_that_it_may(state: State, rows: 
 
 def test_resume_goes_on_from_the_next_slot_and_makes_nothing_up(state: State, rows: Rows) -> None:
     rows.definition("a", next_run_at=ago(7200))
-    pause(state, "a")
+    pause(state, Target("definition", "a"))
     assert definition(state, "a").paused_at is not None
-    assert resume(state, "a")
+    assert resume(state, Target("definition", "a"))
     resumed = definition(state, "a")
     assert resumed.paused_at is None
     assert resumed.next_run_at is not None
     assert timedelta(0) < resumed.next_run_at - ago(0) <= timedelta(minutes=5)
-    assert not resume(state, "a")
+    assert not resume(state, Target("definition", "a"))
 
 
-@pytest.mark.parametrize("verb", [pause, resume, run_now])
-def test_an_unknown_definition_gets_a_suggestion(
-    state: State, rows: Rows, verb: Callable[[State, str], object]
-) -> None:
+def test_an_unknown_definition_gets_a_suggestion(state: State, rows: Rows) -> None:
     rows.definition("send_invoices")
+    for verb in (pause, resume):
+        with pytest.raises(NotFound, match="Did you mean 'send_invoices'"):
+            verb(state, Target("definition", "send_invoice"))
     with pytest.raises(NotFound, match="Did you mean 'send_invoices'"):
-        verb(state, "send_invoice")
+        run_now(state, "send_invoice")
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])
@@ -287,7 +287,7 @@ def test_a_task_that_is_taken_for_a_definition_is_said_to_be_one(
     jobs.task(name="send mail")(lambda: None)
     message = rf"It is a task: flask jobs admin {verb} --task 'send mail'$"
     with pytest.raises(NotFound, match=message):
-        getattr(operations, verb)(state, "send mail")
+        {"pause": pause, "resume": resume}[verb](state, Target("definition", "send mail"))
 
 
 def test_a_task_may_be_given_itself(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> None:
@@ -326,16 +326,16 @@ def test_what_is_no_name_is_a_clear_error(app: Flask, jobs: CronJobs, case: str)
 
 @pytest.mark.parametrize("verb", [pause, resume])
 def test_before_the_first_tick_there_is_no_definition(
-    state: State, verb: Callable[[State, str], object]
+    state: State, verb: Callable[[State, Target], object]
 ) -> None:
     with pytest.raises(NotFound, match="first tick"):
-        verb(state, "a")
+        verb(state, Target("definition", "a"))
 
 
 def test_a_broken_definition_is_not_resumed(state: State, rows: Rows) -> None:
     rows.definition("a", schedule="99 * * * *", paused_at=ago(5))
     with pytest.raises(ScheduleError):
-        resume(state, "a")
+        resume(state, Target("definition", "a"))
     assert definition(state, "a").paused_at is not None
 
 
@@ -514,8 +514,8 @@ def test_every_action_is_logged_with_who(
     CANCEL.one(state, dead, "ada")
     RETRY.many(state, [dead], "ada")
     CANCEL.many(state, [dead], "ada")
-    pause(state, "a", "ada")
-    resume(state, "a", "ada")
+    pause(state, Target("definition", "a"), "ada")
+    resume(state, Target("definition", "a"), "ada")
     run_now(state, "a", actor="ada")
     prune(state, actor="ada")
     effect_done(state, "e", "ada")
