@@ -173,13 +173,13 @@ class CurrentRun:
     @cached_property
     def batch(self) -> BatchCounts | None:
         """How the batch ended whose ``then`` this run is; None for every other run."""
-        from .store.batches import Batches
+        from .store.batches import ended_for
         from .store.connection import Bookkeeping
 
         if self.thread == threading.get_ident():
-            return Batches(self.books).ended_for(self.id)
+            return ended_for(self.books, self.id)
         with Bookkeeping(self.books.engine) as books:  # `books` is for the first thread only.
-            return Batches(books).ended_for(self.id)
+            return ended_for(books, self.id)
 
     @cached_property
     def _definition(self) -> tuple[str | None, str]:

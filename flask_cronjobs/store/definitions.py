@@ -28,9 +28,7 @@ from ..schedule.slots import Slot, SlotPlan
 from ..types import JSON, DefinitionSpec, RecordedSlot, stored_time
 from .clock import database_now
 from .connection import Bookkeeping, Rows
-from .dialect import insert_into
-from .errors import LOCK_WAIT, still_locked
-from .sql.definitions import (
+from .definition_statements import (
     COLUMNS,
     SPEC_COLUMNS,
     insert_slots,
@@ -39,6 +37,8 @@ from .sql.definitions import (
     read_definitions,
     record_at_once,
 )
+from .dialect import insert_into
+from .errors import LOCK_WAIT, still_locked
 from .ticks import TickHistory
 
 #: How many due definitions are read and recorded at a time.

@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from sqlalchemy import TextClause, text
 
 from ..types import Claim, Outcome
+from .candidates import candidates
 from .connection import Rows
 from .dialect import Dialect
 from .outcomes import recorded
-from .sql.candidates import candidates
 
 
 class ClaimRequest(NamedTuple):

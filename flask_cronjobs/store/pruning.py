@@ -12,10 +12,10 @@ from sqlalchemy import Connection, Executable, text
 from ..config import Settings
 from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
 from ..types import stored_time
+from .batch_statements import among, many
 from .batches import note_pruned
 from .connection import Bookkeeping, Rows
 from .dialect import Dialect
-from .sql.batches import among, many
 
 
 class Kind(NamedTuple):

@@ -35,73 +35,68 @@ class TickRow(NamedTuple):
     was_ahead: bool = False
 
 
-class Ticks:
-    """The writes about ticks.
+def begin(books: Bookkeeping, worker: str, host: str, pid: int, listening: bool = False) -> TickRow:
+    """Insert the row of a tick that begins, and delete those past `TICK_RETENTION`.
 
-    :param books: a bookkeeping connection.
+    It is here that they go, since each tick comes this far, even one that is killed later. So
+    there are no more of them than began within a day, however ticks end.
+
+    :param listening: whether it is a resident worker that a NOTIFY wakes.
     """
+    values = {"worker": worker, "host": host, "pid": pid, "listening": listening}
+    now, limit = books.dialect.now, books.dialect.later(":age")
+    statement = f"""
+    INSERT INTO job_ticks (worker, host, pid, listening, started_at, seen_at)
+    VALUES (:worker, :host, :pid, :listening, {now}, {now})
+    RETURNING id, started_at, (SELECT min(started_at) FROM job_ticks) < {limit} AS has_old,
+        {is_ahead(books.dialect)} AS was_ahead
+    """
+    age = -(TICK_RETENTION + TICK_SLACK).total_seconds()
+    (row,) = books.rows(text(statement), {**values, "age": age})
+    if row.has_old:
+        old = books.dialect.any_of("id", old_ticks(books.dialect))
+        age = TICK_RETENTION.total_seconds()
+        books.rows(text(f"DELETE FROM job_ticks WHERE {old}"), {"age": age})
+    if row.was_ahead:
+        books.transaction(partial(put_right, d=books.dialect))
+    return TickRow(row.id, stored_time(row.started_at), bool(row.was_ahead))
 
-    def __init__(self, books: Bookkeeping) -> None:
-        self._books = books
-        self._dialect = books.dialect
 
-    def begin(self, worker: str, host: str, pid: int, listening: bool = False) -> TickRow:
-        """Insert the row of a tick that begins, and delete those past `TICK_RETENTION`.
+def seen(books: Bookkeeping, tick_id: int) -> None:
+    """Record that the tick is alive."""
+    _set(books, tick_id, f"seen_at = {books.dialect.now}")
 
-        It is here that they go, since each tick comes this far, even one that is killed later. So
-        there are no more of them than began within a day, however ticks end.
 
-        :param listening: whether it is a resident worker that a NOTIFY wakes.
-        """
-        values = {"worker": worker, "host": host, "pid": pid, "listening": listening}
-        now, limit = self._dialect.now, self._dialect.later(":age")
-        statement = f"""
-        INSERT INTO job_ticks (worker, host, pid, listening, started_at, seen_at)
-        VALUES (:worker, :host, :pid, :listening, {now}, {now})
-        RETURNING id, started_at, (SELECT min(started_at) FROM job_ticks) < {limit} AS has_old,
-            {is_ahead(self._dialect)} AS was_ahead
-        """
-        age = -(TICK_RETENTION + TICK_SLACK).total_seconds()
-        (row,) = self._books.rows(text(statement), {**values, "age": age})
-        if row.has_old:
-            old = self._dialect.any_of("id", old_ticks(self._dialect))
-            age = TICK_RETENTION.total_seconds()
-            self._books.rows(text(f"DELETE FROM job_ticks WHERE {old}"), {"age": age})
-        if row.was_ahead:
-            self._books.transaction(partial(put_right, d=self._dialect))
-        return TickRow(row.id, stored_time(row.started_at), bool(row.was_ahead))
+def finish(books: Bookkeeping, tick_id: int, report: TickReport, clock_offset: float) -> None:
+    """Record what the tick did, and that it has ended.
 
-    def seen(self, tick_id: int) -> None:
-        """Record that the tick is alive."""
-        self._set(tick_id, f"seen_at = {self._dialect.now}")
+    :param clock_offset: how many seconds the host's clock is ahead of the database's.
+    """
+    counts = {name: getattr(report, name) for name in _COUNTS}
+    now = books.dialect.now
+    times = f"seen_at = {now}, finished_at = {now}, clock_offset = :clock_offset"
+    values = ", ".join(f"{name} = :{name}" for name in counts)
+    _set(books, tick_id, f"{times}, {values}", clock_offset=clock_offset, **counts)
 
-    def finish(self, tick_id: int, report: TickReport, clock_offset: float) -> None:
-        """Record what the tick did, and that it has ended.
 
-        :param clock_offset: how many seconds the host's clock is ahead of the database's.
-        """
-        counts = {name: getattr(report, name) for name in _COUNTS}
-        now = self._dialect.now
-        times = f"seen_at = {now}, finished_at = {now}, clock_offset = :clock_offset"
-        values = ", ".join(f"{name} = :{name}" for name in counts)
-        self._set(tick_id, f"{times}, {values}", clock_offset=clock_offset, **counts)
+def add(books: Bookkeeping, tick_id: int, counts: Mapping[str, int]) -> None:
+    """Add *counts* to what the row has."""
+    added = ", ".join(f"{name} = {name} + :{name}" for name in counts)
+    _set(books, tick_id, added, **counts)
 
-    def add(self, tick_id: int, counts: Mapping[str, int]) -> None:
-        """Add *counts* to what the row has."""
-        added = ", ".join(f"{name} = {name} + :{name}" for name in counts)
-        self._set(tick_id, added, **counts)
 
-    def listen(self, tick_id: int, listening: bool) -> None:
-        """Record whether a NOTIFY wakes the tick's resident worker."""
-        self._set(tick_id, "listening = :listening", listening=listening)
+def listen(books: Bookkeeping, tick_id: int, listening: bool) -> None:
+    """Record whether a NOTIFY wakes the tick's resident worker."""
+    _set(books, tick_id, "listening = :listening", listening=listening)
 
-    def _set(self, tick_id: int, assignments: str, **values: object) -> None:
-        """Change the row of a tick.
 
-        As text: a tick that finds nothing to do need not map the tables.
-        """
-        statement = text(f"UPDATE job_ticks SET {assignments} WHERE id = :id")
-        self._books.rows(statement, {"id": tick_id, **values})
+def _set(books: Bookkeeping, tick_id: int, assignments: str, **values: object) -> None:
+    """Change the row of a tick.
+
+    As text: a tick that finds nothing to do need not map the tables.
+    """
+    statement = text(f"UPDATE job_ticks SET {assignments} WHERE id = :id")
+    books.rows(statement, {"id": tick_id, **values})
 
 
 def old_ticks(d: Dialect) -> str:

@@ -32,7 +32,6 @@ from flask_cronjobs.store.exchange import ClaimRequest
 from flask_cronjobs.store.leases import look_for_expired, progress, renew
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.store.pruning import prune
-from flask_cronjobs.store.ticks import Ticks
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome
 from tests.model.model import TERMINAL, ModelRun
 
@@ -54,7 +53,7 @@ class StoreMachine(RuleBasedStateMachine):
         for table in ("job_failures", "job_effects", "job_runs", "job_definitions"):
             self.sql(f"DELETE FROM {table}")
         self.claims, self.operator = Claims(self.books), Operator(self.books)
-        self.definitions, self.ticks = Definitions(self.books), Ticks(self.books)
+        self.definitions = Definitions(self.books)
         self.runs: dict[int, ModelRun] = {}
         self.held: list[Claim] = []
         """Every claim ever made: those that were lost go on trying to write."""

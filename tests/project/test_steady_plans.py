@@ -15,7 +15,7 @@ from flask_cronjobs.models import JobRun
 from flask_cronjobs.schedule.slots import Slot
 from flask_cronjobs.store import turns
 from flask_cronjobs.store.attempts import write_output
-from flask_cronjobs.store.batches import Batches, OpenBatch, open_batch
+from flask_cronjobs.store.batches import OpenBatch, close, open_batch
 from flask_cronjobs.store.definitions import DefinitionRow
 from flask_cronjobs.store.handed import in_brokers
 from flask_cronjobs.store.late import late_slots, mark_late
@@ -247,7 +247,7 @@ def end_all_batches(kit: Kit) -> None:
         batch = open_batch(connection, kit.books.dialect, made)
     dead, *others = kit.runs(3, batch_id=batch)
     kit.sql("UPDATE job_runs SET status = 'dead', finished_at = now() WHERE id = :id", id=dead)
-    Batches(kit.books).close(batch or 0)
+    close(kit.books, batch or 0)
     assert end_batches(kit.books, lambda outcome: None, [batch or 0]).enqueued == 1
     Operator(kit.books).retry([dead, *others])
     end_batches(kit.books, lambda outcome: None)

@@ -20,7 +20,6 @@ from flask_cronjobs.store.definitions import DefinitionRow, Definitions
 from flask_cronjobs.store.dialect import dialect_of
 from flask_cronjobs.store.effects import Effects
 from flask_cronjobs.store.exchange import ClaimRequest
-from flask_cronjobs.store.ticks import Ticks
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome, OutcomeKind
 from tests.rows import ago
 from tests.tables import copy_tables
@@ -38,7 +37,6 @@ class Kit:
         self.claims = Claims(self.books)
         self.definitions = Definitions(self.books)
         self.effects = Effects(self.books)
-        self.ticks = Ticks(self.books)
 
     @classmethod
     def on(cls, url: str) -> Kit:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from flask_cronjobs.store.candidates import FRONT
 from flask_cronjobs.store.leases import watch
-from flask_cronjobs.store.sql.candidates import FRONT
 from flask_cronjobs.types import OutcomeKind
 from tests.marks import on_postgresql
 from tests.rows import ago

@@ -21,12 +21,12 @@ from ... import failpoints
 from ...errors import DatabaseTrouble
 from ...log import Outage, logger
 from ...state import State
+from ...store import ticks
 from ...store.claims import Claims
 from ...store.exchange import Exchange
 from ...store.leases import progress as write_progress
 from ...store.notify import WAKE_EVERY
 from ...store.sqlite import is_locked
-from ...store.ticks import Ticks
 from ...types import Outcome
 from ..batches import end_batches
 from .admission import NOTHING, Admission, Wanted
@@ -396,7 +396,7 @@ class Keeper(threading.Thread):
         if renewal.is_heartbeat:
             self._held_runs.renewed(renewal.held - renewal.locked, sent)
             if self._options.tick_id is not None:
-                Ticks(self._books).seen(self._options.tick_id)
+                ticks.seen(self._books, self._options.tick_id)
         for claim in self._held_runs.unfinished:
             if claim.id not in renewal.held:
                 self._monitor.lose(claim)
