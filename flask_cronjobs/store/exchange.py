@@ -1,4 +1,4 @@
-"""The statements that claim runs; PostgreSQL's record outcomes at the same time.
+"""The statements that claim runs; PostgreSQL's record outcomes at the same time. Their rows, too.
 
 Where its plans cannot be kept (see `planner`), PostgreSQL plans them anew each time, which for few
 runs costs more than all else. So there is a statement for each need, with no more in it.

@@ -1,4 +1,8 @@
-"""The SQL that records outcomes: `recorded` for PostgreSQL, the others for SQLite."""
+"""The SQL that records outcomes, and its parameters.
+
+`recorded` is for PostgreSQL, `record` and `failures` for SQLite. `finalize_in` writes a success in
+the handler's own transaction, for ``atomic=True``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Begin and end transactions where SQLite's driver does not: savepoints, broken connections."""
+"""SQLite's one write lock, and its transactions, where its driver does not begin or end them.
+
+While ``db.session`` holds the lock, our own connection cannot write.
+"""
 
 from __future__ import annotations
 

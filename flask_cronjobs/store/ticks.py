@@ -1,4 +1,9 @@
-"""Write the row of each tick, and delete old ones."""
+"""The rows of ticks: write them, delete old ones, and tell from them when ticks came.
+
+Also put right what was written while the database's clock was ahead. Definitions count as
+considered up to a time that is yet to come, so none of their slots would run before that; and a
+tick that began in the future would look like the last one all the while.
+"""
 
 from __future__ import annotations
 
