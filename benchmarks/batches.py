@@ -26,7 +26,7 @@ from sqlalchemy import make_url, text
 
 from flask_cronjobs import Batch, CronJobs, report
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store import create_tables
+from flask_cronjobs.store.create import create_tables
 from tests import postgres
 
 #: How fast the drain in a batch must be, relative to that without.

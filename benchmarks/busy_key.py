@@ -21,9 +21,11 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, text
 
-from flask_cronjobs.store import Bookkeeping, Claims, create_tables
-from flask_cronjobs.store.rows import ClaimRequest
-from flask_cronjobs.store.turns import Turns
+from flask_cronjobs.store import turns
+from flask_cronjobs.store.claims import Claims
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.create import create_tables
+from flask_cronjobs.store.exchange import ClaimRequest
 from tests import postgres
 
 BUSY = 10_000
@@ -114,7 +116,7 @@ def insert_ordered(books: Bookkeeping) -> None:
 
 def median_of_turns(books: Bookkeeping, rounds: int) -> float:
     """Return the median seconds of giving a turn, when a run of a key has come."""
-    turns, times = Turns(books), []
+    times: list[float] = []
     for number in range(rounds):
         books.rows(
             text(
@@ -123,7 +125,7 @@ def median_of_turns(books: Bookkeeping, rounds: int) -> float:
             )
         )
         began = time.perf_counter()
-        assert turns.give()
+        assert turns.give(books)
         times.append(time.perf_counter() - began)
     return statistics.median(times)
 

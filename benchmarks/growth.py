@@ -36,8 +36,11 @@ from benchmarks._chart import line_chart
 from flask_cronjobs import CronJobs
 from flask_cronjobs.config import Settings
 from flask_cronjobs.models.storage import VACUUM_OFTEN
-from flask_cronjobs.store import Bookkeeping, Claims, create_tables, pruning
-from flask_cronjobs.store.rows import ClaimRequest
+from flask_cronjobs.store import pruning
+from flask_cronjobs.store.claims import Claims
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.create import create_tables
+from flask_cronjobs.store.exchange import ClaimRequest
 from flask_cronjobs.types import Outcome
 from tests import postgres
 

@@ -30,7 +30,7 @@ from sqlalchemy import Connection, Engine, event, text
 from flask_cronjobs import CronJobs, report
 from flask_cronjobs.report import DefinitionFilter, RunFilter
 from flask_cronjobs.state import State, state_of
-from flask_cronjobs.store import create_tables
+from flask_cronjobs.store.create import create_tables
 from flask_cronjobs.types import STATUSES
 from tests import postgres
 

@@ -31,7 +31,7 @@ from sqlalchemy import Engine, text
 
 from benchmarks.batches import _stat
 from flask_cronjobs import CronJobs
-from flask_cronjobs.store import create_tables
+from flask_cronjobs.store.create import create_tables
 from flask_cronjobs.store.dialect import dialect_of
 from tests import postgres
 

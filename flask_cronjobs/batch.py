@@ -15,11 +15,11 @@ from .registry.handler import Handler
 from .registry.options import EnqueueOptions, check_key
 from .registry.run_columns import policy_columns, stored_payload
 from .state import State
+from .store.batch_statements import THEN_COLUMNS
 from .store.batches import OpenBatch, close_batch, hold_open, open_batch
 from .store.commits import note_enqueued
 from .store.dialect import dialect_of
 from .store.enqueue import writing_connection
-from .store.sql.batches import THEN_COLUMNS
 from .types import BatchOnDead
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from .text import safe_text
 from .types import JSON, BatchCounts, Claim
 
 if TYPE_CHECKING:
-    from .store import Bookkeeping
+    from .store.connection import Bookkeeping
 
 #: Progress is written at most this often, in seconds, and once more when the handler ends.
 PROGRESS_INTERVAL = 0.5
@@ -173,13 +173,13 @@ class CurrentRun:
     @cached_property
     def batch(self) -> BatchCounts | None:
         """How the batch ended whose ``then`` this run is; None for every other run."""
-        from .store import Bookkeeping
-        from .store.batches import Batches
+        from .store.batches import ended_for
+        from .store.connection import Bookkeeping
 
         if self.thread == threading.get_ident():
-            return Batches(self.books).ended_for(self.id)
+            return ended_for(self.books, self.id)
         with Bookkeeping(self.books.engine) as books:  # `books` is for the first thread only.
-            return Batches(books).ended_for(self.id)
+            return ended_for(books, self.id)
 
     @cached_property
     def _definition(self) -> tuple[str | None, str]:
@@ -198,7 +198,8 @@ class CurrentRun:
         return found or (None, self._default_timezone)
 
     def _read_definition(self, id_: int) -> tuple[str, str] | None:
-        from .store import Bookkeeping, Definitions
+        from .store.connection import Bookkeeping
+        from .store.definitions import Definitions
 
         if self.thread == threading.get_ident():
             return Definitions(self.books).name_and_timezone(id_)

@@ -37,9 +37,10 @@ from .log import logger
 from .registry.options import check_key
 from .registry.payload import close_unrun, kept_result
 from .state import State
-from .store import Bookkeeping, Effects
+from .store.connection import Bookkeeping
 from .store.dialect import json_text
-from .store.sqlite_lock import is_locked, session_holds_lock
+from .store.effects import Effects
+from .store.sqlite import is_locked, session_holds_lock
 from .types import JSON, InDoubt
 
 T = TypeVar("T")

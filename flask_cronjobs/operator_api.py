@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from .log import logger
 from .registry.registry import name_of
@@ -12,8 +12,9 @@ from .state import State, state_of
 from .types import BatchCounts, Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
-    from .operations import Change
+    from .operations.pauses import Target
     from .report import Verdict
+    from .store.operations import Change
     from .task import Task
 
 
@@ -76,10 +77,11 @@ class OperatorMethods:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .operations import retry, retry_with
+        from .operations.payloads import retry_with
+        from .operations.runs import RETRY
 
         if payload is None:
-            return retry(_writable(), run_id)
+            return RETRY.one(_writable(), run_id)
         return retry_with(_writable(), run_id, payload)
 
     def run_again(self, run_id: int, payload: Mapping[str, object] | None = None) -> int:
@@ -93,7 +95,7 @@ class OperatorMethods:
         :raises TypeError: the handler does not take the payload.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .operations import run_again
+        from .operations.payloads import run_again
 
         return run_again(_writable(), run_id, payload)
 
@@ -105,9 +107,10 @@ class OperatorMethods:
         :raises NotFound: there is no such run.
         :raises StateConflict: it has ended already.
         """
-        from .operations import cancel
 
-        return cancel(_writable(), run_id)
+        from .operations.runs import CANCEL
+
+        return CANCEL.one(_writable(), run_id)
 
     def pause(
         self,
@@ -123,13 +126,9 @@ class OperatorMethods:
         :param task: a task, or its name: the same for all of its runs, those of definitions too.
         :raises NotFound: no definition or task has that name.
         """
-        from .operations import pause, pause_work
+        from .operations.pauses import pause
 
-        kind, chosen = _only(name, queue, task)
-        if kind == "definition":
-            pause(_writable(), chosen)
-        else:
-            pause_work(_writable(), kind, chosen)
+        pause(_writable(), _target(name, queue, task))
 
     def resume(
         self,
@@ -146,12 +145,9 @@ class OperatorMethods:
         :returns: False if it was not paused.
         :raises NotFound: no definition has that name.
         """
-        from .operations import resume, resume_work
+        from .operations.pauses import resume
 
-        kind, chosen = _only(name, queue, task)
-        if kind == "definition":
-            return resume(_writable(), chosen)
-        return resume_work(_writable(), kind, chosen)
+        return resume(_writable(), _target(name, queue, task))
 
     def run_now(
         self, name: str | Task[..., Any], payload: Mapping[str, object] | None = None
@@ -165,7 +161,7 @@ class OperatorMethods:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .operations import run_now
+        from .operations.definitions import run_now
 
         return run_now(_writable(), name_of(name), payload)
 
@@ -186,7 +182,7 @@ class OperatorMethods:
         :param dry_run: only count them.
         :returns: how many runs there were.
         """
-        from .operations import prune
+        from .operations.maintenance import prune
 
         return prune(_writable(), dry_run)
 
@@ -196,9 +192,10 @@ class OperatorMethods:
         :returns: the verdict: ``ok``; ``sentence``, which says why; and ``age``, how many seconds
             ago the last tick was alive.
         """
-        from .operations import health
 
-        return health(state_of())
+        from .report import verdict
+
+        return verdict(state_of())
 
     def add_definition(
         self,
@@ -257,24 +254,24 @@ class OperatorMethods:
         return remove_definition(_writable(), name_of(name))
 
 
-def _only(
+def _target(
     name: str | Task[..., Any] | None, queue: str | None, task: str | Task[..., Any] | None
-) -> tuple[Literal["definition", "queue", "task"], str]:
+) -> Target:
     """Return which one was given.
 
     :raises TypeError: none was, or several.
     """
-    if name is not None and queue is None and task is None:
-        return "definition", name_of(name)
-    if queue is not None and name is None and task is None:
-        return "queue", queue
-    if task is not None and name is None and queue is None:
-        return "task", name_of(task)
-    raise TypeError("Give one of them: the name of a definition, queue=… or task=…")
+    from .operations.pauses import only
+
+    names = [None if each is None else name_of(each) for each in (name, task)]
+    target = only(names[0], queue, names[1])
+    if target is None:
+        raise TypeError("Give one of them: the name of a definition, queue=… or task=…")
+    return target
 
 
 def _writable() -> State:
-    from .store.sqlite_lock import refuse_own_lock
+    from .store.sqlite import refuse_own_lock
 
     state = state_of()
     refuse_own_lock(state.db.session(), state.bookkeeping())

@@ -22,7 +22,7 @@ from .registry.registry import Registry
 from .store.dialect import check_driver
 
 if TYPE_CHECKING:
-    from .store import Bookkeeping
+    from .store.connection import Bookkeeping
 
 
 class Throttle:

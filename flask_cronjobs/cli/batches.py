@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from .. import operations, report
-from ..operations import BulkResult
+from .. import report
+from ..operations.batches import cancel_batch, close_batch, retry_batch
+from ..operations.runs import BulkResult
 from ..report import BatchView
 from ..report.humanize import plural
 from ..state import state_of
@@ -65,11 +66,11 @@ def batches(
             raise click.UsageError("Give the KEY of the batch, too.")
         _list(everything, limit, before, as_json)
     elif retry:
-        _say(operations.retry_batch(state_of(), key, actor(), again), key)
+        _say(retry_batch(state_of(), key, actor(), again), key)
     elif cancel:
-        _say(operations.cancel_batch(state_of(), key, actor()), key)
+        _say(cancel_batch(state_of(), key, actor()), key)
     elif close:
-        closed = operations.close_batch(state_of(), key, actor())
+        closed = close_batch(state_of(), key, actor())
         click.echo(f"Closed {one_line(key)}." if closed else f"{one_line(key)} is closed already.")
     else:
         _show(key, as_json)

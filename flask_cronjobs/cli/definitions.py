@@ -6,7 +6,8 @@ from collections import Counter
 
 import click
 
-from .. import operations, report
+from .. import report
+from ..operations.definitions import remove as remove_definition
 from ..report import DefinitionView
 from ..report.humanize import duration, plural
 from ..state import state_of
@@ -53,7 +54,7 @@ def remove(name: str) -> None:
 
     Its runs stay. A tick of other code that declares it creates it again.
     """
-    operations.remove(state_of(), name, actor())
+    remove_definition(state_of(), name, actor())
     click.echo(f"Removed {one_line(name)}. Its runs stay.")
 
 

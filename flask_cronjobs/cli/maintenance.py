@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from .. import operations, report
+from .. import report
+from ..operations import maintenance
+from ..operations.maintenance import effect_done, effect_redo
 from ..report.doctor import Finding, examine
 from ..report.humanize import plural
 from ..state import state_of
-from ..store import create_tables, set_wal
 from ..store.connection import refuse_shared_memory
-from ..store.create import are_tables_missing, set_storage
+from ..store.create import are_tables_missing, create_tables, set_storage, set_wal
 from ..store.migrations import how_to_create_tables, uses_migrations
 from ..text import one_line
 from .colors import paint
@@ -54,10 +55,10 @@ def effects(
     if done is not None or redo is not None:
         refuse_to_list()
     if done is not None:
-        operations.effect_done(state_of(), done, actor())
+        effect_done(state_of(), done, actor())
         click.echo(f"{one_line(done)}: marked as done. It will not be done again.")
     elif redo is not None:
-        operations.effect_redo(state_of(), redo, actor())
+        effect_redo(state_of(), redo, actor())
         click.echo(f"{one_line(redo)}: marked as not done. The next call does it.")
     else:
         _list_effects(everything, limit, before, as_json)
@@ -69,10 +70,10 @@ def effects(
 def prune(dry_run: bool, as_json: bool) -> None:
     """Delete runs older than their retention. Each tick deletes a few, too."""
     state = state_of()
-    found = operations.prune(state, dry_run=True)
+    found = maintenance.prune(state, dry_run=True)
     if not dry_run:
         with progress_bar("Prune", found) as advance:
-            found = operations.prune(state, actor=actor(), progress=advance)
+            found = maintenance.prune(state, actor=actor(), progress=advance)
     if as_json:
         print_json({"runs": found, "dry_run": dry_run})
     else:

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
-from .. import operations
+from ..operations import pauses
+from ..operations.pauses import Target, only, queues
 from ..state import state_of
 from ..text import one_line
-from ..types import PauseKind
 from . import completion
 from .command_text import command
 from .group import JobsGroup, examples
@@ -46,17 +46,14 @@ def pause(name: str | None, queue: str | None, task: str | None) -> None:
     A paused definition enqueues no runs. Of a paused queue or task, runs are enqueued, but no
     worker begins them; those that run go on.
     """
-    kind, chosen = _only(name, queue, task)
-    if kind is None:
-        operations.pause(state_of(), chosen, actor())
-        click.echo(f"Paused {one_line(chosen)}. To resume it: {command('resume', chosen)}")
-        return
-    what = f"the {kind} {one_line(chosen)}"
-    if kind == "queue" and chosen not in operations.queues(state_of()):
+    target = _only(name, queue, task)
+    what = _named(target)
+    if target.kind == "queue" and target.name not in queues(state_of()):
         click.echo(f"No task of this app's code has {what} by itself.", err=True)
-    is_new = operations.pause_work(state_of(), kind, chosen, actor())
-    done = f"Paused {what}" if is_new else f"{one_line(chosen)} is paused already"
-    click.echo(f"{done}. To resume it: {command('resume', f'--{kind}', chosen)}")
+    is_new = pauses.pause(state_of(), target, actor())
+    done = f"Paused {what}" if is_new else f"{one_line(target.name)} is paused already"
+    option = () if target.kind == "definition" else (f"--{target.kind}",)
+    click.echo(f"{done}. To resume it: {command('resume', *option, target.name)}")
 
 
 @group.command(
@@ -72,23 +69,18 @@ def resume(name: str | None, queue: str | None, task: str | None) -> None:
     Slots that passed while a definition was paused are not run. Runs that waited for a queue or a
     task are.
     """
-    kind, chosen = _only(name, queue, task)
-    if kind is None:
-        resumed = operations.resume(state_of(), chosen, actor())
-    else:
-        resumed = operations.resume_work(state_of(), kind, chosen, actor())
-    what = one_line(chosen) if kind is None else f"the {kind} {one_line(chosen)}"
-    click.echo(f"Resumed {what}." if resumed else f"Not paused: {what}.")
+    target = _only(name, queue, task)
+    resumed = pauses.resume(state_of(), target, actor())
+    click.echo(f"Resumed {_named(target)}." if resumed else f"Not paused: {_named(target)}.")
 
 
-def _only(name: str | None, queue: str | None, task: str | None) -> tuple[PauseKind | None, str]:
-    """Return what was given; the kind is None for a definition."""
-    given: list[tuple[PauseKind | None, str | None]] = [
-        (None, name),
-        ("queue", queue),
-        ("task", task),
-    ]
-    (kind, chosen), *more = [each for each in given if each[1] is not None] or [(None, None)]
-    if chosen is None or more:
+def _only(name: str | None, queue: str | None, task: str | None) -> Target:
+    target = only(name, queue, task)
+    if target is None:
         raise click.UsageError("Give one: the NAME of a definition, --queue NAME or --task NAME.")
-    return kind, chosen
+    return target
+
+
+def _named(target: Target) -> str:
+    name = one_line(target.name)
+    return name if target.kind == "definition" else f"the {target.kind} {name}"

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import click
 
-from .. import operations
+from ..operations.definitions import queue_run
 from ..registry.options import EnqueueOptions
 from ..report.humanize import duration
 from ..state import state_of
@@ -54,7 +54,7 @@ def run(
         raise click.UsageError("Give --at or --delay, not both.")
     options = EnqueueOptions(run_at=run_at, delay=delay, idempotency_key=key, queue=queue)
     try:
-        queued = operations.queue_run(state_of(), name, payload, actor(), options=options)
+        queued = queue_run(state_of(), name, payload, actor(), options=options)
     except TypeError as error:
         raise click.ClickException(f"{error}. Give the arguments as --payload JSON.") from error
     if as_json:

@@ -10,9 +10,11 @@ from dataclasses import replace
 
 import click
 
-from .. import operations, report
+from .. import report
 from ..errors import CronJobsError
-from ..operations import Action, Progress
+from ..operations.definitions import no_definition
+from ..operations.payloads import retry_with, run_again
+from ..operations.runs import CANCEL, DISCARD, RETRY, Action, Progress, no_run
 from ..report import Attempt, PauseView, RunFilter, RunPage, RunRow, RunView
 from ..report.counts import CAP
 from ..report.humanize import duration, plural
@@ -75,7 +77,7 @@ def show(run_id: int, frames: bool, as_json: bool) -> None:
     """Show one run with its payload, attempts, errors and stacks."""
     view = report.run(state_of(), run_id)
     if view is None:
-        raise operations.no_run(run_id)
+        raise no_run(run_id)
     if as_json:
         print_json(view)
     else:
@@ -104,10 +106,10 @@ def retry(
         if len(ids) != 1 or which != RunFilter():
             raise click.UsageError("--payload is for one run. Give one ID.")
         with _explained():
-            change = operations.retry_with(state_of(), ids[0], payload, actor())
+            change = retry_with(state_of(), ids[0], payload, actor())
         click.echo(f"Run {ids[0]} of {printable(change.task)}: queued again.")
         return
-    _act(operations.RETRY, ids, which, yes)
+    _act(RETRY, ids, which, yes)
 
 
 @group.command(
@@ -124,7 +126,7 @@ def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 
     A filter without --status finds all unfinished runs.
     """
-    _act(operations.CANCEL, ids, which, yes)
+    _act(CANCEL, ids, which, yes)
 
 
 @group.command(
@@ -141,7 +143,7 @@ def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 
     They end cancelled: nobody is asked about them any more, and retry still queues them again.
     """
-    _act(operations.DISCARD, ids, which, yes)
+    _act(DISCARD, ids, which, yes)
 
 
 @group.command("again", epilog=examples("flask jobs admin again 5"))
@@ -151,7 +153,7 @@ def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 def again(run_id: int, payload: dict[str, JSON] | None, as_json: bool) -> None:
     """Queue a new run like another one, whatever became of that, due now."""
     with _explained():
-        new_id = operations.run_again(state_of(), run_id, payload, actor())
+        new_id = run_again(state_of(), run_id, payload, actor())
     if as_json:
         print_json({"id": new_id})
     else:
@@ -184,7 +186,7 @@ def _advice(which: RunFilter, verb: str) -> str:
     advice = [state.registry.advice(which.task)]
     name = which.definition
     if name is not None and name not in report.definition_names(state):
-        advice.append(str(operations.no_definition(state, name, verb)))
+        advice.append(str(no_definition(state, name, verb)))
     return printable(as_called("".join(f" {each}" for each in advice if each)))
 
 

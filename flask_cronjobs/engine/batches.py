@@ -16,8 +16,9 @@ from ..errors import CronJobsError
 from ..log import logger
 from ..signals import announce
 from ..state import State
-from ..store import Bookkeeping
-from ..store.batches import CHUNK, Batches, Ended, Unended
+from ..store import batches
+from ..store.batches import CHUNK, Ended, Unended
+from ..store.connection import Bookkeeping
 from ..store.errors import is_about_the_rows
 from ..store.notify import wake_all
 from ..text import one_line
@@ -52,18 +53,17 @@ def end_batches(
     :param ids: look at these, and then at those around them; None for all.
     :param seconds: after which no more runs are cancelled in a batch.
     """
-    batches = Batches(books)
     wanted = None if ids is None else set(ids)
     enqueued, left = 0, set[int]()
     while wanted is None or wanted:
         touched: set[int] = set()
-        for each in _unended(batches, wanted):
+        for each in _unended(books, wanted):
             stop = each.stopped and each.id not in left
             with _logging_broken(each.key):
-                if stop and (stopped := _stop(batches, each.id, tell, seconds)):
+                if stop and (stopped := _stop(books, each.id, tell, seconds)):
                     touched |= stopped.cancelled_in
                     left |= stopped.left
-                elif each.ready and (ended := _end(batches, each.id)):
+                elif each.ready and (ended := _end(books, each.id)):
                     failpoints.reach("after-batch")
                     enqueued += ended.then_run_id is not None
                     touched |= set() if ended.parent_id is None else {ended.parent_id}
@@ -94,9 +94,9 @@ def _logging_broken(key: str) -> Generator[None]:
         )
 
 
-def _unended(batches: Batches, ids: Iterable[int] | None) -> Iterator[Unended]:
+def _unended(books: Bookkeeping, ids: Iterable[int] | None) -> Iterator[Unended]:
     after = 0
-    while found := batches.unended(ids, after):
+    while found := batches.unended(books, ids, after):
         yield from found
         after = found[-1].id
         if len(found) < CHUNK:
@@ -113,11 +113,11 @@ def log_end(ended: Ended) -> None:
     logger.info("batch %s has ended: %s%s", one_line(str(counts.key)), told or "no members", then)
 
 
-def _end(batches: Batches, batch_id: int) -> Ended | None:
+def _end(books: Bookkeeping, batch_id: int) -> Ended | None:
     """End a batch. If somebody else is at it, see that they do not miss our own last run."""
     for pause in (*MOMENTS, 0.0):
-        ended = batches.end(batch_id)
-        if ended is not None or not any(each.ready for each in batches.unended([batch_id])):
+        ended = batches.end(books, batch_id)
+        if ended is not None or not any(each.ready for each in batches.unended(books, [batch_id])):
             return ended
         time.sleep(pause)
     return None
@@ -129,14 +129,14 @@ class _Stopped(NamedTuple):
 
 
 def _stop(
-    batches: Batches, batch_id: int, tell: Callable[[Outcome], object], seconds: float
+    books: Bookkeeping, batch_id: int, tell: Callable[[Outcome], object], seconds: float
 ) -> _Stopped | None:
     """Cancel what waits in a batch and in those inside it; return None if nothing did."""
     until = time.monotonic() + seconds
-    family = batches.family(batch_id)
+    family = batches.family(books, batch_id)
     number = 0
     for each in family:
-        for outcomes in batches.cancel_waiting(each, batch_id):
+        for outcomes in batches.cancel_waiting(books, each, batch_id):
             for outcome in outcomes:
                 tell(outcome)
             number += len(outcomes)

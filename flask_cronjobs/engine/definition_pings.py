@@ -16,7 +16,8 @@ from urllib.parse import urlsplit, urlunsplit
 from ..errors import CronJobsError
 from ..log import logger
 from ..state import State
-from ..store import Bookkeeping, Definitions
+from ..store.connection import Bookkeeping
+from ..store.definitions import Definitions
 from ..types import Claim, Outcome
 from .ping import ping
 

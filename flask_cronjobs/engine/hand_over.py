@@ -18,8 +18,9 @@ from ..errors import CronJobsError, DatabaseTrouble
 from ..log import Outage, logger, worker_name
 from ..registry.executor import Executor, executor_of
 from ..state import State, Throttle
-from ..store import Bookkeeping, Claims
-from ..store.fingerprint import fingerprint
+from ..store.claims import Claims
+from ..store.connection import Bookkeeping
+from ..store.handed import ended_since, fingerprint, in_brokers
 from ..text import one_line
 from ..types import HANDED, Claim, HandedRun
 from .refusals import Refusals
@@ -196,7 +197,7 @@ class _Queue:
         )
         self._exchanger = Exchanger(self._claims, state, own)
         self._tasks = frozenset(state.registry.tasks)
-        self._refusals = Refusals(self._claims, name)
+        self._refusals = Refusals(self._claims.books, name)
         self._empty_looks = 0
         self._away = Outage()
         self._full: tuple[int, int] | None = None
@@ -235,7 +236,7 @@ class _Queue:
             return "away"
         if self._over():  # The answer came when the worker had ended, perhaps long ago.
             return "nothing"
-        handed = self._claims.in_brokers(self.name)
+        handed = in_brokers(self._claims.books, self.name)
         room = self._fits() - max(in_broker, handed)
         if room <= 0:
             self._full = handed, in_broker
@@ -259,7 +260,7 @@ class _Queue:
         """Return how many runs may wait in the broker."""
         if self._counted.open():
             self._counted.close(COUNT_EVERY)
-            ended = self._claims.ended_since(self.name, self._pace)
+            ended = ended_since(self._claims.books, self.name, self._pace)
             self._fitting = min(self._limit, FEW + ended)
         return self._fitting
 

@@ -9,8 +9,9 @@ from functools import cached_property
 
 from ..log import logger, worker_name
 from ..state import State, Throttle, state_of
-from ..store import Bookkeeping, Claims
-from ..store.fingerprint import fingerprint
+from ..store.claims import Claims
+from ..store.connection import Bookkeeping
+from ..store.handed import fingerprint, refuse
 from ..types import is_handed_by
 from .worker.books import KeeperBooks
 from .worker.options import WorkOptions
@@ -52,9 +53,8 @@ def perform_handed(
     with Bookkeeping(state.engine) as own:
         # No new connection: a broker may bring hundreds of messages whose tokens are gone.
         own.take_over(books)
-        claims = Claims(own)
-        task = claims.refuse(run_id, token, tuple(state.registry.tasks), lacks)
-        claims.release_token(token, run_id)
+        task = refuse(own, run_id, token, tuple(state.registry.tasks), lacks)
+        Claims(own).release_token(token, run_id)
         books.take_over(own)
     if task is not None:
         logger.warning("The task %s, run %d, was given back. %s", task, run_id, lacks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import signals
 from ..log import logger
 from ..state import State
-from ..store import Bookkeeping
+from ..store.connection import Bookkeeping
 from ..store.late import late_slots, mark_late
 from ..types import LateSlot
 

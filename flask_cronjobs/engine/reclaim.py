@@ -14,8 +14,11 @@ from ..errors import DatabaseTrouble, WorkerLost
 from ..log import worker_name
 from ..signals import announce, notify
 from ..state import State
-from ..store import Bookkeeping, Claims, Expired, ExpiredLeases, Expiry
-from ..store.rows import Exchange
+from ..store import leases
+from ..store.claims import Claims
+from ..store.connection import Bookkeeping
+from ..store.exchange import Exchange
+from ..store.leases import Expired, Expiry
 from ..types import Outcome, handed_to
 from .observer import Observer
 from .worker.leases import renewal_window
@@ -89,21 +92,19 @@ def _abandoned(state: State, books: Bookkeeping) -> Expiry:
     import, or a handler. Then workers are alive whose leases ran out. So wait until the lock is
     free, and then for a moment in which they renew them.
     """
-    leases = ExpiredLeases(books)
-    before = leases.look(CHUNK)
+    before = leases.look_for_expired(books, CHUNK)
     if not (before.leases and _one_writer(books)):
         return before
     books.transaction(lambda connection: None)  # It waits until nobody else holds the lock.
     time.sleep(renewal_window(state.settings.lease))
     claimed = {each.identity for each in before.leases}
-    now = leases.look(CHUNK)
+    now = leases.look_for_expired(books, CHUNK)
     return now._replace(leases=[each for each in now.leases if each.identity in claimed])
 
 
 def _give_up_exhausted(state: State, books: Bookkeeping, observer: Observer) -> None:
-    leases = ExpiredLeases(books)
     while True:
-        given_up = leases.give_up_exhausted(CHUNK)
+        given_up = leases.give_up_exhausted(books, CHUNK)
         for outcome in given_up:
             announce(state.app, outcome, recorded=True)
             notify(observer.outcome, outcome)

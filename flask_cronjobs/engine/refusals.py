@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..log import logger
-from ..store import Claims
+from ..store.connection import Bookkeeping
+from ..store.handed import refused
 from ..types import NO_SUCH_TASK, Claim
 
 #: For how long the runs of a task are held back after a worker has refused one, in seconds. Each
@@ -22,7 +23,7 @@ TRUST = 5.0
 class _Probe:
     """The one run of a task that was sent to find out whether the workers have it by now.
 
-    :ivar state: what is known of it, as of `Claims.refused`.
+    :ivar state: what is known of it, as of `store.handed.refused`.
     :ivar until: the end of the pause, or of the trust, by `time.monotonic`.
     """
 
@@ -39,8 +40,8 @@ class Refusals:
     others of its task are held back: until it has begun, or for a pause if it is refused again.
     """
 
-    def __init__(self, claims: Claims, queue: str) -> None:
-        self._claims = claims
+    def __init__(self, books: Bookkeeping, queue: str) -> None:
+        self._books = books
         self._queue = queue
         self._probes: dict[str, _Probe] = {}
 
@@ -54,7 +55,7 @@ class Refusals:
         now = time.monotonic()
         for task, probe in self._probes.items():
             if probe.state == "waits":
-                probe.state, error = self._claims.refused(probe.run_id)
+                probe.state, error = refused(self._books, probe.run_id)
                 self._note(task, probe, error)
         return {
             task

@@ -17,7 +17,9 @@ from .. import signals
 from ..errors import DatabaseTrouble
 from ..log import Outage, logger, worker_name
 from ..state import State
-from ..store import Bookkeeping, Definitions, Ticks
+from ..store import ticks
+from ..store.connection import Bookkeeping
+from ..store.definitions import Definitions
 from ..store.notify import wake_all
 from ..types import Outcome, TickReport
 from .batches import end_batches, telling
@@ -78,7 +80,7 @@ def _record_rest(state: State, tally: Tally) -> None:
         return
     try:
         with Bookkeeping(state.engine, patience=PATIENCE) as books:
-            Ticks(books).add(tally.tick_id, rest)
+            ticks.add(books, tally.tick_id, rest)
     except DatabaseTrouble as trouble:
         logger.warning("The counts of the last minute are incomplete. %s", trouble)
 
@@ -160,7 +162,6 @@ class _Minute:
 
     def __post_init__(self) -> None:
         self._counts: Counter[str] = Counter()
-        self._ticks = Ticks(self.books)
         self._trouble = Outage()
 
     def work(self) -> None:
@@ -187,7 +188,7 @@ class _Minute:
         """Let the row say whether the worker listens: without it no enqueue sends a NOTIFY."""
         listening = self.worker.listening()
         if self.opened is not None and listening != self.listening:
-            self._ticks.listen(self.opened.id, listening)
+            ticks.listen(self.books, self.opened.id, listening)
             self.listening = listening
 
     def finish(self) -> None:
@@ -195,14 +196,14 @@ class _Minute:
         if self.opened is None or not self.done:
             return
         attempts = self.tally.unrecorded()
-        report = finish(self._ticks, self.opened, self._counts + attempts)
+        report = finish(self.books, self.opened, self._counts + attempts)
         self.tally.note_recorded(attempts)
         self.opened, self.done = None, False
         self.sender.send(report)
 
     def _begin(self) -> None:
         self.listening = self.worker.listening()
-        self.opened = begin(self._ticks, self.listening)
+        self.opened = begin(self.books, self.listening)
         self.tally.tick_id = self.opened.id
         self._counts.clear()
 

@@ -17,11 +17,9 @@ from ..schedule import Schedule
 from ..schedule.slots import SlotPlan, plan_skipped, plan_slots
 from ..signals import notify
 from ..state import State
-from ..store import Definitions
-from ..store.definitions import CHUNK, NEAR, SOME
+from ..store.definitions import CHUNK, NEAR, SOME, DefinitionRow, Definitions
 from ..store.errors import is_about_the_rows
-from ..store.history import TickHistory
-from ..store.rows import DefinitionRow
+from ..store.ticks import TickHistory
 from ..types import DefinitionSpec, RecordedSlot
 from .observer import Observer
 

@@ -13,8 +13,11 @@ from .. import signals
 from ..errors import DatabaseTrouble
 from ..log import logger, worker_name
 from ..state import State
-from ..store import Bookkeeping, Claims, Definitions, Ticks
+from ..store import ticks, turns
+from ..store.claims import Claims
 from ..store.clock import clock_shift
+from ..store.connection import Bookkeeping
+from ..store.definitions import Definitions
 from ..store.errors import is_about_the_rows
 from ..store.pruning import behind
 from ..store.pruning import prune as prune_old
@@ -81,8 +84,8 @@ def tick(state: State, options: TickOptions) -> TickReport:
     """
     refuse_shared(state.database)
     with Bookkeeping(state.engine, guard=keyboard_held) as books:
-        ticks, definitions = Ticks(books), Definitions(books)
-        opened = begin(ticks)
+        definitions = Definitions(books)
+        opened = begin(books)
         reclaimed = reclaim(state, books, options.observer)
         counts = Counter(reclaimed=len(reclaimed.outcomes))
         tell_late(state, books)
@@ -99,20 +102,20 @@ def tick(state: State, options: TickOptions) -> TickReport:
             counts += _run_workers(state, options, work_options, books)
             end_batches(books, telling(state))
         counts["pruned"] = prune(state, books, opened)
-        report = finish(ticks, opened, counts)
+        report = finish(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
     ping_ended(state, reclaimed.outcomes)
     ping(state.settings.ping_url)
     return report
 
 
-def begin(ticks: Ticks, listening: bool = False) -> OpenTick:
+def begin(books: Bookkeeping, listening: bool = False) -> OpenTick:
     """Begin a tick's row, and warn if this host's clock is wrong, or the database's was.
 
     :param listening: whether the row is a resident worker's that a NOTIFY wakes.
     """
     started, before = time.monotonic(), time.time()
-    row = ticks.begin(worker_name(), socket.gethostname(), os.getpid(), listening)
+    row = ticks.begin(books, worker_name(), socket.gethostname(), os.getpid(), listening)
     if row.was_ahead:
         logger.warning(
             "The database's clock was ahead, and is right again. Definitions go on from the last "
@@ -140,7 +143,7 @@ def prune(
     :param stopped: returns whether to stop after the current chunks.
     """
     if not opened.id % PRUNE_EVERY:
-        Ticks(books).mend_turns()
+        turns.mend(books)
     elif behind(books.rows, books.dialect, state.settings) < PRUNE_SLACK:
         return 0
     until, pruned = time.monotonic() + PRUNE_BUDGET, 0
@@ -160,11 +163,11 @@ def prune(
     return pruned
 
 
-def finish(ticks: Ticks, opened: OpenTick, counts: Mapping[str, int]) -> TickReport:
+def finish(books: Bookkeeping, opened: OpenTick, counts: Mapping[str, int]) -> TickReport:
     """Finish the tick's row, and return what the tick did."""
     seconds = round(time.monotonic() - opened.started, 3)
     report = TickReport(worker_name(), **counts, seconds=seconds)
-    ticks.finish(opened.id, report, opened.clock_offset)
+    ticks.finish(books, opened.id, report, opened.clock_offset)
     return report
 
 

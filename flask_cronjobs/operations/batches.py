@@ -10,7 +10,7 @@ from ..engine.batches import end_batches, telling
 from ..errors import NotFound, StateConflict
 from ..report import BatchView, RunFilter
 from ..state import State
-from ..store.batches import Batches
+from ..store import batches
 from ..store.operations import Change, Operator
 from .audit import DEFAULT_ACTOR, log_action
 from .runs import CANCEL, RETRY, BulkResult, Progress
@@ -27,7 +27,7 @@ def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
     if found.closed_at is not None:
         return False
     with state.bookkeeping() as books:
-        if not Batches(books).close(found.id):
+        if not batches.close(books, found.id):
             raise StateConflict(
                 f"The batch {key!r} is being filled by a transaction that has not ended. Wait "
                 "until it has, then try again."
@@ -53,7 +53,7 @@ def cancel_batch(
     """
     close_batch(state, key, actor)
     with state.bookkeeping() as books:
-        keys = Batches(books).keys_of_family(_found(state, key).id)
+        keys = batches.keys_of_family(books, _found(state, key).id)
     ids = [run for each in keys for run in CANCEL.ids(state, RunFilter(batch=each))]
     return CANCEL.many(state, ids, actor, progress, most)
 

@@ -1,4 +1,4 @@
-"""Add, remove, pause, resume and run definitions."""
+"""Add, remove and run definitions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from typing import Any, NamedTuple
 
 from .. import report
 from ..engine.observer import Observer
-from ..engine.scheduler import announce_slot, first_slot, plan_due, plan_paused, record_pause
+from ..engine.scheduler import announce_slot, first_slot, plan_due, record_pause
 from ..errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ..log import log_run
 from ..registry.options import EnqueueOptions
 from ..registry.run_columns import RUN_COLUMNS, payload_columns, run_columns
 from ..state import State
-from ..store import Definitions
+from ..store.definitions import DefinitionRow, Definitions
 from ..store.errors import LOCK_WAIT, still_locked
 from ..store.operations import Operator
-from ..store.rows import DefinitionRow
 from ..text import did_you_mean, one_line
 from ..types import DefinitionSpec
 from .audit import DEFAULT_ACTOR, log_action
@@ -30,46 +29,7 @@ _DUE_NOW = EnqueueOptions()
 _COLUMNS = ("queue", "priority", "max_attempts", "idempotency_key")
 
 
-def pause(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
-    """Pause a definition: none of its slots runs until `resume`. One that is due is recorded first.
-
-    :raises NotFound: no definition has that name; the message suggests similar names.
-    """
-    with state.bookkeeping() as books:
-        definitions = Definitions(books)
-        found = definitions.find(name)
-        if found is not None and found.due:
-            _record_due(state, definitions, found)
-        if not definitions.pause(name):
-            raise no_definition(state, name, "pause")
-    log_action("paused", f"definition {name}", actor)
-
-
-def resume(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
-    """Resume a definition from its next slot after now.
-
-    Slots that passed meanwhile are not made up: they are recorded as one skipped row.
-
-    :returns: False if it was not paused.
-    :raises NotFound: no definition has that name.
-    :raises ScheduleError: its schedule cannot be read.
-    """
-    with state.bookkeeping() as books:
-        definitions = Definitions(books)
-        found = definitions.find(name)
-        if found is None:
-            raise no_definition(state, name, "resume")
-        plan = plan_paused(found)
-        slots = definitions.resume(found, plan.following, plan.slots)
-    if slots is None:
-        return False
-    log_action("resumed", f"definition {name}", actor)
-    for slot in slots:
-        announce_slot(state, slot, Observer())
-    return True
-
-
-def _record_due(state: State, definitions: Definitions, row: DefinitionRow) -> bool:
+def record_due(state: State, definitions: Definitions, row: DefinitionRow) -> bool:
     """Record the due slots of *row*; return False if it is broken."""
     plan = plan_due(row, definitions.history)
     if plan is None:
@@ -259,7 +219,7 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
                 if definitions.declare([(spec, first)], "database"):
                     log_action("added", f"definition {spec.name}", actor)
                     return True
-            elif row.due and _record_due(state, definitions, row):
+            elif row.due and record_due(state, definitions, row):
                 continue
             else:
                 row = record_pause(state, definitions, row)

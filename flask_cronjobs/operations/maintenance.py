@@ -1,12 +1,10 @@
-"""Prune runs, check the health, and resolve effects in doubt."""
+"""Prune runs, and resolve effects in doubt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from .. import report
 from ..errors import NotFound, StateConflict
-from ..report import Verdict
 from ..report.humanize import plural
 from ..state import State
 from ..store.operations import Operator
@@ -42,11 +40,6 @@ def prune(
                 progress(deleted)
     log_action("pruned", plural(pruned, "run"), actor)
     return pruned
-
-
-def health(state: State) -> Verdict:
-    """Return whether ticks come and work is claimed in time."""
-    return report.verdict(state)
 
 
 def effect_done(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:

@@ -12,7 +12,7 @@ from ..report import RunFilter
 from ..report.counts import Count
 from ..report.humanize import plural
 from ..state import State
-from ..store import Bookkeeping
+from ..store.connection import Bookkeeping
 from ..store.errors import still_locked
 from ..store.operations import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator
 from ..types import STATUSES, TERMINAL, Status
@@ -84,7 +84,7 @@ class Action:
     refusals: Mapping[Status, str]
     change: Callable[[Operator, Sequence[int], str], list[Change]]
 
-    def one(self, state: State, run_id: int, actor: str) -> Change:
+    def one(self, state: State, run_id: int, actor: str = DEFAULT_ACTOR) -> Change:
         """Change the run *run_id*.
 
         :raises NotFound: there is no such run.
@@ -103,7 +103,7 @@ class Action:
         self,
         state: State,
         which: RunFilter | Sequence[int],
-        actor: str,
+        actor: str = DEFAULT_ACTOR,
         progress: Progress | None = None,
         most: int | None = None,
     ) -> BulkResult:
@@ -232,36 +232,6 @@ DISCARD = Action(
     },
     change=Operator.discard,
 )
-
-
-def retry(state: State, run_id: int, actor: str = DEFAULT_ACTOR) -> Change:
-    """Queue a dead, cancelled or failed run again, due now, with at least one attempt left.
-
-    :raises NotFound: there is no such run.
-    :raises StateConflict: its status does not allow it; the message says what to do.
-    """
-    return RETRY.one(state, run_id, actor)
-
-
-def cancel(state: State, run_id: int, actor: str = DEFAULT_ACTOR) -> Change:
-    """Cancel a run: at once if it waits; if it runs, its worker interrupts it within seconds.
-
-    :returns: the change; its status stays ``running`` until the worker has stopped the run.
-    :raises NotFound: there is no such run.
-    :raises StateConflict: it has ended already.
-    """
-    return CANCEL.one(state, run_id, actor)
-
-
-def retry_many(
-    state: State,
-    which: RunFilter | Sequence[int],
-    actor: str = DEFAULT_ACTOR,
-    progress: Progress | None = None,
-    most: int | None = None,
-) -> BulkResult:
-    """Retry all runs of *which*; a filter without a status means dead ones. See `Action.many`."""
-    return RETRY.many(state, which, actor, progress, most)
 
 
 def _end_batches(state: State, books: Bookkeeping, changes: Sequence[Change]) -> None:

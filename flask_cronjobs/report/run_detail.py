@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
-from ..store.failures import FAILURES_KEPT
+from ..store.attempts import FAILURES_KEPT
 from ..types import JSON, without_secret
 from .key_orders import before_it
 from .pauses import PauseView, pauses, stopping

@@ -20,9 +20,9 @@ from sqlalchemy import Connection, text
 from .. import failpoints
 from ..models.conditions import HANDED, OPEN_BATCH
 from ..types import TERMINAL, BatchCounts, Outcome
+from . import batch_statements as statements
 from .connection import Bookkeeping, Rows
 from .dialect import Dialect
-from .sql import batches as statements
 
 #: How many batches one statement looks at, and how many runs one cancels.
 CHUNK = 1000
@@ -55,97 +55,93 @@ class Ended(NamedTuple):
     then_run_id: int | None
 
 
-class Batches:
-    """The writes about batches of workers and operators.
+def unended(books: Bookkeeping, ids: Iterable[int] | None = None, after: int = 0) -> list[Unended]:
+    """Return those batches that can be ended or are to be stopped.
 
-    :param books: a bookkeeping connection.
+    :param ids: look at these; None for all, `CHUNK` at a time.
+    :param after: only greater ids.
     """
+    d = books.dialect
+    given = {} if ids is None else {"ids": statements.many(d, ids)}
+    rows = books.rows(
+        text(statements.unended(d, some=ids is not None)),
+        {"after": after, "chunk": CHUNK, **given},
+    )
+    return [Unended(row.id, row.key, bool(row.ready), bool(row.stopped)) for row in rows]
 
-    def __init__(self, books: Bookkeeping) -> None:
-        self._books = books
-        self._dialect = books.dialect
 
-    def unended(self, ids: Iterable[int] | None = None, after: int = 0) -> list[Unended]:
-        """Return those batches that can be ended or are to be stopped.
+def end(books: Bookkeeping, batch_id: int) -> Ended | None:
+    """End a batch, and enqueue its ``then``; return None if it cannot be ended now.
 
-        :param ids: look at these; None for all, `CHUNK` at a time.
-        :param after: only greater ids.
-        """
-        d = self._dialect
-        given = {} if ids is None else {"ids": statements.many(d, ids)}
-        rows = self._books.rows(
-            text(statements.unended(d, some=ids is not None)),
-            {"after": after, "chunk": CHUNK, **given},
-        )
-        return [Unended(row.id, row.key, bool(row.ready), bool(row.stopped)) for row in rows]
+    Somebody else may be at it, or a member is live after all.
+    """
+    return books.transaction(lambda c: end_batch(c, books.dialect, batch_id))
 
-    def end(self, batch_id: int) -> Ended | None:
-        """End a batch, and enqueue its ``then``; return None if it cannot be ended now.
 
-        Somebody else may be at it, or a member is live after all.
-        """
-        return self._books.transaction(lambda c: end_batch(c, self._dialect, batch_id))
+def ended_for(books: Bookkeeping, run_id: int) -> BatchCounts | None:
+    """Return how the batch ended whose ``then`` is the run *run_id*.
 
-    def ended_for(self, run_id: int) -> BatchCounts | None:
-        """Return how the batch ended whose ``then`` is the run *run_id*.
+    Of one that an operator has opened again, what is known now.
+    """
+    rows = books.rows(text(statements.ENDED_FOR), {"run_id": run_id})
+    if not rows:
+        return None
+    (row,) = rows
+    if row.total is not None:
+        numbers = {name: getattr(row, name) for name in ("total", *TERMINAL)}
+    else:
+        members = books.rows(text(statements.MEMBERS), {"id": row.id})
+        numbers = numbers_of(counted(members, _pruned(books.dialect, row) or {}))
+    return BatchCounts(key=row.key, finished=row.total is not None, **numbers)
 
-        Of one that an operator has opened again, what is known now.
-        """
-        rows = self._books.rows(text(statements.ENDED_FOR), {"run_id": run_id})
-        if not rows:
-            return None
-        (row,) = rows
-        if row.total is not None:
-            numbers = {name: getattr(row, name) for name in ("total", *TERMINAL)}
-        else:
-            members = self._books.rows(text(statements.MEMBERS), {"id": row.id})
-            numbers = numbers_of(counted(members, _pruned(self._dialect, row) or {}))
-        return BatchCounts(key=row.key, finished=row.total is not None, **numbers)
 
-    def close(self, batch_id: int) -> bool:
-        """Close an open batch; return False if another transaction holds it."""
-        d = self._dialect
-        free = f"SELECT id FROM job_batches WHERE id = :id {d.skip_locked}"
-        sql = f"""
-            UPDATE job_batches SET closed_at = COALESCE(closed_at, {d.now})
-            WHERE {d.any_of("id", free)} RETURNING id
-        """
-        return bool(self._books.rows(text(sql), {"id": batch_id}))
+def close(books: Bookkeeping, batch_id: int) -> bool:
+    """Close an open batch; return False if another transaction holds it."""
+    d = books.dialect
+    free = f"SELECT id FROM job_batches WHERE id = :id {d.skip_locked}"
+    sql = f"""
+        UPDATE job_batches SET closed_at = COALESCE(closed_at, {d.now})
+        WHERE {d.any_of("id", free)} RETURNING id
+    """
+    return bool(books.rows(text(sql), {"id": batch_id}))
 
-    def keys_of_family(self, batch_id: int) -> list[str]:
-        """Return the keys of the batches of `family`."""
-        ids = {"ids": statements.many(self._dialect, self.family(batch_id))}
-        sql = f"SELECT key FROM job_batches WHERE {statements.among(self._dialect, 'id')}"
-        return [row.key for row in self._books.rows(text(sql), ids)]
 
-    def family(self, batch_id: int) -> list[int]:
-        """Return a batch's id, and those of the batches inside it that have not ended."""
-        rows = self._books.rows(text(statements.FAMILY), {"id": batch_id})
-        return [row.id for row in rows]
+def keys_of_family(books: Bookkeeping, batch_id: int) -> list[str]:
+    """Return the keys of the batches of `family`."""
+    ids = {"ids": statements.many(books.dialect, family(books, batch_id))}
+    sql = f"SELECT key FROM job_batches WHERE {statements.among(books.dialect, 'id')}"
+    return [row.key for row in books.rows(text(sql), ids)]
 
-    def cancel_waiting(self, batch_id: int, stopped_id: int) -> Iterator[list[Outcome]]:
-        """Cancel the runs of a batch that wait, also in brokers; yield the outcomes by `CHUNK`.
 
-        :param stopped_id: the batch in which a member died: this one, or one around it. If an
-            operator lets that go on, nothing more is cancelled.
-        """
-        d = self._dialect
-        given = {"id": batch_id, "stopped_id": stopped_id, "chunk": CHUNK}
-        for waiting in statements.WAITING:
-            place: dict[str, object] = {}
-            while found := self._books.rows(
-                text(statements.waiting(d, waiting, begin=not place)), {**given, **place}
-            ):
-                ids = statements.many(d, [row.id for row in found])
-                rows = self._books.rows(text(statements.cancel(d)), {"ids": ids, "reason": REASON})
-                yield [_cancelled(row) for row in rows]
-                if waiting == HANDED:
-                    if not rows:  # Others have them locked.
-                        break
-                    continue  # Those that are left are found again, from the first on.
-                last = found[-1]
-                moment = last.run_at if isinstance(last.run_at, str) else d.instant(last.run_at)
-                place = {"run_at": moment, "run_id": last.id}
+def family(books: Bookkeeping, batch_id: int) -> list[int]:
+    """Return a batch's id, and those of the batches inside it that have not ended."""
+    rows = books.rows(text(statements.FAMILY), {"id": batch_id})
+    return [row.id for row in rows]
+
+
+def cancel_waiting(books: Bookkeeping, batch_id: int, stopped_id: int) -> Iterator[list[Outcome]]:
+    """Cancel the runs of a batch that wait, also in brokers; yield the outcomes by `CHUNK`.
+
+    :param stopped_id: the batch in which a member died: this one, or one around it. If an
+        operator lets that go on, nothing more is cancelled.
+    """
+    d = books.dialect
+    given = {"id": batch_id, "stopped_id": stopped_id, "chunk": CHUNK}
+    for waiting in statements.WAITING:
+        place: dict[str, object] = {}
+        while found := books.rows(
+            text(statements.waiting(d, waiting, begin=not place)), {**given, **place}
+        ):
+            ids = statements.many(d, [row.id for row in found])
+            rows = books.rows(text(statements.cancel(d)), {"ids": ids, "reason": REASON})
+            yield [_cancelled(row) for row in rows]
+            if waiting == HANDED:
+                if not rows:  # Others have them locked.
+                    break
+                continue  # Those that are left are found again, from the first on.
+            last = found[-1]
+            moment = last.run_at if isinstance(last.run_at, str) else d.instant(last.run_at)
+            place = {"run_at": moment, "run_id": last.id}
 
 
 class OpenBatch(NamedTuple):

@@ -4,7 +4,7 @@ Every claim gets a fresh token, and every write about a claimed run names it. On
 gone to another worker, the token matches no row, so a late write changes nothing. A status, an id
 or a worker's name alone would not protect the row.
 
-`sql.claims` holds the statements.
+`exchange` holds the statements that claim and record on PostgreSQL, and claim on SQLite.
 """
 
 from __future__ import annotations
@@ -12,23 +12,27 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from sqlalchemy import Connection, TextClause, text
 
+from ..models.conditions import FREE, HANDED, HOLDS_KEY, KEYED, RUNNABLE, RUNNING, UNPLACED
 from ..types import Outcome, is_alone
-from .claimed import received, recorded
+from . import exchange as statements
+from .attempts import forget_failures
 from .connection import Bookkeeping, Rows
-from .failures import forget_failures
-from .leases import HeldLeases, as_held
-from .outcome_values import is_plain, outcome_arrays, outcome_parameters, success_arrays
-from .rows import ClaimRequest, Exchange
-from .sql import exchange as statements
-from .sql.claims import ClaimStatements, claim_statements
-from .sql.handed import REFUSED, begin, ended_since, in_brokers, refuse
-from .sql.waiting import LOOKED_AT, front_of_queue
-from .turns import Turns
+from .dialect import Dialect
+from .exchange import NO_CLAIM, ClaimRequest, Exchange, received, recorded_in
+from .handed import begin
+from .leases import as_held, given, passed_over
+from .outcomes import failures, is_plain, outcome_arrays, outcome_parameters, record, success_arrays
 
+#: How many waiting runs are looked at, of those with a concurrency key and of those without.
+LOOKED_AT = 100
+#: For how long after its claim a run may come back that a worker has claimed ahead, in seconds: one
+#: that another run holds up there is given back within half of it.
+AHEAD_FOR = 1.0
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
 MOMENTS = (0.01, 0.04)
@@ -39,7 +43,7 @@ class Front(NamedTuple):
 
     :ivar may_find: whether a claim may find a run, so that it is worth to start workers. False is
         certain. True is not: the runs may be of tasks or keys that cannot be claimed.
-    :ivar turns_pend: whether turns of strict orders are to be given first; see `Turns`.
+    :ivar turns_pend: whether turns of strict orders are to be given first; see `store.turns`.
     :ivar ahead: whether a worker has just claimed a run. It may have claimed it ahead, and give it
         back: a tick does not end meanwhile.
     """
@@ -52,14 +56,12 @@ class Front(NamedTuple):
 class Claims:
     """Claims runs for a worker, and records what came of them.
 
-    :param books: the worker's bookkeeping connection.
+    :ivar books: the worker's bookkeeping connection.
     """
 
     def __init__(self, books: Bookkeeping) -> None:
-        self._books = books
+        self.books: Bookkeeping = books
         self._dialect = books.dialect
-        self._sql: ClaimStatements = claim_statements(books.dialect)
-        self._leases = HeldLeases(books)
         self._keys = False
 
     def exchange(
@@ -78,11 +80,11 @@ class Claims:
         if request is not None and request.handed is not None:
             assert not outcomes
             return self._begin(request)
-        forget_failures(self._books, outcomes)
+        forget_failures(self.books, outcomes)
         exchange = self._exchange_patiently(outcomes, request, repeat)
         unbegun = [each for each in outcomes if each.kind == "released" and not each.begun]
         if unbegun:
-            self._books.rows(self._sql.restore_keys, {"held": as_held(unbegun)})
+            self.books.rows(_restore_keys(self._dialect), {"held": as_held(unbegun)})
         return exchange
 
     def _exchange_patiently(
@@ -91,7 +93,7 @@ class Claims:
         """Exchange, and try again for a moment to record outcomes whose rows are locked."""
         exchange = self._exchange(outcomes, request, repeat)
         for pause in MOMENTS:
-            locked = self._leases.passed_over(outcomes, exchange.recorded)
+            locked = passed_over(self.books, outcomes, exchange.recorded)
             if not locked:
                 return exchange
             time.sleep(pause)
@@ -101,7 +103,7 @@ class Claims:
                 recorded=exchange.recorded | again.recorded,
                 cancelled=exchange.cancelled | again.cancelled,
             )
-        locked = self._leases.passed_over(outcomes, exchange.recorded)
+        locked = passed_over(self.books, outcomes, exchange.recorded)
         return exchange._replace(locked=frozenset(locked))
 
     def _exchange(
@@ -111,11 +113,11 @@ class Claims:
         if self._dialect.one_statement:
             rows = self._exchange_at_once(outcomes, request, repeat)
         elif outcomes:
-            rows = self._books.transaction(
+            rows = self.books.transaction(
                 lambda c: self._exchange_in_steps(c, outcomes, request), repeat
             )
         elif request:
-            rows = self._books.rows(self._claim_sql, self._claim_parameters(request), repeat)
+            rows = self.books.rows(self._claim_sql, self._claim_parameters(request), repeat)
         return received(self._dialect, rows, request.token if request else "")
 
     def _exchange_at_once(
@@ -136,7 +138,7 @@ class Claims:
         if records == claims == "nothing":
             return ()
         statement = statements.record_and_claim(self._dialect, records, claims)
-        rows = self._books.rows(statement, parameters, repeat)
+        rows = self.books.rows(statement, parameters, repeat)
         return self._claim_beyond(rows, parameters, repeat)
 
     def _claim_beyond(self, rows: Rows, parameters: dict[str, object], repeat: bool) -> Rows:
@@ -147,12 +149,12 @@ class Claims:
         more: Rows = ()
         if mark == statements.FAR:
             statement = statements.claim(self._dialect, self._keys)
-            more = self._books.rows(statement, parameters, repeat)
+            more = self.books.rows(statement, parameters, repeat)
         else:
             self._keys = mark == statements.KEYED_TOO
         if mark == statements.KEYED_TOO:
             statement = statements.record_and_claim(self._dialect, "nothing", "all")
-            again = self._books.rows(statement, parameters, repeat)
+            again = self.books.rows(statement, parameters, repeat)
             more = self._claim_beyond(again, parameters, repeat)
         return [*rows[:-1], *more]
 
@@ -168,7 +170,7 @@ class Claims:
         `ClaimRequest`.
         """
         request = ClaimRequest(1, "", tasks, queues, elsewhere)
-        rows = self._books.rows(statements.first(self._dialect), self._claim_parameters(request))
+        rows = self.books.rows(statements.first(self._dialect), self._claim_parameters(request))
         return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None
 
     def release_token(self, token: str, run_id: int | None = None) -> int:
@@ -178,7 +180,7 @@ class Claims:
 
         :param run_id: release this one alone.
         """
-        rows = self._books.rows(self._sql.claimed_under, {"token": token})
+        rows = self.books.rows(_CLAIMED_UNDER, {"token": token})
         released = [
             Outcome(row.id, token, "released", row.attempts, row.job_type)
             for row in rows
@@ -193,40 +195,11 @@ class Claims:
         """
         looked_for = [{"id": o.id, "kind": o.kind, "attempt": o.attempt} for o in outcomes]
         parameters = {"outcomes": json.dumps(looked_for)}
-        return recorded(self._books.rows(self._sql.already_recorded, parameters))
-
-    @property
-    def turns(self) -> Turns:
-        """What decides which runs of strict orders may be claimed."""
-        return Turns(self._books)
-
-    def refuse(self, run_id: int, handed: str, tasks: tuple[str, ...], error: str) -> str | None:
-        """Note *error* in the row of a handed run whose task is none of *tasks*; return its task.
-
-        :returns: None if it is one of them, or if the run is not handed with that token any more.
-        """
-        values = {"id": run_id, "handed": handed, "tasks": self._dialect.array(tasks)}
-        rows = self._books.rows(refuse(self._dialect), {**values, "error": error})
-        return rows[0].job_type if rows else None
-
-    def refused(self, run_id: int) -> tuple[str, str | None]:
-        """Return what became of a run that was refused before, as of `REFUSED`, and why."""
-        rows = self._books.rows(text(REFUSED), {"id": run_id})
-        return (rows[0].state, rows[0].last_error) if rows else ("begun", None)
-
-    def in_brokers(self, queue: str) -> int:
-        """Return how many runs of *queue* were handed to an engine and have not begun there."""
-        rows = self._books.rows(in_brokers(self._dialect), {"queue": queue})
-        return int(rows[0].number)
-
-    def ended_since(self, queue: str, seconds: float) -> int:
-        """Return how many runs of *queue* have succeeded in the last *seconds*, at the least."""
-        parameters = {"queue": queue, "seconds": -seconds}
-        return int(self._books.rows(ended_since(self._dialect), parameters)[0].number)
+        return recorded_in(self.books.rows(_already_recorded(self._dialect), parameters))
 
     def front(self) -> Front:
         """Look at the runs that come first, without claiming them."""
-        rows = self._books.rows(text(front_of_queue(self._dialect)))
+        rows = self.books.rows(text(front_of_queue(self._dialect)))
         turns_pend = any(row.unplaced for row in rows)
         may_find = turns_pend or any(row.due or row.waiting >= LOOKED_AT for row in rows)
         return Front(may_find, turns_pend, ahead=any(row.ahead for row in rows))
@@ -236,17 +209,17 @@ class Claims:
         run_id, handed = request.handed
         values = {"id": run_id, "handed": handed, "token": request.token, "lease": request.lease}
         parameters = {**values, "tasks": self._dialect.array(request.tasks)}
-        rows = self._books.rows(begin(self._dialect), parameters, repeat=False)
+        rows = self.books.rows(begin(self._dialect), parameters, repeat=False)
         return received(self._dialect, rows, request.token)
 
     def _exchange_in_steps(
         self, connection: Connection, outcomes: Sequence[Outcome], request: ClaimRequest | None
     ) -> Rows:
         parameters = outcome_parameters(self._dialect, outcomes)
-        rows = list(connection.execute(self._sql.record, parameters).all())
+        rows = list(connection.execute(_record(self._dialect), parameters).all())
         if any(outcome.kind in ("failed", "dead") for outcome in outcomes):
             written = json.dumps([row.id for row in rows])
-            connection.execute(self._sql.failures, {**parameters, "recorded": written})
+            connection.execute(failures(self._dialect), {**parameters, "recorded": written})
         if request:
             rows += connection.execute(self._claim_sql, self._claim_parameters(request)).all()
         return rows
@@ -270,3 +243,86 @@ class Claims:
             "after": request.after,
             "side_by_side": request.side_by_side,
         }
+
+
+def front_of_queue(d: Dialect) -> str:
+    """Return the query for how many runs are in the front of the queue, and how many are due.
+
+    The front alone, in the order of an index: there may be a million runs that are due next year.
+    Where nobody has looked yet whose turn it is in a strict order, a run may be due. And a run that
+    another worker has just claimed may come back.
+    """
+    unplaced = f"SELECT id FROM job_runs WHERE {UNPLACED} ORDER BY id LIMIT 1"
+    fronts = " UNION ALL ".join(
+        f"""
+        SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due,
+            0 AS unplaced, 0 AS ahead FROM (
+            SELECT run_at FROM job_runs WHERE {condition}
+            ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT}
+        ) AS front
+        """
+        for condition in (FREE, KEYED)
+    )
+    ahead = f"""
+        SELECT id FROM job_runs
+        WHERE status = 'running' AND started_at > {d.later(str(-AHEAD_FOR))}
+            AND ({HANDED}) IS NOT TRUE
+        ORDER BY locked_until DESC LIMIT 1
+    """
+    return f"""
+        {fronts} UNION ALL SELECT 0, 0, count(*), 0 FROM ({unplaced}) AS unplaced
+        UNION ALL SELECT 0, 0, 0, count(*) FROM ({ahead}) AS ahead
+    """
+
+
+@lru_cache(maxsize=2)
+def _already_recorded(d: Dialect) -> TextClause:
+    outcomes = d.table("outcomes", id="bigint", kind="text", attempt="integer")
+    return text(f"""
+    WITH o AS MATERIALIZED {outcomes}
+    SELECT r.id, r.status AS stored FROM job_runs r JOIN o ON r.id = o.id
+    WHERE {d.any_of("r.id", "SELECT id FROM o")} AND (
+        (r.status = o.kind AND r.attempts = o.attempt)
+        OR (o.kind = 'failed' AND r.status = 'cancelled' AND r.attempts = o.attempt)
+        OR (o.kind IN ('released', 'snoozed') AND r.attempts = o.attempt - 1)
+    )
+    """)
+
+
+_CLAIMED_UNDER = text(f"""
+    SELECT id, job_type, attempts FROM job_runs WHERE {RUNNING} AND locked_by = :token
+""")
+
+
+@lru_cache(maxsize=2)
+def _restore_keys(d: Dialect) -> TextClause:
+    """Return the statement that gives runs their keys back that were claimed and did not begin.
+
+    Not if another run has the key by now; and of several that want it back, the last gets it.
+    """
+    ids = "SELECT id FROM given"
+    # LIMIT keeps PostgreSQL from a join with all keys: it looks up one for each run.
+    waits = f"{RUNNABLE} AND unique_while = 'waiting' AND started_at IS NOT NULL"
+    never_begun = f"{waits} AND attempts = 0 AND snoozes = 0"
+    free = f"""
+        SELECT id FROM job_runs r WHERE {d.any_of("id", ids)} AND {never_begun}
+            AND (
+                SELECT id FROM job_runs
+                WHERE idempotency_key = r.idempotency_key AND {HOLDS_KEY} LIMIT 1
+            ) IS NULL AND (
+                SELECT id FROM job_runs WHERE {d.any_of("id", ids)} AND {never_begun}
+                    AND idempotency_key = r.idempotency_key AND id > r.id LIMIT 1
+            ) IS NULL {d.skip_locked_of("r")}
+    """
+    return text(f"""
+    WITH given AS MATERIALIZED {given(d)}
+    UPDATE job_runs SET started_at = NULL, updated_at = {d.now} WHERE {d.any_of("id", free)}
+    RETURNING id
+    """)
+
+
+@lru_cache(maxsize=2)
+def _record(d: Dialect) -> TextClause:
+    """Return SQLite's statement that records outcomes."""
+    columns = f"job_runs.id AS id, {NO_CLAIM}, job_runs.status AS stored"
+    return text(f"{record(d)} RETURNING {columns}")

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from sqlalchemy import (
     ColumnElement,
@@ -28,11 +28,7 @@ from ..schedule.slots import Slot, SlotPlan
 from ..types import JSON, DefinitionSpec, RecordedSlot, stored_time
 from .clock import database_now
 from .connection import Bookkeeping, Rows
-from .dialect import insert_into
-from .errors import LOCK_WAIT, still_locked
-from .history import TickHistory
-from .rows import DefinitionRow
-from .sql.definitions import (
+from .definition_statements import (
     COLUMNS,
     SPEC_COLUMNS,
     insert_slots,
@@ -41,6 +37,9 @@ from .sql.definitions import (
     read_definitions,
     record_at_once,
 )
+from .dialect import insert_into
+from .errors import LOCK_WAIT, still_locked
+from .ticks import TickHistory
 
 #: How many due definitions are read and recorded at a time.
 CHUNK = 500
@@ -49,6 +48,35 @@ SOME = 50
 #: How near that slot is, in seconds. No update moves a slot by more than a day.
 NEAR = 90_000.0
 T = TypeVar("T")
+
+
+class DefinitionRow(NamedTuple):
+    """A definition as read from its row.
+
+    :ivar now: the database's time when the row was read.
+    :ivar considered_until: every slot up to here has been recorded, or was never owed.
+    :ivar undeclared_since: from when on the code that ticked did not declare it.
+    :ivar app: the name of the app whose code declared it.
+    :ivar broken: which column cannot be read; *spec* or *next_run_at* then has an empty value.
+    """
+
+    id: int
+    spec: DefinitionSpec
+    origin: str
+    paused: bool
+    next_run_at: datetime | None
+    now: datetime
+    broken: str | None = None
+    considered_until: datetime | None = None
+    undeclared_since: datetime | None = None
+    app: str | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether a slot has to be recorded, or may have to be because the row cannot be read."""
+        if self.next_run_at is None:
+            return not self.paused and self.broken is not None
+        return not self.paused and self.next_run_at <= self.now
 
 
 class Definitions:

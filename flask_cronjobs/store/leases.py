@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+from sqlalchemy import TextClause, text
+
+from ..models.conditions import OPEN_BATCH, RUNNING, SPENT
 from ..text import clean
 from ..types import Claim, Outcome
-from .claimed import most_attempts
 from .connection import Bookkeeping, Rows
-from .sql.leases import LeaseStatements, lease_statements
+from .dialect import Dialect
+from .exchange import most_attempts
+from .outcomes import ended, held, is_held
 
 
 class Renewal(NamedTuple):
@@ -46,7 +51,7 @@ class Expired(NamedTuple):
 
 
 class Expiry(NamedTuple):
-    """What `ExpiredLeases.look` saw.
+    """What `look_for_expired` saw.
 
     :ivar leases: the runs whose lease ran out, oldest first.
     :ivar exhausted: whether a run waits that has no attempt left.
@@ -72,88 +77,74 @@ class Held(Protocol):
         ...
 
 
-class HeldLeases:
-    """What a worker writes and reads about the runs that it holds, under their tokens.
+def renew(books: Bookkeeping, held: Collection[Claim], lease: float) -> Renewal:
+    """Extend the leases of *held* to *lease* seconds from now."""
+    parameters = {"held": as_held(held), "lease": lease}
+    renewed = _renewal(books.rows(_renew(books.dialect), parameters))
+    if passed_over(books, held, renewed.held):
+        watched = watch(books, held)
+        renewed = watched._replace(locked=watched.held - renewed.held)
+    return renewed._replace(is_heartbeat=True)
 
-    :param books: the worker's bookkeeping connection.
+
+def watch(books: Bookkeeping, held: Iterable[Held]) -> Renewal:
+    """Return what `renew` would, without extending the leases."""
+    return _renewal(books.rows(_watch(books.dialect), {"held": as_held(held)}))
+
+
+def progress(books: Bookkeeping, claim: Claim, fraction: float, message: str | None) -> bool:
+    """Write how far a run has got; return whether it was written.
+
+    It is not if the lease was lost, or if another transaction has locked the row.
+
+    :param fraction: from 0 to 1.
     """
-
-    def __init__(self, books: Bookkeeping) -> None:
-        self._books = books
-        self._sql: LeaseStatements = lease_statements(books.dialect)
-
-    def renew(self, held: Collection[Claim], lease: float) -> Renewal:
-        """Extend the leases of *held* to *lease* seconds from now."""
-        parameters = {"held": as_held(held), "lease": lease}
-        renewed = _renewal(self._books.rows(self._sql.renew, parameters))
-        if self.passed_over(held, renewed.held):
-            watched = self.watch(held)
-            renewed = watched._replace(locked=watched.held - renewed.held)
-        return renewed._replace(is_heartbeat=True)
-
-    def watch(self, held: Iterable[Held]) -> Renewal:
-        """Return what `renew` would, without extending the leases."""
-        return _renewal(self._books.rows(self._sql.watch, {"held": as_held(held)}))
-
-    def progress(self, claim: Claim, fraction: float, message: str | None) -> bool:
-        """Write how far a run has got; return whether it was written.
-
-        It is not if the lease was lost, or if another transaction has locked the row.
-
-        :param fraction: from 0 to 1.
-        """
-        values = {"id": claim.id, "token": claim.token, "fraction": fraction}
-        return bool(self._books.rows(self._sql.progress, {**values, "message": clean(message)}))
-
-    def passed_over(self, held: Collection[Held], touched: Collection[int]) -> Collection[int]:
-        """Return which of *held* a statement did not touch, though they are held still."""
-        if len(touched) >= len(held):
-            return ()
-        left = [each for each in held if each.id not in touched]
-        return self.watch(left).held if left and self._books.dialect.name != "sqlite" else ()
+    values = {"id": claim.id, "token": claim.token, "fraction": fraction}
+    return bool(books.rows(_progress(books.dialect), {**values, "message": clean(message)}))
 
 
-class ExpiredLeases:
-    """The runs that no living worker holds.
+def passed_over(
+    books: Bookkeeping, held: Collection[Held], touched: Collection[int]
+) -> Collection[int]:
+    """Return which of *held* a statement did not touch, though they are held still."""
+    if len(touched) >= len(held):
+        return ()
+    left = [each for each in held if each.id not in touched]
+    return watch(books, left).held if left and books.dialect.name != "sqlite" else ()
 
-    :param books: a bookkeeping connection.
-    """
 
-    def __init__(self, books: Bookkeeping) -> None:
-        self._books = books
-        self._sql: LeaseStatements = lease_statements(books.dialect)
-
-    def look(self, limit: int = 200) -> Expiry:
-        """Look for runs whose lease ran out, at most *limit*, and for what else is over."""
-        rows = self._books.rows(self._sql.expired, {"limit": limit})
-        leases = [
-            Expired(
-                row.id,
-                row.locked_by,
-                row.job_type,
-                row.attempts,
-                most_attempts(row.max_attempts, row.attempts),
-                row.definition_id,
-            )
-            for row in rows
-            if isinstance(row.locked_by, str)  # A blob, which SQLite accepts, is nobody's token.
-        ]
-        return Expiry(
-            leases,
-            exhausted=any(row.locked_by is None and row.job_type is not None for row in rows),
-            open_batches=any(row.job_type is None for row in rows),
+def look_for_expired(books: Bookkeeping, limit: int = 200) -> Expiry:
+    """Look for runs whose lease ran out, at most *limit*, and for what else is over."""
+    rows = books.rows(expired(books.dialect), {"limit": limit})
+    leases = [
+        Expired(
+            row.id,
+            row.locked_by,
+            row.job_type,
+            row.attempts,
+            most_attempts(row.max_attempts, row.attempts),
+            row.definition_id,
         )
+        for row in rows
+        if isinstance(row.locked_by, str)  # A blob, which SQLite accepts, is nobody's token.
+    ]
+    return Expiry(
+        leases,
+        exhausted=any(row.locked_by is None and row.job_type is not None for row in rows),
+        open_batches=any(row.job_type is None for row in rows),
+    )
 
-    def give_up_exhausted(self, limit: int) -> list[Outcome]:
-        """End at most *limit* waiting runs that have no attempt left; return how each ended.
 
-        No attempt ends so: somebody has lowered ``max_attempts`` by hand.
-        """
-        rows = self._books.rows(self._sql.give_up_exhausted, {"limit": limit})
-        return [
-            Outcome(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type)
-            for row in rows
-        ]
+def give_up_exhausted(books: Bookkeeping, limit: int) -> list[Outcome]:
+    """End at most *limit* waiting runs that have no attempt left; return how each ended.
+
+    No attempt ends so: somebody has lowered ``max_attempts`` by hand.
+    """
+    rows = books.rows(_give_up_exhausted(books.dialect), {"limit": limit})
+    return [
+        Outcome(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type)
+        for row in rows
+    ]
 
 
 def _renewal(rows: Rows) -> Renewal:
@@ -166,3 +157,78 @@ def _renewal(rows: Rows) -> Renewal:
 def as_held(claims: Iterable[Held]) -> str:
     """Return *claims* as the parameter of statements about held runs."""
     return json.dumps([{"id": claim.id, "token": claim.token} for claim in claims])
+
+
+def given(d: Dialect) -> str:
+    """Return the runs that a statement about held runs was given, as a table."""
+    return d.table("held", id="bigint", token="text")
+
+
+@lru_cache(maxsize=2)
+def _renew(d: Dialect) -> TextClause:
+    return text(f"""
+    WITH {held(d, given(d))}
+    UPDATE job_runs SET locked_until = {d.clock_after(":lease")}
+    FROM given WHERE {is_held(d)}
+    RETURNING job_runs.id, job_runs.cancel_requested_at
+    """)
+
+
+@lru_cache(maxsize=2)
+def _watch(d: Dialect) -> TextClause:
+    return text(f"""
+    WITH given AS MATERIALIZED {given(d)}
+    SELECT r.id, r.cancel_requested_at FROM job_runs r JOIN given ON r.id = given.id
+    WHERE {d.any_of("r.id", "SELECT id FROM given")}
+        AND r.locked_by = given.token AND (r.{RUNNING}) IS TRUE
+    """)
+
+
+@lru_cache(maxsize=2)
+def _progress(d: Dialect) -> TextClause:
+    held = f"id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE"
+    return text(f"""
+    UPDATE job_runs SET progress = :fraction, progress_message = :message
+    WHERE id = (SELECT id FROM job_runs WHERE {held} {d.skip_locked}) AND {held} RETURNING id
+    """)
+
+
+@lru_cache(maxsize=2)
+def expired(d: Dialect) -> TextClause:
+    """Return the query for expired leases, one waiting run that has no attempt left, and one batch.
+
+    The run is held by nobody, and the batch, which has not ended, has no task either. One look for
+    all: most ticks find none of them.
+    """
+    of_batch = """
+        id, CAST(NULL AS text), CAST(NULL AS text), CAST(NULL AS integer), CAST(NULL AS integer),
+        CAST(NULL AS bigint)
+    """
+    columns = "id, locked_by, job_type, attempts, max_attempts, definition_id"
+    return text(f"""
+    SELECT * FROM (
+        SELECT {columns} FROM job_runs
+        WHERE {RUNNING} AND locked_until <= {d.now} ORDER BY locked_until LIMIT :limit
+    ) AS expired
+    UNION ALL
+    SELECT * FROM (SELECT {columns} FROM job_runs WHERE {SPENT} LIMIT 1) AS spent
+    UNION ALL
+    SELECT * FROM (
+        SELECT {of_batch} FROM job_batches WHERE {OPEN_BATCH} ORDER BY id LIMIT 1
+    ) AS unended
+    """)
+
+
+@lru_cache(maxsize=2)
+def _give_up_exhausted(d: Dialect) -> TextClause:
+    # In no order: the primary key has one, too, but without the condition.
+    spent = f"SELECT id FROM job_runs WHERE {SPENT} LIMIT :limit {d.skip_locked}"
+    return text(f"""
+    UPDATE job_runs SET status = 'dead', finished_at = {d.now}, updated_at = {d.now},
+        turn = {ended()},
+        last_error = 'no attempt is left: max_attempts is ' || max_attempts
+            || COALESCE('. The last error: ' || last_error, ''),
+        error_type = COALESCE(error_type, 'NoAttemptLeft')
+    WHERE {d.any_of("id", spent)}
+    RETURNING id, job_type, attempts, last_error, error_type
+    """)

@@ -31,7 +31,7 @@ from sqlalchemy.orm import aliased
 from ..errors import KeyConflict
 from ..models import JobDefinition, JobEffect, JobRun
 from ..models.conditions import HOLDS_KEY
-from ..types import HANDED, Status
+from ..types import HANDED, PauseKind, Status
 from .batches import halted, hold_batches, recount, reopen
 from .clock import database_now
 from .connection import Bookkeeping, Rows
@@ -276,6 +276,22 @@ class Operator:
             if not left or time.monotonic() > self._until:
                 return changes
             time.sleep(0.05)
+
+
+def add_pause(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
+    """Pause a task or a queue; return False if it was paused before."""
+    statement = f"""
+        INSERT INTO job_pauses (kind, name, paused_at, paused_by)
+        VALUES (:kind, :name, {books.dialect.now}, :by)
+        ON CONFLICT (kind, name) DO NOTHING RETURNING id
+    """
+    return bool(books.rows(text(statement), {"kind": kind, "name": name, "by": by}))
+
+
+def remove_pause(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
+    """End a pause; return False if there was none."""
+    statement = "DELETE FROM job_pauses WHERE kind = :kind AND name = :name RETURNING id"
+    return bool(books.rows(text(statement), {"kind": kind, "name": name}))
 
 
 def _changed(

@@ -4,19 +4,111 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Executable, text
 
 from ..config import Settings
+from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
 from ..types import stored_time
+from .batch_statements import among, many
 from .batches import note_pruned
 from .connection import Bookkeeping, Rows
 from .dialect import Dialect
-from .sql import pruning as statements
-from .sql.batches import many
-from .sql.pruning import DEAD_RUNS, KINDS, RUNS, Kind
+
+
+class Kind(NamedTuple):
+    """Rows that are kept for some time.
+
+    :ivar which: which rows of the table, in the words of an index.
+    :ivar ended: the column with the time from which they are kept.
+    :ivar age: the setting that says for how many seconds.
+    :ivar free: SQL for: the old row ``one`` may go.
+    """
+
+    table: str
+    which: str
+    ended: str
+    age: str
+    free: str = "1 = 1"
+
+
+RUNS = Kind("job_runs", DONE, "finished_at", "retention")
+# A dead run that stops its key waits for an operator, however long.
+DEAD_RUNS = RUNS._replace(which=f"{DEAD} AND (on_dead = 'stop') IS NOT TRUE", age="retention_dead")
+# The effects of a run that has not succeeded stay while its row is there: a retry, of its own or an
+# operator's, must find them.
+EFFECTS = Kind(
+    "job_effects",
+    DONE_EFFECT,
+    "done_at",
+    "retention_dead",
+    """COALESCE((SELECT r.status FROM job_runs r WHERE r.id = one.run_id), 'succeeded')
+        IN ('succeeded', 'skipped')""",
+)
+# From the outside in: the members of a batch inside another are counted as long as that one is. Its
+# ``then`` may still ask for the counts, until it is pruned itself.
+BATCHES = Kind(
+    "job_batches",
+    ENDED_BATCH,
+    "finished_at",
+    "retention",
+    """(SELECT r.id FROM job_runs r
+        WHERE r.batch_id = one.id AND r.status <> 'running' LIMIT 1) IS NULL
+    AND (SELECT r.id FROM job_runs r WHERE r.id = one.then_run_id) IS NULL
+    AND (SELECT p.id FROM job_batches p WHERE p.id = one.parent_id) IS NULL""",
+)
+KINDS = (RUNS, DEAD_RUNS, EFFECTS, BATCHES)
+
+
+def past(d: Dialect, kind: Kind) -> str:
+    """Return SQL for: a row of *kind* is older than its retention."""
+    return f"{kind.which} AND {kind.ended} < {d.later(f'0 - :{kind.age}')}"
+
+
+@lru_cache
+def oldest(d: Dialect, kind: Kind) -> str:
+    """Return the query for some old rows of *kind*, from the time ``place`` on."""
+    place = "CAST(:place AS timestamptz)" if d.name == "postgresql" else ":place"
+    columns = ", status, batch_id" if kind.table == "job_runs" else ""
+    return f"""
+        SELECT id, {kind.ended} AS ended, CAST({kind.ended} AS text) AS place,
+            CASE WHEN {kind.free} THEN 1 ELSE 0 END AS free {columns}
+        FROM {kind.table} AS one WHERE {past(d, kind)} AND {kind.ended} >= {place}
+        ORDER BY {kind.ended} LIMIT :chunk
+    """
+
+
+@lru_cache
+def locked_runs(d: Dialect, kind: Kind) -> str:
+    """Return `oldest` of runs, locked, but for those of the batches in ``held``.
+
+    So that a run that an operator retries at this moment keeps both its row and its failures.
+    """
+    lock = "FOR UPDATE SKIP LOCKED" if d.name == "postgresql" else ""
+    held = f"AND ({among(d, 'batch_id', 'held')}) IS NOT TRUE"
+    return oldest(d, kind).replace("ORDER BY", f"{held} ORDER BY") + lock
+
+
+@lru_cache
+def _behind(d: Dialect) -> str:
+    """Return the query for the time, and when the oldest row of each kind ended that may go."""
+    oldest_of = (
+        f"(SELECT min(ended) FROM ({oldest(d, kind)}) AS o WHERE free = 1)" for kind in KINDS
+    )
+    return f"SELECT {d.now}, {', '.join(oldest_of)}"
+
+
+def delete(d: Dialect, table: str, column: str = "id") -> str:
+    """Return the DELETE of the rows whose *column* is in ``ids``."""
+    return f"DELETE FROM {table} WHERE {among(d, column)}"
+
+
+def delete_ended(d: Dialect, kind: Kind) -> str:
+    """Return `delete` of rows that are of *kind* still."""
+    return f"{delete(d, kind.table)} AND ({kind.which}) IS TRUE"
+
 
 #: How many rows of a kind one transaction deletes at most, beside those that go with them.
 CHUNK = 1000
@@ -58,7 +150,7 @@ def prunable(books: Bookkeeping, kept: Settings) -> int:
     """Return how many runs `prune` would delete now."""
     total = 0
     for kind in (RUNS, DEAD_RUNS):
-        sql = f"SELECT count(*) FROM job_runs WHERE {statements.past(books.dialect, kind)}"
+        sql = f"SELECT count(*) FROM job_runs WHERE {past(books.dialect, kind)}"
         total += books.rows(text(sql), _given(books.dialect, kept))[0][0]
     return total
 
@@ -68,7 +160,7 @@ def behind(rows: Callable[[Executable], Rows], d: Dialect, kept: Settings) -> fl
 
     :param rows: executes a statement, and returns its rows.
     """
-    (found,) = rows(text(statements.behind(d)).bindparams(**_given(d, kept)))
+    (found,) = rows(text(_behind(d)).bindparams(**_given(d, kept)))
     ages: list[float] = [getattr(kept, kind.age) for kind in KINDS]
     past = (_seconds(found[0], found[n]) - age for n, age in enumerate(ages, start=1))
     return max(0.0, *past)
@@ -103,13 +195,13 @@ def _delete_runs(
     connection: Connection, d: Dialect, kind: Kind, given: Mapping[str, Any]
 ) -> tuple[Rows, int, set[int]]:
     """Delete some runs; return what was found, how many went, and the batches that others hold."""
-    found = connection.execute(text(statements.locked_runs(d, kind)), given).all()
+    found = connection.execute(text(locked_runs(d, kind)), given).all()
     ids, busy = note_pruned(connection, d, found)
     if ids:
         given = {"ids": many(d, ids)}
         for table in ("job_failures", "job_outputs"):
-            connection.execute(text(statements.delete(d, table, "run_id")), given)
-        connection.execute(text(statements.delete(d, "job_runs")), given)
+            connection.execute(text(delete(d, table, "run_id")), given)
+        connection.execute(text(delete(d, "job_runs")), given)
     return found, len(ids), busy
 
 
@@ -123,9 +215,9 @@ def _prune_rows(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]
     d = books.dialect
     given, deleted = _given(d, kept), 0
     while True:
-        found = books.rows(text(statements.oldest(d, kind)), given)
+        found = books.rows(text(oldest(d, kind)), given)
         if ids := [row.id for row in found if row.free]:
-            books.rows(text(statements.delete_ended(d, kind)), {"ids": many(d, ids)})
+            books.rows(text(delete_ended(d, kind)), {"ids": many(d, ids)})
         deleted += len(ids)
         yield 0
         if len(found) == CHUNK and (ids or found[-1].place != given["place"]):

@@ -20,10 +20,9 @@ from ..registry.payload import check_keys
 from ..registry.registry import name_of
 from ..state import State, state_of
 from ..store.clock import clock_shift, database_now, moved_by
-from ..store.commits import uncommitted_runs
+from ..store.commits import left_in, uncommitted_runs
 from ..store.for_testing import due_of_others, enqueued_ahead, newest, next_due
-from ..store.sqlite_lock import refuse_own_lock
-from ..store.uncommitted import left_in
+from ..store.sqlite import refuse_own_lock
 from ..task import Task
 from ..types import TickReport
 from .inline import inline_worker

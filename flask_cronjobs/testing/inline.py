@@ -27,7 +27,8 @@ from ..errors import RetryLater, SetupError
 from ..log import worker_name
 from ..signals import announce
 from ..state import State
-from ..store import Claims, HeldLeases
+from ..store.claims import Claims
+from ..store.leases import progress as write_progress
 from ..store.shared import SharedBookkeeping
 from ..types import Claim, Outcome
 
@@ -50,7 +51,6 @@ class InlineWorker:
         self._app = state.app
         self._context = context
         self._raise_errors = raise_errors
-        self._leases = HeldLeases(context.books)
         options = WorkOptions(worker_name(), queues=queues)
         self._exchanger = Exchanger(Claims(context.books), state, options)
         self._runner = Runner(context)
@@ -81,7 +81,7 @@ class InlineWorker:
             outcome = self._runner.perform(claim)
         self._context.leases.forget(claim)
         if progress := self._context.mailbox.take_progress():
-            self._leases.progress(claim, *progress)
+            write_progress(self._context.books, claim, *progress)
         self._record(outcome)
         if claim.batch_id is not None:
             end_batches(self._context.books, self._tell, [claim.batch_id])

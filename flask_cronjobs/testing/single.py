@@ -17,9 +17,8 @@ from ..registry.options import EnqueueOptions, is_moment
 from ..schedule import Schedule
 from ..schedule.slots import Slot, SlotPlan
 from ..state import State
-from ..store import Definitions
+from ..store.definitions import DefinitionRow, Definitions
 from ..store.for_testing import prepare_run
-from ..store.rows import DefinitionRow
 from ..text import did_you_mean
 from ..types import RecordedSlot
 from .inline import inline_worker

@@ -13,13 +13,16 @@ from typing import Any, TypeAlias
 from flask import request
 from flask.typing import ResponseReturnValue
 
-from .. import operations
 from ..errors import CronJobsError, DatabaseTrouble, NotFound, TablesMissing
 from ..log import logger
+from ..operations import maintenance, payloads
+from ..operations.definitions import remove, run_now
+from ..operations.pauses import Target, pause, resume
+from ..operations.payloads import retry_with
+from ..operations.runs import CANCEL, DISCARD, RETRY
 from ..report import RunFilter
 from ..state import state_of
 from ..text import one_line
-from ..types import PauseKind
 from .arguments import form_again, typed_payload
 from .params import MAX_ID, needed, text
 from .render import Said, back, place_of, sent_from
@@ -87,23 +90,23 @@ def run_retry(run_id: int) -> str:
     """Queue a run again."""
     payload = typed_payload()
     if payload is None:
-        operations.retry(state_of(), _known(run_id), actor=actor())
+        RETRY.one(state_of(), _known(run_id), actor=actor())
     else:
-        operations.retry_with(state_of(), _known(run_id), payload, actor=actor())
+        retry_with(state_of(), _known(run_id), payload, actor=actor())
     return f"Run {run_id} is queued again. The next tick runs it."
 
 
 @action("run")
 def run_again(run_id: int) -> Done:
     """Queue a new run like another one, with the same payload or another."""
-    new = operations.run_again(state_of(), _known(run_id), typed_payload(), actor=actor())
+    new = payloads.run_again(state_of(), _known(run_id), typed_payload(), actor=actor())
     return Done(f"This is a new run, like run {run_id}. The next tick runs it.", new, True)
 
 
 @action("run")
 def run_cancel(run_id: int) -> str:
     """Cancel a run."""
-    change = operations.cancel(state_of(), _known(run_id), actor=actor())
+    change = CANCEL.one(state_of(), _known(run_id), actor=actor())
     if change.status == "running":
         return f"Run {run_id} was asked to stop. Its worker stops it within seconds."
     return f"Run {run_id} is cancelled."
@@ -112,7 +115,7 @@ def run_cancel(run_id: int) -> str:
 @action("run")
 def run_discard(run_id: int) -> str:
     """Turn a dead run into a cancelled one."""
-    operations.DISCARD.one(state_of(), _known(run_id), actor())
+    DISCARD.one(state_of(), _known(run_id), actor())
     return f"Run {run_id} is discarded."
 
 
@@ -121,7 +124,7 @@ def definition_run() -> Done:
     """Queue a run of a definition, due now; with a payload, also of a task."""
     name = needed(request.form, "name")
     payload = typed_payload()
-    run_id = operations.run_now(state_of(), name, payload, actor=actor(), tasks=payload is not None)
+    run_id = run_now(state_of(), name, payload, actor=actor(), tasks=payload is not None)
     message = f"Run {run_id} of {name} is queued. The next tick runs it."
     return Done(message, run_id, goes_there=payload is not None)
 
@@ -130,7 +133,7 @@ def definition_run() -> Done:
 def definition_pause() -> str:
     """Pause a definition."""
     name = needed(request.form, "name")
-    operations.pause(state_of(), name, actor=actor())
+    pause(state_of(), Target("definition", name), actor=actor())
     return f"{name} is paused. Its slots are not run until it is resumed."
 
 
@@ -138,7 +141,7 @@ def definition_pause() -> str:
 def definition_resume() -> str:
     """Resume a definition."""
     name = needed(request.form, "name")
-    if operations.resume(state_of(), name, actor=actor()):
+    if resume(state_of(), Target("definition", name), actor=actor()):
         return f"{name} is resumed, from its next slot on."
     return f"{name} was not paused."
 
@@ -147,32 +150,32 @@ def definition_resume() -> str:
 def definition_remove() -> str:
     """Remove a definition that the code does not declare."""
     name = needed(request.form, "name")
-    operations.remove(state_of(), name, actor=actor())
+    remove(state_of(), name, actor=actor())
     return f"{name} is removed. Its runs stay."
 
 
 @action("overview", "paused")
 def work_pause() -> str:
     """Pause a task or a queue."""
-    kind, name = _task_or_queue()
-    operations.pause_work(state_of(), kind, name, actor=actor())
-    return f"The {kind} {name} is paused. Its runs wait until it is resumed."
+    target = _task_or_queue()
+    pause(state_of(), target, actor=actor())
+    return f"The {target.kind} {target.name} is paused. Its runs wait until it is resumed."
 
 
 @action("overview", "paused")
 def work_resume() -> str:
     """Resume a task or a queue."""
-    kind, name = _task_or_queue()
-    if operations.resume_work(state_of(), kind, name, actor=actor()):
-        return f"The {kind} {name} is resumed. The next tick runs what waits."
-    return f"The {kind} {name} was not paused."
+    target = _task_or_queue()
+    if resume(state_of(), target, actor=actor()):
+        return f"The {target.kind} {target.name} is resumed. The next tick runs what waits."
+    return f"The {target.kind} {target.name} was not paused."
 
 
-def _task_or_queue() -> tuple[PauseKind, str]:
+def _task_or_queue() -> Target:
     kind, _, name = needed(request.form, "what").partition(":")
     if kind not in ("task", "queue"):
         raise NotFound(f"Only a task or a queue can be paused here, not {kind[:20]!r}.")
-    return ("task" if kind == "task" else "queue"), name
+    return Target("task" if kind == "task" else "queue", name)
 
 
 @action("overview", "dead", "task", "error_type")
@@ -184,7 +187,7 @@ def dead_retry() -> str:
         # Empty means the runs without a type. Without a default, a missing field would mean all.
         error_type=text({"error_type": "", **request.form}, "error_type", empty=""),
     )
-    result = operations.retry_many(state_of(), group, actor=actor(), most=MOST)
+    result = RETRY.many(state_of(), group, actor=actor(), most=MOST)
     return result.sentence(group.task or "")
 
 
@@ -192,7 +195,7 @@ def dead_retry() -> str:
 def effect_done() -> str:
     """Mark an effect in doubt as done."""
     key = needed(request.form, "key")
-    operations.effect_done(state_of(), key, actor=actor())
+    maintenance.effect_done(state_of(), key, actor=actor())
     return f"{key} is marked as done. It will not be done again."
 
 
@@ -200,7 +203,7 @@ def effect_done() -> str:
 def effect_redo() -> str:
     """Mark an effect in doubt as not done."""
     key = needed(request.form, "key")
-    operations.effect_redo(state_of(), key, actor=actor())
+    maintenance.effect_redo(state_of(), key, actor=actor())
     return f"{key} is marked as not done. The next run that needs it does it."
 
 

@@ -13,7 +13,7 @@ from werkzeug.wrappers import Response
 
 from .. import report
 from ..errors import PayloadError
-from ..operations import RETRY
+from ..operations.runs import RETRY
 from ..registry.handler import Handler
 from ..report import RunView
 from ..state import State, state_of

@@ -9,7 +9,7 @@ from flask import request
 from flask.typing import ResponseReturnValue
 
 from ..errors import StateConflict
-from ..operations import CANCEL, DISCARD, RETRY, Action
+from ..operations.runs import CANCEL, DISCARD, RETRY, Action
 from ..report import RunFilter
 from ..state import state_of
 from .actions import MOST, actor

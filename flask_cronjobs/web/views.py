@@ -5,7 +5,8 @@ from __future__ import annotations
 from flask import request
 from flask.typing import ResponseReturnValue
 
-from .. import operations, report
+from .. import report
+from ..operations.pauses import queues
 from ..state import state_of
 from .chart import chart
 from .params import clamped, row_id
@@ -29,7 +30,7 @@ def overview() -> ResponseReturnValue:
         headline=report.headline(view.verdict, view.figures),
         chart=chart(view.activity),
         declared=len(state_of().registry.declarations),
-        queues=operations.queues(state_of()),
+        queues=queues(state_of()),
         tasks=sorted(state_of().registry.tasks),
         refresh=REFRESH,
         data=view,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from flask import abort, request
 from flask.typing import ResponseReturnValue
 
-from .. import operations, report
+from .. import report
+from ..operations.batches import cancel_batch, close_batch, retry_batch
 from ..report import BatchView
 from ..state import state_of
 from .actions import MOST, action, actor
@@ -64,7 +65,7 @@ def tone_of(found: BatchView) -> Tone:
 def batch_retry() -> str:
     """Queue the dead runs of a batch again."""
     key, again = needed(request.form, "key"), request.form.get("again") == "1"
-    result = operations.retry_batch(state_of(), key, actor(), again, most=MOST)
+    result = retry_batch(state_of(), key, actor(), again, most=MOST)
     return result.sentence(key)
 
 
@@ -72,7 +73,7 @@ def batch_retry() -> str:
 def batch_cancel() -> str:
     """Cancel all of a batch that has not ended."""
     key = needed(request.form, "key")
-    result = operations.cancel_batch(state_of(), key, actor(), most=MOST)
+    result = cancel_batch(state_of(), key, actor(), most=MOST)
     return result.sentence(key)
 
 
@@ -80,6 +81,6 @@ def batch_cancel() -> str:
 def batch_close() -> str:
     """Close a batch that nobody will fill any more."""
     key = needed(request.form, "key")
-    if operations.close_batch(state_of(), key, actor()):
+    if close_batch(state_of(), key, actor()):
         return f"{key} is closed. It ends with its last member."
     return f"{key} was closed already."

@@ -9,7 +9,7 @@ from flask import Response, abort, request
 from flask.typing import ResponseReturnValue
 
 from .. import report
-from ..operations import CANCEL, DISCARD, RETRY
+from ..operations.runs import CANCEL, DISCARD, RETRY
 from ..report import RunFilter, RunView
 from ..report.run_order import DUE_FIRST, LATEST_DEATH, NEWEST
 from ..report.stacks import without_own_frames

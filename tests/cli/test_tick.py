@@ -23,7 +23,7 @@ from flask_cronjobs import CronJobs, TablesMissing
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store import Ticks, connection, pruning
+from flask_cronjobs.store import connection, pruning
 from flask_cronjobs.types import TickReport
 from tests.marks import on_postgresql
 from tests.rows import Rows, ago
@@ -423,7 +423,7 @@ class TestRetention:
         for _ in range(5):
             rows.run("succeeded", finished_at=ago(days=15))
         with app.app_context(), state.bookkeeping() as books:
-            opened = tick_module.begin(Ticks(books))
+            opened = tick_module.begin(books)
             assert tick_module.prune(state, books, opened, lambda: True) == 2
 
 

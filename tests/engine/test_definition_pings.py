@@ -22,7 +22,8 @@ from flask_cronjobs.engine import definition_pings
 from flask_cronjobs.engine.definition_pings import Pings
 from flask_cronjobs.models import JobDefinition, JobRun
 from flask_cronjobs.state import State
-from flask_cronjobs.store import Bookkeeping, Definitions
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.definitions import Definitions
 from flask_cronjobs.types import Claim
 from tests.monitor import Monitor
 from tests.rows import ago

@@ -20,7 +20,7 @@ from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobDefinition, JobRun
 from flask_cronjobs.state import State
-from flask_cronjobs.store import Bookkeeping
+from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.types import LateSlot
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago

@@ -17,8 +17,8 @@ from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.schedule import Schedule
 from flask_cronjobs.schedule.slots import _plan
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store import Bookkeeping, Definitions
-from flask_cronjobs.store.definitions import CHUNK
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.definitions import CHUNK, Definitions
 
 NUMBER = 1_100
 

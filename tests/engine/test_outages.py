@@ -21,7 +21,7 @@ from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.log import Outage
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store import Bookkeeping
+from flask_cronjobs.store.connection import Bookkeeping
 from tests.executors.threads import Threads
 from tests.process.support import wait_until
 

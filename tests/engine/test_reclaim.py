@@ -22,7 +22,9 @@ from flask_cronjobs.engine.observer import Observer
 from flask_cronjobs.engine.reclaim import reclaim
 from flask_cronjobs.signals import run_failed
 from flask_cronjobs.state import State
-from flask_cronjobs.store import Bookkeeping, ExpiredLeases, Expiry, HeldLeases
+from flask_cronjobs.store import leases
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.leases import Expiry, renew
 from flask_cronjobs.types import Claim, Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago
@@ -118,19 +120,19 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
     holder.execute("BEGIN IMMEDIATE")
     found: list[int] = []
     looked = threading.Event()
-    expired_leases = ExpiredLeases.look
+    expired_leases = leases.look_for_expired
 
-    def look(self: ExpiredLeases, limit: int = 200) -> Expiry:
-        expired = expired_leases(self, limit)
+    def look(books: Bookkeeping, limit: int = 200) -> Expiry:
+        expired = expired_leases(books, limit)
         looked.set()
         return expired
 
     def renew_meanwhile(seconds: float) -> None:
         with Bookkeeping(state.engine, patience=0) as books:
             claim = Claim(alive, "host:1:token", "it", {}, 1, 3, ago(5))
-            assert HeldLeases(books).renew([claim], 60).held == {alive}
+            assert renew(books, [claim], 60).held == {alive}
 
-    monkeypatch.setattr(ExpiredLeases, "look", look)
+    monkeypatch.setattr(leases, "look_for_expired", look)
     monkeypatch.setattr(
         reclaim_module, "time", SimpleNamespace(**{**vars(time), "sleep": renew_meanwhile})
     )

@@ -16,8 +16,7 @@ from flask_cronjobs.engine.worker.admission import Admission
 from flask_cronjobs.engine.worker.prefetch import Prefetch
 from flask_cronjobs.errors import StateConflict
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.operations import run_again
-from flask_cronjobs.operations.payloads import retry_with
+from flask_cronjobs.operations.payloads import retry_with, run_again
 from flask_cronjobs.state import State
 from flask_cronjobs.types import OnDead
 

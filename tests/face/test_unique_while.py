@@ -19,7 +19,7 @@ from flask_cronjobs import (
     TaskError,
 )
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.operations import retry_many
+from flask_cronjobs.operations.runs import RETRY
 from flask_cronjobs.state import State
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -164,7 +164,7 @@ class TestRetryOfAnEndedRun:
         for _ in range(3):
             ids.append(pending.enqueue().id)
             set_all(db, status="dead", finished_at=ENDED)
-        result = retry_many(state, ids)
+        result = RETRY.many(state, ids)
         assert (result.changed, result.left) == (1, 2)
         assert [run.status for run in runs(db)] == ["dead", "dead", "queued"]
 
@@ -187,7 +187,7 @@ class TestRetryOfAnEndedRun:
         set_all(db, status="dead", finished_at=ENDED)
         pending.using(commit=True).enqueue("later")
         jobs.tick()
-        assert retry_many(state, [run.id for run in runs(db)]).changed == 1
+        assert RETRY.many(state, [run.id for run in runs(db)]).changed == 1
         assert [run.status for run in runs(db)] == ["dead", "queued"]
 
 

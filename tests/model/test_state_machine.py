@@ -23,19 +23,15 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
-from flask_cronjobs.store import (
-    Bookkeeping,
-    Claims,
-    Definitions,
-    ExpiredLeases,
-    HeldLeases,
-    Ticks,
-    create_tables,
-    insert_run,
-)
+from flask_cronjobs.store.claims import Claims
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.create import create_tables
+from flask_cronjobs.store.definitions import Definitions
+from flask_cronjobs.store.enqueue import insert_run
+from flask_cronjobs.store.exchange import ClaimRequest
+from flask_cronjobs.store.leases import look_for_expired, progress, renew
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.store.pruning import prune
-from flask_cronjobs.store.rows import ClaimRequest
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome
 from tests.model.model import TERMINAL, ModelRun
 
@@ -57,8 +53,7 @@ class StoreMachine(RuleBasedStateMachine):
         for table in ("job_failures", "job_effects", "job_runs", "job_definitions"):
             self.sql(f"DELETE FROM {table}")
         self.claims, self.operator = Claims(self.books), Operator(self.books)
-        self.leases, self.expired = HeldLeases(self.books), ExpiredLeases(self.books)
-        self.definitions, self.ticks = Definitions(self.books), Ticks(self.books)
+        self.definitions = Definitions(self.books)
         self.runs: dict[int, ModelRun] = {}
         self.held: list[Claim] = []
         """Every claim ever made: those that were lost go on trying to write."""
@@ -177,9 +172,9 @@ class StoreMachine(RuleBasedStateMachine):
         claim = data.draw(st.sampled_from(self.held))
         run = self.runs.get(claim.id)
         holds = run is not None and run.token == claim.token
-        renewal = self.leases.renew([claim], 120)
+        renewal = renew(self.books, [claim], 120)
         assert renewal.held == (frozenset({claim.id}) if holds else frozenset())
-        assert self.leases.progress(claim, 0.5, "half") == holds
+        assert progress(self.books, claim, 0.5, "half") == holds
         assert bool(renewal.cancelled) == bool(run and holds and run.cancel_requested)
 
     @rule()
@@ -188,7 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.sql(f"UPDATE job_runs SET locked_until = {self.past(1)} WHERE status = 'running'")
         outcomes = [
             Outcome(e.id, e.token, _fate(e), e.attempt, "t", "lost", "WorkerLost", reclaimed=True)
-            for e in self.expired.look().leases
+            for e in look_for_expired(self.books).leases
         ]
         running = {id_ for id_, run in self.runs.items() if run.status == "running"}
         assert {outcome.id for outcome in outcomes} == running
@@ -201,7 +196,7 @@ class StoreMachine(RuleBasedStateMachine):
     def reclaim_a_living_lease(self, data: st.DataObject) -> None:
         """A reclaim that was planned before a renewal does nothing after it."""
         claim = data.draw(st.sampled_from(self.held))
-        self.leases.renew([claim], 120)
+        renew(self.books, [claim], 120)
         late = Outcome(claim.id, claim.token, "failed", 1, "t", "x", "X", reclaimed=True)
         assert self.claims.exchange([late], None).recorded == frozenset()
 

@@ -21,8 +21,11 @@ from flask_cronjobs import (
     current_run,
     report,
 )
-from flask_cronjobs import operations as ops
 from flask_cronjobs.models import JobBatch, JobRun
+from flask_cronjobs.operations.batches import cancel_batch, close_batch, retry_batch
+from flask_cronjobs.operations.maintenance import prune
+from flask_cronjobs.operations.payloads import run_again
+from flask_cronjobs.operations.runs import CANCEL, DISCARD, RETRY
 from flask_cronjobs.report import BatchView
 from flask_cronjobs.state import State
 
@@ -94,7 +97,7 @@ def test_retry_opens_the_batch_again_without_a_second_then(shop: Shop) -> None:
     shop.jobs.tick()
     assert (shop.counts(), shop.thens()) == ((3, 2, 1, 0), 1)
     shop.mended = True
-    ops.retry(shop.state, dead)
+    RETRY.one(shop.state, dead)
     assert (shop.view().state, shop.counts()) == ("running", (3, 2, 0, 0))
     shop.jobs.tick()
     assert (shop.view().state, shop.counts(), shop.thens()) == ("finished", (3, 3, 0, 0), 1)
@@ -104,7 +107,7 @@ def test_retry_of_the_dead_runs_with_then_again(shop: Shop) -> None:
     shop.fill(1, bad=2)
     shop.jobs.tick()
     shop.mended = True
-    assert ops.retry_batch(shop.state, "b", again=True).changed == 2
+    assert retry_batch(shop.state, "b", again=True).changed == 2
     shop.jobs.tick()
     assert shop.thens() == 2
     assert [counts.dead for counts in shop.told] == [2, 0]
@@ -117,7 +120,7 @@ def test_retry_opens_the_batches_around_as_well(shop: Shop) -> None:
     shop.jobs.tick()
     assert shop.counts("outer") == (2, 1, 1, 0)
     shop.mended = True
-    ops.retry_batch(shop.state, "inner")
+    retry_batch(shop.state, "inner")
     assert {shop.view(key).state for key in ("inner", "outer")} == {"running"}
     shop.jobs.tick()
     assert {shop.view(key).state for key in ("inner", "outer")} == {"finished"}
@@ -131,7 +134,7 @@ def test_retry_in_a_stopped_batch_is_not_cancelled(shop: Shop) -> None:
     assert shop.counts()[2:] == (1, 1)
     shop.mended = True
     first = shop.db.session.scalars(select(JobRun.id).where(JobRun.status == "dead")).one()
-    ops.retry(shop.state, first)
+    RETRY.one(shop.state, first)
     shop.jobs.tick()
     assert shop.counts() == (2, 1, 0, 1)
     assert dead != first
@@ -140,7 +143,7 @@ def test_retry_in_a_stopped_batch_is_not_cancelled(shop: Shop) -> None:
 def test_discard_is_counted(shop: Shop) -> None:
     *_, dead = shop.fill(1, bad=1)
     shop.jobs.tick()
-    ops.DISCARD.one(shop.state, dead, "test")
+    DISCARD.one(shop.state, dead, "test")
     assert (shop.counts(), shop.thens()) == ((2, 1, 0, 1), 1)
 
 
@@ -150,7 +153,7 @@ def test_discard_is_counted_in_the_batches_around_as_well(shop: Shop) -> None:
     shop.db.session.commit()
     shop.jobs.tick()
     assert shop.counts("outer")[2] == 1
-    ops.DISCARD.one(shop.state, dead, "test")
+    DISCARD.one(shop.state, dead, "test")
     assert shop.counts("inner") == (1, 0, 0, 1)
     assert [shop.counts(key)[2] for key in ("middle", "outer")] == [0, 0]
 
@@ -163,7 +166,7 @@ def test_retry_of_a_waiting_run_leaves_its_batch_one_that_stops(shop: Shop, arou
     shop.db.session.commit()
     shop.db.session.execute(text(f"UPDATE job_runs SET status = 'failed' WHERE id = {failed}"))
     shop.db.session.commit()
-    ops.retry(shop.state, failed)
+    RETRY.one(shop.state, failed)
     assert shop.view().on_dead == "stop"
 
 
@@ -172,7 +175,7 @@ def test_retry_of_a_dead_run_lets_a_batch_go_on_whose_others_wait(shop: Shop) ->
     end = "UPDATE job_runs SET status = 'dead', finished_at = CURRENT_TIMESTAMP"
     shop.db.session.execute(text(f"{end} WHERE id = {dead}"))
     shop.db.session.commit()
-    ops.retry(shop.state, dead)
+    RETRY.one(shop.state, dead)
     assert shop.view().on_dead == "continue"
     shop.jobs.tick()
     assert shop.counts() == (2, 1, 1, 0)
@@ -180,7 +183,7 @@ def test_retry_of_a_dead_run_lets_a_batch_go_on_whose_others_wait(shop: Shop) ->
 
 def test_cancel_of_the_last_run_ends_the_batch_at_once(shop: Shop) -> None:
     (run,) = shop.fill(1)
-    ops.cancel(shop.state, run)
+    CANCEL.one(shop.state, run)
     assert (shop.counts(), shop.thens()) == ((1, 0, 0, 1), 1)
 
 
@@ -189,7 +192,7 @@ def test_cancel_the_rest(shop: Shop) -> None:
         shop.work.enqueue()
         shop.fill(2, key="inner")
     shop.db.session.commit()
-    assert ops.cancel_batch(shop.state, "outer").changed == 3
+    assert cancel_batch(shop.state, "outer").changed == 3
     assert (shop.counts("outer"), shop.counts("inner")) == ((2 + 1, 0, 0, 2), (2, 0, 0, 2))
     shop.jobs.tick()
     assert shop.view("outer").state == "finished"
@@ -200,11 +203,11 @@ def test_close_by_an_operator(shop: Shop) -> None:
         pass
     shop.db.session.commit()
     assert shop.view().state == "open"
-    assert ops.close_batch(shop.state, "b")
-    assert not ops.close_batch(shop.state, "b")
+    assert close_batch(shop.state, "b")
+    assert not close_batch(shop.state, "b")
     assert (shop.view().state, shop.thens()) == ("finished", 1)
     with pytest.raises(NotFound, match="no batch 'c'"):
-        ops.close_batch(shop.state, "c")
+        close_batch(shop.state, "c")
 
 
 def test_batch_that_is_being_filled_cannot_be_closed(shop: Shop, app: Flask) -> None:
@@ -227,18 +230,18 @@ def test_batch_that_is_being_filled_cannot_be_closed(shop: Shop, app: Flask) -> 
     thread.start()
     assert filling.wait(10)
     with pytest.raises(StateConflict, match="being filled"):
-        ops.close_batch(shop.state, "b")
+        close_batch(shop.state, "b")
     shop.jobs.tick()  # Nor does it hold up a tick.
     done.set()
     thread.join()
-    assert ops.close_batch(shop.state, "b")
+    assert close_batch(shop.state, "b")
     assert shop.counts()[0] == 1
 
 
 def test_run_again_makes_a_run_outside_of_the_batch(shop: Shop) -> None:
     (run,) = shop.fill(1)
     shop.jobs.tick()
-    new = ops.run_again(shop.state, run)
+    new = run_again(shop.state, run)
     shop.db.session.rollback()
     assert shop.db.session.get_one(JobRun, new).batch_id is None
     assert shop.view().state == "finished"
@@ -250,9 +253,9 @@ def test_pruned_runs_are_counted_still(shop: Shop) -> None:
     old = text("UPDATE job_runs SET finished_at = '2020-01-01 00:00:00' WHERE status <> 'dead'")
     shop.db.session.execute(old)
     shop.db.session.commit()
-    ops.prune(shop.state)
+    prune(shop.state)
     shop.mended = True
-    ops.retry(shop.state, dead)
+    RETRY.one(shop.state, dead)
     assert shop.counts() == (3, 2, 0, 0)
     shop.jobs.tick()
     assert shop.counts() == (3, 3, 0, 0)
@@ -285,6 +288,6 @@ def prune_old(shop: Shop, which: str) -> list[str]:
     old = f"UPDATE job_runs SET finished_at = '2020-01-01 00:00:00' WHERE {which}"
     shop.db.session.execute(text(old))
     shop.db.session.commit()
-    ops.prune(shop.state)
+    prune(shop.state)
     shop.db.session.rollback()
     return sorted(shop.db.session.scalars(select(JobBatch.key)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flask_cronjobs import StateConflict, operations, run_cancelled
-from flask_cronjobs.operations import CANCEL, DISCARD, RETRY
+from flask_cronjobs import StateConflict, run_cancelled
+from flask_cronjobs.operations.runs import CANCEL, DISCARD, RETRY
 from flask_cronjobs.report import RunFilter
 from flask_cronjobs.report.counts import Count
 from flask_cronjobs.state import State
@@ -29,7 +29,7 @@ def test_a_dead_run_ends_cancelled_from_now_on(state: State, rows: Rows) -> None
     assert run.finished_at is not None
     assert run.finished_at > ago(60)
     assert [outcome.id for outcome in heard] == [run_id]
-    operations.retry(state, run_id)
+    RETRY.one(state, run_id)
     assert rows.get(run_id).status == "queued"
 
 

@@ -20,12 +20,15 @@ from flask_cronjobs import (
     ScheduleError,
     SetupError,
     StateConflict,
-    operations,
+    report,
     run_cancelled,
 )
 from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
-from flask_cronjobs.operations import QueuedRun
+from flask_cronjobs.operations.definitions import QueuedRun, queue_run, run_now
+from flask_cronjobs.operations.maintenance import effect_done, effect_redo, prune
+from flask_cronjobs.operations.pauses import Target, pause, resume
+from flask_cronjobs.operations.runs import CANCEL, RETRY, Action
 from flask_cronjobs.registry.options import EnqueueOptions
 from flask_cronjobs.report import RunFilter
 from flask_cronjobs.state import State
@@ -55,7 +58,7 @@ def test_retry_queues_a_run_that_did_not_succeed(state: State, rows: Rows, statu
     run_id = rows.run(
         status, age=3600 if status != "failed" else -3600, attempts=10, cancel_requested_at=ago(9)
     )
-    change = operations.retry(state, run_id)
+    change = RETRY.one(state, run_id)
     assert (change.run_id, change.task, change.status) == (run_id, "send", "queued")
     run = rows.get(run_id)
     assert run.status == "queued"
@@ -66,7 +69,7 @@ def test_retry_queues_a_run_that_did_not_succeed(state: State, rows: Rows, statu
 
 def test_retry_keeps_a_limit_of_attempts_that_leaves_room(state: State, rows: Rows) -> None:
     run_id = rows.run("cancelled", attempts=1, max_attempts=5)
-    operations.retry(state, run_id)
+    RETRY.one(state, run_id)
     assert rows.get(run_id).max_attempts == 5
 
 
@@ -85,12 +88,12 @@ def test_retry_refuses_other_runs_and_says_what_to_do(
     run_id = rows.run(status)
     before = rows.get(run_id)
     with pytest.raises(StateConflict, match=advice):
-        operations.retry(state, run_id)
+        RETRY.one(state, run_id)
     after = rows.get(run_id)
     assert (after.status, after.updated_at) == (status, before.updated_at)
 
 
-@pytest.mark.parametrize("verb", [operations.retry, operations.cancel])
+@pytest.mark.parametrize("verb", [RETRY.one, CANCEL.one])
 def test_a_run_that_is_not_there_is_not_found(
     state: State, verb: Callable[[State, int], object]
 ) -> None:
@@ -119,7 +122,7 @@ def test_a_retried_run_is_run_by_the_next_tick(state: State, rows: Rows, jobs: C
 @pytest.mark.parametrize("status", ["queued", "failed"])
 def test_cancel_ends_a_waiting_run_at_once(state: State, rows: Rows, status: str) -> None:
     run_id = rows.run(status)
-    assert operations.cancel(state, run_id, "ada").status == "cancelled"
+    assert CANCEL.one(state, run_id, "ada").status == "cancelled"
     run = rows.get(run_id)
     assert run.status == "cancelled"
     assert run.finished_at is not None
@@ -128,18 +131,18 @@ def test_cancel_ends_a_waiting_run_at_once(state: State, rows: Rows, status: str
 
 def test_cancel_asks_the_worker_of_a_running_run(state: State, rows: Rows) -> None:
     run_id = rows.run("running")
-    assert operations.cancel(state, run_id).status == "running"
+    assert CANCEL.one(state, run_id).status == "running"
     first = rows.get(run_id)
     assert (first.status, first.locked_by, first.finished_at) == ("running", "web-1:7:token", None)
     assert first.cancel_requested_at is not None
-    operations.cancel(state, run_id)
+    CANCEL.one(state, run_id)
     assert rows.get(run_id).cancel_requested_at == first.cancel_requested_at
 
 
 @pytest.mark.parametrize("status", ["succeeded", "dead", "cancelled", "skipped"])
 def test_cancel_refuses_what_has_ended(state: State, rows: Rows, status: str) -> None:
     with pytest.raises(StateConflict, match="nothing to cancel"):
-        operations.cancel(state, rows.run(status))
+        CANCEL.one(state, rows.run(status))
 
 
 # Many at once
@@ -152,7 +155,7 @@ def test_retry_many_by_filter_takes_dead_runs_and_counts_progress(
     dead = [rows.run("dead", error_type="OSError") for _ in range(5)]
     others = [rows.run("dead"), rows.run("failed", error_type="OSError")]
     steps: list[int] = []
-    result = operations.retry_many(state, RunFilter(error_type="OSError"), progress=steps.append)
+    result = RETRY.many(state, RunFilter(error_type="OSError"), progress=steps.append)
     assert (result.changed, result.left) == (5, 0)
     assert steps == [2, 2, 1]
     assert {rows.get(run_id).status for run_id in dead} == {"queued"}
@@ -161,7 +164,7 @@ def test_retry_many_by_filter_takes_dead_runs_and_counts_progress(
 
 def test_many_leave_what_has_moved_on(state: State, rows: Rows) -> None:
     ids = [rows.run("dead"), rows.run("succeeded"), rows.run("dead")]
-    result = operations.retry_many(state, ids)
+    result = RETRY.many(state, ids)
     assert (result.changed, result.left) == (2, 1)
 
 
@@ -169,10 +172,10 @@ def test_many_are_at_most_as_many_as_asked_and_the_others_are_told(
     state: State, rows: Rows
 ) -> None:
     dead = [rows.run("dead") for _ in range(5)]
-    result = operations.retry_many(state, RunFilter(status="dead"), most=2)
+    result = RETRY.many(state, RunFilter(status="dead"), most=2)
     assert (result.changed, result.left, result.beyond) == (2, 0, 3)
     assert [rows.get(run_id).status for run_id in dead].count("queued") == 2
-    assert operations.CANCEL.many(state, dead, "ada", most=4).beyond == 1
+    assert CANCEL.many(state, dead, "ada", most=4).beyond == 1
 
 
 @pytest.mark.parametrize("verb", ["retry", "cancel"])
@@ -196,7 +199,7 @@ def test_many_that_were_stopped_midway_are_logged_with_who_and_how_many(
         if len(steps) == 2:
             raise SystemExit(1)
 
-    action = getattr(operations, verb.upper())
+    action = {"retry": RETRY, "cancel": CANCEL}[verb]
     with pytest.raises(SystemExit):
         action.many(state, RunFilter(status=status, task="a\nb"), "ada", stop)
     begun, *each, ended = (record.getMessage() for record in caplog.records)
@@ -212,8 +215,8 @@ def test_an_action_on_a_hostile_name_is_one_line_of_the_log(
     caplog.set_level(logging.INFO, "flask_cronjobs")
     rows.effect("a\nforged line", state="in_doubt")
     rows.run("dead", job_type="b\nforged line")
-    operations.effect_done(state, "a\nforged line")
-    operations.retry(state, 1)
+    effect_done(state, "a\nforged line")
+    RETRY.one(state, 1)
     lines = "\n".join(record.getMessage() for record in caplog.records).splitlines()
     assert len(lines) == 2
 
@@ -222,21 +225,21 @@ def test_cancel_of_many_takes_all_that_have_not_ended(state: State, rows: Rows) 
     ended = rows.run("dead")
     for status in ("queued", "failed", "running"):
         rows.run(status)
-    result = operations.CANCEL.many(state, RunFilter(task="send"), "ada")
+    result = CANCEL.many(state, RunFilter(task="send"), "ada")
     assert (result.changed, result.left) == (3, 0)
     assert rows.get(ended).status == "dead"
 
 
 def test_bulk_by_a_status_that_cannot_be_is_refused(state: State) -> None:
     with pytest.raises(StateConflict, match="succeeded"):
-        operations.retry_many(state, RunFilter(status="succeeded"))
+        RETRY.many(state, RunFilter(status="succeeded"))
     with pytest.raises(StateConflict, match="dead"):
-        operations.CANCEL.many(state, RunFilter(status="dead"), "ada")
+        CANCEL.many(state, RunFilter(status="dead"), "ada")
 
 
-@pytest.mark.parametrize("action", [operations.RETRY, operations.CANCEL], ids=lambda a: a.name)
+@pytest.mark.parametrize("action", [RETRY, CANCEL], ids=lambda a: a.name)
 def test_an_action_says_why_it_refuses_each_status_that_it_does_not_allow(
-    action: operations.Action,
+    action: Action,
 ) -> None:
     assert {*action.allowed, *action.refusals} == {*STATUSES}
     assert not {*action.allowed} & action.refusals.keys()
@@ -246,11 +249,11 @@ def test_an_action_says_why_it_refuses_each_status_that_it_does_not_allow(
 def test_bulk_takes_those_overdue_or_stale_runs_that_it_may(state: State, rows: Rows) -> None:
     queued, failed = rows.run(age=3600), rows.run("failed", age=3600)
     rows.run("running", locked_until=ago(5))
-    assert operations.RETRY.ids(state, RunFilter(overdue=True)) == [failed]
-    assert set(operations.CANCEL.ids(state, RunFilter(overdue=True))) == {queued, failed}
-    assert len(operations.CANCEL.ids(state, RunFilter(stale=True))) == 1
+    assert RETRY.ids(state, RunFilter(overdue=True)) == [failed]
+    assert set(CANCEL.ids(state, RunFilter(overdue=True))) == {queued, failed}
+    assert len(CANCEL.ids(state, RunFilter(stale=True))) == 1
     with pytest.raises(StateConflict, match="running"):
-        operations.RETRY.ids(state, RunFilter(stale=True))
+        RETRY.ids(state, RunFilter(stale=True))
 
 
 # Pause and resume
@@ -258,23 +261,23 @@ def test_bulk_takes_those_overdue_or_stale_runs_that_it_may(state: State, rows: 
 
 def test_resume_goes_on_from_the_next_slot_and_makes_nothing_up(state: State, rows: Rows) -> None:
     rows.definition("a", next_run_at=ago(7200))
-    operations.pause(state, "a")
+    pause(state, Target("definition", "a"))
     assert definition(state, "a").paused_at is not None
-    assert operations.resume(state, "a")
+    assert resume(state, Target("definition", "a"))
     resumed = definition(state, "a")
     assert resumed.paused_at is None
     assert resumed.next_run_at is not None
     assert timedelta(0) < resumed.next_run_at - ago(0) <= timedelta(minutes=5)
-    assert not operations.resume(state, "a")
+    assert not resume(state, Target("definition", "a"))
 
 
-@pytest.mark.parametrize("verb", [operations.pause, operations.resume, operations.run_now])
-def test_an_unknown_definition_gets_a_suggestion(
-    state: State, rows: Rows, verb: Callable[[State, str], object]
-) -> None:
+def test_an_unknown_definition_gets_a_suggestion(state: State, rows: Rows) -> None:
     rows.definition("send_invoices")
+    for verb in (pause, resume):
+        with pytest.raises(NotFound, match="Did you mean 'send_invoices'"):
+            verb(state, Target("definition", "send_invoice"))
     with pytest.raises(NotFound, match="Did you mean 'send_invoices'"):
-        verb(state, "send_invoice")
+        run_now(state, "send_invoice")
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])
@@ -284,7 +287,7 @@ def test_a_task_that_is_taken_for_a_definition_is_said_to_be_one(
     jobs.task(name="send mail")(lambda: None)
     message = rf"It is a task: flask jobs admin {verb} --task 'send mail'$"
     with pytest.raises(NotFound, match=message):
-        getattr(operations, verb)(state, "send mail")
+        {"pause": pause, "resume": resume}[verb](state, Target("definition", "send mail"))
 
 
 def test_a_task_may_be_given_itself(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> None:
@@ -321,18 +324,18 @@ def test_what_is_no_name_is_a_clear_error(app: Flask, jobs: CronJobs, case: str)
         NO_NAMES[case](jobs)
 
 
-@pytest.mark.parametrize("verb", [operations.pause, operations.resume])
+@pytest.mark.parametrize("verb", [pause, resume])
 def test_before_the_first_tick_there_is_no_definition(
-    state: State, verb: Callable[[State, str], object]
+    state: State, verb: Callable[[State, Target], object]
 ) -> None:
     with pytest.raises(NotFound, match="first tick"):
-        verb(state, "a")
+        verb(state, Target("definition", "a"))
 
 
 def test_a_broken_definition_is_not_resumed(state: State, rows: Rows) -> None:
     rows.definition("a", schedule="99 * * * *", paused_at=ago(5))
     with pytest.raises(ScheduleError):
-        operations.resume(state, "a")
+        resume(state, Target("definition", "a"))
     assert definition(state, "a").paused_at is not None
 
 
@@ -346,7 +349,7 @@ def test_run_now_runs_a_definition_with_its_own_payload(
     made = rows.definition(
         "daily", job_type="send", payload={"who": "ada"}, queue="mail", priority=3, max_attempts=2
     )
-    run = rows.get(operations.run_now(state, "daily"))
+    run = rows.get(run_now(state, "daily"))
     assert (run.definition_id, run.job_type, run.status) == (made, "send", "queued")
     assert (run.payload, run.queue, run.priority, run.max_attempts) == (
         {"who": "ada"},
@@ -361,14 +364,14 @@ def test_run_now_takes_another_payload(state: State, rows: Rows, jobs: CronJobs)
     """Its key is that of the payload, so that the limit of `user:bob` holds."""
     jobs.task(name="send", concurrency_key="user:{who}")(lambda who: None)
     rows.definition("daily", job_type="send", payload={"who": "ada"})
-    run = rows.get(operations.run_now(state, "daily", {"who": "bob"}))
+    run = rows.get(run_now(state, "daily", {"who": "bob"}))
     assert (run.payload, run.concurrency_key) == ({"who": "bob"}, "user:bob")
 
 
 def test_run_now_twice_makes_two_runs(state: State, rows: Rows, jobs: CronJobs) -> None:
     jobs.task(name="send")(lambda: None)
     rows.definition("daily", job_type="send")
-    assert len({operations.run_now(state, "daily") for _ in range(5)}) == 5
+    assert len({run_now(state, "daily") for _ in range(5)}) == 5
 
 
 def test_run_now_of_one_definition_runs_one_at_a_time(
@@ -376,7 +379,7 @@ def test_run_now_of_one_definition_runs_one_at_a_time(
 ) -> None:
     jobs.task(name="send", schedule="@daily")(lambda: None)
     rows.definition("send")
-    runs = [rows.get(operations.run_now(state, "send")) for _ in range(2)]
+    runs = [rows.get(run_now(state, "send")) for _ in range(2)]
     assert {(run.concurrency_key, run.concurrency_limit) for run in runs} == {
         ("definition:send", 1)
     }
@@ -387,13 +390,13 @@ def test_run_now_knows_a_definition_that_no_tick_has_recorded(
 ) -> None:
     task = jobs.task(name="send")(lambda who: None)
     task.schedule("@daily", name="daily", payload={"who": "ada"})
-    run = rows.get(operations.run_now(state, "daily"))
+    run = rows.get(run_now(state, "daily"))
     assert (run.job_type, run.payload, run.definition_id) == ("send", {"who": "ada"}, None)
 
 
 def test_run_now_runs_a_task_by_its_name(state: State, rows: Rows, jobs: CronJobs) -> None:
     jobs.task(name="send", retry=4, queue="mail")(lambda who: None)
-    run = rows.get(operations.run_now(state, "send", {"who": "ada"}))
+    run = rows.get(run_now(state, "send", {"who": "ada"}))
     assert (run.job_type, run.payload, run.definition_id) == ("send", {"who": "ada"}, None)
     assert (run.max_attempts, run.queue) == (4, "mail")
 
@@ -405,7 +408,7 @@ def test_run_of_a_task_takes_all_options_of_an_enqueue(
     options = EnqueueOptions(
         queue="mail", priority=7, max_attempts=2, idempotency_key="k", unique_while="pending"
     )
-    run = rows.get(operations.queue_run(state, "send", options=options).id)
+    run = rows.get(queue_run(state, "send", options=options).id)
     assert (run.queue, run.priority, run.max_attempts) == ("mail", 7, 2)
     assert (run.idempotency_key, run.unique_while) == ("k", "pending")
 
@@ -415,27 +418,27 @@ def test_key_is_found_with_the_run_that_holds_it_now(
 ) -> None:
     jobs.task(name="send")(lambda: None)
     options = EnqueueOptions(idempotency_key="k", unique_while="pending")
-    first = operations.queue_run(state, "send", options=options)
-    assert operations.queue_run(state, "send", options=options) == QueuedRun(first.id, False)
+    first = queue_run(state, "send", options=options)
+    assert queue_run(state, "send", options=options) == QueuedRun(first.id, False)
     with state.app.app_context():
         assert jobs.tick().succeeded == 1
-    second = operations.queue_run(state, "send", options=options)
+    second = queue_run(state, "send", options=options)
     assert second.id > first.id
-    assert operations.queue_run(state, "send", options=options) == QueuedRun(second.id, False)
+    assert queue_run(state, "send", options=options) == QueuedRun(second.id, False)
 
 
 def test_run_now_checks_the_payload_as_enqueue_does(state: State, jobs: CronJobs) -> None:
     jobs.task(name="send")(lambda who: None)
     with pytest.raises(TypeError, match="who"):
-        operations.run_now(state, "send")
+        run_now(state, "send")
     with pytest.raises(PayloadError):
-        operations.run_now(state, "send", {"who": float("nan")})
+        run_now(state, "send", {"who": float("nan")})
 
 
 def test_run_now_refuses_a_definition_whose_task_is_not_here(state: State, rows: Rows) -> None:
     rows.definition("daily", job_type="gone")
     with pytest.raises(UnknownTask, match="'gone'"):
-        operations.run_now(state, "daily")
+        run_now(state, "daily")
 
 
 def test_run_now_leaves_the_session_of_the_caller_alone(
@@ -443,11 +446,11 @@ def test_run_now_leaves_the_session_of_the_caller_alone(
 ) -> None:
     jobs.task(name="send")(lambda: None)
     with app.app_context():
-        operations.run_now(state, "send")
+        run_now(state, "send")
         if state.engine.dialect.name != "sqlite":
             db.session.add(JobRun(job_type="mine", payload={}))
             db.session.flush()
-            operations.run_now(state, "send")
+            run_now(state, "send")
         db.session.rollback()
         assert set(db.session.scalars(select(JobRun.job_type))) == {"send"}
 
@@ -460,28 +463,28 @@ def test_prune_deletes_what_is_old_and_a_dry_run_only_counts(state: State, rows:
         rows.run("succeeded", age=15 * 86400)
     kept = [rows.run("succeeded", age=86400), rows.run("dead", age=15 * 86400)]
     steps: list[int] = []
-    assert operations.prune(state, dry_run=True) == 3
-    assert operations.prune(state, progress=steps.append) == 3
+    assert prune(state, dry_run=True) == 3
+    assert prune(state, progress=steps.append) == 3
     assert sum(steps) == 3
-    assert operations.prune(state, dry_run=True) == 0
+    assert prune(state, dry_run=True) == 0
     assert [rows.get(run_id).id for run_id in kept] == kept
 
 
 def test_health_is_the_verdict(state: State, rows: Rows) -> None:
-    assert operations.health(state).word == "never"
+    assert report.verdict(state).word == "never"
     rows.tick()
-    assert operations.health(state).ok
+    assert report.verdict(state).ok
 
 
 def test_an_effect_in_doubt_is_settled_as_done_or_to_be_redone(state: State, rows: Rows) -> None:
     rows.effect("a", state="in_doubt")
     rows.effect("b", run_id=rows.run("dead"), locked_by="gone")
-    operations.effect_done(state, "a")
-    operations.effect_redo(state, "b")
+    effect_done(state, "a")
+    effect_redo(state, "b")
     assert effects(state) == {"a": "done"}
 
 
-@pytest.mark.parametrize("verb", [operations.effect_done, operations.effect_redo])
+@pytest.mark.parametrize("verb", [effect_done, effect_redo])
 def test_an_effect_not_in_doubt_is_left_alone(
     state: State, rows: Rows, verb: Callable[[State, str], None]
 ) -> None:
@@ -507,15 +510,15 @@ def test_every_action_is_logged_with_who(
     rows.definition("a", job_type="send")
     rows.effect("e", state="in_doubt")
     dead = rows.run("dead", payload={"secret": "hush"})
-    operations.retry(state, dead, "ada")
-    operations.cancel(state, dead, "ada")
-    operations.retry_many(state, [dead], "ada")
-    operations.CANCEL.many(state, [dead], "ada")
-    operations.pause(state, "a", "ada")
-    operations.resume(state, "a", "ada")
-    operations.run_now(state, "a", actor="ada")
-    operations.prune(state, actor="ada")
-    operations.effect_done(state, "e", "ada")
+    RETRY.one(state, dead, "ada")
+    CANCEL.one(state, dead, "ada")
+    RETRY.many(state, [dead], "ada")
+    CANCEL.many(state, [dead], "ada")
+    pause(state, Target("definition", "a"), "ada")
+    resume(state, Target("definition", "a"), "ada")
+    run_now(state, "a", actor="ada")
+    prune(state, actor="ada")
+    effect_done(state, "e", "ada")
     lines = [record.getMessage() for record in caplog.records if record.name == "flask_cronjobs"]
     assert len(lines) == 13  # Of many: when it begins, for each of them, and when it ends.
     assert all("by ada" in line for line in lines)
@@ -528,7 +531,7 @@ def test_change_by_an_operator_has_the_fields_of_any_other(
 ) -> None:
     caplog.set_level(logging.INFO, "flask_cronjobs")
     ids = [rows.run("queued"), rows.run("failed")]
-    operations.CANCEL.many(state, ids, "ada")
+    CANCEL.many(state, ids, "ada")
     lines = [vars(record) for record in caplog.records if hasattr(record, "cronjobs_run_id")]
     assert [(line["cronjobs_run_id"], line["cronjobs_attempt"]) for line in lines] == [
         (ids[0], 0),
@@ -551,8 +554,8 @@ def test_waiting_run_that_is_cancelled_is_told_and_one_at_work_is_not_yet(
 
     waiting, working = rows.run("queued"), rows.run("running")
     with run_cancelled.connected_to(receive, app):
-        operations.cancel(state, waiting, "ada")
-        operations.cancel(state, working, "ada")
+        CANCEL.one(state, waiting, "ada")
+        CANCEL.one(state, working, "ada")
     assert [(each.id, each.kind, each.error) for each in told] == [
         (waiting, "cancelled", "cancelled by ada")
     ]

@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from flask_cronjobs import CronJobs, NotFound, PayloadError, StateConflict, operations
+from flask_cronjobs import CronJobs, NotFound, PayloadError, StateConflict
 from flask_cronjobs.errors import UnknownTask
-from flask_cronjobs.operations.payloads import restored
+from flask_cronjobs.operations.definitions import run_now
+from flask_cronjobs.operations.payloads import restored, retry_with, run_again
 from flask_cronjobs.report import redacted
 from flask_cronjobs.state import State
 from flask_cronjobs.types import JSON
@@ -25,7 +26,7 @@ def _tasks(jobs: CronJobs) -> None:
 
 def test_retry_with_another_payload_changes_what_follows_from_it(state: State, rows: Rows) -> None:
     run_id = rows.run("dead", payload={"user": 1}, concurrency_key="user:1", concurrency_limit=1)
-    change = operations.retry_with(state, run_id, {"user": 2})
+    change = retry_with(state, run_id, {"user": 2})
     assert (change.run_id, change.status) == (run_id, "queued")
     run = rows.get(run_id)
     assert (run.status, run.payload, run.concurrency_key) == ("queued", {"user": 2}, "user:2")
@@ -45,9 +46,9 @@ def test_a_payload_that_the_handler_does_not_take_changes_nothing(
 ) -> None:
     run_id = rows.run("dead", payload={"user": 1})
     with pytest.raises(error, match=says):
-        operations.retry_with(state, run_id, payload)
+        retry_with(state, run_id, payload)
     with pytest.raises(error, match=says):
-        operations.run_again(state, run_id, payload)
+        run_again(state, run_id, payload)
     assert (rows.get(run_id).status, rows.get(run_id).payload) == ("dead", {"user": 1})
 
 
@@ -57,7 +58,7 @@ def test_only_a_run_that_can_be_retried_gets_another_payload(
 ) -> None:
     run_id = rows.run(status, payload={"user": 1})
     with pytest.raises(StateConflict, match=f"Run {run_id} "):
-        operations.retry_with(state, run_id, {"user": 2})
+        retry_with(state, run_id, {"user": 2})
     assert rows.get(run_id).payload == {"user": 1}
 
 
@@ -66,7 +67,7 @@ def test_values_that_the_pages_hide_stay_what_they_are(state: State, rows: Rows)
     run_id = rows.run("dead", payload=stored)
     shown = redacted(stored, state.settings.redact)
     assert shown == {"user": 1, "token": "***"}
-    operations.retry_with(state, run_id, {"user": 2, "token": "***"})
+    retry_with(state, run_id, {"user": 2, "token": "***"})
     assert rows.get(run_id).payload == {"user": 2, "token": "abc"}
 
 
@@ -83,7 +84,7 @@ def test_run_again_makes_a_new_run_whatever_became_of_the_other(
     )  # fmt: skip
     before = rows.get(old)
     with caplog.at_level(logging.INFO, "flask_cronjobs"):
-        new = rows.get(operations.run_again(state, old, actor="ada"))
+        new = rows.get(run_again(state, old, actor="ada"))
     assert new.id != old
     assert (new.status, new.attempts, new.payload) == ("queued", 0, {"user": 1, "token": "abc"})
     assert (new.queue, new.priority, new.definition_id) == ("slow", 7, definition)
@@ -96,13 +97,13 @@ def test_run_again_makes_a_new_run_whatever_became_of_the_other(
 
 def test_run_again_of_a_definition_that_is_gone_belongs_to_none(state: State, rows: Rows) -> None:
     old = rows.run("succeeded", payload={"user": 1}, definition_id=4711)
-    assert rows.get(operations.run_again(state, old)).definition_id is None
+    assert rows.get(run_again(state, old)).definition_id is None
 
 
 def test_two_new_runs_of_one_definition_are_two(state: State, rows: Rows) -> None:
     definition = rows.definition("nightly", job_type="send")
     old = rows.run("dead", payload={"user": 1}, definition_id=definition)
-    assert operations.run_again(state, old) != operations.run_again(state, old)
+    assert run_again(state, old) != run_again(state, old)
 
 
 def test_the_key_of_a_definition_without_overlap_stays(
@@ -111,25 +112,25 @@ def test_the_key_of_a_definition_without_overlap_stays(
     jobs.task(name="plain")(lambda word="x": None)
     key: dict[str, Any] = {"concurrency_key": "definition:nightly", "concurrency_limit": 1}
     run_id = rows.run("dead", job_type="plain", **key)
-    operations.retry_with(state, run_id, {"word": "y"})
-    again = rows.get(operations.run_again(state, run_id))
+    retry_with(state, run_id, {"word": "y"})
+    again = rows.get(run_again(state, run_id))
     for run in (rows.get(run_id), again):
         assert (run.concurrency_key, run.concurrency_limit) == ("definition:nightly", 1)
 
 
 def test_unknown_runs_and_tasks_are_named(state: State, rows: Rows) -> None:
     with pytest.raises(NotFound, match="no run 99"):
-        operations.run_again(state, 99)
+        run_again(state, 99)
     run_id = rows.run("dead", job_type="sennd", payload={"user": 1})
     with pytest.raises(UnknownTask, match="Did you mean 'send'"):
-        operations.run_again(state, run_id)
+        run_again(state, run_id)
 
 
 def test_a_run_with_hidden_values_now_takes_the_definition_s(
     state: State, jobs: CronJobs, rows: Rows
 ) -> None:
     rows.definition("nightly", job_type="send", payload={"user": 1, "token": "abc"})
-    new = operations.run_now(state, "nightly", {"user": 5, "token": "***"})
+    new = run_now(state, "nightly", {"user": 5, "token": "***"})
     assert rows.get(new).payload == {"user": 5, "token": "abc"}
 
 
@@ -186,14 +187,14 @@ def test_a_hidden_value_does_not_lose_the_name_that_hides_it(
     run_id = rows.run("dead", job_type="free", payload=stored)
     rows.definition("nightly", job_type="free", payload=stored)
     for act in (
-        lambda: operations.run_again(state, run_id, moved),
-        lambda: operations.retry_with(state, run_id, moved),
-        lambda: operations.run_now(state, "nightly", moved),
+        lambda: run_again(state, run_id, moved),
+        lambda: retry_with(state, run_id, moved),
+        lambda: run_now(state, "nightly", moved),
     ):
         with pytest.raises(PayloadError, match="beside a name that was changed"):
             act()
     shown = cast("dict[str, object]", redacted(cast("JSON", stored), state.settings.redact))
-    new = operations.run_again(state, run_id, shown | {"more": "x"})
+    new = run_again(state, run_id, shown | {"more": "x"})
     assert rows.get(new).payload == stored | {"more": "x"}
 
 
@@ -204,8 +205,8 @@ def test_a_text_like_the_mark_is_a_value_where_nothing_is_hidden(
     rows.definition("bare", job_type="free", payload={})
     run_id = rows.run("dead", job_type="free", payload={"to": "ada"})
     for made in (
-        operations.run_now(state, "bare", {"note": "***"}),
-        operations.run_now(state, "free", {"note": "***"}),
-        operations.run_again(state, run_id, {"note": "***"}),
+        run_now(state, "bare", {"note": "***"}),
+        run_now(state, "free", {"note": "***"}),
+        run_again(state, run_id, {"note": "***"}),
     ):
         assert rows.get(made).payload == {"note": "***"}

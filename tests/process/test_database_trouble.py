@@ -16,7 +16,7 @@ from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, Retry, TickReport, current_run
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.store import Bookkeeping
+from flask_cronjobs.store.connection import Bookkeeping
 from tests.marks import on_postgresql, on_sqlite
 
 Tick = Callable[[], TickReport]

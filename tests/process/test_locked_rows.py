@@ -21,8 +21,11 @@ from flask_cronjobs.engine.worker.worker import work
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.operations import definitions as definition_operations
 from flask_cronjobs.state import State
-from flask_cronjobs.store import Bookkeeping, Claims, operations
 from flask_cronjobs.store import definitions as store_definitions
+from flask_cronjobs.store import operations
+from flask_cronjobs.store.claims import Claims
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.leases import progress, renew
 from tests.marks import on_postgresql
 from tests.process.support import Site
 from tests.rows import Rows, ago
@@ -75,18 +78,18 @@ class TestStore:
         one, two = kit.claim()
         before = kit.row(two.id).locked_until
         with locked(database_url, "job_runs", two.id):
-            renewal = kit.leases.renew([one, two], 600)
+            renewal = renew(kit.books, [one, two], 600)
             assert (set(renewal.held), set(renewal.locked)) == ({one.id, two.id}, {two.id})
             assert kit.row(two.id).locked_until == before
-        renewal = kit.leases.renew([one, two], 600)
+        renewal = renew(kit.books, [one, two], 600)
         assert (set(renewal.held), set(renewal.locked)) == ({one.id, two.id}, set())
 
     def test_progress_of_a_locked_row_is_left_out(self, kit: Kit, database_url: str) -> None:
         kit.run()
         claim = kit.claim_one()
         with locked(database_url, "job_runs", claim.id):
-            assert not kit.leases.progress(claim, 0.5, None)
-        assert kit.leases.progress(claim, 0.5, None)
+            assert not progress(kit.books, claim, 0.5, None)
+        assert progress(kit.books, claim, 0.5, None)
 
     def test_reference_to_a_run_is_no_lock(self, kit: Kit, database_url: str) -> None:
         """A foreign key of the app's own locks the key of the row only."""
@@ -95,7 +98,7 @@ class TestStore:
             other.execute("SELECT 1 FROM job_runs FOR KEY SHARE")
             claim = kit.claim_one()
             assert claim.id == run_id
-            assert kit.leases.renew([claim], 60).locked == set()
+            assert renew(kit.books, [claim], 60).locked == set()
             assert kit.finish(claim)
 
     def test_locked_definition_holds_up_no_other(self, kit: Kit, database_url: str) -> None:

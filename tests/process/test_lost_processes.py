@@ -15,7 +15,9 @@ from sqlalchemy import select, text
 from flask_cronjobs import CronJobs, Retry, TickReport
 from flask_cronjobs.engine.child import HOPELESS
 from flask_cronjobs.models import JobFailure, JobRun
-from flask_cronjobs.store import ExpiredLeases, Expiry
+from flask_cronjobs.store import leases
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.leases import Expiry
 from tests.marks import on_sqlite
 from tests.process.support import Site, wait_until
 
@@ -147,14 +149,14 @@ def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was slow, not dead: its heartbeat comes between the look at the leases and the write."""
-    look = ExpiredLeases.look
+    look = leases.look_for_expired
     jobs.task(name="it")(lambda: None)
     lease = "UPDATE job_runs SET locked_until = :until"
 
     looks: list[int] = []
 
-    def slow_look(leases: ExpiredLeases, *args: int) -> Expiry:
-        found = look(leases, *args)
+    def slow_look(books: Bookkeeping, *args: int) -> Expiry:
+        found = look(books, *args)
         looks.append(len(found.leases))
         if db.engine.dialect.name == "sqlite" and len(looks) == 1:
             return found  # On SQLite there is a second look before the write.
@@ -172,7 +174,7 @@ def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
             )
         )
         db.session.commit()
-        monkeypatch.setattr(ExpiredLeases, "look", slow_look)
+        monkeypatch.setattr(leases, "look_for_expired", slow_look)
         assert tick().reclaimed == 0
         run = db.session.scalars(select(JobRun)).one()
         assert (run.status, run.attempts, run.locked_by) == ("running", 1, "slow:1:token")

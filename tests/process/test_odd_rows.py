@@ -10,9 +10,9 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, Retry, TickReport, report
-from flask_cronjobs import operations as ops
 from flask_cronjobs.engine import reclaim
 from flask_cronjobs.models import JobRun
+from flask_cronjobs.operations.maintenance import prune
 from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.signals import run_dead
 from flask_cronjobs.state import State, state_of
@@ -206,7 +206,7 @@ def test_odd_batch_suffers_alone(
         state = state_of(app)
         shown = {view.key: view.state for view in report.batches(state).rows}
         assert shown == {"good": "finished", "bad": "running"}
-        ops.prune(state)
+        prune(state)
         left = db.session.execute(text("SELECT count(*) FROM job_runs WHERE queue = 'bad'"))
         assert left.scalar_one() == 0
 

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, EffectInDoubt, Retry, SetupError, TickReport, current_run
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
-from flask_cronjobs.store import Effects
+from flask_cronjobs.store.effects import Effects
 from flask_cronjobs.types import InDoubt
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import Site

@@ -13,27 +13,23 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from flask_cronjobs.store import Bookkeeping, Claims, create_tables
+from flask_cronjobs.store import exchange
+from flask_cronjobs.store.batch_statements import many
+from flask_cronjobs.store.claims import Claims, front_of_queue
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.create import create_tables
+from flask_cronjobs.store.definition_statements import (
+    insert_slots,
+    read_definitions,
+    record_at_once,
+)
 from flask_cronjobs.store.definitions import NEAR, SOME
 from flask_cronjobs.store.dialect import dialect_of
+from flask_cronjobs.store.exchange import ClaimRequest
+from flask_cronjobs.store.leases import expired
+from flask_cronjobs.store.outcomes import OUTCOME_COLUMNS, record
 from flask_cronjobs.store.planner import SETTINGS
-from flask_cronjobs.store.rows import ClaimRequest
-from flask_cronjobs.store.sql import exchange
-from flask_cronjobs.store.sql.batches import many
-from flask_cronjobs.store.sql.claims import claim_statements
-from flask_cronjobs.store.sql.definitions import insert_slots, read_definitions, record_at_once
-from flask_cronjobs.store.sql.leases import lease_statements
-from flask_cronjobs.store.sql.outcomes import OUTCOME_COLUMNS
-from flask_cronjobs.store.sql.pruning import (
-    BATCHES,
-    DEAD_RUNS,
-    EFFECTS,
-    RUNS,
-    Kind,
-    delete,
-    oldest,
-)
-from flask_cronjobs.store.sql.waiting import front_of_queue
+from flask_cronjobs.store.pruning import BATCHES, DEAD_RUNS, EFFECTS, RUNS, Kind, delete, oldest
 from tests.plans import explain, pages
 from tests.postgres import Server
 
@@ -212,18 +208,17 @@ def test_limit_of_a_claim_is_taken_once(engine: Engine, part: str) -> None:
 
 
 def test_recording_finds_its_rows_by_id(engine: Engine) -> None:
-    statements = claim_statements(dialect_of(engine))
     if dialect_of(engine).one_statement:
         shown = plan(engine, claim_statement(engine), claim_parameters(engine))
         assert "pk_job_runs" in shown, shown
     else:
-        shown = plan(engine, statements.record.text, claim_parameters(engine))
+        shown = plan(engine, record(dialect_of(engine)), claim_parameters(engine))
         assert "SEARCH job_runs USING INTEGER PRIMARY KEY" in shown, shown
     assert not walks_all(shown, "job_runs"), shown
 
 
 def test_reclaim_uses_the_index_of_leases(engine: Engine) -> None:
-    statement = lease_statements(dialect_of(engine)).expired
+    statement = expired(dialect_of(engine))
     shown = plan(engine, statement.text, {"limit": 200})
     assert "ix_job_runs_lease" in shown, shown
     assert not walks_all(shown, "job_runs"), shown

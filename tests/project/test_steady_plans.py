@@ -13,13 +13,15 @@ from flask_cronjobs.config import Settings
 from flask_cronjobs.engine.batches import end_batches
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.schedule.slots import Slot
-from flask_cronjobs.store.batches import Batches, OpenBatch, open_batch
+from flask_cronjobs.store import turns
+from flask_cronjobs.store.attempts import write_output
+from flask_cronjobs.store.batches import OpenBatch, close, open_batch
+from flask_cronjobs.store.definitions import DefinitionRow
+from flask_cronjobs.store.handed import in_brokers
 from flask_cronjobs.store.late import late_slots, mark_late
+from flask_cronjobs.store.leases import give_up_exhausted, look_for_expired, progress, renew, watch
 from flask_cronjobs.store.operations import Operator
-from flask_cronjobs.store.outputs import Outputs
 from flask_cronjobs.store.pruning import behind, prune
-from flask_cronjobs.store.rows import DefinitionRow
-from flask_cronjobs.store.turns import Turns
 from flask_cronjobs.types import Claim, LateSlot
 from tests.plans import Sent, explain, faults, pages, paths, sent_by
 from tests.postgres import Server
@@ -175,10 +177,10 @@ def exchange_all(kit: Kit) -> None:
     kit.runs(6, max_attempts=3)
     first = kit.claim(limit=4)
     kit.runs(2, concurrency_key="key", concurrency_limit=1)
-    kit.leases.renew(first, 60.0)
-    kit.leases.watch(first)
-    kit.leases.progress(first[0], 0.5, "half")
-    Outputs(kit.books).write(first[0], "printed")
+    renew(kit.books, first, 60.0)
+    watch(kit.books, first)
+    progress(kit.books, first[0], 0.5, "half")
+    write_output(kit.books, first[0], "printed")
     others = [outcome(first[1], "failed"), outcome(first[2], "dead")]
     done = outcome(first[0], "succeeded", result={"a": 1})
     kit.claims.exchange([done], kit.request(limit=1))
@@ -195,7 +197,7 @@ def hand_on(kit: Kit) -> None:
     """Hand a run on to an engine, count it, and begin it there."""
     kit.runs(1)
     (claim,) = kit.claim(limit=1, token="handed:celery:host:1:a")
-    kit.claims.in_brokers("default")
+    in_brokers(kit.books, "default")
     handed = (claim.id, claim.token)
     finish(kit, kit.claims.exchange([], kit.request(1, handed=handed)).claims)
 
@@ -213,23 +215,22 @@ def claim_far(kit: Kit) -> None:
 
 def give_turns(kit: Kit) -> None:
     """Take up the marks of a strict order: of runs that came, ended, were retried, are deleted."""
-    turns = Turns(kit.books)
     values: dict[str, Any] = {
         "concurrency_key": "in order",
         "concurrency_limit": 1,
         "on_dead": "skip",
     }
     first, second, *_ = [kit.run(turn="new", **values) for _ in range(4)]
-    turns.give()
+    turns.give(kit.books)
     # Of a single id, PostgreSQL would make a constant, and compare it in a loop of one row.
     Operator(kit.books).cancel([first, 0], "no longer wanted")
-    turns.give()
+    turns.give(kit.books)
     Operator(kit.books).retry([first, 0])
-    turns.give()
+    turns.give(kit.books)
     assert [kit.row(each).turn for each in (first, second)] == [None, "waits"]
     kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
-    turns.mend()
-    turns.held_first("nobody")
+    turns.mend(kit.books)
+    turns.held_first(kit.books, "nobody")
     kit.sql("DELETE FROM job_runs WHERE concurrency_key = 'in order'")
 
 
@@ -246,7 +247,7 @@ def end_all_batches(kit: Kit) -> None:
         batch = open_batch(connection, kit.books.dialect, made)
     dead, *others = kit.runs(3, batch_id=batch)
     kit.sql("UPDATE job_runs SET status = 'dead', finished_at = now() WHERE id = :id", id=dead)
-    Batches(kit.books).close(batch or 0)
+    close(kit.books, batch or 0)
     assert end_batches(kit.books, lambda outcome: None, [batch or 0]).enqueued == 1
     Operator(kit.books).retry([dead, *others])
     end_batches(kit.books, lambda outcome: None)
@@ -278,8 +279,8 @@ def read(kit: Kit) -> list[DefinitionRow]:
 
 def keep_up(kit: Kit) -> None:
     """Take back lost runs, change runs as an operator, and prune."""
-    kit.expired.look()
-    kit.expired.give_up_exhausted(100)
+    look_for_expired(kit.books)
+    give_up_exhausted(kit.books, 100)
     ids = [row.id for row in kit.all_rows()]
     operator = Operator(kit.books)
     operator.cancel(ids, "no longer wanted")

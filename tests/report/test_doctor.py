@@ -18,7 +18,7 @@ from flask_cronjobs.registry.options import TaskOptions
 from flask_cronjobs.report.doctor import database, examine
 from flask_cronjobs.report.doctor.finding import Finding
 from flask_cronjobs.state import State, state_of
-from flask_cronjobs.store import create_tables
+from flask_cronjobs.store.create import create_tables
 from flask_cronjobs.task import Task
 from tests.rows import Rows, ago
 

@@ -10,7 +10,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, report
-from flask_cronjobs.operations import CANCEL
+from flask_cronjobs.operations.runs import CANCEL
 from flask_cronjobs.report import RunFilter, waiting
 from flask_cronjobs.report.waiting import Waiting, waiting_groups
 from flask_cronjobs.state import State, state_of

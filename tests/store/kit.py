@@ -13,18 +13,13 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
-from flask_cronjobs.store import (
-    Bookkeeping,
-    Claims,
-    Definitions,
-    Effects,
-    ExpiredLeases,
-    HeldLeases,
-    Ticks,
-    create_tables,
-)
+from flask_cronjobs.store.claims import Claims
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.create import create_tables
+from flask_cronjobs.store.definitions import DefinitionRow, Definitions
 from flask_cronjobs.store.dialect import dialect_of
-from flask_cronjobs.store.rows import ClaimRequest, DefinitionRow
+from flask_cronjobs.store.effects import Effects
+from flask_cronjobs.store.exchange import ClaimRequest
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome, OutcomeKind
 from tests.rows import ago
 from tests.tables import copy_tables
@@ -40,11 +35,8 @@ class Kit:
         self.engine = engine
         self.books = Bookkeeping(engine, patience=20)
         self.claims = Claims(self.books)
-        self.leases = HeldLeases(self.books)
-        self.expired = ExpiredLeases(self.books)
         self.definitions = Definitions(self.books)
         self.effects = Effects(self.books)
-        self.ticks = Ticks(self.books)
 
     @classmethod
     def on(cls, url: str) -> Kit:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from flask_cronjobs.store.sql.candidates import FRONT
+from flask_cronjobs.store.candidates import FRONT
+from flask_cronjobs.store.leases import watch
 from flask_cronjobs.types import OutcomeKind
 from tests.marks import on_postgresql
 from tests.rows import ago
@@ -211,7 +212,7 @@ def test_racing_claims_never_run_two_of_a_key(kit: Kit) -> None:
                     )
                     broken.extend(worst)
                     while not worker.finish(claim):  # Another one may have locked its row.
-                        assert claim.id in worker.leases.watch([claim]).held
+                        assert claim.id in watch(worker.books, [claim]).held
 
     threads = [threading.Thread(target=compete) for _ in range(4)]
     for thread in threads:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from flask_cronjobs import DatabaseTrouble
-from flask_cronjobs.store import Bookkeeping
+from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.errors import name_of
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from flask_cronjobs.store.leases import progress, renew, watch
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.store.kit import Kit
 
@@ -50,16 +51,16 @@ def test_stale_outcome_is_refused_though_the_new_lease_ran_out_too(kit: Kit, sta
 
 def test_stale_heartbeat_renews_nothing(kit: Kit, stale: Claim) -> None:
     before = snapshot(kit, stale)
-    assert kit.leases.renew([stale], 3600).held == frozenset()
+    assert renew(kit.books, [stale], 3600).held == frozenset()
     assert snapshot(kit, stale) == before
 
 
 def test_stale_worker_learns_by_a_look_that_its_lease_is_lost(kit: Kit, stale: Claim) -> None:
-    assert kit.leases.watch([stale]).held == frozenset()
+    assert watch(kit.books, [stale]).held == frozenset()
 
 
 def test_stale_progress_is_refused(kit: Kit, stale: Claim) -> None:
-    assert not kit.leases.progress(stale, 0.9, "stale")
+    assert not progress(kit.books, stale, 0.9, "stale")
     assert kit.row(stale.id).progress is None
 
 
@@ -70,8 +71,8 @@ def test_stale_token_releases_nothing(kit: Kit, stale: Claim) -> None:
 
 def test_live_holder_is_not_disturbed_by_all_that(kit: Kit, stale: Claim) -> None:
     live = Claim(stale.id, "host:1:live", "task", {}, stale.attempt + 1, 10, stale.scheduled_for)
-    assert kit.leases.renew([live, stale], 60).held == {live.id}
-    assert kit.leases.progress(live, 0.5, "half")
+    assert renew(kit.books, [live, stale], 60).held == {live.id}
+    assert progress(kit.books, live, 0.5, "half")
     assert kit.finish(live)
     assert kit.row(live.id).status == "succeeded"
 
@@ -83,8 +84,8 @@ def test_finished_run_takes_no_second_outcome(kit: Kit, kind: OutcomeKind) -> No
     assert kit.finish(claim, "succeeded", result="first")
     before = snapshot(kit, claim)
     assert not kit.finish(claim, kind)
-    assert not kit.leases.progress(claim, 0.1, None)
-    assert kit.leases.renew([claim], 60).held == frozenset()
+    assert not progress(kit.books, claim, 0.1, None)
+    assert renew(kit.books, [claim], 60).held == frozenset()
     assert snapshot(kit, claim) == before
 
 
@@ -92,7 +93,7 @@ def test_heartbeat_moves_the_lease_on(kit: Kit) -> None:
     kit.run()
     claim = kit.claim_one(lease=10.0)
     before = kit.row(claim.id).locked_until
-    assert kit.leases.renew([claim], 600.0).held == {claim.id}
+    assert renew(kit.books, [claim], 600.0).held == {claim.id}
     after = kit.row(claim.id).locked_until
     assert before is not None
     assert after is not None
@@ -103,7 +104,7 @@ def test_heartbeat_tells_which_runs_are_to_be_cancelled(kit: Kit) -> None:
     kit.runs(2)
     one, two = kit.claim()
     kit.sql("UPDATE job_runs SET cancel_requested_at = CURRENT_TIMESTAMP WHERE id = :id", id=two.id)
-    for news in (kit.leases.renew([one, two], 60), kit.leases.watch([one, two])):
+    for news in (renew(kit.books, [one, two], 60), watch(kit.books, [one, two])):
         assert news.held == {one.id, two.id}
         assert news.cancelled == {two.id}
 
@@ -112,13 +113,13 @@ def test_look_renews_nothing(kit: Kit) -> None:
     kit.run()
     claim = kit.claim_one()
     before = snapshot(kit, claim)
-    assert kit.leases.watch([claim]).held == {claim.id}
+    assert watch(kit.books, [claim]).held == {claim.id}
     assert snapshot(kit, claim) == before
 
 
 def test_progress_of_the_holder_is_in_the_row_at_once(kit: Kit) -> None:
     kit.run()
     claim = kit.claim_one()
-    assert kit.leases.progress(claim, 0.25, "a quarter")
+    assert progress(kit.books, claim, 0.25, "a quarter")
     row = kit.row(claim.id)
     assert (row.progress, row.progress_message) == (0.25, "a quarter")

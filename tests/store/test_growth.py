@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event, text, update
 
 from flask_cronjobs.models import JobTick
-from flask_cronjobs.store import failures as failures_module
+from flask_cronjobs.store import attempts
 from flask_cronjobs.store import ticks as ticks_module
 from flask_cronjobs.types import TickReport
 from tests.marks import on_postgresql
@@ -21,14 +21,14 @@ KEPT = 5
 @pytest.fixture(autouse=True)
 def keep_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep `KEPT` failures of a run."""
-    monkeypatch.setattr(failures_module, "FAILURES_KEPT", KEPT)
+    monkeypatch.setattr(attempts, "FAILURES_KEPT", KEPT)
 
 
 def begin(kit: Kit, hours: float = 0, finished: bool = False) -> int:
     """Begin a tick, as if so many hours ago."""
-    row = kit.ticks.begin("host:7", "host", 7)
+    row = ticks_module.begin(kit.books, "host:7", "host", 7)
     if finished:
-        kit.ticks.finish(row.id, TickReport("host:7"), 0.0)
+        ticks_module.finish(kit.books, row.id, TickReport("host:7"), 0.0)
     with kit.engine.begin() as connection:
         aged = update(JobTick).where(JobTick.id == row.id).values(started_at=ago(hours=hours))
         connection.execute(aged)
@@ -79,7 +79,7 @@ class TestTicks:
             sent.append(statement)
 
         event.listen(kit.engine, "before_cursor_execute", note)
-        kit.ticks.begin("host:7", "host", 7)
+        ticks_module.begin(kit.books, "host:7", "host", 7)
         event.remove(kit.engine, "before_cursor_execute", note)
         assert [statement.split()[0] for statement in sent] == ["INSERT"]
 

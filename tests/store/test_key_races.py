@@ -13,7 +13,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.store import enqueue_many, insert_run
+from flask_cronjobs.store import enqueue_many
+from flask_cronjobs.store.enqueue import insert_run
 from flask_cronjobs.store.enqueue_many import RunRow, insert_keyed_runs
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.marks import on_postgresql

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from flask_cronjobs.models import JobRun
+from flask_cronjobs.store.leases import look_for_expired, renew
 from flask_cronjobs.types import OutcomeKind
 from tests.rows import ago, now
 from tests.store.kit import Kit, outcome
@@ -180,7 +181,7 @@ class TestReclaim:
         holding, older, newer = kit.claim()
         kit.expire(older, seconds=60)
         kit.expire(newer, seconds=5)
-        found = kit.expired.look().leases
+        found = look_for_expired(kit.books).leases
         assert [lease.id for lease in found] == [older.id, newer.id]
         assert (found[0].token, found[0].job_type) == (older.token, "task")
         assert (found[0].attempt, found[0].max_attempts) == (1, 4)
@@ -190,7 +191,7 @@ class TestReclaim:
         kit.runs(3)
         for claim in kit.claim():
             kit.expire(claim)
-        assert len(kit.expired.look(limit=2).leases) == 2
+        assert len(look_for_expired(kit.books, limit=2).leases) == 2
 
     def test_expired_run_is_taken_back_as_a_failed_attempt(self, kit: Kit) -> None:
         run = kit.run()
@@ -203,8 +204,8 @@ class TestReclaim:
         run = kit.run()
         claim = kit.claim_one()
         kit.expire(claim)
-        assert [lease.id for lease in kit.expired.look().leases] == [run]
-        assert kit.leases.renew([claim], 60).held == {run}
+        assert [lease.id for lease in look_for_expired(kit.books).leases] == [run]
+        assert renew(kit.books, [claim], 60).held == {run}
         assert not kit.finish(claim, "failed", reclaimed=True)
         assert (kit.row(run).status, kit.failures(run)) == ("running", [])
         assert kit.finish(claim)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import text
 
-from flask_cronjobs.store.failures import FAILURES_KEPT
-from flask_cronjobs.store.outputs import Outputs
+from flask_cronjobs.store.attempts import FAILURES_KEPT, write_output
 from tests.store.kit import Kit
 
 
@@ -16,24 +15,24 @@ def kept(kit: Kit) -> list[tuple[int, str]]:
 
 def test_a_later_write_of_the_same_claim_replaces_the_earlier(kit: Kit) -> None:
     kit.run()
-    claim, outputs = kit.claim_one(), Outputs(kit.books)
-    assert outputs.write(claim, "one")
-    assert outputs.write(claim, "one two")
+    claim = kit.claim_one()
+    assert write_output(kit.books, claim, "one")
+    assert write_output(kit.books, claim, "one two")
     kit.finish(claim)
-    assert outputs.write(claim, "one two three")
+    assert write_output(kit.books, claim, "one two three")
     assert kept(kit) == [(1, "one two three")]
 
 
 def test_a_stale_worker_does_not_replace_the_output_of_the_holder(kit: Kit) -> None:
     """A released attempt is not counted, so the next claim has the same number."""
     kit.run()
-    stale, outputs = kit.claim_one(), Outputs(kit.books)
-    assert outputs.write(stale, "stale")
+    stale = kit.claim_one()
+    assert write_output(kit.books, stale, "stale")
     kit.finish(stale, "released")
     holder = kit.claim_one()
     assert holder.attempt == stale.attempt
-    assert outputs.write(holder, "holder")
-    assert not outputs.write(stale, "stale again")
+    assert write_output(kit.books, holder, "holder")
+    assert not write_output(kit.books, stale, "stale again")
     assert kept(kit) == [(1, "holder")]
 
 
@@ -41,16 +40,16 @@ def test_output_of_a_run_that_is_gone_is_dropped(kit: Kit) -> None:
     kit.run()
     claim = kit.claim_one()
     kit.sql("DELETE FROM job_runs")
-    assert not Outputs(kit.books).write(claim, "late")
+    assert not write_output(kit.books, claim, "late")
     assert kept(kit) == []
 
 
 def test_only_as_many_attempts_as_failures_keep_an_output(kit: Kit) -> None:
     kit.run(max_attempts=FAILURES_KEPT + 5, attempts=FAILURES_KEPT)
-    claim, outputs = kit.claim_one(), Outputs(kit.books)
-    assert outputs.write(claim._replace(attempt=1), "first")
-    assert outputs.write(claim._replace(attempt=2), "second")
-    assert outputs.write(claim, "latest")
+    claim = kit.claim_one()
+    assert write_output(kit.books, claim._replace(attempt=1), "first")
+    assert write_output(kit.books, claim._replace(attempt=2), "second")
+    assert write_output(kit.books, claim, "latest")
     assert kept(kit) == [(2, "second"), (FAILURES_KEPT + 1, "latest")]
 
 
@@ -62,5 +61,5 @@ def test_a_locked_run_does_not_hold_up_the_worker(kit: Kit) -> None:
     with kit.engine.begin() as operator:
         operator.execute(text("SELECT 1 FROM job_runs FOR UPDATE"))
         with kit.books.trying_once():
-            assert not Outputs(kit.books).write(claim, "while locked")
-    assert Outputs(kit.books).write(claim, "afterwards")
+            assert not write_output(kit.books, claim, "while locked")
+    assert write_output(kit.books, claim, "afterwards")

@@ -15,7 +15,6 @@ from flask_cronjobs.config import Settings
 from flask_cronjobs.models import JobBatch, JobEffect
 from flask_cronjobs.store import pruning
 from flask_cronjobs.store.pruning import behind, prunable, prune
-from flask_cronjobs.store.sql import pruning as statements_of
 from tests.marks import on_postgresql
 from tests.rows import ago
 from tests.store.kit import Kit
@@ -225,13 +224,13 @@ def test_batch_that_is_opened_again_meanwhile_stays(
 ) -> None:
     """To look whether it may go is apart from deleting it."""
     batch(kit, "b")
-    delete_ended = statements_of.delete_ended
+    delete_ended = pruning.delete_ended
 
     def reopened(*args: Any) -> str:
         kit.another().sql("UPDATE job_batches SET finished_at = NULL, total = NULL")
         return delete_ended(*args)
 
-    monkeypatch.setattr(statements_of, "delete_ended", reopened)
+    monkeypatch.setattr(pruning, "delete_ended", reopened)
     pruned(kit)
     assert left(kit) == (0, 0, 1)
 

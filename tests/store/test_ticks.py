@@ -8,6 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.models import JobTick
+from flask_cronjobs.store.ticks import begin, finish, seen
 from flask_cronjobs.types import TickReport
 from tests.rows import ago
 from tests.store.kit import Kit
@@ -31,7 +32,7 @@ def ids(kit: Kit) -> list[int]:
 
 def test_tick_leaves_a_row_of_who_when_and_what(kit: Kit) -> None:
     before = kit.definitions.now()
-    row = kit.ticks.begin("host:7", "host", 7)
+    row = begin(kit.books, "host:7", "host", 7)
     assert before <= row.now <= kit.definitions.now()
     (begun,) = ticks(kit)
     assert (begun.worker, begun.host, begun.pid) == ("host:7", "host", 7)
@@ -39,7 +40,7 @@ def test_tick_leaves_a_row_of_who_when_and_what(kit: Kit) -> None:
 
     report = TickReport("host:7", recorded=1, skipped=2, reclaimed=3, succeeded=4, failed=5, dead=6,
                         cancelled=7, released=8, snoozed=9, lost=10, pruned=11)  # fmt: skip
-    kit.ticks.finish(row.id, report, 0.25)
+    finish(kit.books, row.id, report, 0.25)
     (done,) = ticks(kit)
     assert done.finished_at is not None
     assert done.clock_offset == 0.25
@@ -49,7 +50,7 @@ def test_tick_leaves_a_row_of_who_when_and_what(kit: Kit) -> None:
 
 
 def test_tick_says_that_it_is_alive(kit: Kit) -> None:
-    row = kit.ticks.begin("host:7", "host", 7)
+    row = begin(kit.books, "host:7", "host", 7)
     kit.sql("UPDATE job_ticks SET seen_at = '2000-01-01'")
-    kit.ticks.seen(row.id)
+    seen(kit.books, row.id)
     assert ticks(kit)[0].seen_at.year > 2000

@@ -9,10 +9,11 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from flask_cronjobs.config import Settings
+from flask_cronjobs.store import turns as turns_of_orders
+from flask_cronjobs.store.leases import give_up_exhausted
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.store.pruning import prunable, prune
-from flask_cronjobs.store.sql.turns import CHUNK
-from flask_cronjobs.store.turns import Turns
+from flask_cronjobs.store.turns import CHUNK
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.marks import on_postgresql
 from tests.rows import ago
@@ -25,7 +26,7 @@ def ordered(kit: Kit, key: str = "key", on_dead: str = "skip", **values: Any) ->
 
 
 def give(kit: Kit) -> bool:
-    return Turns(kit.books).give()
+    return turns_of_orders.give(kit.books)
 
 
 def next_ids(kit: Kit) -> list[int]:
@@ -145,7 +146,7 @@ def test_cancelled_run_gives_its_turn_on(kit: Kit) -> None:
 def test_run_without_an_attempt_left_gives_its_turn_on(kit: Kit) -> None:
     first, second = ordered(kit, attempts=3, max_attempts=3, status="failed"), ordered(kit)
     assert next_ids(kit) == []
-    kit.expired.give_up_exhausted(10)
+    give_up_exhausted(kit.books, 10)
     assert kit.row(first).status == "dead"
     assert next_ids(kit) == [second]
 
@@ -215,11 +216,11 @@ def test_order_goes_on_after_rows_were_deleted_by_hand(kit: Kit) -> None:
     give(kit)
     kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
     assert turns(kit, second, third) == ["waits", "waits"]
-    assert Turns(kit.books).mend()
-    assert not Turns(kit.books).mend() or turns(kit, second) == ["new"]
+    assert turns_of_orders.mend(kit.books)
+    assert not turns_of_orders.mend(kit.books) or turns(kit, second) == ["new"]
     give(kit)
     assert turns(kit, second, third) == [None, "waits"]
-    assert not Turns(kit.books).mend(), "there is nothing to mend"
+    assert not turns_of_orders.mend(kit.books), "there is nothing to mend"
 
 
 def test_dead_run_that_stops_its_key_is_not_pruned(kit: Kit) -> None:
@@ -308,7 +309,7 @@ def test_many_workers_at_once_keep_the_order(kit: Kit) -> None:
         worker = kit.another()
         idle = 0
         while len(done) < 3 * number and idle < 3000:
-            Turns(worker.books).give()
+            turns_of_orders.give(worker.books)
             claims = worker.claim(1)
             idle = 0 if claims else idle + 1
             for claim in claims:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from flask_cronjobs.errors import DatabaseTrouble
-from flask_cronjobs.store import Bookkeeping
+from flask_cronjobs.store.connection import Bookkeeping
 
 
 class Waits:

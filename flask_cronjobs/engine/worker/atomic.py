@@ -20,8 +20,8 @@ from ...errors import AtomicCommit, CronJobsError, LeaseLost
 from ...log import logger
 from ...registry.payload import kept_result
 from ...state import State
-from ...store import Claims
-from ...store.finalize import finalize_in
+from ...store.claims import Claims
+from ...store.outcomes import finalize_in
 from ...types import JSON, Claim, Outcome
 from .transaction_watch import watched
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...state import State
-from ...store import Bookkeeping
+from ...store.connection import Bookkeeping
 from .precedence import Precedence
 
 #: How many of the keeper's statements, each as slow as it may be, fit into a lease.

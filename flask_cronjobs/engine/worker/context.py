@@ -12,8 +12,8 @@ from ...current_run import CurrentRun
 from ...errors import AtomicCommit, DatabaseTrouble
 from ...log import logger
 from ...state import State
-from ...store import Bookkeeping
-from ...store.turns import Turns
+from ...store import turns
+from ...store.connection import Bookkeeping
 from ...types import Claim, Outcome
 from ..definition_pings import Pings
 from .at_work import log_start
@@ -92,7 +92,7 @@ class RunnerContext:
         now, token = time.monotonic(), claim.token
         if token != self._looked_for or now - self._looked_at > LOOK_EVERY:
             try:
-                self._first = Turns(self.books).held_first(token)
+                self._first = turns.held_first(self.books, token)
             except DatabaseTrouble as trouble:
                 logger.warning("%s was given back. %s", claim, trouble)
                 return False

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from ... import failpoints
 from ...errors import DatabaseTrouble
 from ...state import State
-from ...store import Claims
-from ...store.rows import ClaimRequest, Exchange
+from ...store import turns
+from ...store.claims import Claims
+from ...store.exchange import ClaimRequest, Exchange
 from ...types import Outcome
 from .options import WorkOptions
 
@@ -117,7 +118,7 @@ class Exchanger:
         :raises DatabaseTrouble: it is not known for which.
         """
         failpoints.reach("before-turns")
-        self._claims.turns.give()
+        turns.give(self._claims.books)
         self._turns_pend = False
         self._turns_at = time.monotonic() + TURNS_EVERY
 

@@ -21,10 +21,12 @@ from ... import failpoints
 from ...errors import DatabaseTrouble
 from ...log import Outage, logger
 from ...state import State
-from ...store import Claims, HeldLeases, Ticks
+from ...store import ticks
+from ...store.claims import Claims
+from ...store.exchange import Exchange
+from ...store.leases import progress as write_progress
 from ...store.notify import WAKE_EVERY
-from ...store.rows import Exchange
-from ...store.sqlite_lock import is_locked
+from ...store.sqlite import is_locked
 from ...types import Outcome
 from ..batches import end_batches
 from .admission import NOTHING, Admission, Wanted
@@ -88,7 +90,6 @@ class Keeper(threading.Thread):
             state.app, options.observer, self._precedence, runner.context.pings
         )
         self._books = options.books or KeeperBooks(state, self._precedence)
-        self._leases = HeldLeases(self._books)
         self._output = OutputWriter(self._books, state.settings.lease)
         self._exchanger = Exchanger(Claims(self._books), state, options)
         self._admission = admission
@@ -285,7 +286,7 @@ class Keeper(threading.Thread):
             if request.heartbeat:
                 self._monitor.beat_now()
         for claim, progress in list(self._held_runs.progress.values()):
-            self._leases.progress(claim, *progress)
+            write_progress(self._books, claim, *progress)
             del self._held_runs.progress[claim.id]
         self._output.write()
         self._output.write_at_work(self._runner.at_work)
@@ -389,13 +390,13 @@ class Keeper(threading.Thread):
         :returns: whether the database was asked, and answered.
         """
         sent = time.monotonic()
-        renewal = self._monitor.renew_or_watch(self._leases, self._held_runs.held)
+        renewal = self._monitor.renew_or_watch(self._books, self._held_runs.held)
         if renewal is None:
             return False
         if renewal.is_heartbeat:
             self._held_runs.renewed(renewal.held - renewal.locked, sent)
             if self._options.tick_id is not None:
-                Ticks(self._books).seen(self._options.tick_id)
+                ticks.seen(self._books, self._options.tick_id)
         for claim in self._held_runs.unfinished:
             if claim.id not in renewal.held:
                 self._monitor.lose(claim)

@@ -15,7 +15,8 @@ from typing import NoReturn
 from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
 from ...log import logger
 from ...state import State
-from ...store import HeldLeases, Renewal
+from ...store.connection import Bookkeeping
+from ...store.leases import Renewal, renew, watch
 from ...types import Claim, Outcome
 from .at_work import AsyncRun, Blocking, SyncRun
 from .interrupts import HandlerInterrupter
@@ -70,7 +71,7 @@ class RunMonitor:
         """Return how long the keeper may sleep before the next duty, in seconds."""
         return 0.05 if self.stop_at is not None else WATCH_EVERY / 4
 
-    def renew_or_watch(self, leases: HeldLeases, held: Mapping[int, Claim]) -> Renewal | None:
+    def renew_or_watch(self, books: Bookkeeping, held: Mapping[int, Claim]) -> Renewal | None:
         """Renew the leases if a heartbeat is due; while a run is long, read whether they hold.
 
         :returns: None if neither was due.
@@ -80,14 +81,14 @@ class RunMonitor:
             return None
         now = time.monotonic()
         if now - self._beat_at >= self._beat_every:
-            renewal = leases.renew(held.values(), self._state.settings.lease)
+            renewal = renew(books, held.values(), self._state.settings.lease)
             self._beat_at = self._look_at = now
             if renewal.locked:  # Try again soon, not at the next beat.
                 self._beat_at = now - self._beat_every + min(WATCH_EVERY, self._beat_every)
             return renewal
         if self._working_for() > WATCH_EVERY and now - self._look_at >= WATCH_EVERY:
             self._look_at = now
-            return leases.watch(held.values())
+            return watch(books, held.values())
         return None
 
     def beat_now(self) -> None:

@@ -22,8 +22,8 @@ from ...current_run import MAX_OUTPUT, CurrentRun, Output, running
 from ...errors import DatabaseTrouble
 from ...registry.options import TaskOptions
 from ...state import State
-from ...store import Bookkeeping
-from ...store.outputs import Outputs
+from ...store.attempts import write_output
+from ...store.connection import Bookkeeping
 from ...text import clean, strip_credentials, without_values
 from .at_work import AsyncRun, SyncRun
 
@@ -47,7 +47,6 @@ class OutputWriter:
 
     def __init__(self, books: Bookkeeping, lease: float) -> None:
         self._books = books
-        self._outputs = Outputs(books)
         self._lease = lease
         self._ended: dict[CurrentRun, float] = {}
         self._due = 0.0
@@ -97,7 +96,7 @@ class OutputWriter:
     def _write(self, run: CurrentRun) -> bool:
         assert run.output is not None
         text = run.output.ready
-        if text is None or not self._outputs.write(run.claim, text):
+        if text is None or not write_output(self._books, run.claim, text):
             return False
         run.output.written = text
         return True

@@ -15,7 +15,8 @@ from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.state import State
-from flask_cronjobs.store import Bookkeeping, Claims
+from flask_cronjobs.store.claims import Claims
+from flask_cronjobs.store.connection import Bookkeeping
 from tests.marks import on_postgresql
 from tests.rows import Rows
 

@@ -20,7 +20,7 @@ from sqlalchemy import event, select, text
 from flask_cronjobs import CronJobs, Retry, TimedOut, current_run, in_run, signals
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun
-from flask_cronjobs.store import Effects
+from flask_cronjobs.store.effects import Effects
 from flask_cronjobs.types import Claim
 from tests.leases import EndlessLeases
 from tests.marks import on_sqlite

@@ -29,7 +29,9 @@ from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.prefetch import Prefetch
 from flask_cronjobs.models import JobEffect, JobRun, JobTick
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store import HeldLeases, connection
+from flask_cronjobs.store import connection
+from flask_cronjobs.store.connection import Bookkeeping
+from flask_cronjobs.store.leases import progress as write_progress
 from flask_cronjobs.types import Outcome, RecordedSlot
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until
@@ -118,17 +120,17 @@ class TestProgress:
     ) -> None:
         monkeypatch.setattr(runner_module, "ANSWER_WITHIN", 0.01)
         monkeypatch.setattr(sys.modules[CurrentRun.__module__], "PROGRESS_INTERVAL", 0.0)
-        write, written = HeldLeases.progress, list[float]()
+        write, written = write_progress, list[float]()
         all_told, all_written = threading.Event(), threading.Event()
 
-        def slow(self: HeldLeases, claim: Any, fraction: float, message: str | None) -> bool:
+        def slow(books: Bookkeeping, claim: Any, fraction: float, message: str | None) -> bool:
             assert all_told.wait(60)
             written.append(fraction)
             if fraction == 0.4:
                 all_written.set()
-            return write(self, claim, fraction, message)
+            return write(books, claim, fraction, message)
 
-        monkeypatch.setattr(HeldLeases, "progress", slow)
+        monkeypatch.setattr("flask_cronjobs.engine.worker.keeper.write_progress", slow)
 
         @jobs.task(retry=False)
         def tells() -> None:

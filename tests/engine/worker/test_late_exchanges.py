@@ -17,9 +17,10 @@ from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.errors import DatabaseTrouble
 from flask_cronjobs.state import State
-from flask_cronjobs.store import Bookkeeping, Claims
+from flask_cronjobs.store.claims import Claims
+from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.deadlines import cut
-from flask_cronjobs.store.rows import Exchange
+from flask_cronjobs.store.exchange import Exchange
 from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql
 from tests.process.support import wait_until

@@ -1,4 +1,4 @@
-"""The statements of `Batches`."""
+"""The statements of `store.batches`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable
 from functools import lru_cache
 
-from ...models.conditions import HANDED, OPEN_BATCH, RUNNABLE
-from ...types import TERMINAL
-from ..dialect import Dialect
+from ..models.conditions import HANDED, OPEN_BATCH, RUNNABLE
+from ..types import TERMINAL
+from .dialect import Dialect
 from .outcomes import ended
 
 #: The columns of a run of ``then`` that `OpenBatch.then_columns` gives, and their types.

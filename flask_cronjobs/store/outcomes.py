@@ -1,9 +1,24 @@
-"""The SQL that records outcomes: `recorded` for PostgreSQL, the others for SQLite."""
+"""The SQL that records outcomes, and its parameters.
+
+`recorded` is for PostgreSQL, `record` and `failures` for SQLite. `finalize_in` writes a success in
+the handler's own transaction, for ``atomic=True``.
+"""
 
 from __future__ import annotations
 
-from ...models.conditions import RUNNING
-from ..dialect import Dialect
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+
+from sqlalchemy import TextClause, text, update
+from sqlalchemy.orm import Session
+
+from .. import models
+from ..models.conditions import RUNNING
+from ..text import clean
+from ..types import JSON, Claim, Outcome
+from .clock import database_now
+from .dialect import Dialect, array_text, dialect_of, json_text
 
 #: The columns of an outcome, and their types in PostgreSQL.
 OUTCOME_COLUMNS = {
@@ -153,12 +168,106 @@ def record(d: Dialect) -> str:
     """
 
 
-def failures(d: Dialect) -> str:
+@lru_cache(maxsize=2)
+def failures(d: Dialect) -> TextClause:
     """Return SQLite's INSERT of failures: its RETURNING knows no other table, so join again."""
-    return f"""
+    return text(f"""
     {_FAILURE}
     SELECT o.id, o.attempt, o.token, r.started_at, {d.now}, o.error_type, o.error, o.stack
     FROM {d.table("outcomes", **OUTCOME_COLUMNS)} AS o JOIN job_runs r ON r.id = o.id
     WHERE o.kind IN ('failed', 'dead') AND o.id IN (SELECT value FROM json_each(:recorded))
     ON CONFLICT DO NOTHING
+    """)
+
+
+def outcome_parameters(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return *outcomes* as the JSON array that SQLite's statements read."""
+    return {"outcomes": json.dumps([_outcome_row(dialect, outcome) for outcome in outcomes])}
+
+
+def is_plain(outcome: Outcome) -> bool:
+    """Return whether *outcome* is a success without a warning, as most are."""
+    return outcome.kind == "succeeded" and outcome.error is None
+
+
+def success_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return what `outcome_arrays` does, for plain successes, of which there may be a thousand."""
+    usual = outcomes[0].token
+    tokens = [outcome.token for outcome in outcomes]
+    results = [outcome.result for outcome in outcomes]
+    return {
+        "usual_token": usual,
+        "ids": f"{{{','.join([str(outcome.id) for outcome in outcomes])}}}",
+        "tokens": array_text(tokens if tokens.count(usual) < len(tokens) else ()),
+        "results": array_text(
+            [None if each is None else json_text(each) for each in results]
+            if results.count(None) < len(results)
+            else ()
+        ),
+    }
+
+
+def outcome_arrays(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return *outcomes* as the arrays that PostgreSQL's exchange reads, a column each."""
+    rows = [_outcome_row(dialect, outcome) for outcome in outcomes]
+    usual = {"token": rows[0]["token"], "kind": "succeeded"}
+    arrays: dict[str, object] = {"usual_token": usual["token"]}
+    for name in OUTCOME_COLUMNS:
+        column = [row.get(name) for row in rows]
+        unusual = any(value != usual.get(name) for value in column)
+        arrays[f"{name}s"] = array_text(column if unusual else ())
+    return arrays
+
+
+def _outcome_row(dialect: Dialect, outcome: Outcome) -> dict[str, object]:
+    """Return *outcome* as the statements read it; a plain success needs few keys."""
+    row: dict[str, object] = {"id": outcome.id, "token": outcome.token, "kind": outcome.kind}
+    if outcome.result is not None:
+        row["result"] = json_text(outcome.result)
+    if outcome.error is not None:
+        row |= {"error": clean(outcome.error), "error_type": clean(outcome.error_type)}
+    if outcome.kind != "succeeded":
+        row |= {
+            "attempt": outcome.attempt,
+            "stack": clean(outcome.stack),
+            "delay": outcome.delay,
+            "until": None if outcome.until is None else dialect.instant(outcome.until),
+            "reclaimed": int(outcome.reclaimed),
+        }
+    return row
+
+
+def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
+    """Write ``succeeded`` in *session*'s transaction, if *claim*'s token still holds the run.
+
+    The handler's own writes and its outcome must commit together, so this runs on the app's
+    session. `Claims.exchange` writes all other outcomes, many at a time and with SQL for failures
+    and releases, on the bookkeeping connection.
+
+    :returns: whether the run was still held.
     """
+    kept = None if result is None else json_text(result)
+    as_json = dialect_of(session.get_bind().engine).json("CAST(:result AS text)")
+    statement = (
+        update(models.JobRun)
+        .where(
+            models.JobRun.id == claim.id,
+            models.JobRun.locked_by == claim.token,
+            models.JobRun.status == "running",
+        )
+        .values(
+            status="succeeded",
+            finished_at=database_now(),
+            updated_at=database_now(),
+            result=text(as_json).bindparams(result=kept),
+            last_error=None,
+            error_type=None,
+            locked_by=None,
+            locked_until=None,
+            concurrency_share=None,
+            turn=text(ended()),
+        )
+        .returning(models.JobRun.id)
+        .execution_options(synchronize_session=False)
+    )
+    return session.execute(statement).first() is not None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...models.conditions import LIVE, SCHEDULED
-from ...types import DefinitionSpec
-from ..dialect import Dialect
+from ..models.conditions import LIVE, SCHEDULED
+from ..types import DefinitionSpec
+from .dialect import Dialect
 
 SPEC_COLUMNS = DefinitionSpec._fields
 _STATE = (

@@ -7,9 +7,9 @@ them or there are ten thousand keys. On PostgreSQL, most of it is the planner's,
 
 from __future__ import annotations
 
-from ...models.conditions import FREE, FREE_GROUPS, KEYED, KEYED_GROUPS, RUNNABLE
-from ...types import WORKER_LOST, PauseKind
-from ..dialect import Dialect
+from ..models.conditions import FREE, FREE_GROUPS, KEYED, KEYED_GROUPS, RUNNABLE
+from ..types import WORKER_LOST, PauseKind
+from .dialect import Dialect
 
 #: How many runs beyond its limit a claim reads in order, before it goes from key to key, or from
 #: group to group.

@@ -1,4 +1,4 @@
-"""The statements that claim runs; PostgreSQL's record outcomes at the same time.
+"""The statements that claim runs; PostgreSQL's record outcomes at the same time. Their rows, too.
 
 Where its plans cannot be kept (see `planner`), PostgreSQL plans them anew each time, which for few
 runs costs more than all else. So there is a statement for each need, with no more in it.
@@ -6,14 +6,69 @@ runs costs more than all else. So there is a statement for each need, with no mo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import TextClause, text
 
-from ..dialect import Dialect
+from ..types import Claim, Outcome
 from .candidates import candidates
+from .connection import Rows
+from .dialect import Dialect
 from .outcomes import recorded
+
+
+class ClaimRequest(NamedTuple):
+    """What a worker asks for.
+
+    :ivar limit: how many runs at most.
+    :ivar token: the token that they get.
+    :ivar tasks: the tasks that this worker can run.
+    :ivar queues: the queues to claim from; empty means all but *elsewhere*.
+    :ivar elsewhere: queues not to claim from, also if they are among *queues*.
+    :ivar lease: seconds that the claim holds without a heartbeat.
+    :ivar idle: whether the worker holds nothing else, so that a retry may be claimed.
+    :ivar after: the concurrency key after which a search from key to key begins.
+    :ivar side_by_side: whether the runs are to run at the same time, as async handlers do. Then
+        retries are claimed together with others, but for a last attempt, and for one after a lost
+        worker; and unless *idle*, those are passed over.
+    :ivar handed: the id and token of a handed run to begin, in place of a claim from the queue.
+    """
+
+    limit: int
+    token: str
+    tasks: tuple[str, ...]
+    queues: tuple[str, ...] = ()
+    elsewhere: frozenset[str] = frozenset()
+    lease: float = 120.0
+    idle: bool = True
+    after: str = ""
+    side_by_side: bool = False
+    handed: tuple[int, str] | None = None
+
+
+class Exchange(NamedTuple):
+    """The result of `Claims.exchange`.
+
+    :ivar recorded: the ids of the runs whose outcomes are recorded.
+    :ivar claims: the runs newly claimed.
+    :ivar cancelled: those of *recorded* that became cancelled instead of being retried, because a
+        cancel was requested while they ran.
+    :ivar locked: the ids of the runs that are held still, and whose outcomes cannot be recorded
+        yet: another transaction has locked their rows.
+    """
+
+    recorded: frozenset[int] = frozenset()
+    claims: tuple[Claim, ...] = ()
+    cancelled: frozenset[int] = frozenset()
+    locked: frozenset[int] = frozenset()
+
+    def stored(self, outcome: Outcome) -> Outcome:
+        """Return *outcome* as its row has it."""
+        return outcome._replace(kind="cancelled") if outcome.id in self.cancelled else outcome
+
 
 #: Which outcomes a statement records: none, only plain successes, or any.
 Records: TypeAlias = Literal["nothing", "successes", "outcomes"]
@@ -117,3 +172,49 @@ def _take(d: Dialect, keys: bool) -> str:
     {which}
     RETURNING {returned(d)}
     """
+
+
+# Where the values are in a row, see `sql.exchange`: to look for their names takes too long.
+_OF_CLAIM = CLAIMED.index("rank")
+_TASK = itemgetter(CLAIMED.index("job_type"))
+_PLACE = itemgetter(*(CLAIMED.index(name) for name in ("rank", "run_at", "id")))
+
+
+def received(dialect: Dialect, rows: Rows, token: str) -> Exchange:
+    """Return the claims and the recorded outcomes in *rows*.
+
+    :param token: the token of the claims.
+    """
+    claimed = [row for row in rows if _TASK(row) is not None]
+    claimed.sort(key=_PLACE)
+    others = [row for row in rows if _TASK(row) is None]
+    found = _recorded_at_once(others) if dialect.one_statement else recorded_in(others)
+    return found._replace(claims=tuple([_claim(row, token) for row in claimed]))
+
+
+def recorded_in(rows: Rows) -> Exchange:
+    """Return the recorded outcomes in *rows*, one for each run."""
+    return Exchange(
+        recorded=frozenset([row.id for row in rows]),
+        cancelled=frozenset([row.id for row in rows if row.stored == "cancelled"]),
+    )
+
+
+def _recorded_at_once(rows: Rows) -> Exchange:
+    ids = {row.stored: frozenset(map(int, row.ids.split(","))) for row in rows}
+    return Exchange(
+        recorded=frozenset[int]().union(*ids.values()),
+        cancelled=ids.get("cancelled", frozenset()),
+    )
+
+
+def _claim(row: Sequence[Any], token: str) -> Claim:
+    claim = Claim._make((row[0], token, *row[1:_OF_CLAIM]))
+    if type(claim.max_attempts) is int:
+        return claim
+    return claim._replace(max_attempts=most_attempts(claim.max_attempts, claim.attempt))
+
+
+def most_attempts(most: object, attempts: object) -> int:
+    """Return ``max_attempts``; if it is no number, which SQLite accepts, the attempts so far."""
+    return most if isinstance(most, int) else int(str(attempts))
