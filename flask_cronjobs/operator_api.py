@@ -13,7 +13,7 @@ from .types import BatchCounts, Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
     from .operations import Change
-    from .report import Verdict
+    from .report.health import Verdict
     from .task import Task
 
 
@@ -175,9 +175,9 @@ class OperatorMethods:
         :param key: the batch's key.
         :returns: the counts, with whether it has ``finished``; None if there is no such batch.
         """
-        from .report import batch
+        from .report.batches import find_batch
 
-        found = batch(state_of(), key)
+        found = find_batch(state_of(), key)
         return None if found is None else found.counts
 
     def prune(self, dry_run: bool = False) -> int:

@@ -6,17 +6,17 @@ from collections import Counter
 
 import click
 
-from .. import operations, report
-from ..report import DefinitionView
+from .. import operations
+from ..report.definitions import DefinitionView, definitions_by_name
 from ..report.humanize import duration, plural
 from ..state import state_of
 from ..text import one_line, printable
 from . import completion
-from .colors import paint
 from .command_text import this_command
 from .group import JobsGroup, examples
 from .output import print_json
 from .params import actor, json_option, limit_option
+from .terminal import paint
 from .watch import watchable
 
 group: JobsGroup = JobsGroup("definitions")
@@ -32,7 +32,7 @@ group: JobsGroup = JobsGroup("definitions")
 @watchable
 def definitions(limit: int, after: str | None, as_json: bool) -> None:
     """List definitions with their last runs and next slots."""
-    page = report.definitions(state_of(), after, limit)
+    page = definitions_by_name(state_of(), after, limit)
     if as_json:
         print_json({"definitions": page.rows, "after": page.after})
         return

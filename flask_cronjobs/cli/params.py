@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from ..report import RunFilter
-from ..report.ages import parse_age
+from ..report.humanize import parse_age
+from ..report.run_list import RunFilter
 from ..types import STATUSES
 from . import completion
 

@@ -10,22 +10,23 @@ from dataclasses import replace
 
 import click
 
-from .. import operations, report
+from .. import operations
 from ..errors import CronJobsError
 from ..operations import Action, Progress
-from ..report import Attempt, PauseView, RunFilter, RunPage, RunRow, RunView
-from ..report.counts import CAP
+from ..report.definitions import definition_names
 from ..report.humanize import duration, plural
-from ..report.stacks import without_own_frames
+from ..report.pauses import PauseView
+from ..report.reader import CAP
+from ..report.run_detail import Attempt, RunView, find_run, without_own_frames
+from ..report.run_list import RunFilter, RunPage, RunRow, list_runs
 from ..state import State, state_of
 from ..text import cut, printable
 from ..types import JSON
-from .colors import paint
 from .command_text import as_called, command, this_command
 from .group import JobsGroup, examples
-from .output import heading, moment, print_json, since
+from .output import heading, moment, print_json, since, table
 from .params import Id, Payload, actor, filtered, json_option, limit_option
-from .table import table
+from .terminal import paint
 from .watch import watchable
 
 #: Show a progress bar for this many runs or more.
@@ -49,7 +50,7 @@ group: JobsGroup = JobsGroup("runs")
 @click.option("--before", type=Id(), metavar="ID", help="Only runs with smaller ids.")
 @json_option
 @watchable
-def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -> None:
+def show_list(which: RunFilter, limit: int, before: int | None, as_json: bool) -> None:
     """List runs, newest first."""
     page = _page(state_of(), which, before, limit)
     if as_json:
@@ -73,7 +74,7 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
 @json_option
 def show(run_id: int, frames: bool, as_json: bool) -> None:
     """Show one run with its payload, attempts, errors and stacks."""
-    view = report.run(state_of(), run_id)
+    view = find_run(state_of(), run_id)
     if view is None:
         raise operations.no_run(run_id)
     if as_json:
@@ -171,7 +172,7 @@ def _page(state: State, which: RunFilter, before: int | None, limit: int) -> Run
     """Return a full page, in as many searches as it takes."""
     rows: tuple[RunRow, ...] = ()
     while True:
-        page = report.runs(state, which, before, limit - len(rows))
+        page = list_runs(state, which, before, limit - len(rows))
         rows += page.rows
         if not page.partial or len(rows) >= limit:
             return replace(page, rows=rows)
@@ -183,7 +184,7 @@ def _advice(which: RunFilter, verb: str) -> str:
     state = state_of()
     advice = [state.registry.advice(which.task)]
     name = which.definition
-    if name is not None and name not in report.definition_names(state):
+    if name is not None and name not in definition_names(state):
         advice.append(str(operations.no_definition(state, name, verb)))
     return printable(as_called("".join(f" {each}" for each in advice if each)))
 

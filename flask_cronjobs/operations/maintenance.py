@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .. import report
 from ..errors import NotFound, StateConflict
-from ..report import Verdict
+from ..report.health import Verdict, read_verdict
 from ..report.humanize import plural
 from ..state import State
 from ..store.operations import Operator
@@ -46,7 +45,7 @@ def prune(
 
 def health(state: State) -> Verdict:
     """Return whether ticks come and work is claimed in time."""
-    return report.verdict(state)
+    return read_verdict(state)
 
 
 def effect_done(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:

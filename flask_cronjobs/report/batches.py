@@ -12,8 +12,7 @@ from sqlalchemy import ColumnElement, Row, case, func, select, text
 
 from ..models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
 from ..types import TERMINAL, BatchCounts
-from .paging import Page, cut_page
-from .reader import BATCHES, RUNS, Reader, Source, is_one_of, readable, reading
+from .reader import BATCHES, RUNS, Page, Reader, Source, cut_page, is_one_of, readable, reading
 
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
 
@@ -60,7 +59,7 @@ class BatchView:
         return self.counts.ended / self.counts.total
 
 
-def batches(
+def list_batches(
     source: Source, *, unfinished: bool = False, before: int | None = None, limit: int = 25
 ) -> Page[BatchView]:
     """Return batches, newest first.
@@ -75,7 +74,7 @@ def batches(
         return cut_page(_found(reader, conditions, limit + 1), limit, reader.now)
 
 
-def batch(source: Source, which: int | str) -> BatchView | None:
+def find_batch(source: Source, which: int | str) -> BatchView | None:
     """Return one batch by its id or its key; None if there is none."""
     column = BATCHES.c.id if isinstance(which, int) else BATCHES.c.key
     found = _found(source, [column == which], 1)

@@ -29,7 +29,7 @@ class PauseView:
         return f"the {self.kind} {self.name} is paused"
 
 
-def pauses(source: Source) -> tuple[PauseView, ...]:
+def list_pauses(source: Source) -> tuple[PauseView, ...]:
     """Return what is paused, by kind and name."""
     with reading(source) as reader:
         statement = select(*(PAUSES.c[name] for name in PauseView.__dataclass_fields__))
@@ -53,7 +53,7 @@ def not_paused(reader: Reader, paused: Sequence[PauseView] | None = None) -> lis
 
     :param paused: what is paused, if that was read before.
     """
-    found = pauses(reader) if paused is None else paused
+    found = list_pauses(reader) if paused is None else paused
     conditions: list[ColumnElement[bool]] = []
     if tasks := names(found, "task"):
         conditions.append(RUNS.c.job_type.not_in(tasks))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,7 +13,7 @@ from sqlalchemy import Row, select
 from ..store.failures import FAILURES_KEPT
 from ..types import JSON, without_secret
 from .key_orders import before_it
-from .pauses import PauseView, pauses, stopping
+from .pauses import PauseView, list_pauses, stopping
 from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading
 from .redact import redacted
 from .run_list import RunRow, run_row, with_definition
@@ -88,7 +89,7 @@ class RunView:
     pauses: tuple[PauseView, ...] = ()
 
 
-def run(source: Source, run_id: int) -> RunView | None:
+def find_run(source: Source, run_id: int) -> RunView | None:
     """Return one run with its attempts, redacted; None if there is no such run."""
     with reading(source) as reader:
         whole = with_definition(*(readable(reader, column) for column in RUNS.c))
@@ -131,7 +132,7 @@ def _view(
         on_dead=row.on_dead,
         waits_for=None if first is None else first.id,
         stopped=first is not None and first.status == "dead",
-        pauses=stopping(pauses(reader), row.job_type, row.queue) if waits else (),
+        pauses=stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
     )
 
 
@@ -176,3 +177,28 @@ def _latest(row: Row[Any]) -> Attempt | None:
         error_type=row.error_type if row.status == "succeeded" else None,
         error=row.last_error if ended else None,
     )
+
+
+#: A frame of this package: of no use to who looks for an error in a handler. By the names of its
+#: modules, since the folder of an app may have the package's name, too.
+_OWN = re.compile(
+    r"""(?x) [ ][ ]File[ ]".*[/\\]flask_cronjobs[/\\] (?:
+        (?: cli | engine | executors | models | operations | registry | report | schedule | store
+            | testing | web ) [/\\]
+        | (?: __init__ | batch | config | current_run | enqueue | errors | extension | failpoints
+            | log | once | operator_api | signals | state | task | text | types ) \.py )"""
+)
+
+
+def without_own_frames(stack: str) -> str:
+    """Return *stack* without the frames of this package."""
+    kept: list[str] = []
+    is_own = False
+    for line in stack.split("\n"):
+        if line.startswith("  File "):
+            is_own = _OWN.match(line) is not None
+        elif not line.startswith("    "):
+            is_own = False
+        if not is_own:
+            kept.append(line)
+    return "\n".join(kept)

@@ -5,7 +5,7 @@ The guard has checked the right to act and the origin of the request before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeAlias
@@ -14,15 +14,17 @@ from flask import request
 from flask.typing import ResponseReturnValue
 
 from .. import operations
-from ..errors import CronJobsError, DatabaseTrouble, NotFound, TablesMissing
+from ..errors import CronJobsError, DatabaseTrouble, NotFound, StateConflict, TablesMissing
 from ..log import logger
-from ..report import RunFilter
+from ..operations import CANCEL, DISCARD, RETRY, Action
+from ..report.run_list import RunFilter
 from ..state import state_of
 from ..text import one_line
 from ..types import PauseKind
 from .arguments import form_again, typed_payload
-from .params import MAX_ID, needed, text
-from .render import Said, back, place_of, sent_from
+from .format import Tone
+from .params import MAX_ID, BadQuery, filter_args, needed, run_filter, text
+from .render import Said, back, place_of, reader_page, sent_from
 
 #: How many runs one click retries: web servers end requests that take long.
 MOST = 10_000
@@ -221,3 +223,46 @@ def _known(run_id: int) -> int:
     if run_id > MAX_ID:
         raise NotFound(f"There is no run {str(run_id)[:20]}.")
     return run_id
+
+
+BULK: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
+
+
+def bulk() -> ResponseReturnValue:
+    """Ask whether to change all runs of the URL's filter, and say how many there are."""
+    action, which = _action(request.args), run_filter(request.args)
+    try:
+        count = action.count(state_of(), which, MOST)
+    except StateConflict as error:
+        return _back(which, f"Nothing was changed. {error}", "bad")
+    return reader_page(
+        "bulk",
+        "warn",
+        action=action,
+        statuses=action.statuses(which),
+        count=count,
+        args=filter_args(which),
+        data={"do": action.name, "statuses": action.statuses(which), "count": count},
+    )
+
+
+def bulk_act() -> ResponseReturnValue:
+    """Change all runs of the form's filter, up to `MOST`."""
+    action, which = _action(request.form), run_filter(request.form)
+    try:
+        result = action.many(state_of(), which, actor(), most=MOST)
+    except StateConflict as error:
+        return _back(which, f"Nothing was changed. {error}", "bad")
+    return _back(which, result.sentence(), "good")
+
+
+def _back(which: RunFilter, message: str, tone: Tone) -> ResponseReturnValue:
+    args: dict[str, Any] = {**filter_args(which)}
+    return back("runs", Said(tone, message), **args)
+
+
+def _action(args: Mapping[str, str]) -> Action:
+    action = BULK.get(needed(args, "do"))
+    if action is None:
+        raise BadQuery(f"do must be one of {', '.join(BULK)}.")
+    return action

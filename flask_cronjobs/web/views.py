@@ -5,7 +5,13 @@ from __future__ import annotations
 from flask import request
 from flask.typing import ResponseReturnValue
 
-from .. import operations, report
+from .. import operations
+from ..report.activity import list_gaps, list_ticks
+from ..report.effects import list_effects
+from ..report.health import headline_of, tone_of
+from ..report.key_orders import list_key_orders
+from ..report.overview import read_overview
+from ..report.reader import reading
 from ..state import state_of
 from .chart import chart
 from .params import clamped, row_id
@@ -18,15 +24,15 @@ _TICKS = 50
 
 def overview() -> ResponseReturnValue:
     """Render the overview: verdict, figures, definitions, dead runs, the last day."""
-    view = report.overview(state_of())
-    tone = report.tone(view.verdict, view.figures)
+    view = read_overview(state_of())
+    tone = tone_of(view.verdict, view.figures)
     return reader_page(
         "overview",
         tone,
         own_zones=[row.timezone for row in view.definitions.rows],
         view=view,
         now=view.verdict.now,
-        headline=report.headline(view.verdict, view.figures),
+        headline=headline_of(view.verdict, view.figures),
         chart=chart(view.activity),
         declared=len(state_of().registry.declarations),
         queues=operations.queues(state_of()),
@@ -41,7 +47,7 @@ def effects() -> ResponseReturnValue:
     everything = request.args.get("all") == "1"
     before = row_id(request.args, "before")
     limit = clamped(request.args, "limit", 50)
-    found = report.effects(state_of(), open_only=not everything, before=before, limit=limit)
+    found = list_effects(state_of(), open_only=not everything, before=before, limit=limit)
     return reader_page(
         "effects",
         found=found,
@@ -55,9 +61,9 @@ def effects() -> ResponseReturnValue:
 def ticks() -> ResponseReturnValue:
     """Render the latest ticks, and when none came."""
     before = row_id(request.args, "before")
-    with report.reading(state_of()) as reader:
-        found = report.ticks(reader, _TICKS, before)
-        gaps = report.gaps(reader) if before is None else ()
+    with reading(state_of()) as reader:
+        found = list_ticks(reader, _TICKS, before)
+        gaps = list_gaps(reader) if before is None else ()
     return reader_page(
         "ticks",
         found=found,
@@ -66,4 +72,25 @@ def ticks() -> ResponseReturnValue:
         now=found.now,
         refresh=0 if before else REFRESH,
         data={"ticks": found.rows, "gaps": gaps, "before": found.next},
+    )
+
+
+#: A concurrency key has no more characters.
+_LONGEST = 500
+
+
+def order() -> ResponseReturnValue:
+    """Render the keys whose runs wait for one another; with ``?stopped=1``, those stopped."""
+    stopped = request.args.get("stopped") == "1"
+    after = request.args.get("after", "")[:_LONGEST].replace("\0", "")
+    limit = clamped(request.args, "limit", 50)
+    found = list_key_orders(state_of(), stopped=stopped, after=after, limit=limit)
+    return reader_page(
+        "order",
+        found=found,
+        stopped=stopped,
+        after=after,
+        now=found.now,
+        refresh=0 if after else REFRESH,
+        data={"keys": found.rows, "after": found.next},
     )

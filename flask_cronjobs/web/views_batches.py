@@ -5,8 +5,9 @@ from __future__ import annotations
 from flask import abort, request
 from flask.typing import ResponseReturnValue
 
-from .. import operations, report
-from ..report import BatchView
+from .. import operations
+from ..report.batches import BatchView, find_batch, list_batches
+from ..report.reader import reading
 from ..state import state_of
 from .actions import MOST, action, actor
 from .format import Tone
@@ -23,7 +24,7 @@ def batches() -> ResponseReturnValue:
     everything = request.args.get("all") == "1"
     before = row_id(request.args, "before")
     limit = clamped(request.args, "limit", 25)
-    found = report.batches(state_of(), unfinished=not everything, before=before, limit=limit)
+    found = list_batches(state_of(), unfinished=not everything, before=before, limit=limit)
     return reader_page(
         "batches",
         found=found,
@@ -38,8 +39,8 @@ def batches() -> ResponseReturnValue:
 def batch() -> ResponseReturnValue:
     """Render one batch: how far it is, its dead runs, and what an operator can do."""
     key = needed(request.args, "key")
-    with report.reading(state_of()) as reader:
-        found = report.batch(reader, key)
+    with reading(state_of()) as reader:
+        found = find_batch(reader, key)
         now = reader.now
     if found is None:
         abort(404, "There is no batch of that key. It may have been pruned.")

@@ -7,9 +7,8 @@ from dataclasses import replace
 from flask import abort, request
 from flask.typing import ResponseReturnValue
 
-from .. import report
-from ..report import DefinitionView
-from ..report.definition_list import SORTS, STATES
+from ..report.definitions import SORTS, STATES, DefinitionView, list_definitions
+from ..report.details import find_definition, find_task
 from ..report.run_list import WINDOW
 from ..state import state_of
 from .format import Tone
@@ -24,7 +23,7 @@ def definitions() -> ResponseReturnValue:
     """Render a page of definitions: searched, filtered and sorted by the URL."""
     which = definition_filter(request.args)
     page = clamped(request.args, "page", 1, most=1_000_000)
-    found = report.definition_list(state_of(), which, page)
+    found = list_definitions(state_of(), which, page)
     return reader_page(
         "definitions",
         own_zones=[row.timezone for row in found.rows],
@@ -48,7 +47,7 @@ def definition() -> ResponseReturnValue:
     """Render one definition with its last runs and next slots."""
     name = needed(request.args, "name")
     state = state_of()
-    found = report.definition(state, name)
+    found = find_definition(state, name)
     if found is None:
         abort(404, "There is no definition of that name. It may have been renamed or removed.")
     return reader_page(
@@ -66,7 +65,7 @@ def definition() -> ResponseReturnValue:
 
 def task() -> ResponseReturnValue:
     """Render one task: what the code says about it, its definitions and its last runs."""
-    found = report.task(state_of(), needed(request.args, "name"))
+    found = find_task(state_of(), needed(request.args, "name"))
     if found is None:
         abort(404, "There is no task of that name. It may have been renamed or removed.")
     return reader_page(

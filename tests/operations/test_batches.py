@@ -11,19 +11,10 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
-from flask_cronjobs import (
-    BatchCounts,
-    CronJobs,
-    NotFound,
-    Retry,
-    StateConflict,
-    Task,
-    current_run,
-    report,
-)
+from flask_cronjobs import BatchCounts, CronJobs, NotFound, Retry, StateConflict, Task, current_run
 from flask_cronjobs import operations as ops
 from flask_cronjobs.models import JobBatch, JobRun
-from flask_cronjobs.report import BatchView
+from flask_cronjobs.report.batches import BatchView, find_batch
 from flask_cronjobs.state import State
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -57,7 +48,7 @@ class Shop:
         return ids
 
     def view(self, key: str = "b") -> BatchView:
-        found = report.batch(self.state, key)
+        found = find_batch(self.state, key)
         assert found is not None
         return found
 

@@ -27,7 +27,7 @@ from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.operations import QueuedRun
 from flask_cronjobs.registry.options import EnqueueOptions
-from flask_cronjobs.report import RunFilter
+from flask_cronjobs.report.run_list import RunFilter
 from flask_cronjobs.state import State
 from flask_cronjobs.types import STATUSES, Outcome, Status
 from tests.rows import Rows, ago

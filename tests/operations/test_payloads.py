@@ -10,7 +10,7 @@ import pytest
 from flask_cronjobs import CronJobs, NotFound, PayloadError, StateConflict, operations
 from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.operations.payloads import restored
-from flask_cronjobs.report import redacted
+from flask_cronjobs.report.redact import redacted
 from flask_cronjobs.state import State
 from flask_cronjobs.types import JSON
 from tests.rows import Rows
