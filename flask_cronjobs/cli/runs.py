@@ -25,7 +25,7 @@ from ..types import JSON
 from .command_text import as_called, command, this_command
 from .group import JobsGroup, examples
 from .output import heading, moment, print_json, since, table
-from .params import Id, Payload, actor, filtered, json_option, limit_option
+from .params import Id, actor, filtered, json_object, json_option, limit_option
 from .terminal import paint
 from .watch import watchable
 
@@ -92,7 +92,7 @@ def show(run_id: int, frames: bool, as_json: bool) -> None:
 )
 @click.argument("ids", metavar="[ID]...", nargs=-1, type=Id())
 @filtered
-@click.option("--payload", type=Payload(), metavar="JSON", help="New arguments, for one ID.")
+@click.option("--payload", type=json_object, metavar="JSON", help="New arguments, for one ID.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def retry(
     ids: tuple[int, ...], which: RunFilter, payload: dict[str, JSON] | None, yes: bool
@@ -147,7 +147,7 @@ def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 
 @group.command("again", epilog=examples("flask jobs admin again 5"))
 @click.argument("run_id", metavar="ID", type=Id())
-@click.option("--payload", type=Payload(), metavar="JSON", help="Other arguments.")
+@click.option("--payload", type=json_object, metavar="JSON", help="Other arguments.")
 @json_option
 def again(run_id: int, payload: dict[str, JSON] | None, as_json: bool) -> None:
     """Queue a new run like another one, whatever became of that, due now."""

@@ -190,6 +190,31 @@ def dead_retry() -> str:
     return result.sentence(group.task or "")
 
 
+@action("batches", "batch", "key")
+def batch_retry() -> str:
+    """Queue the dead runs of a batch again."""
+    key, again = needed(request.form, "key"), request.form.get("again") == "1"
+    result = operations.retry_batch(state_of(), key, actor(), again, most=MOST)
+    return result.sentence(key)
+
+
+@action("batches", "batch", "key")
+def batch_cancel() -> str:
+    """Cancel all of a batch that has not ended."""
+    key = needed(request.form, "key")
+    result = operations.cancel_batch(state_of(), key, actor(), most=MOST)
+    return result.sentence(key)
+
+
+@action("batches", "batch", "key")
+def batch_close() -> str:
+    """Close a batch that nobody will fill any more."""
+    key = needed(request.form, "key")
+    if operations.close_batch(state_of(), key, actor()):
+        return f"{key} is closed. It ends with its last member."
+    return f"{key} was closed already."
+
+
 @action("effects", "effect", "key")
 def effect_done() -> str:
     """Mark an effect in doubt as done."""

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from flask import request
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from flask import Response, abort, request
 from flask.typing import ResponseReturnValue
 
 from .. import operations
 from ..report.activity import list_gaps, list_ticks
+from ..report.batches import BatchView, find_batch, list_batches
+from ..report.definitions import SORTS, STATES, DefinitionView, list_definitions
+from ..report.details import find_definition, find_task
 from ..report.effects import list_effects
 from ..report.health import headline_of, tone_of
 from ..report.key_orders import list_key_orders
 from ..report.overview import read_overview
-from ..report.reader import reading
+from ..report.reader import Page, reading
+from ..report.run_list import WINDOW
 from ..state import state_of
 from .chart import chart
-from .params import clamped, row_id
+from .format import Tone
+from .params import clamped, definition_filter, needed, row_id
 from .render import reader_page
 
 #: Seconds after which the script refreshes a page.
@@ -48,14 +57,7 @@ def effects() -> ResponseReturnValue:
     before = row_id(request.args, "before")
     limit = clamped(request.args, "limit", 50)
     found = list_effects(state_of(), open_only=not everything, before=before, limit=limit)
-    return reader_page(
-        "effects",
-        found=found,
-        everything=everything,
-        before=before,
-        now=found.now,
-        data={"effects": found.rows, "before": found.next},
-    )
+    return _list_page("effects", found, before, refresh=0, everything=everything)
 
 
 def ticks() -> ResponseReturnValue:
@@ -64,15 +66,7 @@ def ticks() -> ResponseReturnValue:
     with reading(state_of()) as reader:
         found = list_ticks(reader, _TICKS, before)
         gaps = list_gaps(reader) if before is None else ()
-    return reader_page(
-        "ticks",
-        found=found,
-        gaps=gaps,
-        before=before,
-        now=found.now,
-        refresh=0 if before else REFRESH,
-        data={"ticks": found.rows, "gaps": gaps, "before": found.next},
-    )
+    return _list_page("ticks", found, before, {"gaps": gaps}, gaps=gaps)
 
 
 #: A concurrency key has no more characters.
@@ -94,3 +88,126 @@ def order() -> ResponseReturnValue:
         refresh=0 if after else REFRESH,
         data={"keys": found.rows, "after": found.next},
     )
+
+
+def definitions() -> ResponseReturnValue:
+    """Render a page of definitions: searched, filtered and sorted by the URL."""
+    which = definition_filter(request.args)
+    page = clamped(request.args, "page", 1, most=1_000_000)
+    found = list_definitions(state_of(), which, page)
+    return reader_page(
+        "definitions",
+        own_zones=[row.timezone for row in found.rows],
+        found=found,
+        which=which,
+        states=STATES,
+        sorts=SORTS,
+        args={"search": which.search, "state": which.state, "sort": which.sort},
+        now=found.now,
+        refresh=REFRESH,
+        data={
+            "definitions": found.rows,
+            "total": found.total,
+            "page": found.page,
+            "pages": found.pages,
+        },
+    )
+
+
+def definition() -> ResponseReturnValue:
+    """Render one definition with its last runs and next slots."""
+    name = needed(request.args, "name")
+    state = state_of()
+    found = find_definition(state, name)
+    if found is None:
+        abort(404, "There is no definition of that name. It may have been renamed or removed.")
+    return reader_page(
+        "definition",
+        _tone(found.view),
+        own_zones=[found.view.timezone],
+        found=found,
+        definition=found.view,
+        shown=state.settings.show_payload,
+        now=found.now,
+        refresh=REFRESH,
+        data=found if state.settings.show_payload else replace(found, payload=None),
+    )
+
+
+def task() -> ResponseReturnValue:
+    """Render one task: what the code says about it, its definitions and its last runs."""
+    found = find_task(state_of(), needed(request.args, "name"))
+    if found is None:
+        abort(404, "There is no task of that name. It may have been renamed or removed.")
+    return reader_page(
+        "task",
+        own_zones=[row.timezone for row in found.definitions],
+        found=found,
+        window=WINDOW,
+        now=found.now,
+        refresh=REFRESH,
+        data=found,
+    )
+
+
+def _tone(view: DefinitionView) -> Tone:
+    if view.paused_at is not None:
+        return "idle"
+    return "warn" if view.needs or view.broken or view.orphaned or view.undeclared else "good"
+
+
+#: Seconds after which the script refreshes the page of a batch that has not finished.
+_REFRESH_BATCH = 5
+
+
+def batches() -> ResponseReturnValue:
+    """Render batches that have not finished; with ``?all=1`` also those that have."""
+    everything = request.args.get("all") == "1"
+    before = row_id(request.args, "before")
+    limit = clamped(request.args, "limit", 25)
+    found = list_batches(state_of(), unfinished=not everything, before=before, limit=limit)
+    return _list_page("batches", found, before, everything=everything)
+
+
+def batch() -> ResponseReturnValue:
+    """Render one batch: how far it is, its dead runs, and what an operator can do."""
+    key = needed(request.args, "key")
+    with reading(state_of()) as reader:
+        found = find_batch(reader, key)
+        now = reader.now
+    if found is None:
+        abort(404, "There is no batch of that key. It may have been pruned.")
+    return reader_page(
+        "batch",
+        batch_tone(found),
+        batch=found,
+        now=now,
+        refresh=0 if found.finished_at else _REFRESH_BATCH,
+        data=found,
+    )
+
+
+def batch_tone(found: BatchView) -> Tone:
+    """Return the color of a batch."""
+    if found.counts.dead:
+        return "bad" if found.state == "finished" else "warn"
+    return "good" if found.state == "finished" else "busy"
+
+
+def _list_page(
+    name: str,
+    found: Page[Any],
+    before: int | None,
+    data: Mapping[str, object] | None = None,
+    refresh: int = REFRESH,
+    **values: Any,
+) -> Response:
+    """Render a page of rows, of which only the first is refreshed.
+
+    :param name: of the template, and of the rows in JSON.
+    :param before: the id before which the page begins.
+    :param data: what JSON has besides.
+    """
+    shown = {name: found.rows, **(data or {}), "before": found.next}
+    values |= {"found": found, "before": before, "now": found.now, "data": shown}
+    return reader_page(name, refresh=0 if before else refresh, **values)
