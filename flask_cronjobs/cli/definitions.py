@@ -34,14 +34,14 @@ def definitions(limit: int, after: str | None, as_json: bool) -> None:
     """List definitions with their last runs and next slots."""
     page = definitions_by_name(state_of(), after, limit)
     if as_json:
-        print_json({"definitions": page.rows, "after": page.after})
+        print_json({"definitions": page.rows, "after": page.next})
         return
     if not page.rows:
         click.echo(no_definitions())
     for row in page.rows:
         _print(row)
-    if page.after is not None:
-        click.echo(f"More: {this_command(after=page.after)}", err=True)
+    if page.next is not None:
+        click.echo(f"More: {this_command(after=page.next)}", err=True)
     else:
         _print_unscheduled()
 

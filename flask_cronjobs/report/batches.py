@@ -14,6 +14,10 @@ from ..models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
 from ..types import TERMINAL, BatchCounts
 from .reader import BATCHES, RUNS, Page, Reader, Source, cut_page, is_one_of, readable, reading
 
+_COPIED = (
+    "id", "key", "parent", "on_dead", "then_task", "then_run_id",
+    "opened_at", "closed_at", "finished_at",
+)  # fmt: skip
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
 
 
@@ -136,15 +140,7 @@ def _view(row: Row[Any], members: Counter[str]) -> BatchView:
         counts = members + _pruned(row.pruned)
         numbers = {"total": counts.total(), **{name: counts[name] for name in TERMINAL}}
     return BatchView(
-        id=row.id,
-        key=row.key,
-        parent=row.parent,
-        on_dead=row.on_dead,
-        then_task=row.then_task,
-        then_run_id=row.then_run_id,
-        opened_at=row.opened_at,
-        closed_at=row.closed_at,
-        finished_at=row.finished_at,
+        **{name: getattr(row, name) for name in _COPIED},
         counts=BatchCounts(key=row.key, finished=row.finished_at is not None, **numbers),
         waiting=members["queued"] + members["failed"],
         running=members["running"],

@@ -19,7 +19,7 @@ from ..schedule.cron_text import parse_zone
 from ..text import host_of
 from ..types import Status
 from .needs import NEEDS, Missed, Need, Needs, missed_slots, needs
-from .reader import DEFINITIONS, RUNS, Query, Reader, Source, readable, reading
+from .reader import DEFINITIONS, RUNS, Page, Query, Reader, Source, cut_page, readable, reading
 from .run_list import seconds_taken
 
 
@@ -81,14 +81,6 @@ class DefinitionView:
     needs: tuple[Need, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DefinitionPage:
-    """One page of definitions by name; `after` is the next page's cursor, None on the last."""
-
-    rows: tuple[DefinitionView, ...]
-    after: str | None
-
-
 #: How many runs of each definition are shown.
 CELLS = 10
 #: How many of its next slots are shown.
@@ -112,10 +104,10 @@ _OF_A_RUN = (
 
 def definitions_by_name(
     source: Source, after: str | None = None, limit: int = 50
-) -> DefinitionPage:
+) -> Page[DefinitionView]:
     """Return definitions by name, with their last ten runs and next three slots.
 
-    :param after: only names after this one: the ``after`` of the page before.
+    :param after: only names after this one: the ``next`` of the page before.
     :param limit: how many definitions; at most 200.
     """
     limit = max(1, min(limit, _LONGEST_PAGE))
@@ -123,9 +115,9 @@ def definitions_by_name(
         statement = whole_rows(reader).order_by(DEFINITIONS.c.name).limit(limit + 1)
         if after is not None:
             statement = statement.where(DEFINITIONS.c.name > after)
-        rows = reader.rows(statement)
-        views = definition_views(reader, rows[:limit], needs(reader, missed_slots(reader)))
-    return DefinitionPage(views, rows[limit - 1].name if len(rows) > limit else None)
+        page = cut_page(reader.rows(statement), limit, reader.now, by="name")
+        views = definition_views(reader, page.rows, needs(reader, missed_slots(reader)))
+    return Page(views, page.next, page.now)
 
 
 def definition_names(source: Source) -> list[str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, select
 
@@ -13,8 +12,7 @@ from ..types import PauseKind
 from .reader import PAUSES, RUNS, Reader, Source, reading
 
 
-@dataclass(frozen=True, slots=True)
-class PauseView:
+class PauseView(NamedTuple):
     """A task or a queue that is paused.
 
     :ivar kind: ``task`` or ``queue``.
@@ -32,9 +30,9 @@ class PauseView:
 def list_pauses(source: Source) -> tuple[PauseView, ...]:
     """Return what is paused, by kind and name."""
     with reading(source) as reader:
-        statement = select(*(PAUSES.c[name] for name in PauseView.__dataclass_fields__))
+        statement = select(*(PAUSES.c[name] for name in PauseView._fields))
         rows = reader.rows(statement.order_by(PAUSES.c.kind, PAUSES.c.name))
-    return tuple(PauseView(row.kind, row.name, row.paused_at, row.paused_by) for row in rows)
+    return tuple(PauseView(*tuple(row)) for row in rows)
 
 
 def stopping(paused: Sequence[PauseView], task: str, queue: str) -> tuple[PauseView, ...]:

@@ -22,7 +22,7 @@ from .run_list import RunRow, run_row, with_definition
 OUTPUTS_SHOWN = 10
 _COPIED = (
     "last_error", "idempotency_key", "concurrency_key", "concurrency_limit", "progress_message",
-    "cancel_requested_at", "snoozes", "created_at", "updated_at",
+    "cancel_requested_at", "snoozes", "created_at", "updated_at", "batch", "on_dead",
 )  # fmt: skip
 
 
@@ -92,7 +92,9 @@ class RunView:
 def find_run(source: Source, run_id: int) -> RunView | None:
     """Return one run with its attempts, redacted; None if there is no such run."""
     with reading(source) as reader:
-        whole = with_definition(*(readable(reader, column) for column in RUNS.c))
+        batch = select(BATCHES.c.key).where(BATCHES.c.id == RUNS.c.batch_id).scalar_subquery()
+        columns = (readable(reader, column) for column in RUNS.c)
+        whole = with_definition(*columns, batch.label("batch"))
         rows = reader.rows(whole.where(RUNS.c.id == run_id))
         if not rows:
             return None
@@ -128,32 +130,23 @@ def _view(
             for attempt in _attempts(row, failures)
         ),
         now=reader.now,
-        batch=_batch(reader, row.batch_id),
-        on_dead=row.on_dead,
         waits_for=None if first is None else first.id,
         stopped=first is not None and first.status == "dead",
         pauses=stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
     )
 
 
-def _batch(reader: Reader, batch_id: int | None) -> str | None:
-    if batch_id is None:
-        return None
-    rows = reader.rows(select(BATCHES.c.key).where(BATCHES.c.id == batch_id))
-    return rows[0].key if rows else None
-
-
 def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:
     failed = tuple(
         Attempt(
-            number=failure.attempt,
-            outcome="failed",
-            worker=without_secret(failure.worker),
-            started_at=failure.started_at,
-            ended_at=failure.failed_at,
-            error_type=failure.error_type,
-            error=failure.error,
-            stack=failure.stack,
+            failure.attempt,
+            "failed",
+            without_secret(failure.worker),
+            failure.started_at,
+            failure.failed_at,
+            failure.error_type,
+            failure.error,
+            failure.stack,
         )
         for failure in failures
     )

@@ -201,11 +201,11 @@ def test_definitions_come_page_by_page(state: State, rows: Rows) -> None:
     for name in "abcde":
         rows.definition(name)
     first = definitions_by_name(state, limit=2)
-    second = definitions_by_name(state, after=first.after, limit=2)
-    third = definitions_by_name(state, after=second.after, limit=2)
+    second = definitions_by_name(state, after=first.next, limit=2)
+    third = definitions_by_name(state, after=second.next, limit=2)
     names = [view.name for page in (first, second, third) for view in page.rows]
     assert names == list("abcde")
-    assert third.after is None
+    assert third.next is None
 
 
 # Groups, orphans, activity, effects, ticks
