@@ -24,7 +24,8 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, text
 
-from flask_cronjobs import Batch, CronJobs, report
+from flask_cronjobs import Batch, CronJobs
+from flask_cronjobs.report.batches import find_batch
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store.create import create_tables
 from tests import postgres
@@ -129,7 +130,7 @@ class _App:
                 times = []
                 for _ in range(5):
                     began = time.perf_counter()
-                    found = report.batch(state_of(), batch.key)
+                    found = find_batch(state_of(), batch.key)
                     times.append(time.perf_counter() - began)
                     assert found is not None
                     assert found.counts.total == runs

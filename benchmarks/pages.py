@@ -27,8 +27,15 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Connection, Engine, event, text
 
-from flask_cronjobs import CronJobs, report
-from flask_cronjobs.report import DefinitionFilter, RunFilter
+from flask_cronjobs import CronJobs
+from flask_cronjobs.report.activity import list_ticks
+from flask_cronjobs.report.definitions import DefinitionFilter, list_definitions
+from flask_cronjobs.report.effects import list_effects
+from flask_cronjobs.report.health import read_verdict
+from flask_cronjobs.report.overview import read_overview
+from flask_cronjobs.report.run_detail import find_run
+from flask_cronjobs.report.run_list import RunFilter, list_runs
+from flask_cronjobs.report.run_order import order_of
 from flask_cronjobs.state import State, state_of
 from flask_cronjobs.store.create import create_tables
 from flask_cronjobs.types import STATUSES
@@ -148,19 +155,19 @@ def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
         "runs: older than a week": RunFilter(older_than=7 * 86400.0),
     }
     found: dict[str, Callable[[], object]] = {
-        name: lambda which=which: report.runs(  # type: ignore[misc]
-            state, which, order=report.order_of(which.status, which.overdue)
+        name: lambda which=which: list_runs(  # type: ignore[misc]
+            state, which, order=order_of(which.status, which.overdue)
         )
         for name, which in filters.items()
     }
-    middle = report.runs(state).rows[-1].id // 2
-    found["runs: a page in the middle"] = lambda: report.runs(state, before=middle)
-    found["run"] = lambda: report.run(state, middle)
-    found["verdict (health)"] = lambda: report.verdict(state)
-    found["effects"] = lambda: report.effects(state)
-    found["effects: open"] = lambda: report.effects(state, open_only=True)
-    found["ticks"] = lambda: report.ticks(state)
-    found["overview"] = lambda: report.overview(state)
+    middle = list_runs(state).rows[-1].id // 2
+    found["runs: a page in the middle"] = lambda: list_runs(state, before=middle)
+    found["run"] = lambda: find_run(state, middle)
+    found["verdict (health)"] = lambda: read_verdict(state)
+    found["effects"] = lambda: list_effects(state)
+    found["effects: open"] = lambda: list_effects(state, open_only=True)
+    found["ticks"] = lambda: list_ticks(state)
+    found["overview"] = lambda: read_overview(state)
     lists = {
         "by need": DefinitionFilter(),
         "by next slot": DefinitionFilter(sort="next"),
@@ -169,8 +176,8 @@ def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
         "searched": DefinitionFilter(search="99"),
     }
     for name, wanted in lists.items():
-        found[f"definitions {name}"] = lambda wanted=wanted: report.definition_list(state, wanted)  # type: ignore[misc]
-    found["definitions: the last page"] = lambda: report.definition_list(state, page=10_000)
+        found[f"definitions {name}"] = lambda wanted=wanted: list_definitions(state, wanted)  # type: ignore[misc]
+    found["definitions: the last page"] = lambda: list_definitions(state, page=10_000)
     for path in web_paths(app, middle):
         found[f"GET {path}"] = lambda path=path: _get(app, path)  # type: ignore[misc]
     return found
@@ -225,7 +232,7 @@ def take_readings(app: Flask, state: State, rounds: int) -> tuple[list[Reading],
 def overview_statements(state: State) -> list[Sent]:
     """Return the statements of one overview."""
     with recording(state.engine) as sent:
-        report.overview(state)
+        read_overview(state)
     return sent
 
 

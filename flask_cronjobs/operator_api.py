@@ -13,7 +13,7 @@ from .types import BatchCounts, Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
     from .operations.pauses import Target
-    from .report import Verdict
+    from .report.health import Verdict
     from .store.operations import Change
     from .task import Task
 
@@ -171,9 +171,9 @@ class OperatorMethods:
         :param key: the batch's key.
         :returns: the counts, with whether it has ``finished``; None if there is no such batch.
         """
-        from .report import batch
+        from .report.batches import find_batch
 
-        found = batch(state_of(), key)
+        found = find_batch(state_of(), key)
         return None if found is None else found.counts
 
     def prune(self, dry_run: bool = False) -> int:
@@ -192,10 +192,9 @@ class OperatorMethods:
         :returns: the verdict: ``ok``; ``sentence``, which says why; and ``age``, how many seconds
             ago the last tick was alive.
         """
+        from .report.health import read_verdict
 
-        from .report import verdict
-
-        return verdict(state_of())
+        return read_verdict(state_of())
 
     def add_definition(
         self,

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import click
 
-from .. import report
 from ..operations.batches import cancel_batch, close_batch, retry_batch
 from ..operations.runs import BulkResult
-from ..report import BatchView
+from ..report.batches import BatchView, find_batch, list_batches
 from ..report.humanize import plural
+from ..report.reader import reading
 from ..state import state_of
 from ..text import one_line, printable
 from .command_text import command
 from .group import JobsGroup, examples
-from .output import moment, print_json, since, tell_older
+from .output import moment, print_json, since, table, tell_older
 from .params import Id, actor, json_option, limit_option
-from .table import table
 from .watch import refuse_to_list, watchable
 
 #: How many characters a progress bar has.
@@ -77,7 +76,7 @@ def batches(
 
 
 def _list(everything: bool, limit: int, before: int | None, as_json: bool) -> None:
-    found = report.batches(state_of(), unfinished=not everything, before=before, limit=limit)
+    found = list_batches(state_of(), unfinished=not everything, before=before, limit=limit)
     if as_json:
         print_json({"batches": found.rows, "before": found.next})
         return
@@ -102,8 +101,8 @@ def _list(everything: bool, limit: int, before: int | None, as_json: bool) -> No
 
 
 def _show(key: str, as_json: bool) -> None:
-    with report.reading(state_of()) as reader:
-        found = report.batch(reader, key)
+    with reading(state_of()) as reader:
+        found = find_batch(reader, key)
         now = reader.now
     if found is None:
         raise click.ClickException(

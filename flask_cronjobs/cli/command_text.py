@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 from flask.cli import FlaskGroup
 
-from ..report.ages import print_age
+from ..report.humanize import print_age
 from ..text import one_line
 
 #: What people call our commands elsewhere.

@@ -53,7 +53,7 @@ def _recorded(state: State) -> set[str]:
     found: set[str] = set()
 
     def read() -> None:
-        from ..report import definition_names
+        from ..report.definitions import definition_names
 
         try:
             found.update(definition_names(state))

@@ -6,18 +6,17 @@ from collections import Counter
 
 import click
 
-from .. import report
 from ..operations.definitions import remove as remove_definition
-from ..report import DefinitionView
+from ..report.definitions import DefinitionView, definitions_by_name
 from ..report.humanize import duration, plural
 from ..state import state_of
 from ..text import one_line, printable
 from . import completion
-from .colors import paint
 from .command_text import this_command
 from .group import JobsGroup, examples
 from .output import print_json
 from .params import actor, json_option, limit_option
+from .terminal import paint
 from .watch import watchable
 
 group: JobsGroup = JobsGroup("definitions")
@@ -33,16 +32,16 @@ group: JobsGroup = JobsGroup("definitions")
 @watchable
 def definitions(limit: int, after: str | None, as_json: bool) -> None:
     """List definitions with their last runs and next slots."""
-    page = report.definitions(state_of(), after, limit)
+    page = definitions_by_name(state_of(), after, limit)
     if as_json:
-        print_json({"definitions": page.rows, "after": page.after})
+        print_json({"definitions": page.rows, "after": page.next})
         return
     if not page.rows:
         click.echo(no_definitions())
     for row in page.rows:
         _print(row)
-    if page.after is not None:
-        click.echo(f"More: {this_command(after=page.after)}", err=True)
+    if page.next is not None:
+        click.echo(f"More: {this_command(after=page.next)}", err=True)
     else:
         _print_unscheduled()
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import click
 
-from .. import report
 from ..operations import maintenance
 from ..operations.maintenance import effect_done, effect_redo
-from ..report.doctor import Finding, examine
+from ..report.doctor import examine
+from ..report.doctor_database import Finding
+from ..report.effects import list_effects
 from ..report.humanize import plural
 from ..state import state_of
 from ..store.connection import refuse_shared_memory
 from ..store.create import are_tables_missing, create_tables, set_storage, set_wal
 from ..store.migrations import how_to_create_tables, uses_migrations
 from ..text import one_line
-from .colors import paint
 from .command_text import as_called
 from .group import JobsGroup, examples
-from .output import paragraph, print_json, since, tell_older
+from .output import paragraph, print_json, since, table, tell_older
 from .params import Id, actor, json_option, limit_option
 from .runs import progress_bar
-from .table import table
+from .terminal import paint
 from .watch import refuse_to_list, watchable
 
 group: JobsGroup = JobsGroup("maintenance")
@@ -131,7 +131,7 @@ def doctor(as_json: bool) -> None:
 
 
 def _list_effects(everything: bool, limit: int, before: int | None, as_json: bool) -> None:
-    found = report.effects(state_of(), open_only=not everything, before=before, limit=limit)
+    found = list_effects(state_of(), open_only=not everything, before=before, limit=limit)
     if as_json:
         print_json({"effects": found.rows, "before": found.next})
         return

@@ -5,19 +5,19 @@ from __future__ import annotations
 import click
 from flask.cli import with_appcontext
 
-from .. import report
-from ..report import Cell, DefinitionView, Overview
+from ..report.definitions import Cell, DefinitionView
+from ..report.health import headline_of, tone_of
 from ..report.humanize import duration, late, plural, seconds_since
+from ..report.overview import Overview, read_overview
 from ..state import state_of
 from ..text import one_line
-from . import batches, crontab, definitions, maintenance, pauses, run, runs, ticks, turns
-from .colors import paint
+from . import batches, crontab, definitions, maintenance, pauses, run, runs, ticks
 from .command_text import as_called, command
 from .definitions import no_definitions
 from .group import JobsGroup, examples
-from .output import heading, print_json, since
+from .output import heading, print_json, since, table
 from .params import json_option
-from .table import table
+from .terminal import paint
 from .watch import repeat, watch_option
 
 _CELLS = {
@@ -60,14 +60,14 @@ def admin(ctx: click.Context, as_json: bool, watch: bool) -> None:
 
 
 def _overview(as_json: bool) -> None:
-    seen = report.overview(state_of())
+    seen = read_overview(state_of())
     if as_json:
         print_json(seen)
     else:
         _print(seen)
 
 
-for _module in (runs, run, batches, definitions, turns, pauses, ticks, maintenance, crontab):
+for _module in (runs, run, batches, definitions, pauses, ticks, maintenance, crontab):
     for _command in _module.group.commands.values():
         admin.add_command(_command)
 
@@ -91,8 +91,8 @@ def _print_verdict(seen: Overview) -> None:
     """Print the verdict in the color that the page has."""
     verdict, figures = seen.verdict, seen.figures
     word = verdict.word
-    if word == "ok" and report.tone(verdict, figures) == "warn":
-        click.echo(f"{paint('warn', 'WARN')}  {one_line(report.headline(verdict, figures))}")
+    if word == "ok" and tone_of(verdict, figures) == "warn":
+        click.echo(f"{paint('warn', 'WARN')}  {one_line(headline_of(verdict, figures))}")
         click.echo(one_line(verdict.sentence))
         return
     click.echo(f"{paint(word, word.upper())}  {one_line(verdict.sentence)}")

@@ -7,67 +7,57 @@ import json
 import os
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import click
 
-from ..report import RunFilter
-from ..report.ages import parse_age
+from ..report.humanize import parse_age
+from ..report.run_list import RunFilter
 from ..types import STATUSES
 from . import completion
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-if TYPE_CHECKING:
-    # A class with a parameter only since click 8.2.
-    _Number = click.ParamType[float]
-    _Object = click.ParamType[dict[str, Any]]
-    _Moment = click.ParamType[datetime]
-else:
-    _Number = _Object = _Moment = click.ParamType
-
 _HOW_TO_WRITE_A_TIME = "Write 2026-11-20T06:00Z, or 2026-11-20T07:00+01:00."
 _HOW_TO_WRITE_A_PAYLOAD = "Give an object of arguments, such as '{\"user_id\": 1}'."
 
 
-class Age(_Number):
-    """An age such as ``90s``, ``30m``, ``2h``, ``1d``, ``2w``; in seconds."""
+def age(value: object) -> float:
+    """Return an age such as ``90s``, ``30m``, ``2h``, ``1d``, ``2w`` in seconds.
 
-    name = "age"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return *value* in seconds; a bare number is one of seconds."""
-        if isinstance(value, (int, float)):
-            return float(value)
-        age = parse_age(str(value), unit="s")
-        if age is None:
-            self.fail(f"{value!r} is not an age. Write 90s, 30m, 2h, 1d or 2w.", param, ctx)
-        return age
+    A bare number is one of seconds.
+    """
+    seconds = parse_age(str(value), unit="s")
+    if seconds is None:
+        raise click.BadParameter(f"{value!r} is not an age. Write 90s, 30m, 2h, 1d or 2w.")
+    return seconds
 
 
-class Moment(_Moment):
-    """A time with its zone, such as ``2026-11-20T06:00Z``."""
+def time_in_zone(value: object) -> datetime:
+    """Return a time with its zone, such as ``2026-11-20T06:00Z``."""
+    text = str(value).strip()
+    try:
+        moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in "zZ" else text)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a time. {_HOW_TO_WRITE_A_TIME}") from None
+    if moment.tzinfo is None:
+        raise click.BadParameter(f"{value!r} has no time zone. {_HOW_TO_WRITE_A_TIME}")
+    try:
+        moment.astimezone(timezone.utc)
+    except OverflowError:
+        raise click.BadParameter(f"{value!r} is beyond the years 1 to 9999 in UTC.") from None
+    return moment
 
-    name = "time"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        """Return the time."""
-        text = str(value).strip()
-        try:
-            moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1:] in "zZ" else text)
-        except ValueError:
-            self.fail(f"{value!r} is not a time. {_HOW_TO_WRITE_A_TIME}", param, ctx)
-        if moment.tzinfo is None:
-            self.fail(f"{value!r} has no time zone. {_HOW_TO_WRITE_A_TIME}", param, ctx)
-        try:
-            moment.astimezone(timezone.utc)
-        except OverflowError:
-            self.fail(f"{value!r} is beyond the years 1 to 9999 in UTC.", param, ctx)
-        return moment
+def json_object(value: str) -> dict[str, Any]:
+    """Return the JSON object that *value* is."""
+    try:
+        found: object = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"this is not JSON: {error}. {_HOW_TO_WRITE_A_PAYLOAD}") from None
+    if not isinstance(found, dict):
+        raise click.BadParameter(f"this is no JSON object. {_HOW_TO_WRITE_A_PAYLOAD}")
+    return cast("dict[str, Any]", found)
 
 
 class Id(click.IntRange):
@@ -77,24 +67,6 @@ class Id(click.IntRange):
 
     def __init__(self) -> None:
         super().__init__(1, 2**63 - 1)
-
-
-class Payload(_Object):
-    """A JSON object."""
-
-    name = "json"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, Any]:
-        """Return the object."""
-        try:
-            found = cast("object", value if isinstance(value, dict) else json.loads(value))
-        except (ValueError, RecursionError) as error:
-            self.fail(f"this is not JSON: {error}. {_HOW_TO_WRITE_A_PAYLOAD}", param, ctx)
-        if not isinstance(found, dict):
-            self.fail(f"this is no JSON object. {_HOW_TO_WRITE_A_PAYLOAD}", param, ctx)
-        return cast("dict[str, Any]", found)
 
 
 def _not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -122,8 +94,8 @@ _FILTERS = (
         callback=_not_empty,
         help="Only with TEXT in the error's type or message.",
     ),
-    click.option("--older-than", type=Age(), metavar="AGE", help="Ended (or due) over AGE ago."),
-    click.option("--newer-than", type=Age(), metavar="AGE", help="Ended (or due) within AGE: 2h."),
+    click.option("--older-than", type=age, metavar="AGE", help="Ended (or due) over AGE ago."),
+    click.option("--newer-than", type=age, metavar="AGE", help="Ended (or due) within AGE: 2h."),
     click.option("--overdue", is_flag=True, help="Only runs that have waited too long."),
     click.option("--stale", is_flag=True, help="Only running runs whose lease ran out."),
 )

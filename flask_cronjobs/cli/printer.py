@@ -15,9 +15,9 @@ from ..engine.observer import Observer
 from ..log import logger
 from ..text import one_line
 from ..types import AtWork, Outcome, RecordedSlot, RunAtWork, TickReport
-from .colors import paint
 from .lines import Lines, buffer_lines, file_number, leave
 from .status_line import StatusLine, describe
+from .terminal import paint
 
 #: How the time of a line in a log is written, in UTC.
 STAMP = "%Y-%m-%dT%H:%M:%SZ"

@@ -15,7 +15,7 @@ from ..types import JSON
 from . import completion
 from .group import JobsGroup, examples
 from .output import moment, print_json
-from .params import Age, Moment, Payload, actor, json_option
+from .params import actor, age, json_object, json_option, time_in_zone
 
 group: JobsGroup = JobsGroup("run")
 
@@ -29,11 +29,11 @@ group: JobsGroup = JobsGroup("run")
     ),
 )
 @click.argument("name", shell_complete=completion.names)
-@click.option("--payload", type=Payload(), metavar="JSON", help="The handler's arguments.")
+@click.option("--payload", type=json_object, metavar="JSON", help="The handler's arguments.")
 @click.option(
-    "--at", "run_at", type=Moment(), metavar="TIME", help="Not before TIME: 2026-11-20T06:00Z."
+    "--at", "run_at", type=time_in_zone, metavar="TIME", help="Not before TIME: 2026-11-20T06:00Z."
 )
-@click.option("--delay", type=Age(), metavar="AGE", help="Not before AGE from now: 10m.")
+@click.option("--delay", type=age, metavar="AGE", help="Not before AGE from now: 10m.")
 @click.option("--queue", metavar="NAME", help="Instead of the task's own queue.")
 @click.option("--key", metavar="KEY", help="Idempotency key: do nothing if a run has it.")
 @json_option

@@ -10,24 +10,24 @@ from dataclasses import replace
 
 import click
 
-from .. import report
 from ..errors import CronJobsError
 from ..operations.definitions import no_definition
 from ..operations.payloads import retry_with, run_again
 from ..operations.runs import CANCEL, DISCARD, RETRY, Action, Progress, no_run
-from ..report import Attempt, PauseView, RunFilter, RunPage, RunRow, RunView
-from ..report.counts import CAP
+from ..report.definitions import definition_names
 from ..report.humanize import duration, plural
-from ..report.stacks import without_own_frames
+from ..report.pauses import PauseView
+from ..report.reader import CAP
+from ..report.run_detail import Attempt, RunView, find_run, without_own_frames
+from ..report.run_list import RunFilter, RunPage, RunRow, list_runs
 from ..state import State, state_of
 from ..text import cut, printable
 from ..types import JSON
-from .colors import paint
 from .command_text import as_called, command, this_command
 from .group import JobsGroup, examples
-from .output import heading, moment, print_json, since
-from .params import Id, Payload, actor, filtered, json_option, limit_option
-from .table import table
+from .output import heading, moment, print_json, since, table
+from .params import Id, actor, filtered, json_object, json_option, limit_option
+from .terminal import paint
 from .watch import watchable
 
 #: Show a progress bar for this many runs or more.
@@ -51,7 +51,7 @@ group: JobsGroup = JobsGroup("runs")
 @click.option("--before", type=Id(), metavar="ID", help="Only runs with smaller ids.")
 @json_option
 @watchable
-def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -> None:
+def show_list(which: RunFilter, limit: int, before: int | None, as_json: bool) -> None:
     """List runs, newest first."""
     page = _page(state_of(), which, before, limit)
     if as_json:
@@ -75,7 +75,7 @@ def list_runs(which: RunFilter, limit: int, before: int | None, as_json: bool) -
 @json_option
 def show(run_id: int, frames: bool, as_json: bool) -> None:
     """Show one run with its payload, attempts, errors and stacks."""
-    view = report.run(state_of(), run_id)
+    view = find_run(state_of(), run_id)
     if view is None:
         raise no_run(run_id)
     if as_json:
@@ -93,7 +93,7 @@ def show(run_id: int, frames: bool, as_json: bool) -> None:
 )
 @click.argument("ids", metavar="[ID]...", nargs=-1, type=Id())
 @filtered
-@click.option("--payload", type=Payload(), metavar="JSON", help="New arguments, for one ID.")
+@click.option("--payload", type=json_object, metavar="JSON", help="New arguments, for one ID.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def retry(
     ids: tuple[int, ...], which: RunFilter, payload: dict[str, JSON] | None, yes: bool
@@ -148,7 +148,7 @@ def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 
 @group.command("again", epilog=examples("flask jobs admin again 5"))
 @click.argument("run_id", metavar="ID", type=Id())
-@click.option("--payload", type=Payload(), metavar="JSON", help="Other arguments.")
+@click.option("--payload", type=json_object, metavar="JSON", help="Other arguments.")
 @json_option
 def again(run_id: int, payload: dict[str, JSON] | None, as_json: bool) -> None:
     """Queue a new run like another one, whatever became of that, due now."""
@@ -173,7 +173,7 @@ def _page(state: State, which: RunFilter, before: int | None, limit: int) -> Run
     """Return a full page, in as many searches as it takes."""
     rows: tuple[RunRow, ...] = ()
     while True:
-        page = report.runs(state, which, before, limit - len(rows))
+        page = list_runs(state, which, before, limit - len(rows))
         rows += page.rows
         if not page.partial or len(rows) >= limit:
             return replace(page, rows=rows)
@@ -185,7 +185,7 @@ def _advice(which: RunFilter, verb: str) -> str:
     state = state_of()
     advice = [state.registry.advice(which.task)]
     name = which.definition
-    if name is not None and name not in report.definition_names(state):
+    if name is not None and name not in definition_names(state):
         advice.append(str(no_definition(state, name, verb)))
     return printable(as_called("".join(f" {each}" for each in advice if each)))
 

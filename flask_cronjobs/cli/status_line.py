@@ -8,8 +8,8 @@ from typing import TextIO
 
 from ..text import one_line
 from ..types import RunAtWork
-from .cells import cut_to_width
 from .lines import Lines, file_number
+from .terminal import cut_to_width
 
 #: A smaller terminal has no line to spare, in rows and columns.
 LEAST = (6, 40)

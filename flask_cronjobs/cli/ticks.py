@@ -1,4 +1,4 @@
-"""``ticks``: the latest ticks, and when none came."""
+"""``ticks`` and ``turns``: the latest ticks, when none came, and the keys in strict order."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Any
 import click
 from sqlalchemy import Row
 
-from .. import report
-from ..report import Gap
-from ..report.activity import TICK_COUNTS
+from ..report.activity import TICK_COUNTS, Gap, list_gaps, list_ticks
 from ..report.humanize import ago, duration, seconds_since, utc
+from ..report.key_orders import list_key_orders
+from ..report.reader import reading
 from ..state import state_of
 from ..text import one_line
-from .colors import paint
 from .command_text import command
 from .group import JobsGroup, examples
-from .output import moment, print_json, tell_older
+from .output import moment, print_json, table, tell_older
 from .params import Id, json_option, limit_option
-from .table import table
+from .terminal import paint
 from .watch import watchable
 
 group: JobsGroup = JobsGroup("ticks")
@@ -33,13 +32,13 @@ group: JobsGroup = JobsGroup("ticks")
 @click.option("--before", type=Id(), metavar="ID", help="Only ticks before this one.")
 @json_option
 @watchable
-def list_ticks(limit: int, before: int | None, as_json: bool) -> None:
+def ticks(limit: int, before: int | None, as_json: bool) -> None:
     """List the latest ticks, and when none came.
 
     Newest first, of all hosts. Ticks are kept for a day.
     """
-    with report.reading(state_of()) as reader:
-        ticks, gaps = report.ticks(reader, limit, before), report.gaps(reader)
+    with reading(state_of()) as reader:
+        ticks, gaps = list_ticks(reader, limit, before), list_gaps(reader)
     if as_json:
         print_json({"ticks": ticks.rows, "gaps": gaps, "before": ticks.next})
         return
@@ -75,3 +74,40 @@ def _did(tick: Row[Any]) -> str:
     counts = ((getattr(tick, name), name) for name in TICK_COUNTS)
     did = ", ".join(f"{number:,} {name}" for number, name in counts if number)
     return one_line(did or "nothing was due")
+
+
+@group.command(
+    "turns", epilog=examples("flask jobs admin turns", "flask jobs admin turns --stopped")
+)
+@click.option("--stopped", is_flag=True, help="Only keys that a dead run stops.")
+@click.option("--after", default="", metavar="KEY", help="Only keys after this one.")
+@limit_option(50, most=500)
+@json_option
+@watchable
+def turns(stopped: bool, after: str, limit: int, as_json: bool) -> None:
+    """List the concurrency keys with a strict order: how many runs wait, and why."""
+    found = list_key_orders(state_of(), stopped=stopped, after=after, limit=limit)
+    if as_json:
+        print_json({"keys": found.rows, "after": found.next})
+        return
+    if not found.rows:
+        click.echo("No key is stopped." if stopped else "No run of a strict order waits or runs.")
+        return
+    rows = [
+        (
+            *(each.key, each.waiting, each.first.id, each.first.task, each.first.status),
+            each.why(found.now),
+        )
+        for each in found.rows
+    ]
+    table(("KEY", "WAITING", "FIRST", "TASK", "STATUS", "WHY"), rows, flexible=5)
+    for each in found.rows:
+        if each.stopped:
+            first = str(each.first.id)
+            click.echo(
+                f"To go on with {one_line(each.key)}: {command('retry', first)} or "
+                f"{command('discard', first)}"
+            )
+            break
+    if found.next is not None:
+        click.echo(f"More: {command('turns', '--after', found.next)}")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .. import report
 from ..engine.batches import end_batches, telling
 from ..errors import NotFound, StateConflict
-from ..report import BatchView, RunFilter
+from ..report.batches import BatchView, find_batch
+from ..report.run_list import RunFilter
 from ..state import State
 from ..store import batches
 from ..store.operations import Change, Operator
@@ -81,7 +81,7 @@ def retry_batch(
 
 
 def _found(state: State, key: str) -> BatchView:
-    found = report.batch(state, key)
+    found = find_batch(state, key)
     if found is None:
         raise NotFound(
             f"There is no batch {key!r}; it may have been pruned. To list them: "

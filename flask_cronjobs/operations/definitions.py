@@ -8,13 +8,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .. import report
 from ..engine.observer import Observer
 from ..engine.scheduler import announce_slot, first_slot, plan_due, record_pause
 from ..errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ..log import log_run
 from ..registry.options import EnqueueOptions
 from ..registry.run_columns import RUN_COLUMNS, payload_columns, run_columns
+from ..report.definitions import definition_names
 from ..state import State
 from ..store.definitions import DefinitionRow, Definitions
 from ..store.errors import LOCK_WAIT, still_locked
@@ -176,7 +176,7 @@ def no_definition(state: State, name: str, verb: str | None = None) -> NotFound:
             f"There is no definition {name!r}. It is a task: flask jobs admin {verb} --task "
             f"{shlex.quote(name)}"
         )
-    names = report.definition_names(state)
+    names = definition_names(state)
     if not names:
         return NotFound(
             f"There is no definition {name!r}, nor any other yet: the first tick creates those "
@@ -186,7 +186,7 @@ def no_definition(state: State, name: str, verb: str | None = None) -> NotFound:
 
 
 def _no_name(state: State, name: str) -> NotFound:
-    names = {*report.definition_names(state), *state.registry.tasks}
+    names = {*definition_names(state), *state.registry.tasks}
     return NotFound(f"No definition and no task is called {name!r}.{did_you_mean(name, names)}")
 
 

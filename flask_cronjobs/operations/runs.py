@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from .. import report
 from ..engine.batches import end_batches, telling
 from ..errors import CronJobsError, NotFound, StateConflict
-from ..report import RunFilter
-from ..report.counts import Count
 from ..report.humanize import plural
+from ..report.reader import Count, reading
+from ..report.run_list import RunFilter, matching_count, matching_ids
 from ..state import State
 from ..store.connection import Bookkeeping
 from ..store.errors import still_locked
@@ -139,16 +138,16 @@ class Action:
 
         :raises StateConflict: the filter's status does not allow it.
         """
-        with report.reading(state) as reader:
-            return report.matching_ids(reader, which, self._allowed(which))
+        with reading(state) as reader:
+            return matching_ids(reader, which, self._allowed(which))
 
     def count(self, state: State, which: RunFilter, most: int) -> Count:
         """Return how many runs of *which* can be changed, counted up to *most*.
 
         :raises StateConflict: the filter's status does not allow it.
         """
-        with report.reading(state) as reader:
-            return report.matching_count(reader, which, most, self._allowed(which))
+        with reading(state) as reader:
+            return matching_count(reader, which, most, self._allowed(which))
 
     def _allowed(self, which: RunFilter) -> list[Status]:
         """Return `statuses`.

@@ -10,8 +10,7 @@ from sqlalchemy import ColumnElement, Integer, Row, cast, func, literal, or_, se
 
 from ..store.dialect import dialect_of
 from ..store.pruning import behind
-from .paging import Page, cut_page
-from .reader import TICKS, Reader, Source, reading
+from .reader import TICKS, Page, Reader, Source, cut_page, reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ _HOURS = 24
 _SUMMED = ("succeeded", "failed", "dead", "cancelled", "skipped")
 
 
-def activity(source: Source) -> tuple[Bucket, ...]:
+def read_activity(source: Source) -> tuple[Bucket, ...]:
     """Return what the ticks of the last 24 hours did, by the hour they began in, oldest first.
 
     Sums the counts that ticks record, so the cost does not depend on the number of runs.
@@ -66,7 +65,7 @@ def activity(source: Source) -> tuple[Bucket, ...]:
     return tuple(_bucket(start, found.get(int(start.timestamp()) // 3600)) for start in starts)
 
 
-def unpruned(reader: Reader) -> float:
+def seconds_unpruned(reader: Reader) -> float:
     """Return for how many seconds the oldest row has been past its retention."""
     state = reader.state
     return behind(reader.rows, dialect_of(state.engine), state.settings)
@@ -109,7 +108,7 @@ class Gap:
 _GAPS = 50
 
 
-def gaps(source: Source) -> tuple[Gap, ...]:
+def list_gaps(source: Source) -> tuple[Gap, ...]:
     """Return when no tick came for ``CRONJOBS_HEALTH_TICK_AGE``, newest first; at most 50.
 
     This looks at the ticks that are kept, those of the last day.
@@ -137,7 +136,7 @@ def gaps(source: Source) -> tuple[Gap, ...]:
     return tuple(over)
 
 
-def ticks(source: Source, limit: int = 20, before: int | None = None) -> Page[Row[Any]]:
+def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Page[Row[Any]]:
     """Return the latest ticks, newest first: where and when they ran, and what they did.
 
     :param before: only ticks before the one with this id.

@@ -12,9 +12,12 @@ from sqlalchemy import ColumnElement, Row, case, func, select, text
 
 from ..models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
 from ..types import TERMINAL, BatchCounts
-from .paging import Page, cut_page
-from .reader import BATCHES, RUNS, Reader, Source, is_one_of, readable, reading
+from .reader import BATCHES, RUNS, Page, Reader, Source, cut_page, is_one_of, readable, reading
 
+_COPIED = (
+    "id", "key", "parent", "on_dead", "then_task", "then_run_id",
+    "opened_at", "closed_at", "finished_at",
+)  # fmt: skip
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
 
 
@@ -60,7 +63,7 @@ class BatchView:
         return self.counts.ended / self.counts.total
 
 
-def batches(
+def list_batches(
     source: Source, *, unfinished: bool = False, before: int | None = None, limit: int = 25
 ) -> Page[BatchView]:
     """Return batches, newest first.
@@ -75,7 +78,7 @@ def batches(
         return cut_page(_found(reader, conditions, limit + 1), limit, reader.now)
 
 
-def batch(source: Source, which: int | str) -> BatchView | None:
+def find_batch(source: Source, which: int | str) -> BatchView | None:
     """Return one batch by its id or its key; None if there is none."""
     column = BATCHES.c.id if isinstance(which, int) else BATCHES.c.key
     found = _found(source, [column == which], 1)
@@ -137,15 +140,7 @@ def _view(row: Row[Any], members: Counter[str]) -> BatchView:
         counts = members + _pruned(row.pruned)
         numbers = {"total": counts.total(), **{name: counts[name] for name in TERMINAL}}
     return BatchView(
-        id=row.id,
-        key=row.key,
-        parent=row.parent,
-        on_dead=row.on_dead,
-        then_task=row.then_task,
-        then_run_id=row.then_run_id,
-        opened_at=row.opened_at,
-        closed_at=row.closed_at,
-        finished_at=row.finished_at,
+        **{name: getattr(row, name) for name in _COPIED},
         counts=BatchCounts(key=row.key, finished=row.finished_at is not None, **numbers),
         waiting=members["queued"] + members["failed"],
         running=members["running"],

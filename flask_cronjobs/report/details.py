@@ -1,23 +1,29 @@
-"""One definition, and one task, with their last runs and their statistics."""
+"""One definition, one task, and what a run of either would get."""
 
 from __future__ import annotations
 
+import inspect
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import select
 
 from ..errors import ScheduleError
+from ..registry.handler import Handler
+from ..registry.options import TaskOptions
+from ..registry.retry import Retry, RetryPolicy
 from ..schedule.words import in_words
+from ..state import State
+from ..text import cut
 from ..types import JSON
 from .definitions import DefinitionView, definition_views, next_slots, whole_rows
-from .missed import missed_slots
-from .needs import needs
-from .reader import DEFINITIONS, RUNS, Query, Source, reading
+from .humanize import duration, plural
+from .needs import missed_slots, needs
+from .reader import DEFINITIONS, RUNS, Query, Source, readable, reading
 from .redact import redacted
 from .run_list import RunFilter, RunRow, page_ids, rows_of
-from .statistics import Statistics, statistics
-from .task_code import TaskCode, task_code
 
 #: How many of the latest runs the statistics look at, and how many of them are shown.
 LOOKED_AT, SHOWN = 200, 50
@@ -76,7 +82,7 @@ class TaskDetail:
     now: datetime
 
 
-def definition(source: Source, name: str) -> DefinitionDetail | None:
+def find_definition(source: Source, name: str) -> DefinitionDetail | None:
     """Return one definition with its last runs; None if there is no such definition."""
     with reading(source) as reader:
         rows = reader.rows(whole_rows(reader).where(DEFINITIONS.c.name == name))
@@ -104,7 +110,7 @@ def definition(source: Source, name: str) -> DefinitionDetail | None:
         )
 
 
-def task(source: Source, name: str) -> TaskDetail | None:
+def find_task(source: Source, name: str) -> TaskDetail | None:
     """Return one task with its last runs; None if neither the code nor a row names it."""
     with reading(source) as reader:
         statement = whole_rows(reader).where(DEFINITIONS.c.job_type == name)
@@ -141,3 +147,145 @@ def _slots(view: DefinitionView, now: datetime) -> tuple[datetime, ...]:
     if view.broken is not None or view.paused_at is not None:
         return ()
     return next_slots(view.schedule, view.timezone, now, SLOTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The task that a name stands for, and the payload that goes with it.
+
+    :ivar payload: the definition's, redacted; None for a task without one.
+    """
+
+    task: str
+    payload: JSON
+
+
+def read_arguments(source: Source, name: str) -> Arguments | None:
+    """Return what the definition *name* would run, or else the task; None if there is neither."""
+    with reading(source) as reader:
+        registry, hidden = reader.state.registry, reader.state.settings.redact
+        payload = readable(reader, DEFINITIONS.c.payload)
+        rows = reader.rows(
+            select(DEFINITIONS.c.job_type, payload).where(DEFINITIONS.c.name == name)
+        )
+    if rows:
+        return Arguments(rows[0].job_type, redacted(rows[0].payload, hidden))
+    if name in registry.declarations:
+        spec = registry.declarations[name].spec(reader.state.settings)
+        return Arguments(spec.job_type, redacted(spec.payload, hidden))
+    return Arguments(name, None) if name in registry.tasks else None
+
+
+_LONGEST_TEXT = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCode:
+    """What this app's code says about a task.
+
+    :ivar arguments: the names of the handler's arguments, as in its signature.
+    :ivar doc: the handler's docstring.
+    :ivar options: the names and values of its options, as texts for people.
+    """
+
+    arguments: tuple[str, ...]
+    doc: str | None
+    options: tuple[tuple[str, str], ...]
+
+
+def task_code(state: State, name: str) -> TaskCode | None:
+    """Return what the code says about the task *name*; None if it does not declare it."""
+    handler = state.registry.tasks.get(name)
+    if handler is None:
+        return None
+    doc = inspect.getdoc(handler.func)
+    return TaskCode(
+        arguments=tuple(_arguments(handler)),
+        doc=cut(doc, _LONGEST_TEXT) if doc else None,
+        options=tuple(_options(state, handler)),
+    )
+
+
+def _arguments(handler: Handler) -> Iterator[str]:
+    """Return the names, without the default values: these may be secrets."""
+    for parameter in inspect.signature(handler.func).parameters.values():
+        bare = parameter.replace(annotation=parameter.empty, default=parameter.empty)
+        yield f"{bare}=…" if parameter.default is not parameter.empty else str(bare)
+
+
+def _options(state: State, handler: Handler) -> Iterator[tuple[str, str]]:
+    """Return the retry policy, the timeout, and all other options that are not the default."""
+    yield "retry", _retry(handler.retry_policy(state.settings.max_attempts))
+    yield "timeout", duration(handler.options.timeout or state.settings.timeout)
+    usual = TaskOptions()._asdict()
+    for name, value in handler.options._asdict().items():
+        if name not in ("retry", "timeout") and value != usual[name]:
+            yield name, "yes" if value is True else str(value)
+
+
+def _retry(policy: RetryPolicy) -> str:
+    attempts = plural(policy.max_attempts, "attempt")
+    if policy.max_attempts == 1:
+        return attempts
+    if not isinstance(policy, Retry):
+        return f"{attempts} at most, after delays that a function chooses"
+    delays = f"{policy.backoff} delays from {duration(policy.base)} to {duration(policy.cap)}"
+    return f"{attempts}, {delays}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How some numbers of seconds are spread: half are at most `p50`, 95 of 100 at most `p95`."""
+
+    p50: float
+    p95: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The latest runs of a definition or a task, in numbers.
+
+    :ivar runs: how many runs were looked at.
+    :ivar since: when the first of them was due; None if there is none.
+    :ivar ended: how many of them succeeded or ended dead.
+    :ivar took: how long these took; None if none has ended.
+    :ivar waited: how long runs were due before they began; None if none has begun.
+    """
+
+    runs: int
+    since: datetime | None
+    ended: int
+    succeeded: int
+    took: Spread | None
+    waited: Spread | None
+
+    @property
+    def success_rate(self) -> float | None:
+        """The part of the ended runs that succeeded, from 0 to 1; None if none has ended."""
+        return self.succeeded / self.ended if self.ended else None
+
+
+def statistics(rows: Sequence[RunRow]) -> Statistics:
+    """Return the numbers of *rows*."""
+    ended = [row for row in rows if row.status in ("succeeded", "dead")]
+    return Statistics(
+        runs=len(rows),
+        since=min((row.scheduled_for for row in rows), default=None),
+        ended=len(ended),
+        succeeded=sum(row.status == "succeeded" for row in ended),
+        took=_spread(row.took for row in ended),
+        waited=_spread(row.waited for row in rows),
+    )
+
+
+def _spread(values: Iterable[float | None]) -> Spread | None:
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return None
+    return Spread(_percentile(known, 50), _percentile(known, 95), known[-1])
+
+
+def _percentile(ascending: Sequence[float], percent: int) -> float:
+    """Return the least of the values that *percent* of them do not exceed."""
+    return ascending[math.ceil(len(ascending) * percent / 100) - 1]

@@ -10,9 +10,7 @@ from sqlalchemy import ScalarSelect, case, literal, select, text
 from ..models.conditions import OPEN_EFFECT
 from ..store.operations import is_in_doubt
 from ..types import without_secret
-from .counts import capped
-from .paging import Page, cut_page
-from .reader import EFFECTS, Source, reading
+from .reader import EFFECTS, Page, Source, capped, cut_page, reading
 
 
 class Effect(NamedTuple):
@@ -31,7 +29,7 @@ class Effect(NamedTuple):
     done_at: datetime | None
 
 
-def effects(
+def list_effects(
     source: Source, *, open_only: bool = False, before: int | None = None, limit: int = 50
 ) -> Page[Effect]:
     """Return effects, newest first.

@@ -11,13 +11,11 @@ from sqlalchemy import ColumnElement, Integer, literal, select, text
 
 from ..models.conditions import DEAD, RUNNING, STOPS
 from .activity import did_its_work
-from .counts import Count, capped, count_of
 from .effects import doubts
 from .humanize import ago, duration, plural, seconds_since
-from .late import CHECK, Late, late_definitions
-from .missed import Missed, missed_slots
-from .pauses import PauseView, pauses
-from .reader import RUNS, TICKS, Query, Reader, Source, reading
+from .needs import CHECK, Late, Missed, late_definitions, missed_slots
+from .pauses import PauseView, list_pauses
+from .reader import RUNS, TICKS, Count, Query, Reader, Source, capped, count_of, reading
 from .stalled import Stalled, stalled
 from .waiting import Waiting, handed, oldest_due, waiting_for_us, waiting_groups
 
@@ -98,13 +96,13 @@ class Figures:
 _RECENT_TICKS = 100
 
 
-def verdict(source: Source) -> Verdict:
+def read_verdict(source: Source) -> Verdict:
     """Return whether ticks come and runnable work is claimed in time."""
     with reading(source) as reader:
-        return _verdict(reader, waiting_groups(reader), pauses(reader))
+        return _verdict(reader, waiting_groups(reader), list_pauses(reader))
 
 
-def verdict_and_figures(
+def read_verdict_and_figures(
     source: Source, groups: Sequence[Waiting] | None = None
 ) -> tuple[Verdict, Figures]:
     """Return the verdict and the figures, in fewer statements than apart.
@@ -112,20 +110,20 @@ def verdict_and_figures(
     :param groups: what `waiting_groups` found, if that was read before.
     """
     with reading(source) as reader:
-        paused = pauses(reader)
+        paused = list_pauses(reader)
         found = waiting_groups(reader) if groups is None else groups
         verdict = _verdict(reader, found, paused)
         return verdict, _figures(reader, verdict.oldest, paused)
 
 
-def tone(verdict: Verdict, figures: Figures) -> VerdictTone:
+def tone_of(verdict: Verdict, figures: Figures) -> VerdictTone:
     """Return ``bad`` if unhealthy, ``warn`` if something needs a look, else ``good``."""
     if not verdict.ok:
         return "bad"
     return "warn" if _worries(verdict, figures) else "good"
 
 
-def headline(verdict: Verdict, figures: Figures) -> str:
+def headline_of(verdict: Verdict, figures: Figures) -> str:
     """Return the verdict in a few words."""
     if not verdict.ok:
         return verdict.headline

@@ -9,11 +9,9 @@ from typing import Any
 from sqlalchemy import Row, select, text
 
 from ..models.conditions import ORDERED, STOPS
-from .counts import CAP, Count, count_of
 from .humanize import ago, late, seconds_since
-from .paging import Page, cut_page
-from .pauses import PauseView, pauses, stopping
-from .reader import RUNS, Reader, Source, reading
+from .pauses import PauseView, list_pauses, stopping
+from .reader import CAP, RUNS, Count, Page, Reader, Source, count_of, cut_page, reading
 from .run_list import RunRow, rows_of
 
 
@@ -53,7 +51,7 @@ class KeyOrder:
         return f"the first waits for a worker: {due}"
 
 
-def key_orders(
+def list_key_orders(
     source: Source, *, stopped: bool = False, after: str = "", limit: int = 50
 ) -> Page[KeyOrder]:
     """Return the keys with a strict order whose runs have not all ended, by name.
@@ -66,7 +64,7 @@ def key_orders(
             text(_heads(STOPS if stopped else ORDERED)), {"after": after, "limit": limit + 1}
         ).all()
         firsts = {row.id: row for row in rows_of(reader, [head.first for head in heads])}
-        paused = pauses(reader)
+        paused = list_pauses(reader)
         found = [
             KeyOrder(
                 *(head.key, first, count_of(head.members - 1)),

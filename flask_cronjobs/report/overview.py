@@ -9,11 +9,10 @@ from datetime import datetime
 from sqlalchemy import func, literal, select, text
 
 from ..models.conditions import DEAD, FREE_GROUPS, KEYED_GROUPS
-from .activity import Bucket, activity
-from .counts import Count, capped, count_of
-from .definition_list import DefinitionList, find_definitions
-from .health import Figures, Verdict, verdict_and_figures
-from .reader import RUNS, Reader, Source, reading, values_of
+from .activity import Bucket, read_activity
+from .definitions import DefinitionList, find_definitions
+from .health import Figures, Verdict, read_verdict_and_figures
+from .reader import RUNS, Count, Reader, Source, capped, count_of, reading, values_of
 from .run_list import ERROR_SHOWN, first_line
 from .waiting import Waiting, waiting_groups
 
@@ -64,18 +63,18 @@ class Overview:
     doubts: Count
 
 
-def overview(source: Source) -> Overview:
+def read_overview(source: Source) -> Overview:
     """Return what the first page shows, of the definitions those first that need a person."""
     with reading(source) as reader:
         groups = waiting_groups(reader)
-        verdict, figures = verdict_and_figures(reader, groups)
+        verdict, figures = read_verdict_and_figures(reader, groups)
         return Overview(
             verdict=verdict,
             figures=figures,
             definitions=find_definitions(reader, figures.missed, limit=DEFINITIONS_SHOWN),
             dead=dead_groups(reader),
-            orphans=orphans(reader, groups),
-            activity=activity(reader),
+            orphans=list_orphans(reader, groups),
+            activity=read_activity(reader),
             doubts=figures.doubts,
         )
 
@@ -120,7 +119,7 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
     )
 
 
-def orphans(source: Source, groups: Sequence[Waiting] | None = None) -> tuple[Orphan, ...]:
+def list_orphans(source: Source, groups: Sequence[Waiting] | None = None) -> tuple[Orphan, ...]:
     """Return the tasks of waiting runs that this app's code does not declare, the oldest 50.
 
     :param groups: what `waiting_groups` found, if that was read before.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, select
 
@@ -13,8 +12,7 @@ from ..types import PauseKind
 from .reader import PAUSES, RUNS, Reader, Source, reading
 
 
-@dataclass(frozen=True, slots=True)
-class PauseView:
+class PauseView(NamedTuple):
     """A task or a queue that is paused.
 
     :ivar kind: ``task`` or ``queue``.
@@ -29,12 +27,12 @@ class PauseView:
         return f"the {self.kind} {self.name} is paused"
 
 
-def pauses(source: Source) -> tuple[PauseView, ...]:
+def list_pauses(source: Source) -> tuple[PauseView, ...]:
     """Return what is paused, by kind and name."""
     with reading(source) as reader:
-        statement = select(*(PAUSES.c[name] for name in PauseView.__dataclass_fields__))
+        statement = select(*(PAUSES.c[name] for name in PauseView._fields))
         rows = reader.rows(statement.order_by(PAUSES.c.kind, PAUSES.c.name))
-    return tuple(PauseView(row.kind, row.name, row.paused_at, row.paused_by) for row in rows)
+    return tuple(PauseView(*tuple(row)) for row in rows)
 
 
 def stopping(paused: Sequence[PauseView], task: str, queue: str) -> tuple[PauseView, ...]:
@@ -53,7 +51,7 @@ def not_paused(reader: Reader, paused: Sequence[PauseView] | None = None) -> lis
 
     :param paused: what is paused, if that was read before.
     """
-    found = pauses(reader) if paused is None else paused
+    found = list_pauses(reader) if paused is None else paused
     conditions: list[ColumnElement[bool]] = []
     if tasks := names(found, "task"):
         conditions.append(RUNS.c.job_type.not_in(tasks))

@@ -1,14 +1,14 @@
-"""One connection for all reads of a page or command, and the database's now."""
+"""One connection for all reads of a page or command, the database's now, and pages of rows."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any, TypeAlias, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from sqlalchemy import (
     ARRAY,
@@ -18,6 +18,7 @@ from sqlalchemy import (
     Connection,
     Executable,
     Row,
+    ScalarSelect,
     String,
     Table,
     TableValuedAlias,
@@ -37,6 +38,7 @@ from ..store.clock import database_now
 from ..store.dialect import load_odd_values
 from ..store.errors import explain
 from ..store.shared import borrowed, is_shared
+from .humanize import plural
 
 BATCHES: Table = Base.metadata.tables["job_batches"]
 RUNS: Table = Base.metadata.tables["job_runs"]
@@ -152,3 +154,82 @@ def reading(source: Source) -> Generator[Reader, None, None]:
             yield Reader(source, connection)
     except SQLAlchemyError as error:
         raise explain(error, engine) from error
+
+
+#: Counting stops here.
+CAP = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of rows, counted up to a cap.
+
+    :ivar capped: whether there are more; then its text is ``1,000+``.
+    """
+
+    value: int
+    capped: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.value:,}{'+' if self.capped else ''}"
+
+    def of(self, noun: str) -> str:
+        """Return ``1 run``, ``2 runs``, ``1,000+ runs``."""
+        return f"{self} {noun}s" if self.capped else plural(self.value, noun)
+
+    def __bool__(self) -> bool:
+        return self.value > 0
+
+
+def count_of(value: int) -> Count:
+    """Return the count for *value*, which was counted up to `CAP` plus one."""
+    return Count(min(value, CAP), value > CAP)
+
+
+def capped(statement: Query) -> ScalarSelect[int]:
+    """Return a subquery that counts the rows of *statement*, up to `CAP` plus one."""
+    some = statement.limit(CAP + 1).subquery()
+    return select(func.count()).select_from(some).scalar_subquery()
+
+
+Shown = TypeVar("Shown")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Shown]):
+    """The rows of a page.
+
+    :ivar next: what the next page begins after: the id or key of the last row; None if it is the
+        last page.
+    :ivar now: the database's now.
+    """
+
+    rows: Sequence[Shown]
+    next: Any
+    now: datetime
+
+
+def cut_page(found: Sequence[Shown], limit: int, now: datetime, by: str = "id") -> Page[Shown]:
+    """Return a page of at most *limit* rows.
+
+    :param found: the rows of the page and one more, if there are so many.
+    :param by: the attribute after whose last value the next page begins.
+    """
+    following = getattr(found[limit - 1], by) if len(found) > limit else None
+    return Page(found[:limit], following, now)
+
+
+def plain_data(value: Any) -> Any:
+    """Return *value* for JSON: records as objects, times as ISO 8601 texts in UTC."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
+    if (as_dict := getattr(value, "_asdict", None)) is not None:  # A named tuple, or a row.
+        return plain_data(as_dict())
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat()
+    if isinstance(value, (list, tuple)):
+        return [plain_data(member) for member in cast("Sequence[Any]", value)]
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {key: plain_data(member) for key, member in members.items()}
+    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,7 +13,7 @@ from sqlalchemy import Row, select
 from ..store.attempts import FAILURES_KEPT
 from ..types import JSON, without_secret
 from .key_orders import before_it
-from .pauses import PauseView, pauses, stopping
+from .pauses import PauseView, list_pauses, stopping
 from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading
 from .redact import redacted
 from .run_list import RunRow, run_row, with_definition
@@ -21,7 +22,7 @@ from .run_list import RunRow, run_row, with_definition
 OUTPUTS_SHOWN = 10
 _COPIED = (
     "last_error", "idempotency_key", "concurrency_key", "concurrency_limit", "progress_message",
-    "cancel_requested_at", "snoozes", "created_at", "updated_at",
+    "cancel_requested_at", "snoozes", "created_at", "updated_at", "batch", "on_dead",
 )  # fmt: skip
 
 
@@ -88,10 +89,12 @@ class RunView:
     pauses: tuple[PauseView, ...] = ()
 
 
-def run(source: Source, run_id: int) -> RunView | None:
+def find_run(source: Source, run_id: int) -> RunView | None:
     """Return one run with its attempts, redacted; None if there is no such run."""
     with reading(source) as reader:
-        whole = with_definition(*(readable(reader, column) for column in RUNS.c))
+        batch = select(BATCHES.c.key).where(BATCHES.c.id == RUNS.c.batch_id).scalar_subquery()
+        columns = (readable(reader, column) for column in RUNS.c)
+        whole = with_definition(*columns, batch.label("batch"))
         rows = reader.rows(whole.where(RUNS.c.id == run_id))
         if not rows:
             return None
@@ -127,32 +130,23 @@ def _view(
             for attempt in _attempts(row, failures)
         ),
         now=reader.now,
-        batch=_batch(reader, row.batch_id),
-        on_dead=row.on_dead,
         waits_for=None if first is None else first.id,
         stopped=first is not None and first.status == "dead",
-        pauses=stopping(pauses(reader), row.job_type, row.queue) if waits else (),
+        pauses=stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
     )
-
-
-def _batch(reader: Reader, batch_id: int | None) -> str | None:
-    if batch_id is None:
-        return None
-    rows = reader.rows(select(BATCHES.c.key).where(BATCHES.c.id == batch_id))
-    return rows[0].key if rows else None
 
 
 def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:
     failed = tuple(
         Attempt(
-            number=failure.attempt,
-            outcome="failed",
-            worker=without_secret(failure.worker),
-            started_at=failure.started_at,
-            ended_at=failure.failed_at,
-            error_type=failure.error_type,
-            error=failure.error,
-            stack=failure.stack,
+            failure.attempt,
+            "failed",
+            without_secret(failure.worker),
+            failure.started_at,
+            failure.failed_at,
+            failure.error_type,
+            failure.error,
+            failure.stack,
         )
         for failure in failures
     )
@@ -176,3 +170,28 @@ def _latest(row: Row[Any]) -> Attempt | None:
         error_type=row.error_type if row.status == "succeeded" else None,
         error=row.last_error if ended else None,
     )
+
+
+#: A frame of this package: of no use to who looks for an error in a handler. By the names of its
+#: modules, since the folder of an app may have the package's name, too.
+_OWN = re.compile(
+    r"""(?x) [ ][ ]File[ ]".*[/\\]flask_cronjobs[/\\] (?:
+        (?: cli | engine | executors | models | operations | registry | report | schedule | store
+            | testing | web ) [/\\]
+        | (?: __init__ | batch | config | current_run | enqueue | errors | extension | failpoints
+            | log | once | operator_api | signals | state | task | text | types ) \.py )"""
+)
+
+
+def without_own_frames(stack: str) -> str:
+    """Return *stack* without the frames of this package."""
+    kept: list[str] = []
+    is_own = False
+    for line in stack.split("\n"):
+        if line.startswith("  File "):
+            is_own = _OWN.match(line) is not None
+        elif not line.startswith("    "):
+            is_own = False
+        if not is_own:
+            kept.append(line)
+    return "\n".join(kept)

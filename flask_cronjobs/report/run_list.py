@@ -22,9 +22,8 @@ from ..models.conditions import (
     SET_ASIDE,
 )
 from ..types import STATUSES, Status, handed_to, without_secret
-from .counts import Count
-from .pauses import PauseView, pauses, stopping
-from .reader import BATCHES, DEFINITIONS, RUNS, Query, Reader, Source, reading
+from .pauses import PauseView, list_pauses, stopping
+from .reader import BATCHES, DEFINITIONS, RUNS, Count, Query, Reader, Source, reading
 from .run_order import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, Order
 from .run_search import SEARCH_ALL_FOR, SEARCH_FOR, named, of_task, reads_payloads, showing
 from .waiting import first_due, overdue
@@ -165,7 +164,7 @@ _NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
 _SHOWN = tuple(RunRow.__dataclass_fields__)
 
 
-def runs(
+def list_runs(
     source: Source,
     which: RunFilter | None = None,
     before: int | Cursor | None = None,
@@ -186,7 +185,7 @@ def runs(
         found, floor = page_ids(reader, which, cursor, limit, order, by_name)
         first = by_name if cursor is None else []
         rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
-        paused = pauses(reader)
+        paused = list_pauses(reader)
     if len(found) > limit:
         last = found[limit - 1]
         going_on: Cursor | None = Cursor(last.id, last.moment)

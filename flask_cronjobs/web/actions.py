@@ -5,7 +5,7 @@ The guard has checked the right to act and the origin of the request before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeAlias
@@ -13,19 +13,21 @@ from typing import Any, TypeAlias
 from flask import request
 from flask.typing import ResponseReturnValue
 
-from ..errors import CronJobsError, DatabaseTrouble, NotFound, TablesMissing
+from ..errors import CronJobsError, DatabaseTrouble, NotFound, StateConflict, TablesMissing
 from ..log import logger
 from ..operations import maintenance, payloads
+from ..operations.batches import cancel_batch, close_batch, retry_batch
 from ..operations.definitions import remove, run_now
 from ..operations.pauses import Target, pause, resume
 from ..operations.payloads import retry_with
-from ..operations.runs import CANCEL, DISCARD, RETRY
-from ..report import RunFilter
+from ..operations.runs import CANCEL, DISCARD, RETRY, Action
+from ..report.run_list import RunFilter
 from ..state import state_of
 from ..text import one_line
 from .arguments import form_again, typed_payload
-from .params import MAX_ID, needed, text
-from .render import Said, back, place_of, sent_from
+from .format import Tone
+from .params import MAX_ID, BadQuery, filter_args, needed, run_filter, text
+from .render import Said, back, place_of, reader_page, sent_from
 
 #: How many runs one click retries: web servers end requests that take long.
 MOST = 10_000
@@ -191,6 +193,31 @@ def dead_retry() -> str:
     return result.sentence(group.task or "")
 
 
+@action("batches", "batch", "key")
+def batch_retry() -> str:
+    """Queue the dead runs of a batch again."""
+    key, again = needed(request.form, "key"), request.form.get("again") == "1"
+    result = retry_batch(state_of(), key, actor(), again, most=MOST)
+    return result.sentence(key)
+
+
+@action("batches", "batch", "key")
+def batch_cancel() -> str:
+    """Cancel all of a batch that has not ended."""
+    key = needed(request.form, "key")
+    result = cancel_batch(state_of(), key, actor(), most=MOST)
+    return result.sentence(key)
+
+
+@action("batches", "batch", "key")
+def batch_close() -> str:
+    """Close a batch that nobody will fill any more."""
+    key = needed(request.form, "key")
+    if close_batch(state_of(), key, actor()):
+        return f"{key} is closed. It ends with its last member."
+    return f"{key} was closed already."
+
+
 @action("effects", "effect", "key")
 def effect_done() -> str:
     """Mark an effect in doubt as done."""
@@ -224,3 +251,46 @@ def _known(run_id: int) -> int:
     if run_id > MAX_ID:
         raise NotFound(f"There is no run {str(run_id)[:20]}.")
     return run_id
+
+
+BULK: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
+
+
+def bulk() -> ResponseReturnValue:
+    """Ask whether to change all runs of the URL's filter, and say how many there are."""
+    action, which = _action(request.args), run_filter(request.args)
+    try:
+        count = action.count(state_of(), which, MOST)
+    except StateConflict as error:
+        return _back(which, f"Nothing was changed. {error}", "bad")
+    return reader_page(
+        "bulk",
+        "warn",
+        action=action,
+        statuses=action.statuses(which),
+        count=count,
+        args=filter_args(which),
+        data={"do": action.name, "statuses": action.statuses(which), "count": count},
+    )
+
+
+def bulk_act() -> ResponseReturnValue:
+    """Change all runs of the form's filter, up to `MOST`."""
+    action, which = _action(request.form), run_filter(request.form)
+    try:
+        result = action.many(state_of(), which, actor(), most=MOST)
+    except StateConflict as error:
+        return _back(which, f"Nothing was changed. {error}", "bad")
+    return _back(which, result.sentence(), "good")
+
+
+def _back(which: RunFilter, message: str, tone: Tone) -> ResponseReturnValue:
+    args: dict[str, Any] = {**filter_args(which)}
+    return back("runs", Said(tone, message), **args)
+
+
+def _action(args: Mapping[str, str]) -> Action:
+    action = BULK.get(needed(args, "do"))
+    if action is None:
+        raise BadQuery(f"do must be one of {', '.join(BULK)}.")
+    return action

@@ -11,11 +11,11 @@ from flask import abort, request
 from flask.typing import ResponseReturnValue
 from werkzeug.wrappers import Response
 
-from .. import report
 from ..errors import PayloadError
 from ..operations.runs import RETRY
 from ..registry.handler import Handler
-from ..report import RunView
+from ..report.details import read_arguments
+from ..report.run_detail import RunView, find_run
 from ..state import State, state_of
 from ..types import JSON
 from .params import MAX_ID, needed
@@ -59,7 +59,7 @@ def form_again(error: Exception, run_id: int | None) -> Response:
 
 def _new_run(name: str, status: int = 200, **typed: str) -> Response:
     state = state_of()
-    found = report.arguments(state, name)
+    found = read_arguments(state, name)
     if found is None:
         abort(404, f"There is no definition and no task {name}.")
     payload = found.payload if state.settings.show_payload else None
@@ -68,7 +68,7 @@ def _new_run(name: str, status: int = 200, **typed: str) -> Response:
 
 def _edited_run(run_id: int, status: int = 200, **typed: str) -> Response:
     state = state_of()
-    found: RunView | None = report.run(state, run_id) if run_id <= MAX_ID else None
+    found: RunView | None = find_run(state, run_id) if run_id <= MAX_ID else None
     if found is None:
         abort(404, f"There is no run {str(run_id)[:20]}. It may have been pruned.")
     if not state.settings.show_payload:

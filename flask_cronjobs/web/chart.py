@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..report import Bucket
+from ..report.activity import Bucket
 from .format import Tone
 
 #: The size of the chart, in its own units; the style sheet scales it.

@@ -11,8 +11,9 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
-from ..report import PauseView, RunView
 from ..report.humanize import ago, duration, late, plural, roughly, seconds_since, utc
+from ..report.pauses import PauseView
+from ..report.run_detail import RunView
 from ..text import cut, printable
 from ..types import JSON, Status
 

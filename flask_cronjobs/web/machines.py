@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from flask import Response, abort, current_app, jsonify, request
 from flask.typing import ResponseReturnValue
 
-from .. import report
 from ..engine.tick import TickOptions
 from ..engine.tick import tick as run_tick
 from ..errors import CronJobsError
 from ..log import logger
-from ..report import Bucket, Figures, Verdict
+from ..report.activity import Bucket, read_activity, seconds_unpruned
+from ..report.health import Figures, Verdict, read_verdict, read_verdict_and_figures
+from ..report.reader import reading
 from ..state import State, state_of
 from ..types import TickReport
 from .health_cache import HealthCache
@@ -70,7 +71,7 @@ def health() -> ResponseReturnValue:
 
 def _health(state: State) -> str:
     try:
-        return report.verdict(state).word
+        return read_verdict(state).word
     except Exception as error:
         # Report any error to the monitor, but no details: the route is open.
         logger.error("Health could not be read: %s: %s", type(error).__name__, error)
@@ -86,10 +87,10 @@ def metrics() -> ResponseReturnValue:
         from prometheus_client.exposition import choose_encoder
     except ImportError:
         abort(501, "Metrics need prometheus-client: pip install 'Flask-CronJobs[metrics]'")
-    with report.reading(state_of()) as reader:
-        verdict, figures = report.verdict_and_figures(reader)
-        activity = report.activity(reader)
-        unpruned = report.unpruned(reader)
+    with reading(state_of()) as reader:
+        verdict, figures = read_verdict_and_figures(reader)
+        activity = read_activity(reader)
+        unpruned = seconds_unpruned(reader)
     try:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     except (TypeError, ValueError):  # It asks for a version that does not exist.

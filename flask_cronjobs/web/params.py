@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from werkzeug.exceptions import BadRequest
 
-from ..report import Cursor, DefinitionFilter, RunFilter
-from ..report.ages import parse_age, print_age
-from ..report.definition_list import SORTS, STATES
+from ..report.definitions import SORTS, STATES, DefinitionFilter
+from ..report.humanize import parse_age, print_age
+from ..report.run_list import RunFilter
+from ..report.run_order import Cursor
 from ..types import STATUSES
 
 #: Ids are 64-bit; SQLite refuses what is larger.

@@ -1,10 +1,10 @@
-"""Render pages, and keep a message over a redirect."""
+"""Render pages, build their URLs, and keep a message over a redirect."""
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, cast
@@ -16,13 +16,13 @@ from itsdangerous import BadSignature, TimestampSigner
 from jinja2 import Environment
 from werkzeug.wrappers import Response as AnyResponse
 
-from ..report.plain import plain_data
+from ..report.reader import plain_data
 from ..state import state_of
 from ..text import printable, shortened
 from . import format, zone
 from .format import Tone
 from .guard import may
-from .urls import page_urls
+from .params import MAX_ID
 
 #: A part of the URLs of static files.
 VERSION = version("Flask-CronJobs")
@@ -215,3 +215,20 @@ def _config() -> Mapping[str, Any]:
 
 def _jinja_globals() -> Mapping[str, Any]:
     return current_app.jinja_env.globals
+
+
+def page_urls() -> Callable[..., str]:
+    """Return ``url_for`` for one page: it builds a URL once, and those of runs from a pattern."""
+    known: dict[tuple[object, ...], str] = {}
+
+    def page_url(endpoint: str, **values: object) -> str:
+        run_id = values.get("run_id")
+        if run_id is not None:
+            values["run_id"] = MAX_ID
+        key = (endpoint, *values.items())
+        url = known.get(key)
+        if url is None:
+            url = known[key] = url_for(endpoint, **values)  # type: ignore[arg-type]
+        return url if run_id is None else url.replace(str(MAX_ID), str(run_id))
+
+    return page_url

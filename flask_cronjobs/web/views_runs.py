@@ -8,14 +8,13 @@ from typing import Any
 from flask import Response, abort, request
 from flask.typing import ResponseReturnValue
 
-from .. import report
 from ..operations.runs import CANCEL, DISCARD, RETRY
-from ..report import RunFilter, RunView
-from ..report.run_order import DUE_FIRST, LATEST_DEATH, NEWEST
-from ..report.stacks import without_own_frames
+from ..report.run_detail import RunView, find_run, without_own_frames
+from ..report.run_list import RunFilter, list_runs
+from ..report.run_order import DUE_FIRST, LATEST_DEATH, NEWEST, order_of
 from ..state import State, state_of
 from . import format
-from .bulk import BULK
+from .actions import BULK
 from .params import MAX_ID, BadQuery, clamped, cursor, cursor_text, run_filter, typed_args
 from .render import reader_page, wants_json
 from .views import REFRESH
@@ -43,8 +42,8 @@ def runs() -> ResponseReturnValue:
         if wants_json():
             raise
         return _form(state, typed, 400, wrong=error.description)
-    order = report.order_of(which.status, which.overdue)
-    found = report.runs(state, which, before, limit, order)
+    order = order_of(which.status, which.overdue)
+    found = list_runs(state, which, before, limit, order)
     following = None if found.next is None else cursor_text(found.next)
     head, described = _HEADS[order]
     return _form(
@@ -76,7 +75,7 @@ def _form(state: State, typed: dict[str, str], status: int = 200, **values: Any)
 def run(run_id: int) -> ResponseReturnValue:
     """Render one run with its attempts."""
     state = state_of()
-    found = report.run(state, run_id) if run_id <= MAX_ID else None
+    found = find_run(state, run_id) if run_id <= MAX_ID else None
     if found is None:
         abort(404, f"There is no run {str(run_id)[:20]}. It may have been pruned.")
     whole = request.args.get("frames") == "1"

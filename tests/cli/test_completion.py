@@ -13,7 +13,7 @@ from flask import Flask
 from flask.cli import FlaskGroup
 from flask_sqlalchemy import SQLAlchemy
 
-from flask_cronjobs import CronJobs, report
+from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import completion, jobs_group
 from tests.rows import Rows
 
@@ -77,7 +77,8 @@ def test_a_database_that_hangs_is_not_waited_for(
     monkeypatch.setattr(completion, "PATIENCE", 0.05)
     answers, answered = threading.Event(), list[bool]()
     monkeypatch.setattr(
-        report, "definition_names", lambda state: answered.append(answers.wait(120))
+        "flask_cronjobs.report.definitions.definition_names",
+        lambda state: answered.append(answers.wait(120)),
     )
     assert offered("admin", "pause", "") == ["report"]
     assert answered == []

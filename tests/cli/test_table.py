@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from flask_cronjobs.cli import output
-from flask_cronjobs.cli import table as table_module
-from flask_cronjobs.cli.cells import cut_to_width, text_width
-from flask_cronjobs.cli.table import table
+from flask_cronjobs.cli.output import table
+from flask_cronjobs.cli.terminal import cut_to_width, text_width
 from tests.cli.terminal import Terminal
 
 WIDE = ["ascii", "漢字の名前", "e\u0301te\u0301", "한국어", "📦 parcel", "❤\ufe0f", "\uff46"]
@@ -75,7 +74,7 @@ def test_a_row_fits_on_a_line_of_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(table_module, "width", lambda: 50)
+    monkeypatch.setattr(output, "width", lambda: 50)
     assert output.width() == 80
     table(("A", "B", "C"), [("x" * 200, "漢" * 100, "last")], flexible=0)
     _, line = capsys.readouterr().out.splitlines()

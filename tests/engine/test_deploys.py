@@ -12,8 +12,10 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
-from flask_cronjobs import CronJobs, Schedule, report
+from flask_cronjobs import CronJobs, Schedule
 from flask_cronjobs.models import JobDefinition, JobRun
+from flask_cronjobs.report.definitions import definitions_by_name
+from flask_cronjobs.report.overview import list_orphans
 from flask_cronjobs.state import State, state_of
 from tests.rows import now
 
@@ -112,10 +114,10 @@ def test_renamed_task_begins_anew_and_what_it_left_waits_and_is_shown(
     assert marks["new"] is not None
     assert marks["new"] > now()
     assert marks["old"] == due
-    assert [(orphan.task, orphan.count.value) for orphan in report.orphans(state_of())] == [
+    assert [(orphan.task, orphan.count.value) for orphan in list_orphans(state_of())] == [
         ("old", 1)
     ]
-    shown = {view.name: view.orphaned for view in report.definitions(state_of()).rows}
+    shown = {view.name: view.orphaned for view in definitions_by_name(state_of()).rows}
     assert shown == {"old": True, "new": False}
 
 

@@ -13,7 +13,7 @@ from flask_cronjobs import CronJobs, NotFound
 from flask_cronjobs.models import JobPause, JobRun
 from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.report.due import due
-from flask_cronjobs.report.health import headline, tone, verdict_and_figures
+from flask_cronjobs.report.health import headline_of, read_verdict_and_figures, tone_of
 from flask_cronjobs.state import State
 from tests.rows import Rows
 
@@ -188,10 +188,10 @@ class TestReports:
         assert not jobs.health().ok
         jobs.pause(queue="mail")
         jobs.pause(task="keyed")
-        verdict, figures = verdict_and_figures(state)
+        verdict, figures = read_verdict_and_figures(state)
         assert (verdict.ok, figures.overdue.value, figures.oldest) == (True, 0, None)
-        assert tone(verdict, figures) == "warn"
-        assert headline(verdict, figures).endswith("but 2 tasks and queues are paused")
+        assert tone_of(verdict, figures) == "warn"
+        assert headline_of(verdict, figures).endswith("but 2 tasks and queues are paused")
         jobs.resume(task="keyed")
         (paused,) = jobs.health().pauses
         assert (paused.kind, paused.name, paused.paused_by) == ("queue", "mail", "Python")

@@ -11,10 +11,11 @@ import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
-from flask_cronjobs import CronJobs, report
+from flask_cronjobs import CronJobs
 from flask_cronjobs.engine import refusals
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.report.health import read_verdict
 from flask_cronjobs.state import State
 from tests.executors.threads import Threads
 from tests.rows import ago
@@ -130,4 +131,4 @@ def test_doctor_and_verdict_tell_of_it(
     long_ago = ago(state.settings.health_overdue + 60)
     db.session.query(JobRun).filter_by(job_type="far").update({"run_at": long_ago})
     db.session.commit()
-    assert report.verdict(state).word == "overdue"
+    assert read_verdict(state).word == "overdue"

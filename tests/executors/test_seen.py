@@ -12,8 +12,11 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs, report
+from flask_cronjobs import CronJobs
 from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.report.health import read_verdict, read_verdict_and_figures
+from flask_cronjobs.report.run_detail import find_run
+from flask_cronjobs.report.run_list import RunFilter, list_runs
 from flask_cronjobs.state import State
 from tests.executors.threads import Threads
 
@@ -60,19 +63,19 @@ def test_without_engines_nothing_is_said_of_them(app: Flask, jobs: CronJobs) -> 
 def test_what_waits_too_long_in_a_broker_is_overdue(
     handed: int, state: State, db: SQLAlchemy
 ) -> None:
-    assert report.verdict(state).word == "ok"
+    assert read_verdict(state).word == "ok"
     db.session.execute(text("UPDATE job_runs SET run_at = '2020-01-01 00:00:00.000000'"))
     db.session.commit()
-    verdict, figures = report.verdict_and_figures(state)
+    verdict, figures = read_verdict_and_figures(state)
     assert verdict.word == "overdue"
     assert (figures.overdue.value, figures.stale.value) == (1, 0)
-    assert [run.id for run in report.runs(state, report.RunFilter(overdue=True)).rows] == [handed]
+    assert [run.id for run in list_runs(state, RunFilter(overdue=True)).rows] == [handed]
 
 
 def test_a_run_that_comes_back_is_no_lost_worker(handed: int, state: State, db: SQLAlchemy) -> None:
     db.session.execute(text("UPDATE job_runs SET locked_until = '2020-01-01 00:00:00.000000'"))
     db.session.commit()
-    found = report.run(state, handed)
+    found = find_run(state, handed)
     assert found is not None
     assert not found.row.is_stale(found.now)
 

@@ -19,14 +19,13 @@ from flask_cronjobs import (
     StateConflict,
     Task,
     current_run,
-    report,
 )
 from flask_cronjobs.models import JobBatch, JobRun
 from flask_cronjobs.operations.batches import cancel_batch, close_batch, retry_batch
 from flask_cronjobs.operations.maintenance import prune
 from flask_cronjobs.operations.payloads import run_again
 from flask_cronjobs.operations.runs import CANCEL, DISCARD, RETRY
-from flask_cronjobs.report import BatchView
+from flask_cronjobs.report.batches import BatchView, find_batch
 from flask_cronjobs.state import State
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -60,7 +59,7 @@ class Shop:
         return ids
 
     def view(self, key: str = "b") -> BatchView:
-        found = report.batch(self.state, key)
+        found = find_batch(self.state, key)
         assert found is not None
         return found
 

@@ -20,7 +20,6 @@ from flask_cronjobs import (
     ScheduleError,
     SetupError,
     StateConflict,
-    report,
     run_cancelled,
 )
 from flask_cronjobs.errors import UnknownTask
@@ -30,7 +29,8 @@ from flask_cronjobs.operations.maintenance import effect_done, effect_redo, prun
 from flask_cronjobs.operations.pauses import Target, pause, resume
 from flask_cronjobs.operations.runs import CANCEL, RETRY, Action
 from flask_cronjobs.registry.options import EnqueueOptions
-from flask_cronjobs.report import RunFilter
+from flask_cronjobs.report.health import read_verdict
+from flask_cronjobs.report.run_list import RunFilter
 from flask_cronjobs.state import State
 from flask_cronjobs.types import STATUSES, Outcome, Status
 from tests.rows import Rows, ago
@@ -471,9 +471,9 @@ def test_prune_deletes_what_is_old_and_a_dry_run_only_counts(state: State, rows:
 
 
 def test_health_is_the_verdict(state: State, rows: Rows) -> None:
-    assert report.verdict(state).word == "never"
+    assert read_verdict(state).word == "never"
     rows.tick()
-    assert report.verdict(state).ok
+    assert read_verdict(state).ok
 
 
 def test_an_effect_in_doubt_is_settled_as_done_or_to_be_redone(state: State, rows: Rows) -> None:

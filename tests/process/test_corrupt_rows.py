@@ -10,9 +10,13 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
-from flask_cronjobs import CronJobs, TickReport, report
+from flask_cronjobs import CronJobs, TickReport
 from flask_cronjobs.models import JobRun
+from flask_cronjobs.report.definitions import definitions_by_name
 from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.report.overview import read_overview
+from flask_cronjobs.report.run_detail import find_run
+from flask_cronjobs.report.run_list import list_runs
 from flask_cronjobs.state import State, state_of
 from tests.marks import on_sqlite
 
@@ -70,7 +74,7 @@ def test_corrupt_definition_is_shown_and_the_others_go_on(
     assert outcomes(db).keys() == {"it", "good"}
     if word == "broken":
         assert "The definition 'bad' is broken, and its slots wait" in caplog.text
-    shown = {view.name: getattr(view, word) for view in report.definitions(state).rows}
+    shown = {view.name: getattr(view, word) for view in definitions_by_name(state).rows}
     assert shown["bad"]
     assert not shown["good"]
     assert finding in {found.id for found in examine(state)}
@@ -85,7 +89,7 @@ def test_definition_that_cannot_be_read_is_logged_and_the_others_go_on(
     assert tick().succeeded == 2
     assert outcomes(db).keys() == {"it", "good"}
     assert "The definition 'bad' is broken, and its slots wait" in caplog.text
-    shown = {view.name: view.broken for view in report.overview(state).definitions.rows}
+    shown = {view.name: view.broken for view in read_overview(state).definitions.rows}
     assert shown["bad"] is not None
     assert (shown["good"], shown["it"]) == (None, None)
     assert "broken-definition" in {found.id for found in examine(state)}
@@ -110,8 +114,8 @@ def test_run_that_cannot_be_read_is_a_recorded_failure_and_its_neighbors_succeed
     if corrupt != "payload = '[1]'":
         assert row.error_type == "PayloadError"
         assert "cannot be read" in row.last_error
-    assert [shown.id for shown in report.runs(state).rows] == ids[::-1]
-    view = report.run(state, ids[4])
+    assert [shown.id for shown in list_runs(state).rows] == ids[::-1]
+    view = find_run(state, ids[4])
     assert view is not None
     assert view.row.status == "dead"
     if corrupt == "payload = 'nonsense'":

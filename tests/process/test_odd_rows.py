@@ -9,11 +9,16 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs, Retry, TickReport, report
+from flask_cronjobs import CronJobs, Retry, TickReport
 from flask_cronjobs.engine import reclaim
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.operations.maintenance import prune
+from flask_cronjobs.report.batches import list_batches
+from flask_cronjobs.report.definitions import definitions_by_name
 from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.report.overview import read_overview
+from flask_cronjobs.report.run_detail import find_run
+from flask_cronjobs.report.run_list import list_runs
 from flask_cronjobs.signals import run_dead
 from flask_cronjobs.state import State, state_of
 from flask_cronjobs.types import Outcome
@@ -101,13 +106,13 @@ def test_odd_run_suffers_alone_and_is_shown_beside_the_others(
         rows = db.session.execute(text("SELECT id, status FROM job_runs ORDER BY id")).all()
         assert dict(rows[4:5]) == {ids[4]: status}
         assert {row.status for row in rows if row.id != ids[4]} == {"succeeded"}
-        assert [row.id for row in report.runs(state).rows] == ids[::-1]
-        view = report.run(state, ids[4])
+        assert [row.id for row in list_runs(state).rows] == ids[::-1]
+        view = find_run(state, ids[4])
         assert view is not None
         assert view.row.status == status
         if status == "failed":
             assert "cannot be read" in (view.last_error or "")
-        assert report.overview(state).definitions.rows == ()
+        assert read_overview(state).definitions.rows == ()
         assert examine(state)
 
 
@@ -125,9 +130,9 @@ def test_odd_definition_suffers_alone_and_is_mended_by_its_code(
         execute(db, f"UPDATE job_definitions SET {set_} WHERE name IN ('bad', 'coded')")
         assert jobs.tick(budget=5).succeeded == 1
         state = state_of(app)
-        broken = {view.name for view in report.definitions(state).rows if view.broken}
+        broken = {view.name for view in definitions_by_name(state).rows if view.broken}
         assert broken == {"bad"}
-        assert "bad" in {view.name for view in report.overview(state).definitions.rows}
+        assert "bad" in {view.name for view in read_overview(state).definitions.rows}
         assert "broken-definition" in {found.id for found in examine(state)}
         assert jobs.tick(budget=5).succeeded in (0, 1)
         payload = db.session.execute(
@@ -204,7 +209,7 @@ def test_odd_batch_suffers_alone(
         assert jobs.tick(budget=5).succeeded == 2
         assert "The batch bad is broken, and waits: " in caplog.text
         state = state_of(app)
-        shown = {view.key: view.state for view in report.batches(state).rows}
+        shown = {view.key: view.state for view in list_batches(state).rows}
         assert shown == {"good": "finished", "bad": "running"}
         prune(state)
         left = db.session.execute(text("SELECT count(*) FROM job_runs WHERE queue = 'bad'"))
@@ -242,5 +247,5 @@ def test_lost_run_whose_token_is_a_blob_suffers_alone(
         execute(db, f"UPDATE job_runs SET locked_by = x'ff00' WHERE id = {ids[1]}")
         jobs.tick(budget=5)
         jobs.tick(budget=5)
-        shown = {row.id: row.status for row in report.runs(state_of(app)).rows}
+        shown = {row.id: row.status for row in list_runs(state_of(app)).rows}
         assert shown == {ids[0]: "succeeded", ids[1]: "running", ids[2]: "succeeded"}

@@ -9,8 +9,9 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs, report
+from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobEffect, JobRun
+from flask_cronjobs.report.run_detail import find_run
 from flask_cronjobs.state import State
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -46,7 +47,7 @@ def test_result_of_a_handler_is_what_it_returned(
     for run_id, value in zip(ids, values, strict=True):
         run = db.session.get_one(JobRun, run_id)
         assert same(run.result, value), value
-        view = report.run(state, run_id)
+        view = find_run(state, run_id)
         assert view is not None
         if not isinstance(value, str):
             assert same(view.result, value), value

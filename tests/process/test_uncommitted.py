@@ -10,8 +10,9 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import delete, insert, select, text, update
 
-from flask_cronjobs import CronJobs, report
+from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobRun, JobTick
+from flask_cronjobs.report.run_detail import find_run
 from flask_cronjobs.state import State
 
 Do = Callable[[SQLAlchemy], Any]
@@ -98,7 +99,7 @@ def test_uncommitted_work_is_logged_and_kept_with_the_run(
     assert (run.last_error or "").startswith(expected)
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert record.getMessage() == f"task it, run {run.id}: {run.last_error}"
-    view = report.run(state, run.id)
+    view = find_run(state, run.id)
     assert view is not None
     assert (view.attempts[0].error, view.attempts[0].error_type) == (
         run.last_error,

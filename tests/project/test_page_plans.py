@@ -11,40 +11,47 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, event, text
 
-from flask_cronjobs import CronJobs, report
-from flask_cronjobs.report import DefinitionFilter, RunFilter
+from flask_cronjobs import CronJobs
+from flask_cronjobs.report.batches import find_batch, list_batches
+from flask_cronjobs.report.definitions import DefinitionFilter, list_definitions
+from flask_cronjobs.report.details import find_definition
 from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.report.health import read_verdict
+from flask_cronjobs.report.key_orders import list_key_orders
+from flask_cronjobs.report.overview import read_overview
+from flask_cronjobs.report.run_list import RunFilter, list_runs
+from flask_cronjobs.report.run_order import order_of
 from flask_cronjobs.state import State, state_of
 from tests.rows import Rows
 
 FEW, MANY = 1_000, 15_000
 
 REPORTS: dict[str, Callable[[State], object]] = {
-    "health": report.verdict,
-    "overview": report.overview,
-    "definitions": report.definition_list,
-    "definitions that need a person": lambda state: report.definition_list(
+    "health": read_verdict,
+    "overview": read_overview,
+    "definitions": list_definitions,
+    "definitions that need a person": lambda state: list_definitions(
         state, DefinitionFilter(state="attention")
     ),
-    "one definition": lambda state: report.definition(state, "one"),
-    "runs": report.runs,
-    "queued runs": lambda state: report.runs(state, RunFilter(status="queued")),
-    "failed runs": lambda state: report.runs(state, RunFilter(status="failed")),
-    "running runs": lambda state: report.runs(state, RunFilter(status="running")),
-    "dead runs": lambda state: report.runs(state, RunFilter(status="dead")),
-    "queued runs as due": lambda state: report.runs(
-        state, RunFilter(status="queued"), order=report.order_of("queued", False)
+    "one definition": lambda state: find_definition(state, "one"),
+    "runs": list_runs,
+    "queued runs": lambda state: list_runs(state, RunFilter(status="queued")),
+    "failed runs": lambda state: list_runs(state, RunFilter(status="failed")),
+    "running runs": lambda state: list_runs(state, RunFilter(status="running")),
+    "dead runs": lambda state: list_runs(state, RunFilter(status="dead")),
+    "queued runs as due": lambda state: list_runs(
+        state, RunFilter(status="queued"), order=order_of("queued", False)
     ),
-    "dead runs by death": lambda state: report.runs(
-        state, RunFilter(status="dead"), order=report.order_of("dead", False)
+    "dead runs by death": lambda state: list_runs(
+        state, RunFilter(status="dead"), order=order_of("dead", False)
     ),
-    "runs with an id": lambda state: report.runs(state, RunFilter(search="3", status="dead")),
-    "skipped runs": lambda state: report.runs(state, RunFilter(status="skipped")),
-    "overdue runs": lambda state: report.runs(state, RunFilter(overdue=True)),
-    "batches": report.batches,
-    "one batch": lambda state: report.batch(state, "reports"),
-    "runs of a batch": lambda state: report.runs(state, RunFilter(batch="reports")),
-    "key orders": report.key_orders,
+    "runs with an id": lambda state: list_runs(state, RunFilter(search="3", status="dead")),
+    "skipped runs": lambda state: list_runs(state, RunFilter(status="skipped")),
+    "overdue runs": lambda state: list_runs(state, RunFilter(overdue=True)),
+    "batches": list_batches,
+    "one batch": lambda state: find_batch(state, "reports"),
+    "runs of a batch": lambda state: list_runs(state, RunFilter(batch="reports")),
+    "key orders": list_key_orders,
     "doctor": examine,
 }
 
@@ -105,21 +112,19 @@ def test_pages_cost_no_more_with_many_more_finished_runs(state: State) -> None:
 
 #: What must not cost more for a longer backlog.
 OF_A_BACKLOG: dict[str, Callable[[State], object]] = {
-    "health": report.verdict,
-    "overview": report.overview,
+    "health": read_verdict,
+    "overview": read_overview,
     "queued runs as due": REPORTS["queued runs as due"],
-    "overdue runs as due": lambda state: report.runs(
-        state, RunFilter(overdue=True), order=report.order_of(None, True)
+    "overdue runs as due": lambda state: list_runs(
+        state, RunFilter(overdue=True), order=order_of(None, True)
     ),
     "one batch": REPORTS["one batch"],
     "runs of a batch": REPORTS["runs of a batch"],
-    "key orders": report.key_orders,
+    "key orders": list_key_orders,
 }
 #: The same, once autovacuum has analyzed the table: only then PostgreSQL chooses the best index.
 WITH_STATISTICS: dict[str, Callable[[State], object]] = {
-    "queued runs of a task": lambda state: report.runs(
-        state, RunFilter(status="queued", task="one")
-    ),
+    "queued runs of a task": lambda state: list_runs(state, RunFilter(status="queued", task="one")),
 }
 
 

@@ -13,10 +13,18 @@ import click
 import pytest
 
 import flask_cronjobs
-from flask_cronjobs import CronJobs, models, report
+from flask_cronjobs import CronJobs, models
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.current_run import CurrentRun
-from flask_cronjobs.report.overview import DeadGroup, Orphan
+from flask_cronjobs.report.activity import Bucket
+from flask_cronjobs.report.batches import BatchView
+from flask_cronjobs.report.definitions import DefinitionList, DefinitionView
+from flask_cronjobs.report.health import Figures, Verdict
+from flask_cronjobs.report.key_orders import KeyOrder
+from flask_cronjobs.report.overview import DeadGroup, Orphan, Overview
+from flask_cronjobs.report.pauses import PauseView
+from flask_cronjobs.report.run_detail import Attempt, RunView
+from flask_cronjobs.report.run_list import RunRow
 
 from .pages import ROOT
 
@@ -100,9 +108,9 @@ def test_reference_goes_into_its_page() -> None:
 
 
 SHAPES: tuple[type, ...] = (
-    report.Overview, report.Verdict, report.Figures, report.PauseView, report.DefinitionView,
-    report.DefinitionList, report.RunView, report.RunRow, report.Attempt, DeadGroup, Orphan,
-    report.Bucket, report.BatchView, report.KeyOrder,
+    Overview, Verdict, Figures, PauseView, DefinitionView,
+    DefinitionList, RunView, RunRow, Attempt, DeadGroup, Orphan,
+    Bucket, BatchView, KeyOrder,
 )  # fmt: skip
 
 

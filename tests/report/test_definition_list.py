@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flask_cronjobs import CronJobs, report
-from flask_cronjobs.report import DefinitionFilter
-from flask_cronjobs.report.definition_list import DefinitionState
+from flask_cronjobs import CronJobs
+from flask_cronjobs.report.definitions import DefinitionFilter, DefinitionState, list_definitions
+from flask_cronjobs.report.overview import read_overview
 from flask_cronjobs.state import State
 from tests.rows import Rows, ago
 
@@ -28,12 +28,12 @@ def needy(rows: Rows) -> None:
 
 
 def _names(state: State, which: DefinitionFilter | None = None) -> list[str]:
-    return [row.name for row in report.definition_list(state, which).rows]
+    return [row.name for row in list_definitions(state, which).rows]
 
 
 @pytest.mark.usefixtures("needy")
 def test_those_that_need_a_person_come_first(state: State) -> None:
-    found = report.definition_list(state).rows
+    found = list_definitions(state).rows
     assert [(row.name, row.needs) for row in found] == [
         ("d missed", ("missed",)),
         ("a late one", ("dead", "late")),
@@ -42,7 +42,7 @@ def test_those_that_need_a_person_come_first(state: State) -> None:
         ("e fine", ()),
         ("f paused", ()),
     ]
-    assert [row.name for row in report.overview(state).definitions.rows] == _names(state)
+    assert [row.name for row in read_overview(state).definitions.rows] == _names(state)
 
 
 @pytest.mark.usefixtures("needy")
@@ -68,7 +68,7 @@ def test_what_was_missed_long_ago_or_retried_needs_nobody(state: State, rows: Ro
     rows.run("skipped", definition_id=definition, error_type="Missed", age=25 * 3600)
     rows.run("skipped", definition_id=definition, error_type="Overlap", age=60)
     rows.run("queued", definition_id=definition)
-    (view,) = report.definition_list(state).rows
+    (view,) = list_definitions(state).rows
     assert view.needs == ()
 
 
@@ -107,7 +107,7 @@ def test_pages_go_both_ways(state: State, rows: Rows) -> None:
         rows.definition(name)
 
     def page(number: int) -> tuple[Any, ...]:
-        found = report.definition_list(state, page=number, limit=2)
+        found = list_definitions(state, page=number, limit=2)
         return "".join(row.name for row in found.rows), found.total, found.page, found.pages
 
     assert page(1) == ("ab", 5, 1, 3)
@@ -117,5 +117,5 @@ def test_pages_go_both_ways(state: State, rows: Rows) -> None:
 
 
 def test_no_definitions_are_one_empty_page(state: State) -> None:
-    found = report.definition_list(state)
+    found = list_definitions(state)
     assert (found.rows, found.total, found.page, found.pages) == ((), 0, 1, 1)

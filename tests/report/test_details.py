@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from flask_cronjobs import CronJobs, Retry, report
-from flask_cronjobs.report.task_code import task_code
+from flask_cronjobs import CronJobs, Retry
+from flask_cronjobs.report.details import find_definition, find_task, task_code
 from flask_cronjobs.state import State
 from tests.rows import Rows, ago
 
@@ -18,7 +18,7 @@ def test_a_definition_has_its_own_last_runs(state: State, rows: Rows) -> None:
     for age in range(60, 0, -1):
         rows.run("succeeded", age=age * 60, definition_id=own)
     rows.run("dead", definition_id=other)
-    found = report.definition(state, "own")
+    found = find_definition(state, "own")
     assert found is not None
     assert (found.view.name, found.words) == ("own", "every 5 minutes")
     assert found.payload == {"password": "***", "user": 1}
@@ -34,12 +34,12 @@ def test_a_definition_has_its_own_last_runs(state: State, rows: Rows) -> None:
 def test_a_broken_or_paused_definition_has_no_slots(state: State, rows: Rows) -> None:
     rows.definition("broken", schedule="61 * * * *")
     rows.definition("paused", paused_at=ago(5))
-    broken, paused = report.definition(state, "broken"), report.definition(state, "paused")
+    broken, paused = find_definition(state, "broken"), find_definition(state, "paused")
     assert broken is not None
     assert (broken.slots, broken.words) == ((), None)
     assert paused is not None
     assert paused.slots == ()
-    assert report.definition(state, "absent") is None
+    assert find_definition(state, "absent") is None
 
 
 def test_a_task_has_the_runs_of_all_its_definitions_and_others(
@@ -52,16 +52,16 @@ def test_a_task_has_the_runs_of_all_its_definitions_and_others(
     scheduled = rows.run("succeeded", definition_id=1)
     dead = rows.run("dead")
     rows.run("dead", job_type="other")
-    found = report.task(state, "send")
+    found = find_task(state, "send")
     assert found is not None
     assert [view.name for view in found.definitions] == ["a", "b"]
     assert [run.id for run in found.runs] == [dead, scheduled]
     assert found.statistics.success_rate == 0.5
     assert (found.declared, found.partial) == (None, False)
-    known = report.task(state, "known")
+    known = find_task(state, "known")
     assert known is not None
     assert (known.runs, known.definitions) == ((), ())
-    assert report.task(state, "absent") is None
+    assert find_task(state, "absent") is None
 
 
 def test_runs_of_a_task_are_searched_among_the_newest(
@@ -71,7 +71,7 @@ def test_runs_of_a_task_are_searched_among_the_newest(
     rows.definition("a", job_type="rare")
     rows.run("dead", job_type="rare")
     rows.run("dead"), rows.run("dead")
-    found = report.task(state, "rare")
+    found = find_task(state, "rare")
     assert found is not None
     assert (found.runs, found.partial) == ((), True)
 

@@ -13,12 +13,19 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, event
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, report
+from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
 from flask_cronjobs.config import Settings
-from flask_cronjobs.report import Count, RunFilter, redacted
-from flask_cronjobs.report.ages import parse_age, print_age
+from flask_cronjobs.report.activity import list_ticks, read_activity
+from flask_cronjobs.report.definitions import definitions_by_name, next_slots
+from flask_cronjobs.report.effects import list_effects
+from flask_cronjobs.report.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.report.humanize import ago as ago_words
-from flask_cronjobs.report.humanize import duration, late, plural
+from flask_cronjobs.report.humanize import duration, late, parse_age, plural, print_age
+from flask_cronjobs.report.overview import dead_groups, list_orphans, read_overview
+from flask_cronjobs.report.reader import Count, reading
+from flask_cronjobs.report.redact import redacted
+from flask_cronjobs.report.run_detail import find_run
+from flask_cronjobs.report.run_list import RunFilter, list_runs, matching_ids
 from flask_cronjobs.state import State, state_of
 from tests.rows import Rows, ago
 
@@ -39,13 +46,13 @@ def statements(engine: Engine) -> Iterator[list[str]]:
 
 
 def test_verdict_is_never_before_the_first_tick(state: State) -> None:
-    verdict = report.verdict(state)
+    verdict = read_verdict(state)
     assert (verdict.word, verdict.ok, verdict.last_tick_at) == ("never", False, None)
 
 
 def test_verdict_is_ok_after_a_tick(state: State, rows: Rows) -> None:
     rows.tick(age=12)
-    verdict = report.verdict(state)
+    verdict = read_verdict(state)
     assert verdict.ok
     assert verdict.host == "web-1"
     assert verdict.age == pytest.approx(12, abs=5)
@@ -54,7 +61,7 @@ def test_verdict_is_ok_after_a_tick(state: State, rows: Rows) -> None:
 
 def test_verdict_is_late_when_ticks_stop(state: State, rows: Rows) -> None:
     rows.tick(age=200)
-    verdict = report.verdict(state)
+    verdict = read_verdict(state)
     assert verdict.word == "late"
     assert "stopped" in verdict.sentence
 
@@ -62,15 +69,15 @@ def test_verdict_is_late_when_ticks_stop(state: State, rows: Rows) -> None:
 def test_verdict_goes_by_the_tick_seen_last_not_begun_last(state: State, rows: Rows) -> None:
     rows.tick(age=1, started_at=ago(600), host="resident")
     rows.tick(age=250, host="other")
-    assert report.verdict(state).host == "resident"
+    assert read_verdict(state).host == "resident"
 
 
 def test_verdict_is_overdue_when_work_waits_though_ticks_come(state: State, rows: Rows) -> None:
     rows.tick()
     rows.run(age=599)
-    assert report.verdict(state).ok
+    assert read_verdict(state).ok
     rows.run(age=660)
-    verdict = report.verdict(state)
+    verdict = read_verdict(state)
     assert verdict.word == "overdue"
     assert verdict.oldest == pytest.approx(660, abs=5)
 
@@ -80,9 +87,9 @@ def test_runs_behind_a_full_concurrency_key_are_not_overdue(state: State, rows: 
     key: dict[str, Any] = {"concurrency_key": "user:1", "concurrency_limit": 1}
     rows.run("running", **key, concurrency_share=1)
     rows.run(age=3600, **key)
-    assert report.verdict(state).ok
+    assert read_verdict(state).ok
     rows.run(age=3600, concurrency_key="user:2", concurrency_limit=1)
-    assert report.verdict(state).word == "overdue"
+    assert read_verdict(state).word == "overdue"
 
 
 # The figures
@@ -98,7 +105,7 @@ def test_figures_count_what_waits_runs_and_died(state: State, rows: Rows) -> Non
     rows.run("running", locked_until=ago(5))
     rows.run("dead", age=3600)
     rows.run("dead", age=2 * 86400)
-    _, figures = report.verdict_and_figures(state)
+    _, figures = read_verdict_and_figures(state)
     assert figures.overdue == Count(3)
     assert figures.oldest == pytest.approx(3600, abs=5)
     assert figures.running == Count(2)
@@ -107,17 +114,17 @@ def test_figures_count_what_waits_runs_and_died(state: State, rows: Rows) -> Non
 
 
 def test_figures_of_empty_tables_are_zero(state: State) -> None:
-    _, figures = report.verdict_and_figures(state)
+    _, figures = read_verdict_and_figures(state)
     assert figures.oldest is None
     assert not figures.overdue
     assert str(figures.overdue) == "0"
 
 
 def test_counts_stop_at_the_cap(state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flask_cronjobs.report.counts.CAP", 2)
+    monkeypatch.setattr("flask_cronjobs.report.reader.CAP", 2)
     for _ in range(4):
         rows.run("dead")
-    _, figures = report.verdict_and_figures(state)
+    _, figures = read_verdict_and_figures(state)
     assert figures.dead == Count(2, capped=True)
     assert str(Count(1000, capped=True)) == "1,000+"
 
@@ -133,7 +140,7 @@ def test_definitions_show_outcomes_oldest_first_and_the_next_slots(
     for day in range(12):
         status = "dead" if day == 11 else "succeeded"
         rows.run(status, age=86400.0 * (12 - day), definition_id=made, job_type="report")
-    (view,) = report.definitions(state).rows
+    (view,) = definitions_by_name(state).rows
     assert [cell.status for cell in view.cells] == ["succeeded"] * 9 + ["dead"]
     assert view.last_seconds == pytest.approx(2, abs=0.1)
     assert [slot.hour for slot in view.next_slots] == [7, 7, 7]
@@ -145,7 +152,7 @@ def test_each_definition_has_its_own_outcomes(state: State, rows: Rows) -> None:
     first, second = rows.definition("a"), rows.definition("b")
     run = rows.run("succeeded", definition_id=first)
     other = rows.run("skipped", definition_id=second)
-    a, b = report.definitions(state).rows
+    a, b = definitions_by_name(state).rows
     assert [cell.id for cell in a.cells] == [run]
     assert [cell.id for cell in b.cells] == [other]
     assert b.last_seconds is None
@@ -155,7 +162,7 @@ def test_a_broken_definition_says_why_and_the_others_are_shown(state: State, row
     rows.definition("bad cron", schedule="61 * * * *")
     rows.definition("bad zone", timezone="Mars/Olympus")
     rows.definition("good")
-    views = {view.name: view for view in report.definitions(state).rows}
+    views = {view.name: view for view in definitions_by_name(state).rows}
     assert views["bad cron"].broken
     assert views["bad zone"].broken
     assert views["good"].broken is None
@@ -168,24 +175,24 @@ def test_a_definition_without_a_task_here_is_orphaned(
     jobs.task(name="known", schedule="@daily")(lambda: None)
     rows.definition("known")
     rows.definition("gone")
-    gone, known = report.definitions(state).rows
+    gone, known = definitions_by_name(state).rows
     assert (known.name, known.orphaned, known.undeclared) == ("known", False, False)
     assert (gone.name, gone.orphaned, gone.undeclared) == ("gone", True, True)
 
 
 def test_next_slots_are_found_anew_once_the_first_has_come() -> None:
     moment = datetime(2026, 1, 1, 12, 2, tzinfo=timezone.utc)
-    first = report.next_slots("*/5 * * * *", "UTC", moment)
+    first = next_slots("*/5 * * * *", "UTC", moment)
     assert [slot.minute for slot in first] == [5, 10, 15]
-    assert report.next_slots("*/5 * * * *", "UTC", first[0] - timedelta(seconds=1)) == first
-    assert report.next_slots("*/5 * * * *", "UTC", first[0])[0] == first[1]
-    earlier = report.next_slots("*/5 * * * *", "UTC", moment - timedelta(minutes=5))
+    assert next_slots("*/5 * * * *", "UTC", first[0] - timedelta(seconds=1)) == first
+    assert next_slots("*/5 * * * *", "UTC", first[0])[0] == first[1]
+    earlier = next_slots("*/5 * * * *", "UTC", moment - timedelta(minutes=5))
     assert earlier[0].minute == 0
 
 
 def test_a_paused_definition_has_no_next_slots(state: State, rows: Rows) -> None:
     rows.definition("a", paused_at=ago(5))
-    (view,) = report.definitions(state).rows
+    (view,) = definitions_by_name(state).rows
     assert view.next_slots == ()
     assert view.paused_at is not None
 
@@ -193,12 +200,12 @@ def test_a_paused_definition_has_no_next_slots(state: State, rows: Rows) -> None
 def test_definitions_come_page_by_page(state: State, rows: Rows) -> None:
     for name in "abcde":
         rows.definition(name)
-    first = report.definitions(state, limit=2)
-    second = report.definitions(state, after=first.after, limit=2)
-    third = report.definitions(state, after=second.after, limit=2)
+    first = definitions_by_name(state, limit=2)
+    second = definitions_by_name(state, after=first.next, limit=2)
+    third = definitions_by_name(state, after=second.next, limit=2)
     names = [view.name for page in (first, second, third) for view in page.rows]
     assert names == list("abcde")
-    assert third.after is None
+    assert third.next is None
 
 
 # Groups, orphans, activity, effects, ticks
@@ -210,7 +217,7 @@ def test_dead_runs_are_grouped_by_task_and_error(state: State, rows: Rows) -> No
     newest = rows.run("dead", age=5, error_type="ValueError", last_error=message)
     rows.run("dead", age=20, error_type="OSError")
     rows.run("dead", age=90, error_type=None)
-    first, second, third = report.dead_groups(state)
+    first, second, third = dead_groups(state)
     assert (first.error_type, first.count, first.sample_id) == ("ValueError", Count(2), newest)
     assert first.message == "no domain"
     assert (second.error_type, second.message) == ("OSError", None)
@@ -226,7 +233,7 @@ def test_orphans_are_waiting_runs_of_unknown_tasks(
     rows.run("failed", job_type="gone", age=100)
     rows.run(job_type="gone", concurrency_key="k", concurrency_limit=1)
     rows.run("succeeded", job_type="gone")
-    (orphan,) = report.orphans(state)
+    (orphan,) = list_orphans(state)
     assert (orphan.task, orphan.count) == ("gone", Count(3))
 
 
@@ -235,7 +242,7 @@ def test_activity_has_24_hours_summed_from_ticks(state: State, rows: Rows) -> No
     rows.tick(succeeded=4, dead=2)
     rows.tick(age=5 * 3600, succeeded=10, skipped=1, cancelled=1)
     rows.tick(age=30 * 3600, succeeded=100)
-    buckets = report.activity(state)
+    buckets = read_activity(state)
     assert len(buckets) == 24
     assert sum(bucket.succeeded for bucket in buckets) == 17
     assert sum(bucket.ticks for bucket in buckets) == 3
@@ -252,7 +259,7 @@ def test_an_effect_is_in_doubt_once_its_owner_is_gone(state: State, rows: Rows) 
     rows.effect("lease holds", locked_by="me", locked_until=ago(-60))
     rows.effect("marked", state="in_doubt")
     rows.effect("done", state="done", done_at=ago(1))
-    states = {effect.key: effect.state for effect in report.effects(state).rows}
+    states = {effect.key: effect.state for effect in list_effects(state).rows}
     assert states == {
         "alive": "begun",
         "other claim": "in_doubt",
@@ -262,17 +269,17 @@ def test_an_effect_is_in_doubt_once_its_owner_is_gone(state: State, rows: Rows) 
         "marked": "in_doubt",
         "done": "done",
     }
-    assert report.verdict_and_figures(state)[1].doubts == Count(4)
-    assert "done" not in {effect.key for effect in report.effects(state, open_only=True).rows}
+    assert read_verdict_and_figures(state)[1].doubts == Count(4)
+    assert "done" not in {effect.key for effect in list_effects(state, open_only=True).rows}
 
 
 def test_ticks_come_newest_first(state: State, rows: Rows) -> None:
     rows.tick(age=100, host="old")
     rows.tick(age=1, host="new", clock_offset=1.5, reclaimed=2)
-    newest, oldest = report.ticks(state).rows
+    newest, oldest = list_ticks(state).rows
     assert (newest.host, newest.clock_offset, newest.reclaimed) == ("new", 1.5, 2)
     assert oldest.host == "old"
-    assert len(report.ticks(state, limit=1).rows) == 1
+    assert len(list_ticks(state, limit=1).rows) == 1
 
 
 # Runs
@@ -327,10 +334,10 @@ def test_a_filter_finds_its_runs(
     state: State, several: dict[str, int], which: RunFilter, expected: set[str]
 ) -> None:
     names = {run_id: name for name, run_id in several.items()}
-    page = report.runs(state, which)
+    page = list_runs(state, which)
     assert {names[row.id] for row in page.rows} == expected
     assert [row.id for row in page.rows] == sorted((row.id for row in page.rows), reverse=True)
-    assert {names[run_id] for run_id in report.matching_ids(state, which)} == expected
+    assert {names[run_id] for run_id in matching_ids(state, which)} == expected
 
 
 def test_pages_follow_one_another_without_gap_or_repeat(state: State, rows: Rows) -> None:
@@ -343,7 +350,7 @@ def test_pages_follow_one_another_without_gap_or_repeat(state: State, rows: Rows
         seen: list[int] = []
         before: int | None = None
         while True:
-            page = report.runs(state, which, before, limit=2)
+            page = list_runs(state, which, before, limit=2)
             seen += [row.id for row in page.rows]
             before = page.before
             if before is None:
@@ -358,18 +365,18 @@ def test_a_search_past_its_window_says_so_and_goes_on(
     wanted = rows.run(queue="rare")
     for _ in range(5):
         rows.run()
-    first = report.runs(state, RunFilter(queue="rare"))
+    first = list_runs(state, RunFilter(queue="rare"))
     assert (first.rows, first.partial) == ((), True)
-    second = report.runs(state, RunFilter(queue="rare"), first.before)
+    second = list_runs(state, RunFilter(queue="rare"), first.before)
     assert [row.id for row in second.rows] == [wanted]
-    third = report.runs(state, RunFilter(queue="rare"), second.before)
+    third = list_runs(state, RunFilter(queue="rare"), second.before)
     assert (third.rows, third.before, third.partial) == ((), None, False)
 
 
 def test_a_row_names_its_definition_and_cuts_its_error(state: State, rows: Rows) -> None:
     made = rows.definition("report", timezone="Asia/Tokyo")
     rows.run("dead", definition_id=made, last_error="x" * 400 + "\nsecond line")
-    (row,) = report.runs(state, RunFilter(definition="report")).rows
+    (row,) = list_runs(state, RunFilter(definition="report")).rows
     assert (row.definition, row.timezone) == ("report", "Asia/Tokyo")
     assert row.last_error == "x" * 300
 
@@ -377,8 +384,8 @@ def test_a_row_names_its_definition_and_cuts_its_error(state: State, rows: Rows)
 def test_a_limit_is_held_within_bounds(state: State, rows: Rows) -> None:
     rows.run()
     rows.run()
-    assert len(report.runs(state, limit=-5).rows) == 1
-    assert len(report.runs(state, limit=10**9).rows) == 2
+    assert len(list_runs(state, limit=-5).rows) == 1
+    assert len(list_runs(state, limit=10**9).rows) == 2
 
 
 # One run
@@ -393,7 +400,7 @@ def test_a_run_is_shown_with_its_attempts_and_redacted(state: State, rows: Rows)
     )
     rows.failure(run_id, 1)
     rows.failure(run_id, 2, error_type="OSError")
-    view = report.run(state, run_id)
+    view = find_run(state, run_id)
     assert view is not None
     assert view.payload == {"user": 1, "api_token": "***", "nested": [{"Password": "***"}]}
     assert view.result == {"secret": "***", "sent": 2}
@@ -408,17 +415,17 @@ def test_a_run_is_shown_with_its_attempts_and_redacted(state: State, rows: Rows)
 
 
 def test_a_running_run_shows_the_attempt_under_way(state: State, rows: Rows) -> None:
-    view = report.run(state, rows.run("running"))
+    view = find_run(state, rows.run("running"))
     assert view is not None
     (attempt,) = view.attempts
     assert (attempt.outcome, attempt.worker, attempt.seconds) == ("running", "web-1:7", None)
 
 
 def test_a_waiting_or_dead_run_has_no_attempt_beyond_its_failures(state: State, rows: Rows) -> None:
-    waiting = report.run(state, rows.run())
+    waiting = find_run(state, rows.run())
     dead_id = rows.run("dead")
     rows.failure(dead_id, 1)
-    dead = report.run(state, dead_id)
+    dead = find_run(state, dead_id)
     assert waiting is not None
     assert dead is not None
     assert waiting.attempts == ()
@@ -426,7 +433,7 @@ def test_a_waiting_or_dead_run_has_no_attempt_beyond_its_failures(state: State, 
 
 
 def test_no_run_by_an_unknown_id(state: State) -> None:
-    assert report.run(state, 4711) is None
+    assert find_run(state, 4711) is None
 
 
 # How it reads
@@ -441,7 +448,7 @@ def test_the_overview_sends_few_statements_over_one_connection_and_writes_nothin
     taken: list[object] = []
     event.listen(state.engine.pool, "checkout", lambda *args: taken.append(args))
     with statements(state.engine) as sent:
-        overview = report.overview(state)
+        overview = read_overview(state)
     assert len(overview.definitions.rows) == 3
     assert len(sent) <= 15
     assert len(taken) == 1
@@ -449,14 +456,14 @@ def test_the_overview_sends_few_statements_over_one_connection_and_writes_nothin
 
 
 def test_reports_that_share_a_reader_are_of_one_moment(state: State) -> None:
-    with report.reading(state) as reader:
-        assert report.verdict(reader).now == report.runs(reader).now
+    with reading(state) as reader:
+        assert read_verdict(reader).now == list_runs(reader).now
 
 
 def test_missing_tables_are_named_as_such(app: Flask, db: SQLAlchemy) -> None:
     CronJobs(app)
     with pytest.raises(TablesMissing, match="flask jobs admin init"):
-        report.overview(state_of(app))
+        read_overview(state_of(app))
 
 
 def test_a_shared_connection_is_read_unless_it_has_uncommitted_work(db: SQLAlchemy) -> None:
@@ -467,12 +474,12 @@ def test_a_shared_connection_is_read_unless_it_has_uncommitted_work(db: SQLAlche
     task = jobs.task(name="task")(lambda: None)
     with app.app_context():
         db.create_all()
-        assert report.verdict(state_of(app)).word == "never"
+        assert read_verdict(state_of(app)).word == "never"
         run = task.enqueue()
         with pytest.raises(DatabaseTrouble, match=r"in memory.*uncommitted work there"):
-            report.verdict(state_of(app))
+            read_verdict(state_of(app))
         db.session.commit()
-        assert report.run(state_of(app), run.id) is not None
+        assert find_run(state_of(app), run.id) is not None
     with app.app_context():
         db.engine.dispose()
 

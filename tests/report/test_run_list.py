@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, text
 
-from flask_cronjobs import StateConflict, report
-from flask_cronjobs.report import Cursor, RunFilter, order_of, redacted, run_list, run_search
+from flask_cronjobs import StateConflict
+from flask_cronjobs.report import run_list, run_search
+from flask_cronjobs.report.redact import redacted
+from flask_cronjobs.report.run_list import RunFilter, list_runs, matching_ids
+from flask_cronjobs.report.run_order import Cursor, order_of
 from flask_cronjobs.state import State
 from flask_cronjobs.types import Status
 from tests.rows import Rows, ago
@@ -17,7 +20,7 @@ from tests.rows import Rows, ago
 
 def ids(state: State, search: str | None = None, **values: object) -> list[int]:
     which = RunFilter(search=search, **values)  # type: ignore[arg-type]
-    return [row.id for row in report.runs(state, which).rows]
+    return [row.id for row in list_runs(state, which).rows]
 
 
 def paged(state: State, status: Status, limit: int = 2) -> list[int]:
@@ -26,7 +29,7 @@ def paged(state: State, status: Status, limit: int = 2) -> list[int]:
     found: list[int] = []
     cursor: Cursor | None = None
     while True:
-        page = report.runs(state, which, cursor, limit, order)
+        page = list_runs(state, which, cursor, limit, order)
         found += [row.id for row in page.rows]
         cursor = page.next
         if cursor is None:
@@ -81,9 +84,9 @@ def test_all_runs_of_an_old_batch_are_listed(
         rows.run("succeeded", batch_id=batch_id)
     assert ids(state, batch="old") == made[::-1]
     assert ids(state, batch="old", status="succeeded") == [made[5], made[0]]
-    page = report.runs(state, RunFilter(batch="old"), limit=4)
+    page = list_runs(state, RunFilter(batch="old"), limit=4)
     assert ([row.id for row in page.rows], page.partial) == (made[:1:-1], False)
-    last = report.runs(state, RunFilter(batch="old"), page.next, limit=4)
+    last = list_runs(state, RunFilter(batch="old"), page.next, limit=4)
     assert ([row.id for row in last.rows], last.partial) == (made[1::-1], False)
 
 
@@ -113,7 +116,7 @@ def test_finds_an_old_run_by_its_id_and_key_beyond_the_window(
     old = rows.run("succeeded", idempotency_key="old")
     for _ in range(5):
         rows.run("succeeded")
-    page = report.runs(state, RunFilter(search="old"))
+    page = list_runs(state, RunFilter(search="old"))
     assert [row.id for row in page.rows] == [old]
     assert page.partial
     assert page.searched_to is not None
@@ -158,8 +161,8 @@ def test_values_that_are_redacted_are_not_found(
     rows.run(payload={"token": "hunter2", "url": "x://me:hunter2@db/", "to": "ada"})
     assert ids(state, "hunter2", status=status) == []
     assert len(ids(state, "ada", status=status)) == 1
-    assert report.matching_ids(state, RunFilter(search="hunter2", status=status)) == []
-    assert len(report.matching_ids(state, RunFilter(search="ada", status=status))) == 1
+    assert matching_ids(state, RunFilter(search="hunter2", status=status)) == []
+    assert len(matching_ids(state, RunFilter(search="ada", status=status))) == 1
 
 
 @pytest.mark.usefixtures("_shown")
@@ -167,12 +170,12 @@ def test_pages_look_past_runs_whose_match_is_hidden(state: State, rows: Rows) ->
     made = [rows.run(payload={"to": "ada"}) for _ in range(3)]
     for _ in range(4):
         rows.run(payload={"token": "ada"})
-    page = report.runs(state, RunFilter(search="ada"), None, 2)
+    page = list_runs(state, RunFilter(search="ada"), None, 2)
     assert [row.id for row in page.rows] == made[:0:-1]
     assert page.next == Cursor(made[1])
-    last = report.runs(state, RunFilter(search="ada"), page.next, 2)
+    last = list_runs(state, RunFilter(search="ada"), page.next, 2)
     assert ([row.id for row in last.rows], last.next, last.partial) == (made[:1], None, False)
-    assert report.matching_ids(state, RunFilter(search="ada"), limit=2) == made[:0:-1]
+    assert matching_ids(state, RunFilter(search="ada"), limit=2) == made[:0:-1]
 
 
 @pytest.mark.usefixtures("_shown")
@@ -190,7 +193,7 @@ def test_a_page_does_not_tell_that_a_hidden_value_matches(
     order = order_of(status, False)
     for cursor in (None, Cursor(made[2], getattr(rows.get(made[2]), order.column))):
         right, wrong = (
-            report.runs(state, RunFilter(search=search, status=status), cursor, 1, order)
+            list_runs(state, RunFilter(search=search, status=status), cursor, 1, order)
             for search in ('"password": "hunter2', '"password": "hunter3')
         )
         assert right.rows == ()
@@ -209,13 +212,13 @@ def test_a_search_of_payloads_goes_on_from_window_to_window(
     for number in range(11):
         rows.run(status, age=number, payload={"to" if number % 5 == 0 else "token": "ada"})
     which, order = RunFilter(status=status, search="ada"), order_of(status, False)
-    everything = report.runs(state, RunFilter(status=status), None, 50, order).rows
+    everything = list_runs(state, RunFilter(status=status), None, 50, order).rows
     monkeypatch.setattr(run_list, "WINDOW", 3)
     found: list[int] = []
-    page = report.runs(state, which, None, 1, order)
+    page = list_runs(state, which, None, 1, order)
     found += [row.id for row in page.rows]
     while page.next is not None:
-        page = report.runs(state, which, page.next, 1, order)
+        page = list_runs(state, which, page.next, 1, order)
         found += [row.id for row in page.rows]
     shown = [row.id for row in everything if "to" in dict(rows.get(row.id).payload or {})]
     assert found == shown
@@ -230,12 +233,12 @@ def test_a_search_that_takes_long_stops_and_goes_on(
     others = [rows.run(status or "running", age=20 + n, payload={"to": "bob"}) for n in range(3)]
     monkeypatch.setattr(run_list, "SEARCH_FOR", 0.0)
     which, order = RunFilter(status=status, search="ada"), order_of(status, False)
-    page = report.runs(state, which, None, 50, order)
+    page = list_runs(state, which, None, 50, order)
     pages, found = 1, [row.id for row in page.rows]
     while page.next is not None:
         assert page.partial
         assert page.searched_to is not None
-        page = report.runs(state, which, page.next, 50, order)
+        page = list_runs(state, which, page.next, 50, order)
         pages, found = pages + 1, [*found, *(row.id for row in page.rows)]
     assert sorted(found) == made
     assert pages == len(made) + len(others)
@@ -249,8 +252,8 @@ def test_an_action_on_a_search_that_takes_long_is_refused(
         rows.run(payload={"to": "ada"})
     monkeypatch.setattr(run_list, "SEARCH_ALL_FOR", 0.0)
     with pytest.raises(StateConflict, match="looked at 1 of 3 runs in 0 s, and stopped"):
-        report.matching_ids(state, RunFilter(search="ada"))
-    assert len(report.matching_ids(state, RunFilter(search="ada"), limit=1)) == 1
+        matching_ids(state, RunFilter(search="ada"))
+    assert len(matching_ids(state, RunFilter(search="ada"), limit=1)) == 1
 
 
 @pytest.mark.usefixtures("_shown")
@@ -277,7 +280,7 @@ def test_a_search_does_the_same_work_whether_or_not_a_hidden_value_matches(
     for search in ("hunter2", "hunter3"):
         looked.clear()
         sent.clear()
-        report.runs(state, RunFilter(search=search, status=status))
+        list_runs(state, RunFilter(search=search, status=status))
         work.append((len(looked), list(sent)))
     assert work[0] == work[1]
     assert work[0][0] == 3

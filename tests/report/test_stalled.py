@@ -10,9 +10,15 @@ import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
-from flask_cronjobs import CronJobs, report
+from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobBatch, JobPause
 from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.report.health import (
+    headline_of,
+    read_verdict,
+    read_verdict_and_figures,
+    tone_of,
+)
 from flask_cronjobs.state import State, state_of
 from tests.rows import Rows, ago
 
@@ -131,9 +137,9 @@ def test_what_no_tick_ends_makes_the_verdict_red_wherever_it_is_told(
 ) -> None:
     make, kind, said, todo = RED[what]
     make(rows)
-    verdict, figures = report.verdict_and_figures(state)
+    verdict, figures = read_verdict_and_figures(state)
     assert [each.kind for each in verdict.stalled] == [kind]
-    assert (verdict.word, report.tone(verdict, figures)) == ("overdue", "bad")
+    assert (verdict.word, tone_of(verdict, figures)) == ("overdue", "bad")
     assert said in verdict.sentence
     client, command = app.test_client(), app.test_cli_runner().invoke
     answer = client.get("/jobs/health")
@@ -160,9 +166,9 @@ def test_what_somebody_may_want_makes_it_amber(
 ) -> None:
     make, kind, said, todo = AMBER[what]
     make(rows)
-    verdict, figures = report.verdict_and_figures(state)
+    verdict, figures = read_verdict_and_figures(state)
     assert [each.kind for each in verdict.stalled] == [kind]
-    assert (verdict.word, report.tone(verdict, figures)) == ("ok", "warn")
+    assert (verdict.word, tone_of(verdict, figures)) == ("ok", "warn")
     client = app.test_client()
     assert client.get("/jobs/health").text == "ok\n"
     assert said in client.get("/jobs/").text.replace("&#39;", "'")
@@ -189,9 +195,9 @@ def test_nothing_is_named_before_its_time(
     state: State, rows: Rows, make: Callable[[Rows], None]
 ) -> None:
     make(rows)
-    verdict, figures = report.verdict_and_figures(state)
+    verdict, figures = read_verdict_and_figures(state)
     assert (verdict.word, verdict.stalled) == ("ok", ())
-    assert report.headline(verdict, figures) == "All is well"
+    assert headline_of(verdict, figures) == "All is well"
 
 
 def test_a_key_at_whose_shares_others_have_just_begun_does_not_stand_still(
@@ -201,13 +207,13 @@ def test_a_key_at_whose_shares_others_have_just_begun_does_not_stand_still(
     holder(rows, 5 * HOUR, **two)
     younger = holder(rows, 60, concurrency_share=2, **two)
     rows.run(age=2 * HOUR, concurrency_key="k", **two)
-    assert report.verdict(state).stalled == ()
+    assert read_verdict(state).stalled == ()
     with state.engine.begin() as connection:
         connection.exec_driver_sql(
             "UPDATE job_runs SET started_at = (SELECT min(started_at) FROM job_runs)"
             f" WHERE id = {younger}"
         )
-    assert [each.kind for each in report.verdict(state).stalled] == ["held"]
+    assert [each.kind for each in read_verdict(state).stalled] == ["held"]
 
 
 def test_a_task_with_a_long_timeout_may_hold_its_key_for_longer(state: State, rows: Rows) -> None:
@@ -215,7 +221,7 @@ def test_a_task_with_a_long_timeout_may_hold_its_key_for_longer(state: State, ro
     jobs.task(name="slow", timeout=5 * HOUR)(lambda: None)
     state.registry.add(jobs.get("slow"))
     held_share(rows, 5 * HOUR)
-    assert report.verdict(state).stalled == ()
+    assert read_verdict(state).stalled == ()
 
 
 @pytest.mark.parametrize("make", [head_without_code, held_share, no_share, no_code, snoozes])
@@ -225,7 +231,7 @@ def test_what_is_paused_waits_for_somebody_to_resume_it(
     make(rows)
     for task in ("send", "gone"):
         rows._insert(JobPause, {"kind": "task", "name": task})
-    assert report.verdict(state).stalled == ()
+    assert read_verdict(state).stalled == ()
 
 
 def test_the_most_urgent_is_named_first(state: State, rows: Rows) -> None:
@@ -233,7 +239,7 @@ def test_the_most_urgent_is_named_first(state: State, rows: Rows) -> None:
         make(rows)
     rows.run(age=HOUR, job_type="gone", **(ORDERED | {"concurrency_key": "o"}))
     behind(rows, HOUR, concurrency_key="o")
-    verdict = report.verdict(state)
+    verdict = read_verdict(state)
     kinds = [each.kind for each in verdict.stalled]
     assert kinds == ["order", "share", "undeclared", "snoozes", "batch"]
     assert "waits in strict order" in verdict.sentence

@@ -14,11 +14,19 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, report
+from flask_cronjobs import CronJobs, DatabaseTrouble
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.models import JobDefinition, JobTick
 from flask_cronjobs.report import run_list
-from flask_cronjobs.report.doctor import Finding, examine
+from flask_cronjobs.report.activity import list_gaps, list_ticks
+from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.report.doctor_database import Finding
+from flask_cronjobs.report.health import (
+    headline_of,
+    read_verdict,
+    read_verdict_and_figures,
+    tone_of,
+)
 from flask_cronjobs.state import State, state_of
 from tests.rows import Rows, ago
 
@@ -50,11 +58,11 @@ class TestScheduleWithoutTick:
     ) -> None:
         rows.tick(age=5)
         rows.definition("mails", next_run_at=ago(HOUR))
-        verdict, figures = report.verdict_and_figures(state)
+        verdict, figures = read_verdict_and_figures(state)
         assert verdict.word == "overdue"
         assert "'mails'" in verdict.sentence
-        assert report.tone(verdict, figures) == "bad"
-        assert "schedule" in report.headline(verdict, figures)
+        assert tone_of(verdict, figures) == "bad"
+        assert "schedule" in headline_of(verdict, figures)
         assert health(app) == (503, "overdue")
         finding = findings(state)["late-definition"]
         assert finding.level == "error"
@@ -88,7 +96,7 @@ class TestScheduleWithoutTick:
         assert "'mails'" in findings(state)["unrecorded-definition"].what
         app.extensions["cronjobs"] = replace(state, started=time.monotonic() - HOUR)
         assert health(app) == (503, "overdue")
-        assert "'mails'" in report.verdict(state_of(app)).sentence
+        assert "'mails'" in read_verdict(state_of(app)).sentence
         rows.definition("mails")
         assert health(app) == (200, "ok")
 
@@ -172,7 +180,7 @@ class TestTicksThatFail:
         with pytest.raises(DatabaseTrouble):
             jobs.tick()
         assert health(app) == (503, "late")
-        verdict = report.verdict(state_of(app))
+        verdict = read_verdict(state_of(app))
         assert verdict.failing
         assert "failed" in verdict.sentence
         assert findings(state_of(app))["ticks"].level == "error"
@@ -181,9 +189,9 @@ class TestTicksThatFail:
         self, app: Flask, state: State, rows: Rows
     ) -> None:
         rows.tick(age=1, started_at=ago(1), seen_at=ago(1), finished_at=None)
-        verdict, figures = report.verdict_and_figures(state)
+        verdict, figures = read_verdict_and_figures(state)
         assert (verdict.word, verdict.failing) == ("never", True)
-        assert report.headline(verdict, figures) == "No tick has done its work yet"
+        assert headline_of(verdict, figures) == "No tick has done its work yet"
 
     def test_tick_that_is_at_work_for_long_is_well(self, app: Flask, rows: Rows) -> None:
         rows.tick(started_at=ago(HOUR), seen_at=ago(20), finished_at=None)
@@ -203,14 +211,14 @@ class TestMissed:
         db.session.execute(update(JobTick).values(started_at=ago(27 * HOUR)))
         db.session.commit()
         jobs.tick()
-        verdict, figures = report.verdict_and_figures(state_of(app))
+        verdict, figures = read_verdict_and_figures(state_of(app))
         assert verdict.ok
         assert figures.missed is not None
         assert figures.missed.slots in (26, 27)
         assert figures.missed.first == first
-        assert report.tone(verdict, figures) == "warn"
+        assert tone_of(verdict, figures) == "warn"
         assert f"{figures.missed.slots} slots were missed, from {first:%Y-%m-%d %H:%M} to" in (
-            report.headline(verdict, figures)
+            headline_of(verdict, figures)
         )
         assert "slots were missed" in admin().output
         assert admin().output.startswith("WARN")
@@ -219,11 +227,11 @@ class TestMissed:
     @pytest.mark.parametrize("kind", ["Paused", "Undeclared", "Overlap"])
     def test_other_skipped_slots_were_not_missed(self, state: State, rows: Rows, kind: str) -> None:
         rows.run("skipped", error_type=kind, result={"skipped": 3})
-        assert report.verdict_and_figures(state)[1].missed is None
+        assert read_verdict_and_figures(state)[1].missed is None
 
     def test_result_that_somebody_edited_counts_as_one(self, state: State, rows: Rows) -> None:
         rows.run("skipped", error_type="Missed", result=["x"])
-        missed = report.verdict_and_figures(state)[1].missed
+        missed = read_verdict_and_figures(state)[1].missed
         assert missed is not None
         assert missed.slots == 1
 
@@ -233,7 +241,7 @@ class TestMissed:
         for age in (600, 660, 720, 4400, 4460):
             rows.tick(age=age)
         rows.tick(age=300, started_at=ago(300), seen_at=ago(300), finished_at=None)
-        current, past = report.gaps(state)
+        current, past = list_gaps(state)
         assert current.end is None
         assert (ago() - current.start).total_seconds() == pytest.approx(600, abs=5)
         assert past.end is not None
@@ -252,7 +260,7 @@ class TestMissed:
         assert f"before={ids[49]}" in first
         older = app.test_client().get(f"/jobs/ticks?before={ids[49]}").text
         assert older.count("pid 7") == 10
-        assert [tick.id for tick in report.ticks(state, 50, ids[49]).rows] == ids[50:]
+        assert [tick.id for tick in list_ticks(state, 50, ids[49]).rows] == ids[50:]
 
 
 class TestTwoApps:

@@ -9,9 +9,14 @@ import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
-from flask_cronjobs import CronJobs, report
+from flask_cronjobs import CronJobs
 from flask_cronjobs.operations.runs import CANCEL
-from flask_cronjobs.report import RunFilter, waiting
+from flask_cronjobs.report import waiting
+from flask_cronjobs.report.health import read_verdict, read_verdict_and_figures
+from flask_cronjobs.report.overview import list_orphans
+from flask_cronjobs.report.reader import reading
+from flask_cronjobs.report.run_list import RunFilter, list_runs
+from flask_cronjobs.report.run_order import order_of
 from flask_cronjobs.report.waiting import Waiting, waiting_groups
 from flask_cronjobs.state import State, state_of
 from tests.rows import Rows
@@ -43,7 +48,7 @@ def groups(state: State) -> dict[tuple[str, str], tuple[int, int | None]]:
     """For each task and queue, for how many hours the first run has been due, and the first of
     those that a tick could run now."""
     found: dict[tuple[str, str], list[Waiting]] = {}
-    with report.reading(state) as reader:
+    with reading(state) as reader:
         for each in waiting_groups(reader):
             found.setdefault((each.task, each.queue), []).append(each)
         now = reader.now
@@ -97,7 +102,7 @@ def test_a_run_whose_key_is_at_its_limit_is_not_due(
     assert groups(state) == expected
     with by_reading_all(monkeypatch):
         assert groups(state) == expected
-    assert round((report.verdict(state).oldest or 0) / HOUR) == 6
+    assert round((read_verdict(state).oldest or 0) / HOUR) == 6
 
 
 def test_the_verdict_leaves_out_tasks_of_other_code_and_what_is_paused(
@@ -107,13 +112,13 @@ def test_the_verdict_leaves_out_tasks_of_other_code_and_what_is_paused(
     rows.run(queue="mail", age=8 * HOUR)
     rows.run(age=2 * HOUR)
     rows.tick()
-    assert round((report.verdict(state).oldest or 0) / HOUR) == 8
+    assert round((read_verdict(state).oldest or 0) / HOUR) == 8
     with app.app_context():
         jobs.pause(queue="mail")
-    verdict, figures = report.verdict_and_figures(state)
+    verdict, figures = read_verdict_and_figures(state)
     assert round((verdict.oldest or 0) / HOUR) == 2
     assert figures.overdue.value == 1
-    (orphan,) = report.orphans(state)
+    (orphan,) = list_orphans(state)
     assert (orphan.task, orphan.count.value) == ("other", 1)
 
 
@@ -132,14 +137,14 @@ def test_waiting_runs_are_listed_as_due_whatever_their_priority(
             priority=number % 4, age=age * HOUR, concurrency_key=key, concurrency_limit=limit
         )
     which = RunFilter(overdue=True) if overdue else RunFilter(status="queued")
-    order = report.order_of(which.status, which.overdue)
+    order = order_of(which.status, which.overdue)
     seen: list[int] = []
-    page = report.runs(state, which, limit=5, order=order)
+    page = list_runs(state, which, limit=5, order=order)
     while True:
         seen += [row.id for row in page.rows]
         if page.next is None:
             break
-        page = report.runs(state, which, page.next, 5, order)
+        page = list_runs(state, which, page.next, 5, order)
     assert seen == [made[age] for age in sorted(made, reverse=True)]
 
 

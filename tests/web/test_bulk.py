@@ -85,7 +85,7 @@ def test_retry_and_cancel(
 def test_no_more_than_a_limit_at_once(
     client: FlaskClient, add: Callable[..., int], post: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.web.bulk.MOST", 2)
+    monkeypatch.setattr("flask_cronjobs.web.actions.MOST", 2)
     for _ in range(3):
         add("dead")
     assert "One click changes 2 of them." in client.get("/jobs/runs/bulk?do=retry").text

@@ -12,7 +12,8 @@ from flask import Flask
 from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 
-from flask_cronjobs import CronJobs, report
+from flask_cronjobs import CronJobs
+from flask_cronjobs.report.health import read_verdict
 from flask_cronjobs.web import health_cache
 
 
@@ -29,8 +30,8 @@ class Slow:
         self.begun = threading.Semaphore(0)
         self.go_on = threading.Event()
         self.looks = 0
-        self._verdict = report.verdict
-        monkeypatch.setattr("flask_cronjobs.report.verdict", self)
+        self._verdict = read_verdict
+        monkeypatch.setattr("flask_cronjobs.web.machines.read_verdict", self)
 
     def __call__(self, state: object) -> object:
         self.looks += 1

@@ -64,7 +64,7 @@ def test_health_without_a_database_leaks_nothing(
     def fail(*args: object) -> None:
         raise DatabaseTrouble("could not connect to db-1.internal as shop")
 
-    monkeypatch.setattr("flask_cronjobs.report.verdict", fail)
+    monkeypatch.setattr("flask_cronjobs.web.machines.read_verdict", fail)
     answer = client.get("/jobs/health")
     assert (answer.status_code, answer.text) == (503, "down\n")
 
@@ -75,7 +75,7 @@ def test_a_page_without_a_database_leaks_nothing(
     def fail(*args: object) -> None:
         raise DatabaseTrouble("could not connect to db-1.internal as shop")
 
-    monkeypatch.setattr("flask_cronjobs.report.overview", fail)
+    monkeypatch.setattr("flask_cronjobs.web.views.read_overview", fail)
     answer = client.get("/jobs/")
     assert answer.status_code == 503
     assert "The database does not answer" in answer.text

@@ -436,7 +436,7 @@ def test_an_error_of_ours_becomes_a_page_that_tells_nothing(
     def fail(*args: object) -> None:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr("flask_cronjobs.report.overview", fail)
+    monkeypatch.setattr("flask_cronjobs.web.views.read_overview", fail)
     answer = client.get("/jobs/")
     assert answer.status_code == 500
     assert "secret" not in answer.text

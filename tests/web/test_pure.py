@@ -7,7 +7,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from flask_cronjobs.report import Bucket, RunFilter
+from flask_cronjobs.report.activity import Bucket
+from flask_cronjobs.report.run_list import RunFilter
 from flask_cronjobs.web import format
 from flask_cronjobs.web.chart import HEIGHT, chart
 from flask_cronjobs.web.params import BadQuery, filter_args, run_filter, text

@@ -19,8 +19,9 @@ from sqlalchemy import text
 import flask_cronjobs
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobFailure, JobOutput
-from flask_cronjobs.report import Cursor, run_list
-from flask_cronjobs.report.stacks import without_own_frames
+from flask_cronjobs.report import run_list
+from flask_cronjobs.report.run_detail import without_own_frames
+from flask_cronjobs.report.run_order import Cursor
 from flask_cronjobs.state import State, state_of
 from flask_cronjobs.web.params import cursor, cursor_text
 from tests.marks import on_sqlite

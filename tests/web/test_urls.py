@@ -7,7 +7,7 @@ from typing import Any
 from flask import Flask, url_for
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.web.urls import page_urls
+from flask_cronjobs.web.render import page_urls
 
 
 def test_urls_of_a_page_are_those_of_flask(app: Flask, jobs: CronJobs) -> None:

@@ -17,10 +17,11 @@ from flask.logging import default_handler
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
-from flask_cronjobs import CronJobs, Retry, TaskError, report
+from flask_cronjobs import CronJobs, Retry, TaskError
 from flask_cronjobs.current_run import MAX_OUTPUT, Output
 from flask_cronjobs.engine.worker import output as module
 from flask_cronjobs.models import JobOutput, JobRun
+from flask_cronjobs.report.run_detail import find_run
 from flask_cronjobs.state import State, state_of
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -110,7 +111,7 @@ def test_each_failed_attempt_keeps_its_own(jobs: CronJobs, db: SQLAlchemy, state
     for _ in range(2):
         jobs.tick()
     assert outputs(db, run) == {1: "attempt 1\n", 2: "attempt 2\n"}
-    view = report.run(state, run.id)
+    view = find_run(state, run.id)
     assert view is not None
     assert [each.output for each in view.attempts] == ["attempt 2\n", "attempt 1\n"]
 

@@ -1,23 +1,48 @@
-"""The doctor's checks of the database: its tables, its settings, and the connection to it."""
+"""The doctor's checks of the database, of the connection to it, and of engines for queues."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from sqlalchemy import Connection, Inspector, Table, inspect, text
+from sqlalchemy import Connection, Inspector, Table, func, inspect, select, text
 from sqlalchemy.pool import QueuePool
 
-from ...models.tables import Base
-from ...store.connection import USE_UTF8, unfit_encoding
-from ...store.create import missing_storage
-from ...store.errors import WRITABLE, name_of
-from ...store.migrations import how_to_create_tables
-from ...store.notify import is_pooled
-from ..reader import Reader
-from .finding import Finding
+from ..errors import CronJobsError
+from ..models.conditions import FREE, KEYED
+from ..models.tables import Base
+from ..registry.executor import Executor, executor_of
+from ..store.connection import USE_UTF8, unfit_encoding
+from ..store.create import missing_storage
+from ..store.errors import WRITABLE, name_of
+from ..store.migrations import how_to_create_tables
+from ..store.notify import is_pooled
+from ..text import one_line
+from ..types import NO_SUCH_TASK
+from .humanize import plural
+from .reader import RUNS, Reader
+
+Level: TypeAlias = Literal["ok", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check.
+
+    :ivar id: the name of the check; it stays the same, to search for.
+    :ivar level: ``error``: jobs do not run, or run wrongly; ``warning``: this may happen.
+    :ivar what: what was found, and what it means.
+    :ivar todo: what to do about it; empty if there is nothing to do.
+    """
+
+    id: str
+    level: Level
+    what: str
+    todo: str = ""
+
 
 _PACKAGES = ("Flask-CronJobs", "Flask", "Flask-SQLAlchemy", "SQLAlchemy", "croniter", "psycopg")
 #: What is wrong with an index, by whether it must be unique.
@@ -151,3 +176,55 @@ def versions(reader: Reader) -> Finding:
     database = "SQLite" if reader.sqlite else "PostgreSQL"
     parts.append(f"{database} {'.'.join(map(str, server))}")
     return Finding("versions", "info", ", ".join(parts))
+
+
+_TODO = "Start its broker and its workers: see the page outgrowing.md of the documentation."
+
+
+def engines(reader: Reader) -> Iterator[Finding]:
+    """Check whether each engine can be reached, and has workers for its queues."""
+    queues: dict[str, list[str]] = {}
+    executors: dict[str, Executor] = {}
+    for queue, engine in reader.state.settings.executors.items():
+        try:
+            executor = executor_of(reader.state.app, engine)
+        except CronJobsError as error:
+            yield Finding("engine", "error", f"Runs of the queue {queue!r} wait: {error}", _TODO)
+            continue
+        executors[executor.name] = executor
+        queues.setdefault(executor.name, []).append(queue)
+    for name, executor in executors.items():
+        yield from _engine(name, executor, queues[name])
+    yield from _refused(reader)
+
+
+def _refused(reader: Reader) -> Iterator[Finding]:
+    """Check whether runs wait that workers of an engine gave back, since they lack the task."""
+    columns = RUNS.c.job_type, RUNS.c.queue
+    refused = RUNS.c.error_type == NO_SUCH_TASK, RUNS.c.queue.in_(reader.state.settings.executors)
+    for rows in (FREE, KEYED):
+        why = func.max(RUNS.c.last_error).label("why")
+        groups = select(*columns, func.count().label("number"), why).where(text(rows), *refused)
+        for row in reader.rows(groups.group_by(*columns).order_by(*columns)):
+            yield Finding(
+                "refused-task",
+                "error",
+                f"{plural(row.number, 'run')} of the task {row.job_type!r} in the queue "
+                f"{row.queue!r} went back, and waits: {one_line(str(row.why)).rstrip('.')}",
+                "Deploy this code to the engine's workers. Then their runs begin by themselves.",
+            )
+
+
+def _engine(name: str, executor: Executor, queues: list[str]) -> Iterator[Finding]:
+    try:
+        waiting = {queue: executor.waiting(queue) for queue in queues}
+        problems = executor.check(queues)
+    except Exception as error:
+        what = one_line(f"{name} cannot be reached: {type(error).__name__}: {error}")
+        yield Finding("engine", "error", what, _TODO)
+        return
+    for problem in problems:
+        yield Finding("engine", "error", one_line(problem), _TODO)
+    if not problems:
+        parts = ", ".join(f"{queue} ({number} waiting)" for queue, number in waiting.items())
+        yield Finding("engine", "ok", f"{name} executes {parts}")

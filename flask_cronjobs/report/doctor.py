@@ -1,4 +1,4 @@
-"""The doctor's checks of ticks, clocks, runs, tasks, definitions and effects."""
+"""Check the app's jobs and database: what is wrong, and what to do about it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,23 @@ from flask import Flask
 from sqlalchemy import Row, select, text
 from werkzeug.exceptions import HTTPException
 
-from ...errors import CronJobsError, SetupError
-from ...models.conditions import OPEN_BATCH
-from ...state import State
-from ...store.clock import clock_shift
-from ...store.errors import LEARN_MORE, name_of
-from ...store.migrations import IN_MEMORY, is_in_memory
-from ..activity import ticks, unpruned
-from ..definitions import DefinitionView, bare_definitions
-from ..health import Figures, Verdict, verdict_and_figures
-from ..humanize import ago, duration, plural, seconds_since
-from ..key_orders import key_orders
-from ..late import CHECK, unrecorded
-from ..overview import orphans
-from ..reader import BATCHES, DEFINITIONS, Reader, reading
-from ..stalled import PATIENCE
-from ..waiting import Waiting, waiting_groups
-from .database import database, schema, versions
-from .engines import engines
-from .finding import Finding, Level
+from ..errors import CronJobsError, SetupError
+from ..models.conditions import OPEN_BATCH
+from ..state import State
+from ..store.clock import clock_shift
+from ..store.errors import LEARN_MORE, name_of
+from ..store.migrations import IN_MEMORY, is_in_memory
+from .activity import list_ticks, seconds_unpruned
+from .definitions import DefinitionView, bare_definitions
+from .doctor_database import Finding, Level, database, engines, schema, versions
+from .health import Figures, Verdict, read_verdict_and_figures
+from .humanize import ago, duration, plural, seconds_since
+from .key_orders import list_key_orders
+from .needs import CHECK, unrecorded
+from .overview import list_orphans
+from .reader import BATCHES, DEFINITIONS, Reader, reading
+from .stalled import PATIENCE
+from .waiting import Waiting, waiting_groups
 
 #: How far a host's clock may be off before it is worth a warning, in seconds.
 CLOCK_TOLERANCE = 2.0
@@ -75,10 +73,10 @@ def _examine(reader: Reader) -> Iterator[Finding]:
 
 def _jobs(reader: Reader) -> Iterator[Finding]:
     groups = waiting_groups(reader)
-    verdict, figures = verdict_and_figures(reader, groups)
+    verdict, figures = read_verdict_and_figures(reader, groups)
     yield _ticks(verdict)
     yield _own_clock(reader)
-    yield from _host_clocks(ticks(reader, _TICKS).rows)
+    yield from _host_clocks(list_ticks(reader, _TICKS).rows)
     yield from _figures(verdict, figures)
     yield from _missed(figures)
     yield from _stalled(verdict)
@@ -203,7 +201,7 @@ def _tasks(reader: Reader) -> Finding:
 
 
 def _orphans(reader: Reader, groups: Sequence[Waiting]) -> Iterator[Finding]:
-    for orphan in orphans(reader, groups):
+    for orphan in list_orphans(reader, groups):
         yield Finding(
             "orphaned-task",
             "warning",
@@ -343,7 +341,7 @@ def _doubts(figures: Figures) -> Iterator[Finding]:
 
 def _stopped_keys(reader: Reader, figures: Figures) -> Iterator[Finding]:
     # None if somebody has retried or discarded the last of them meanwhile.
-    for order in key_orders(reader, stopped=True, limit=1).rows if figures.stops else ():
+    for order in list_key_orders(reader, stopped=True, limit=1).rows if figures.stops else ():
         yield Finding(
             "stopped-keys",
             "warning",
@@ -369,7 +367,7 @@ def _open_batches(reader: Reader) -> Iterator[Finding]:
 
 
 def _pruning(reader: Reader) -> Iterator[Finding]:
-    late = unpruned(reader)
+    late = seconds_unpruned(reader)
     if late > _UNPRUNED:
         yield Finding(
             "pruning",

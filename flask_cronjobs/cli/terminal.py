@@ -1,8 +1,37 @@
-"""How many cells of a terminal a text takes. Pure."""
+"""Colors of statuses and levels, and how many cells of a terminal a text takes."""
 
 from __future__ import annotations
 
 import unicodedata
+
+import click
+
+COLORS = {
+    "succeeded": "green",
+    "running": "cyan",
+    "failed": "yellow",
+    "dead": "red",
+    "cancelled": "bright_black",
+    "skipped": "bright_black",
+    "ok": "green",
+    "info": "blue",
+    "warn": "yellow",
+    "warning": "yellow",
+    "error": "red",
+    "late": "red",
+    "never": "red",
+    "overdue": "red",
+    "in_doubt": "red",
+    "begun": "cyan",
+    "done": "green",
+}
+
+
+def paint(status: str, text: str | None = None) -> str:
+    """Return *text* in the color of a status or level; `click.echo` strips colors in pipes."""
+    text = status if text is None else text
+    return click.style(text, fg=COLORS[status]) if status in COLORS else text
+
 
 #: Categories of characters that add nothing to a line's width: marks on others, and controls.
 _NO_WIDTH = {"Mn", "Me", "Cf"}
