@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, cast
 from urllib.parse import urlsplit
+
+from .types import JSON
 
 #: `did_you_mean` compares at most so many names, and so many characters of each.
 _COMPARED, _HEAD = 1000, 60
@@ -93,6 +95,12 @@ _INLINE = _pattern(
     r"""(?x) (\b(?:value|time[ ]zone)[ ]) "[^\n]{0,300}?"
         (?= [ ](?:is[ ]out[ ]of[ ]range|not[ ]recognized|for[ ]"))"""
 )
+
+HIDDEN = "***"
+#: How many levels of a value are shown; deeper ones are "…".
+DEPTH = 32
+_WORD = _pattern(rf"(?i:(?<![a-z])(?:{SECRET_WORDS})(?![a-z]))|(?<=[a-z])(?:Pass|Auth)(?![a-z])")
+_BETWEEN_WORDS = str.maketrans("", "", "-_ ")
 
 
 def clean(text: str | None) -> str | None:
@@ -185,6 +193,47 @@ def _end_of(pattern: Callable[[], re.Pattern[str]], text: str, start: int) -> in
 def _end_of_line(text: str, start: int) -> int:
     end = text.find("\n", start)
     return len(text) if end < 0 else end
+
+
+def redacted(value: JSON, names: Sequence[str]) -> JSON:
+    """Return *value* with ``***`` under each key that contains one of *names*.
+
+    Also hides the ``value`` of ``{"name": "password", "value": …}``, the second of
+    ``["password", …]``, and what looks like a credential in a text.
+
+    :param names: parts of keys; case, ``-``, ``_`` and spaces do not matter.
+    """
+    return _redacted(value, [_plain_name(name) for name in names], DEPTH)
+
+
+def _redacted(value: JSON, names: Sequence[str], depth: int) -> JSON:
+    if isinstance(value, str):
+        return strip_credentials(value)
+    if not isinstance(value, (dict, list)):
+        return value
+    if depth <= 0:
+        return "…"
+    if isinstance(value, list):
+        if len(value) == 2 and _is_secret_name(value[0], names):
+            return [value[0], HIDDEN]
+        return [_redacted(member, names, depth - 1) for member in value]
+    labels = [member for key, member in value.items() if _plain_name(str(key)) in ("name", "key")]
+    hidden = [*names, "value"] if any(_is_secret_name(label, names) for label in labels) else names
+    return {
+        key: HIDDEN if _is_secret_name(key, hidden) else _redacted(member, names, depth - 1)
+        for key, member in value.items()
+    }
+
+
+def _is_secret_name(name: JSON, names: Sequence[str]) -> bool:
+    if not isinstance(name, str):
+        return False
+    plain = _plain_name(name)
+    return any(part in plain for part in names) or bool(_WORD().search(name))
+
+
+def _plain_name(name: str) -> str:
+    return name.lower().translate(_BETWEEN_WORDS)
 
 
 def without_values(text: str) -> str:

@@ -6,6 +6,7 @@ connection and see one now. Nothing here writes.
 
 from __future__ import annotations
 
+from ..text import redacted
 from .activity import Bucket, Gap, activity, gaps, ticks, unpruned
 from .arguments import Arguments, arguments
 from .batches import BatchView, batch, batches
@@ -19,7 +20,6 @@ from .key_orders import KeyOrder, key_orders
 from .overview import Overview, dead_groups, orphans, overview
 from .pauses import PauseView, pauses
 from .reader import reading
-from .redact import redacted
 from .run_detail import Attempt, RunView, run
 from .run_list import RunFilter, RunPage, RunRow, matching_count, matching_ids, runs
 from .run_order import Cursor, order_of

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
+from ..text import redacted
 from ..types import JSON
 from .reader import DEFINITIONS, Source, readable, reading
-from .redact import redacted
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from sqlalchemy import select
 
 from ..errors import ScheduleError
 from ..schedule.words import in_words
+from ..text import redacted
 from ..types import JSON
 from .definitions import DefinitionView, definition_views, next_slots, whole_rows
 from .missed import missed_slots
 from .needs import needs
 from .reader import DEFINITIONS, RUNS, Query, Source, reading
-from .redact import redacted
 from .run_list import RunFilter, RunRow, page_ids, rows_of
 from .statistics import Statistics, statistics
 from .task_code import TaskCode, task_code
