@@ -6,7 +6,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property
@@ -173,12 +174,9 @@ class CurrentRun:
     @cached_property
     def batch(self) -> BatchCounts | None:
         """How the batch ended whose ``then`` this run is; None for every other run."""
-        from .store import Bookkeeping
         from .store.batches import Batches
 
-        if self.thread == threading.get_ident():
-            return Batches(self.books).ended_for(self.id)
-        with Bookkeeping(self.books.engine) as books:  # `books` is for the first thread only.
+        with self._books_here() as books:
             return Batches(books).ended_for(self.id)
 
     @cached_property
@@ -187,7 +185,10 @@ class CurrentRun:
         id_ = self.claim.definition_id
         if id_ is None:
             return None, self._default_timezone
-        found = self._read_definition(id_)
+        from .store import Definitions
+
+        with self._books_here() as books:
+            found = Definitions(books).name_and_timezone(id_)
         if found is None:
             logger.warning(
                 "%s: its definition has been removed, so its time zone is not known; "
@@ -197,13 +198,16 @@ class CurrentRun:
             )
         return found or (None, self._default_timezone)
 
-    def _read_definition(self, id_: int) -> tuple[str, str] | None:
-        from .store import Bookkeeping, Definitions
+    @contextmanager
+    def _books_here(self) -> Generator[Bookkeeping]:
+        """Yield a connection for this thread: `books` is for the first one only."""
+        from .store import Bookkeeping
 
         if self.thread == threading.get_ident():
-            return Definitions(self.books).name_and_timezone(id_)
-        with Bookkeeping(self.books.engine) as books:  # `books` is for the first thread only.
-            return Definitions(books).name_and_timezone(id_)
+            yield self.books
+            return
+        with Bookkeeping(self.books.engine) as books:
+            yield books
 
     def progress(self, fraction: float, message: str | None = None) -> None:
         """Report how far the run is. It shows in the run's row, and on the pages, while it runs.

@@ -10,17 +10,15 @@ processes do, and for the others it would be most of what the extension costs at
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection
+from functools import wraps
 from threading import RLock
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from sqlalchemy import DDL, JSON, DateTime, MetaData, Table, __version__, event
 from sqlalchemy.util import FacadeDict
 
 from .columns import UTCDateTime
-
-if TYPE_CHECKING:
-    from _collections_abc import dict_items, dict_keys, dict_values
 
 #: The names of the job tables. Whoever looks for one of them in the metadata, copies them all.
 NAMES = frozenset(
@@ -104,6 +102,21 @@ class _JobTables:
             self._copying = False
 
 
+def _completing(method: Callable[..., Any], names: Collection[object] = ()) -> Callable[..., Any]:
+    """Return *method* of a dict, which makes the copies first.
+
+    :param names: make them only if its argument is one of these; with none, always.
+    """
+
+    @wraps(method)
+    def call(self: _Tables, *given: object) -> Any:
+        if not names or given[0] in names:
+            self.job_tables.copy()
+        return method(self, *given)
+
+    return call
+
+
 class _Tables(FacadeDict[str, Table]):
     """The tables of a metadata, to which the job tables come when they are looked for."""
 
@@ -116,56 +129,16 @@ class _Tables(FacadeDict[str, Table]):
         for name, table in metadata.tables.items():
             self._insert_item(name, table)
 
-    def _complete(self) -> None:
-        self.job_tables.copy()
-
-    def _complete_for(self, name: object) -> None:
-        if name in NAMES:
-            self.job_tables.copy()
-
-    def __contains__(self, name: object) -> bool:
-        self._complete_for(name)
-        return super().__contains__(name)
-
-    def __getitem__(self, name: str) -> Table:
-        self._complete_for(name)
-        return super().__getitem__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the table called *name*, or *default*."""
-        self._complete_for(name)
-        return super().get(name, default)
-
-    def __iter__(self) -> Iterator[str]:
-        self._complete()
-        return super().__iter__()
-
-    def __len__(self) -> int:
-        self._complete()
-        return super().__len__()
-
-    def keys(self) -> dict_keys[str, Table]:
-        """Return the names of all tables."""
-        self._complete()
-        return super().keys()
-
-    def values(self) -> dict_values[str, Table]:
-        """Return all tables."""
-        self._complete()
-        return super().values()
-
-    def items(self) -> dict_items[str, Table]:
-        """Return all tables with their names."""
-        self._complete()
-        return super().items()
-
-    def __eq__(self, other: object) -> bool:
-        self._complete()
-        return super().__eq__(other)
-
-    def __repr__(self) -> str:
-        self._complete()
-        return super().__repr__()
+    __contains__: Any = _completing(FacadeDict.__contains__, NAMES)
+    __getitem__: Any = _completing(FacadeDict.__getitem__, NAMES)
+    get: Any = _completing(FacadeDict.get, NAMES)
+    __iter__: Any = _completing(FacadeDict.__iter__)
+    __len__: Any = _completing(FacadeDict.__len__)
+    keys: Any = _completing(FacadeDict.keys)
+    values: Any = _completing(FacadeDict.values)
+    items: Any = _completing(FacadeDict.items)
+    __eq__: Any = _completing(FacadeDict.__eq__)
+    __repr__: Any = _completing(FacadeDict.__repr__)
 
 
 def copy_tables(metadata: MetaData, dialect_name: str) -> None:

@@ -26,11 +26,11 @@ from ..store.sqlite_lock import refuse_own_lock
 from ..store.uncommitted import left_in
 from ..task import Task
 from ..types import TickReport
-from .inline import inline_worker
-from .single import (
+from .inline import (
     aware,
     enqueue_alone,
     find_definition,
+    inline_worker,
     loaded,
     perform_alone,
     record_slot,
