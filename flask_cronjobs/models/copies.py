@@ -67,7 +67,8 @@ def table_of_its_own(metadata: MetaData) -> str | None:
         from .tables import Base
 
         # One that the app has reflected from the database has all columns.
-        if not set(Base.metadata.tables[name].columns.keys()) <= set(tables[name].columns.keys()):
+        present: Table = tables[name]
+        if not set(Base.metadata.tables[name].columns.keys()) <= set(present.columns.keys()):
             return name
     return None
 
@@ -102,11 +103,13 @@ class _JobTables:
             self._copying = False
 
 
-def _completing(method: Callable[..., Any], names: Collection[object] = ()) -> Callable[..., Any]:
-    """Return *method* of a dict, which makes the copies first.
+def _completing(name: str, names: Collection[object] = ()) -> Callable[..., Any]:
+    """Return the method *name* of the dict, which makes the copies first.
 
     :param names: make them only if its argument is one of these; with none, always.
     """
+
+    method: Callable[..., Any] = getattr(FacadeDict, name)
 
     @wraps(method)
     def call(self: _Tables, *given: object) -> Any:
@@ -129,16 +132,16 @@ class _Tables(FacadeDict[str, Table]):
         for name, table in metadata.tables.items():
             self._insert_item(name, table)
 
-    __contains__: Any = _completing(FacadeDict.__contains__, NAMES)
-    __getitem__: Any = _completing(FacadeDict.__getitem__, NAMES)
-    get: Any = _completing(FacadeDict.get, NAMES)
-    __iter__: Any = _completing(FacadeDict.__iter__)
-    __len__: Any = _completing(FacadeDict.__len__)
-    keys: Any = _completing(FacadeDict.keys)
-    values: Any = _completing(FacadeDict.values)
-    items: Any = _completing(FacadeDict.items)
-    __eq__: Any = _completing(FacadeDict.__eq__)
-    __repr__: Any = _completing(FacadeDict.__repr__)
+    __contains__: Any = _completing("__contains__", NAMES)
+    __getitem__: Any = _completing("__getitem__", NAMES)
+    get: Any = _completing("get", NAMES)
+    __iter__: Any = _completing("__iter__")
+    __len__: Any = _completing("__len__")
+    keys: Any = _completing("keys")
+    values: Any = _completing("values")
+    items: Any = _completing("items")
+    __eq__: Any = _completing("__eq__")
+    __repr__: Any = _completing("__repr__")
 
 
 def copy_tables(metadata: MetaData, dialect_name: str) -> None:
