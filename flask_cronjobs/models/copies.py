@@ -63,12 +63,13 @@ def add_tables(metadata: MetaData, dialect_name: str) -> None:
 def table_of_its_own(metadata: MetaData) -> str | None:
     """Return the name of a job table that is in *metadata*, but another; None if none is."""
     tables = metadata.tables
-    for name in NAMES.intersection(() if isinstance(tables, _Tables) else tables):
+    if isinstance(tables, _Tables):
+        return None
+    for name in NAMES.intersection(tables):
         from .tables import Base
 
         # One that the app has reflected from the database has all columns.
-        present: Table = tables[name]
-        if not set(Base.metadata.tables[name].columns.keys()) <= set(present.columns.keys()):
+        if not set(Base.metadata.tables[name].columns.keys()) <= set(tables[name].columns.keys()):
             return name
     return None
 
