@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from .types import JSON
 
-#: `did_you_mean` compares at most so many names, and so many characters of each.
+#: `similar_names` compares at most so many names, and so many characters of each.
 _COMPARED, _HEAD = 1000, 60
 #: How many characters of an error message and of a stack are kept.
 MAX_ERROR = 2_000
@@ -328,14 +328,22 @@ def _one_stack(error: BaseException) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a sentence with the names in *known* that are similar to *name*, or with all."""
     known = sorted(known)
-    # Compare only the heads of a limited number: the time grows with the square of the length.
-    heads = {each[:_HEAD]: each for each in reversed(known[:_COMPARED])}
-    close = [heads[head] for head in difflib.get_close_matches(name[:_HEAD], heads, n=3)]
-    if close:
+    if close := similar_names(name, known):
         return f" Did you mean {' or '.join(map(repr, close))}?"
     if not known:
         return " None is declared: check that the module that declares them is imported."
     return f" There are: {', '.join(known[:20])}."
+
+
+def similar_names(name: str, known: Sequence[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
+    """Return up to *most* names in *known* that are similar to *name*, the most similar first.
+
+    :param cutoff: how similar, from 0 to 1.
+    """
+    # Compare only the heads of a limited number: the time grows with the square of the length.
+    heads = {each[:_HEAD]: each for each in reversed(known[:_COMPARED])}
+    close = difflib.get_close_matches(name[:_HEAD], heads, most, cutoff)
+    return [heads[head] for head in close]
 
 
 def host_of(url: str) -> str:
