@@ -35,7 +35,7 @@ from sqlalchemy import Connection, text
 from benchmarks._chart import line_chart
 from flask_cronjobs import CronJobs
 from flask_cronjobs.config import Settings
-from flask_cronjobs.models.storage import VACUUM_OFTEN
+from flask_cronjobs.models.copies import VACUUM_OFTEN
 from flask_cronjobs.store import pruning
 from flask_cronjobs.store.claims import Claims
 from flask_cronjobs.store.connection import Bookkeeping

@@ -11,9 +11,8 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from .enqueue import Joined, explaining_missing_tables, joined, wake
 from .errors import BatchClosed, NotFound, TaskError
-from .registry.handler import Handler
+from .registry.handler import Handler, policy_columns, stored_payload
 from .registry.options import EnqueueOptions, check_key
-from .registry.run_columns import policy_columns, stored_payload
 from .state import State
 from .store.batch_statements import THEN_COLUMNS
 from .store.batches import OpenBatch, close_batch, hold_open, open_batch

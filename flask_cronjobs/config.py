@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -11,7 +10,7 @@ from typing import Any, cast
 
 from .errors import ConfigError, ScheduleError
 from .schedule.cron_text import parse_zone
-from .text import SECRET_NAMES
+from .text import SECRET_NAMES, similar_names
 from .types import is_url, is_whole
 
 PREFIX = "CRONJOBS_"
@@ -109,7 +108,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     given = {key: value for key, value in config.items() if key.startswith(PREFIX)}
     for key in given.keys() - known.keys():
         # All of them begin alike, so that a low cutoff would suggest any.
-        close = difflib.get_close_matches(key, known, n=1, cutoff=0.85)
+        close = similar_names(key, list(known), most=1, cutoff=0.85)
         hint = f"Did you mean {close[0]}? " if close else ""
         raise ConfigError(
             f"{key} is not a setting of Flask-CronJobs. {hint}There are: {', '.join(known)}."

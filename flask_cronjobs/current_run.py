@@ -6,7 +6,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property
@@ -174,11 +175,8 @@ class CurrentRun:
     def batch(self) -> BatchCounts | None:
         """How the batch ended whose ``then`` this run is; None for every other run."""
         from .store.batches import ended_for
-        from .store.connection import Bookkeeping
 
-        if self.thread == threading.get_ident():
-            return ended_for(self.books, self.id)
-        with Bookkeeping(self.books.engine) as books:  # `books` is for the first thread only.
+        with self._books_here() as books:
             return ended_for(books, self.id)
 
     @cached_property
@@ -187,7 +185,10 @@ class CurrentRun:
         id_ = self.claim.definition_id
         if id_ is None:
             return None, self._default_timezone
-        found = self._read_definition(id_)
+        from .store.definitions import Definitions
+
+        with self._books_here() as books:
+            found = Definitions(books).name_and_timezone(id_)
         if found is None:
             logger.warning(
                 "%s: its definition has been removed, so its time zone is not known; "
@@ -197,14 +198,16 @@ class CurrentRun:
             )
         return found or (None, self._default_timezone)
 
-    def _read_definition(self, id_: int) -> tuple[str, str] | None:
+    @contextmanager
+    def _books_here(self) -> Generator[Bookkeeping]:
+        """Yield a connection for this thread: `books` is for the first one only."""
         from .store.connection import Bookkeeping
-        from .store.definitions import Definitions
 
         if self.thread == threading.get_ident():
-            return Definitions(self.books).name_and_timezone(id_)
-        with Bookkeeping(self.books.engine) as books:  # `books` is for the first thread only.
-            return Definitions(books).name_and_timezone(id_)
+            yield self.books
+            return
+        with Bookkeeping(self.books.engine) as books:
+            yield books
 
     def progress(self, fraction: float, message: str | None = None) -> None:
         """Report how far the run is. It shows in the run's row, and on the pages, while it runs.

@@ -17,9 +17,8 @@ from .config import Settings
 from .errors import CronJobsError, KeyConflict, TaskError
 from .log import logger
 from .models import JobRun
-from .registry.handler import Handler
+from .registry.handler import Handler, policy_columns, stored_payload
 from .registry.options import EnqueueOptions, NewRun
-from .registry.run_columns import policy_columns, stored_payload
 from .state import State
 from .store.commits import note_enqueued
 from .store.enqueue import insert_run, writing_connection

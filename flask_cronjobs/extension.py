@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import wraps
-from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from flask import Flask
@@ -18,7 +17,7 @@ from .models.copies import add_tables, table_of_its_own
 from .operator_api import OperatorMethods
 from .registry.options import AroundHook, EnqueueOptions, TaskOptions
 from .registry.registry import Declaration, Registry, name_of
-from .registry.retry import Retry, RetryCallable
+from .registry.retry import Retry, RetryCallable, why_uncallable
 from .registry.validation import as_around, check_task, check_unscheduled
 from .state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
 from .store.commits import watch_commits
@@ -408,15 +407,7 @@ def _check_callables(authorize: object, actor: object) -> None:
 
 def _takes(function: object, *arguments: object) -> bool:
     """Return whether *function* can be called with *arguments*, as far as it tells."""
-    if not callable(function):
-        return False
-    try:
-        signature(function, follow_wrapped=False).bind(*arguments)
-    except ValueError:  # One of C may not tell.
-        return True
-    except TypeError:
-        return False
-    return True
+    return callable(function) and why_uncallable(function, *arguments) is None
 
 
 def _database(app: Flask) -> SQLAlchemy:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-#: `did_you_mean` compares at most so many names, and so many characters of each.
+from .types import JSON
+
+#: `similar_names` compares at most so many names, and so many characters of each.
 _COMPARED, _HEAD = 1000, 60
 #: How many characters of an error message and of a stack are kept.
 MAX_ERROR = 2_000
@@ -93,6 +95,12 @@ _INLINE = _pattern(
     r"""(?x) (\b(?:value|time[ ]zone)[ ]) "[^\n]{0,300}?"
         (?= [ ](?:is[ ]out[ ]of[ ]range|not[ ]recognized|for[ ]"))"""
 )
+
+HIDDEN = "***"
+#: How many levels of a value are shown; deeper ones are "…".
+DEPTH = 32
+_WORD = _pattern(rf"(?i:(?<![a-z])(?:{SECRET_WORDS})(?![a-z]))|(?<=[a-z])(?:Pass|Auth)(?![a-z])")
+_BETWEEN_WORDS = str.maketrans("", "", "-_ ")
 
 
 def clean(text: str | None) -> str | None:
@@ -187,6 +195,47 @@ def _end_of_line(text: str, start: int) -> int:
     return len(text) if end < 0 else end
 
 
+def redacted(value: JSON, names: Sequence[str]) -> JSON:
+    """Return *value* with ``***`` under each key that contains one of *names*.
+
+    Also hides the ``value`` of ``{"name": "password", "value": …}``, the second of
+    ``["password", …]``, and what looks like a credential in a text.
+
+    :param names: parts of keys; case, ``-``, ``_`` and spaces do not matter.
+    """
+    return _redacted(value, [_plain_name(name) for name in names], DEPTH)
+
+
+def _redacted(value: JSON, names: Sequence[str], depth: int) -> JSON:
+    if isinstance(value, str):
+        return strip_credentials(value)
+    if not isinstance(value, (dict, list)):
+        return value
+    if depth <= 0:
+        return "…"
+    if isinstance(value, list):
+        if len(value) == 2 and _is_secret_name(value[0], names):
+            return [value[0], HIDDEN]
+        return [_redacted(member, names, depth - 1) for member in value]
+    labels = [member for key, member in value.items() if _plain_name(str(key)) in ("name", "key")]
+    hidden = [*names, "value"] if any(_is_secret_name(label, names) for label in labels) else names
+    return {
+        key: HIDDEN if _is_secret_name(key, hidden) else _redacted(member, names, depth - 1)
+        for key, member in value.items()
+    }
+
+
+def _is_secret_name(name: JSON, names: Sequence[str]) -> bool:
+    if not isinstance(name, str):
+        return False
+    plain = _plain_name(name)
+    return any(part in plain for part in names) or bool(_WORD().search(name))
+
+
+def _plain_name(name: str) -> str:
+    return name.lower().translate(_BETWEEN_WORDS)
+
+
 def without_values(text: str) -> str:
     """Leave out the values of a failed statement, since they may be personal data."""
     if any(begin in text for begin in _VALUES_BEGIN):
@@ -279,14 +328,22 @@ def _one_stack(error: BaseException) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a sentence with the names in *known* that are similar to *name*, or with all."""
     known = sorted(known)
-    # Compare only the heads of a limited number: the time grows with the square of the length.
-    heads = {each[:_HEAD]: each for each in reversed(known[:_COMPARED])}
-    close = [heads[head] for head in difflib.get_close_matches(name[:_HEAD], heads, n=3)]
-    if close:
+    if close := similar_names(name, known):
         return f" Did you mean {' or '.join(map(repr, close))}?"
     if not known:
         return " None is declared: check that the module that declares them is imported."
     return f" There are: {', '.join(known[:20])}."
+
+
+def similar_names(name: str, known: Sequence[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
+    """Return up to *most* names in *known* that are similar to *name*, the most similar first.
+
+    :param cutoff: how similar, from 0 to 1.
+    """
+    # Compare only the heads of a limited number: the time grows with the square of the length.
+    heads = {each[:_HEAD]: each for each in reversed(known[:_COMPARED])}
+    close = difflib.get_close_matches(name[:_HEAD], heads, most, cutoff)
+    return [heads[head] for head in close]
 
 
 def host_of(url: str) -> str:

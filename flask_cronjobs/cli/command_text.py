@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ import click
 from flask.cli import FlaskGroup
 
 from ..report.humanize import print_age
-from ..text import one_line
+from ..text import one_line, similar_names
 
 #: What people call our commands elsewhere.
 _OTHER_NAMES: Mapping[str, str] = {
@@ -73,8 +72,7 @@ def similar(ctx: click.Context, args: Sequence[str], ours: type[click.Group]) ->
     found = [path for path in paths if path[-1] == name]
     if not found:
         here = len(_path(ctx)) + 1
-        names = dict.fromkeys(path[-1] for path in paths)
-        close = difflib.get_close_matches(args[0], names, n=2)
+        close = similar_names(args[0], [path[-1] for path in paths], most=2)
         found = [path for each in close for path in paths if path[-1] == each]
         found = [path for path in found if len(path) == here] or found
     return [_line(*path, *args[1:]) for path in found]

@@ -74,7 +74,6 @@ class HandOver:
         self._ended = threading.Event()
         self._has_looked = False
         self._left = float("inf") if options.max_runs is None else options.max_runs
-        self._retry_at: dict[str, float] = {}
         self._trouble = Outage()
         self._asked_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="cronjobs-hand-over", daemon=True)
@@ -147,7 +146,7 @@ class HandOver:
 
     def _try(self, queue: _Queue) -> Found:
         """Hand on runs of *queue*, unless its engine could not be reached a moment ago."""
-        if time.monotonic() < self._retry_at.get(queue.name, 0.0):
+        if not queue.retry.open():
             return "away"
         self._asked_at = time.monotonic()
         try:
@@ -159,7 +158,7 @@ class HandOver:
             self._trouble.say("Runs are handed on later. %s", trouble)
             found = "away"
         if found == "away":
-            self._retry_at[queue.name] = time.monotonic() + RETRY
+            queue.retry.close(RETRY)
         self._left -= queue.last
         return found
 
@@ -169,6 +168,7 @@ class _Queue:
 
     :param over: returns whether nothing more is to be handed on.
     :ivar last: how many runs the last `hand_on` handed on.
+    :ivar retry: not open while its engine, which could not be reached, is not tried again.
     """
 
     def __init__(
@@ -183,6 +183,7 @@ class _Queue:
         self.name = name
         self._over = over
         self.last = 0
+        self.retry: Throttle = Throttle()
         self._executor = executor
         self._limit = state.settings.handed_limit
         self._pace = PACE_LEASES * state.settings.lease

@@ -1,4 +1,4 @@
-"""Copy the job tables to the app's metadata, for DDL only.
+"""Copy the job tables to the app's metadata, for DDL only, with PostgreSQL's storage parameters.
 
 With the copies, ``db.create_all()`` and Flask-Migrate see the tables. Their columns have the plain
 types of the app's own dialect: a custom type, or a variant of a type, would make Alembic write
@@ -10,17 +10,15 @@ processes do, and for the others it would be most of what the extension costs at
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection
+from functools import wraps
 from threading import RLock
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from sqlalchemy import JSON, DateTime, MetaData, Table
+from sqlalchemy import DDL, JSON, DateTime, MetaData, Table, __version__, event
 from sqlalchemy.util import FacadeDict
 
 from .columns import UTCDateTime
-
-if TYPE_CHECKING:
-    from _collections_abc import dict_items, dict_keys, dict_values
 
 #: The names of the job tables. Whoever looks for one of them in the metadata, copies them all.
 NAMES = frozenset(
@@ -29,6 +27,20 @@ NAMES = frozenset(
         *("job_pauses", "job_runs", "job_ticks"),
     }
 )
+
+#: Each run leaves two dead entries in the indexes of what waits, and each claim passes over all
+#: those that no vacuum has removed. So vacuum after 10,000 dead rows and one in a hundred, not
+#: after one in five; and clean the indexes each time, which a vacuum omits where few pages of the
+#: table have changed.
+VACUUM_OFTEN: dict[str, object] = {
+    "autovacuum_vacuum_scale_factor": 0.01,
+    "autovacuum_vacuum_threshold": 10_000,
+    "vacuum_index_cleanup": "on",
+}
+#: The parameters of each table that has some.
+STORAGE: dict[str, dict[str, object]] = {"job_runs": VACUUM_OFTEN}
+
+_IS_OPTION = tuple(int(part) for part in __version__.split(".")[:2]) >= (2, 1)
 
 
 def add_tables(metadata: MetaData, dialect_name: str) -> None:
@@ -51,7 +63,9 @@ def add_tables(metadata: MetaData, dialect_name: str) -> None:
 def table_of_its_own(metadata: MetaData) -> str | None:
     """Return the name of a job table that is in *metadata*, but another; None if none is."""
     tables = metadata.tables
-    for name in NAMES.intersection(() if isinstance(tables, _Tables) else tables):
+    if isinstance(tables, _Tables):
+        return None
+    for name in NAMES.intersection(tables):
         from .tables import Base
 
         # One that the app has reflected from the database has all columns.
@@ -90,6 +104,23 @@ class _JobTables:
             self._copying = False
 
 
+def _completing(name: str, names: Collection[object] = ()) -> Callable[..., Any]:
+    """Return the method *name* of the dict, which makes the copies first.
+
+    :param names: make them only if its argument is one of these; with none, always.
+    """
+
+    method: Callable[..., Any] = getattr(FacadeDict, name)
+
+    @wraps(method)
+    def call(self: _Tables, *given: object) -> Any:
+        if not names or given[0] in names:
+            self.job_tables.copy()
+        return method(self, *given)
+
+    return call
+
+
 class _Tables(FacadeDict[str, Table]):
     """The tables of a metadata, to which the job tables come when they are looked for."""
 
@@ -102,61 +133,20 @@ class _Tables(FacadeDict[str, Table]):
         for name, table in metadata.tables.items():
             self._insert_item(name, table)
 
-    def _complete(self) -> None:
-        self.job_tables.copy()
-
-    def _complete_for(self, name: object) -> None:
-        if name in NAMES:
-            self.job_tables.copy()
-
-    def __contains__(self, name: object) -> bool:
-        self._complete_for(name)
-        return super().__contains__(name)
-
-    def __getitem__(self, name: str) -> Table:
-        self._complete_for(name)
-        return super().__getitem__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the table called *name*, or *default*."""
-        self._complete_for(name)
-        return super().get(name, default)
-
-    def __iter__(self) -> Iterator[str]:
-        self._complete()
-        return super().__iter__()
-
-    def __len__(self) -> int:
-        self._complete()
-        return super().__len__()
-
-    def keys(self) -> dict_keys[str, Table]:
-        """Return the names of all tables."""
-        self._complete()
-        return super().keys()
-
-    def values(self) -> dict_values[str, Table]:
-        """Return all tables."""
-        self._complete()
-        return super().values()
-
-    def items(self) -> dict_items[str, Table]:
-        """Return all tables with their names."""
-        self._complete()
-        return super().items()
-
-    def __eq__(self, other: object) -> bool:
-        self._complete()
-        return super().__eq__(other)
-
-    def __repr__(self) -> str:
-        self._complete()
-        return super().__repr__()
+    __contains__: Any = _completing("__contains__", NAMES)
+    __getitem__: Any = _completing("__getitem__", NAMES)
+    get: Any = _completing("get", NAMES)
+    __iter__: Any = _completing("__iter__")
+    __len__: Any = _completing("__len__")
+    keys: Any = _completing("keys")
+    values: Any = _completing("values")
+    items: Any = _completing("items")
+    __eq__: Any = _completing("__eq__")
+    __repr__: Any = _completing("__repr__")
 
 
 def copy_tables(metadata: MetaData, dialect_name: str) -> None:
     """Add plain copies of the job tables to the app's *metadata* now; see `add_tables`."""
-    from .storage import set_when_created
     from .tables import Base
 
     for table in Base.metadata.sorted_tables:
@@ -195,3 +185,25 @@ def _plain_json(dialect_name: str) -> JSON:
     from sqlalchemy.dialects.postgresql import JSONB
 
     return JSONB()
+
+
+def storage_options(name: str) -> dict[str, object]:
+    """Return the options of the table *name* that set its storage parameters.
+
+    SQLAlchemy 2.0 has no such option: there, `set_when_created` sets them.
+    """
+    return {"postgresql_with": STORAGE[name]} if _IS_OPTION else {}
+
+
+def storage_statement(name: str, parameters: dict[str, object]) -> str:
+    """Return the statement that sets *parameters* of the table *name*."""
+    values = ", ".join(f"{key} = {value}" for key, value in parameters.items())
+    return f"ALTER TABLE {name} SET ({values})"
+
+
+def set_when_created(table: Table) -> None:
+    """Set the parameters of *table* after it was created, if no option does."""
+    if table.name in STORAGE and not _IS_OPTION:
+        text = storage_statement(table.name, STORAGE[table.name])
+        statement = DDL(text)  # type: ignore[no-untyped-call]
+        event.listen(table, "after_create", statement.execute_if(dialect="postgresql"))

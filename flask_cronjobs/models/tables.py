@@ -29,36 +29,9 @@ from sqlalchemy.types import JSON as JSONColumn
 from sqlalchemy.types import TypeEngine
 
 from ..types import JSON, STATUSES, TERMINAL
+from . import conditions
 from .columns import UTCDateTime
-from .conditions import (
-    DEAD,
-    DONE,
-    DONE_EFFECT,
-    ENDED_BATCH,
-    FOLLOWED,
-    FREE,
-    FREE_GROUPS,
-    HAS_TURN,
-    HOLDS_KEY,
-    IN_BATCH,
-    INNER_BATCH,
-    KEY_HAS_LIMIT,
-    KEYED,
-    KEYED_GROUPS,
-    LIVE,
-    OPEN_BATCH,
-    OPEN_EFFECT,
-    ORDERED,
-    PINGED,
-    RUNNING,
-    SCHEDULED,
-    SET_ASIDE,
-    SNOOZED,
-    SPENT,
-    STOPS,
-    UNPLACED,
-)
-from .storage import set_when_created, storage_options
+from .copies import set_when_created, storage_options
 
 
 def _sql_list(values: tuple[str, ...]) -> str:
@@ -101,13 +74,13 @@ class JobDefinition(Base):
     __tablename__ = "job_definitions"
     __table_args__: Any = (
         Index("uq_job_definitions_name", "name", unique=True),
-        _partial("ix_job_definitions_due", "next_run_at", where=SCHEDULED),
-        _partial("ix_job_definitions_pinged", "id", where=PINGED),
+        _partial("ix_job_definitions_due", "next_run_at", where=conditions.SCHEDULED),
+        _partial("ix_job_definitions_pinged", "id", where=conditions.PINGED),
         _check("ck_job_definitions_catchup", "catchup IN ('latest', 'all', 'none')"),
         _check("ck_job_definitions_overlap", "overlap IN ('skip', 'allow')"),
         _check("ck_job_definitions_origin", "origin IN ('code', 'database')"),
         _check("ck_job_definitions_max_attempts", "max_attempts >= 1"),
-        _check("ck_job_definitions_concurrency_limit", KEY_HAS_LIMIT),
+        _check("ck_job_definitions_concurrency_limit", conditions.KEY_HAS_LIMIT),
         _check("ck_job_definitions_on_dead", "on_dead IN ('skip', 'stop')"),
         # Never reuse an id: the runs of a removed definition must not become another's.
         {"sqlite_autoincrement": True},
@@ -165,7 +138,7 @@ class JobRun(Base):
         _partial(
             "uq_job_runs_idempotency_key",
             "idempotency_key",
-            where=HOLDS_KEY,
+            where=conditions.HOLDS_KEY,
             unique=True,
         ),
         # The same for a search, which must find also those that have given their key up.
@@ -181,19 +154,21 @@ class JobRun(Base):
             unique=True,
         ),
         # At most one run of a strict order may run next.
-        _partial("uq_job_runs_turn", "concurrency_key", where=HAS_TURN, unique=True),
-        _partial("ix_job_runs_order", "concurrency_key", "id", where=ORDERED),
-        _partial("ix_job_runs_stops", "concurrency_key", "id", where=STOPS),
-        _partial("ix_job_runs_unplaced", "id", where=UNPLACED),
-        _partial("ix_job_runs_spent", "id", where=SPENT),
-        _partial("ix_job_runs_snoozed", "id", where=SNOOZED),
-        _partial("ix_job_runs_lease", "locked_until", where=RUNNING),
+        _partial("uq_job_runs_turn", "concurrency_key", where=conditions.HAS_TURN, unique=True),
+        _partial("ix_job_runs_order", "concurrency_key", "id", where=conditions.ORDERED),
+        _partial("ix_job_runs_stops", "concurrency_key", "id", where=conditions.STOPS),
+        _partial("ix_job_runs_unplaced", "id", where=conditions.UNPLACED),
+        _partial("ix_job_runs_spent", "id", where=conditions.SPENT),
+        _partial("ix_job_runs_snoozed", "id", where=conditions.SNOOZED),
+        _partial("ix_job_runs_lease", "locked_until", where=conditions.RUNNING),
         _partial(
-            "ix_job_runs_live", "definition_id", where=f"{LIVE} AND definition_id IS NOT NULL"
+            "ix_job_runs_live",
+            "definition_id",
+            where=f"{conditions.LIVE} AND definition_id IS NOT NULL",
         ),
-        _partial("ix_job_runs_finished", "finished_at", where=DONE),
-        _partial("ix_job_runs_dead", "finished_at", where=DEAD),
-        _partial("ix_job_runs_set_aside", "id", where=SET_ASIDE),
+        _partial("ix_job_runs_finished", "finished_at", where=conditions.DONE),
+        _partial("ix_job_runs_dead", "finished_at", where=conditions.DEAD),
+        _partial("ix_job_runs_set_aside", "id", where=conditions.SET_ASIDE),
         _check("ck_job_runs_status", f"status IN {_sql_list(STATUSES)}"),
         _check(
             "ck_job_runs_running_is_locked",
@@ -213,7 +188,7 @@ class JobRun(Base):
             "(status = 'running' AND concurrency_key IS NOT NULL)"
             " = (concurrency_share IS NOT NULL)",
         ),
-        _check("ck_job_runs_concurrency_limit", KEY_HAS_LIMIT),
+        _check("ck_job_runs_concurrency_limit", conditions.KEY_HAS_LIMIT),
         _check("ck_job_runs_unique_while", "unique_while IN ('pending', 'waiting')"),
         _check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
         _check("ck_job_runs_on_dead", "on_dead IN ('skip', 'stop')"),
@@ -297,24 +272,35 @@ class JobRun(Base):
 
 # Outside the class, where columns are at hand: Alembic's SQLite silently leaves an index out whose
 # expressions are text.
-_partial("ix_job_runs_runnable", JobRun.priority.desc(), JobRun.run_at, JobRun.id, where=FREE)
+_partial(
+    "ix_job_runs_runnable", JobRun.priority.desc(), JobRun.run_at, JobRun.id, where=conditions.FREE
+)
 _partial(
     "ix_job_runs_runnable_keyed",
     JobRun.concurrency_key,
     JobRun.priority.desc(),
     JobRun.run_at,
     JobRun.id,
-    where=KEYED,
+    where=conditions.KEYED,
 )
 # The runs of a batch by status; of those that wait, the ones that are due last are at the end.
 _partial(
-    "ix_job_runs_batch", JobRun.batch_id, JobRun.status, JobRun.run_at, JobRun.id, where=IN_BATCH
+    "ix_job_runs_batch",
+    JobRun.batch_id,
+    JobRun.status,
+    JobRun.run_at,
+    JobRun.id,
+    where=conditions.IN_BATCH,
 )
 _partial(
-    "ix_job_runs_runnable_front", JobRun.priority.desc(), JobRun.run_at, JobRun.id, where=KEYED
+    "ix_job_runs_runnable_front",
+    JobRun.priority.desc(),
+    JobRun.run_at,
+    JobRun.id,
+    where=conditions.KEYED,
 )
 # From one task, queue and priority to the next, where the queue's front has nothing to claim.
-for _name, _rows in (("free", FREE_GROUPS), ("keyed", KEYED_GROUPS)):
+for _name, _rows in (("free", conditions.FREE_GROUPS), ("keyed", conditions.KEYED_GROUPS)):
     _partial(
         f"ix_job_runs_{_name}_groups",
         *(JobRun.job_type, JobRun.queue, JobRun.priority, JobRun.run_at, JobRun.id),
@@ -370,8 +356,8 @@ class JobEffect(Base):
     __tablename__ = "job_effects"
     __table_args__: Any = (
         Index("uq_job_effects_key", "key", unique=True),
-        _partial("ix_job_effects_open", "id", where=OPEN_EFFECT),
-        _partial("ix_job_effects_done", "done_at", where=DONE_EFFECT),
+        _partial("ix_job_effects_open", "id", where=conditions.OPEN_EFFECT),
+        _partial("ix_job_effects_done", "done_at", where=conditions.DONE_EFFECT),
         _check("ck_job_effects_state", "state IN ('begun', 'done', 'in_doubt')"),
         _check("ck_job_effects_done", "(state = 'done') = (done_at IS NOT NULL)"),
         {"sqlite_autoincrement": True},
@@ -416,10 +402,10 @@ class JobBatch(Base):
     __tablename__ = "job_batches"
     __table_args__: Any = (
         Index("uq_job_batches_key", "key", unique=True),
-        _partial("uq_job_batches_then", "then_run_id", where=FOLLOWED, unique=True),
-        _partial("ix_job_batches_open", "id", where=OPEN_BATCH),
-        _partial("ix_job_batches_parent", "parent_id", "finished_at", where=INNER_BATCH),
-        _partial("ix_job_batches_ended", "finished_at", where=ENDED_BATCH),
+        _partial("uq_job_batches_then", "then_run_id", where=conditions.FOLLOWED, unique=True),
+        _partial("ix_job_batches_open", "id", where=conditions.OPEN_BATCH),
+        _partial("ix_job_batches_parent", "parent_id", "finished_at", where=conditions.INNER_BATCH),
+        _partial("ix_job_batches_ended", "finished_at", where=conditions.ENDED_BATCH),
         _check("ck_job_batches_on_dead", "on_dead IN ('continue', 'stop')"),
         _check("ck_job_batches_finished", "finished_at IS NULL OR closed_at IS NOT NULL"),
         _check("ck_job_batches_total", "(finished_at IS NULL) = (total IS NULL)"),

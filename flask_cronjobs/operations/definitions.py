@@ -12,8 +12,8 @@ from ..engine.observer import Observer
 from ..engine.scheduler import announce_slot, first_slot, plan_due, record_pause
 from ..errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ..log import log_run
+from ..registry.handler import RUN_COLUMNS, payload_columns, run_columns
 from ..registry.options import EnqueueOptions
-from ..registry.run_columns import RUN_COLUMNS, payload_columns, run_columns
 from ..report.definitions import definition_names
 from ..state import State
 from ..store.definitions import DefinitionRow, Definitions

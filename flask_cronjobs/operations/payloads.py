@@ -13,12 +13,10 @@ from typing import Any, cast
 
 from ..errors import PayloadError, StateConflict, UnknownTask
 from ..log import log_run
-from ..registry.handler import Handler
-from ..registry.run_columns import payload_columns, policy_columns
-from ..report.redact import HIDDEN, redacted
+from ..registry.handler import Handler, payload_columns, policy_columns
 from ..state import State
 from ..store.operations import Change, Operator, StoredRun
-from ..text import did_you_mean
+from ..text import HIDDEN, did_you_mean, redacted
 from ..types import JSON
 from .audit import DEFAULT_ACTOR, announce_changes
 from .runs import RETRY, no_run

@@ -153,17 +153,27 @@ def check_key(what: str, value: object, most: int) -> None:
     :param what: names it in the message.
     :raises TaskError: it is not.
     """
+    text = check_text(what, value, most)
+    if "{" in text and (unfilled := _UNFILLED.search(text)):
+        raise TaskError(
+            f"{what} is {text!r}, with {unfilled[0]} as it stands there, so it would be the same "
+            f'for all. Write the f before the text, as in f"user:{{user_id}}".'
+        )
+
+
+def check_text(what: str, value: object, most: int) -> str:
+    """Return *value*, checked to be a text of 1 to *most* printable characters.
+
+    :param what: names it in the message.
+    :raises TaskError: it is not.
+    """
     if not is_key(value, most):
         # Other characters would forge log lines, and could not be sent by a form.
         raise TaskError(
             f"{what} is {value!r}. Give a text of 1 to {most} printable characters, not only "
             "spaces."
         )
-    if "{" in value and (unfilled := _UNFILLED.search(value)):
-        raise TaskError(
-            f"{what} is {value!r}, with {unfilled[0]} as it stands there, so it would be the same "
-            f'for all. Write the f before the text, as in f"user:{{user_id}}".'
-        )
+    return value
 
 
 def is_key(value: object, most: int) -> TypeGuard[str]:

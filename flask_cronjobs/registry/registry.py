@@ -11,10 +11,9 @@ from ..errors import TaskError, UnknownTask
 from ..schedule import Schedule
 from ..text import did_you_mean
 from ..types import JSON, Catchup, DefinitionSpec, Overlap
-from .handler import Handler
+from .handler import Handler, run_columns
 from .options import Around
 from .payload import payload_text
-from .run_columns import run_columns
 from .validation import check_choice, check_name, check_ping
 
 

@@ -149,7 +149,7 @@ def check_retry(retry: Retry | RetryCallable | int | bool | None) -> None:
 def why_uncallable(function: Callable[..., object], *args: object) -> str | None:
     """Return why *function* cannot be called with *args*; None if it can, as far as is known."""
     try:
-        inspect.signature(function).bind(*args)
+        inspect.signature(function, follow_wrapped=False).bind(*args)
     except TypeError as error:
         return str(error)
     except ValueError:

@@ -11,7 +11,7 @@ from typing import cast, get_args
 from ..errors import TaskError
 from ..text import did_you_mean
 from ..types import OnDead, Order, is_number, is_url, is_whole
-from .options import Around, AroundHook, EnqueueOptions, TaskOptions, is_key
+from .options import Around, AroundHook, EnqueueOptions, TaskOptions, check_text, is_key
 from .retry import check_attempts, check_retry, why_uncallable
 
 #: The longest timeout of a task, in seconds (30 days).
@@ -191,12 +191,7 @@ def check_name(name: object, what: str) -> str:
     :param what: which of the two, for the message.
     :raises TaskError: it is not a text of 1 to 200 printable characters.
     """
-    if not is_key(name, 200):
-        raise TaskError(
-            f"The {what} name is {name!r}. Give a text of 1 to 200 printable characters, "
-            "not only spaces."
-        )
-    return name
+    return check_text(f"The {what} name", name, 200)
 
 
 def check_ping(name: str, ping: object) -> None:

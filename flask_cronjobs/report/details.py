@@ -16,13 +16,12 @@ from ..registry.options import TaskOptions
 from ..registry.retry import Retry, RetryPolicy
 from ..schedule.words import in_words
 from ..state import State
-from ..text import cut
+from ..text import cut, redacted
 from ..types import JSON
 from .definitions import DefinitionView, definition_views, next_slots, whole_rows
 from .humanize import duration, plural
 from .needs import missed_slots, needs
 from .reader import DEFINITIONS, RUNS, Query, Source, readable, reading
-from .redact import redacted
 from .run_list import RunFilter, RunRow, page_ids, rows_of
 
 #: How many of the latest runs the statistics look at, and how many of them are shown.

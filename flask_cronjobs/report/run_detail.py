@@ -11,11 +11,11 @@ from typing import Any
 from sqlalchemy import Row, select
 
 from ..store.attempts import FAILURES_KEPT
+from ..text import redacted
 from ..types import JSON, without_secret
 from .key_orders import before_it
 from .pauses import PauseView, list_pauses, stopping
 from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading
-from .redact import redacted
 from .run_list import RunRow, run_row, with_definition
 
 #: How many outputs a view has: each may have 64 kB.

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, select, union
 
+from ..text import redacted
 from .reader import RUNS, Query, Reader, is_one_of, readable
-from .redact import redacted
 
 MAX_ID = 2**63 - 1
 #: How long a page's search of payloads may take, and one for an action on all, in seconds.

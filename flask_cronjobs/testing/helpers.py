@@ -25,11 +25,11 @@ from ..store.for_testing import due_of_others, enqueued_ahead, newest, next_due
 from ..store.sqlite import refuse_own_lock
 from ..task import Task
 from ..types import TickReport
-from .inline import inline_worker
-from .single import (
+from .inline import (
     aware,
     enqueue_alone,
     find_definition,
+    inline_worker,
     loaded,
     perform_alone,
     record_slot,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,68 +18,31 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from ..models import JobRun
-    from ..task import Task
     from ..types import TickReport
 
 
 @pytest.fixture
 def jobs_drain(request: pytest.FixtureRequest) -> Callable[..., TickReport]:
     """`drain` for the fixture ``app``, without its first argument."""
-    app = _app(request)
-
-    def jobs_drain(raise_errors: bool = True, with_delayed: bool = False) -> TickReport:
-        from .helpers import drain
-
-        with _context(app):
-            return drain(None, raise_errors, with_delayed)
-
-    return jobs_drain
+    return partial(_helper(request, "drain"), None)
 
 
 @pytest.fixture
 def jobs_enqueued(request: pytest.FixtureRequest) -> Callable[..., list[JobRun]]:
     """`enqueued` for the fixture ``app``; leaves out what was there when the test began."""
-    from .helpers import enqueued, last_run
-
-    app = _app(request)
-    with _context(app):
-        before = last_run()
-
-    def jobs_enqueued(task: Task[..., Any] | str | None = None) -> list[JobRun]:
-        with _context(app):
-            return enqueued(task, after=before)
-
-    return jobs_enqueued
+    return partial(_helper(request, "enqueued"), after=_helper(request, "last_run")())
 
 
 @pytest.fixture
 def jobs_run(request: pytest.FixtureRequest) -> Callable[..., JobRun]:
     """`run` for the fixture ``app``."""
-    app = _app(request)
-
-    def jobs_run(*task_and_payload: Any, **arguments: Any) -> JobRun:
-        from .helpers import run
-
-        with _context(app):
-            return run(*task_and_payload, **arguments)
-
-    return jobs_run
+    return _helper(request, "run")
 
 
 @pytest.fixture
 def jobs_fire(request: pytest.FixtureRequest) -> Callable[..., JobRun]:
     """`fire` for the fixture ``app``."""
-    app = _app(request)
-
-    def jobs_fire(
-        definition: Task[..., Any] | str, at: datetime | None = None, raise_errors: bool = True
-    ) -> JobRun:
-        from .helpers import fire
-
-        with _context(app):
-            return fire(definition, at, raise_errors)
-
-    return jobs_fire
+    return _helper(request, "fire")
 
 
 @pytest.fixture
@@ -86,16 +50,27 @@ def jobs_travel(
     request: pytest.FixtureRequest,
 ) -> Generator[Callable[[datetime | timedelta], None]]:
     """`travel` for the fixture ``app``, until the end of the test."""
-    app = _app(request)
+    travel = _helper(request, "travel", lambda block: travels.enter_context(block))
     with ExitStack() as travels:
+        yield travel
 
-        def jobs_travel(to: datetime | timedelta) -> None:
-            from .helpers import travel
 
-            with _context(app):
-                travels.enter_context(travel(to))
+def _helper(
+    request: pytest.FixtureRequest, name: str, then: Callable[[Any], Any] = lambda value: value
+) -> Callable[..., Any]:
+    """Return the helper *name* for the fixture ``app``.
 
-        yield jobs_travel
+    :param then: is called with what the helper returns, in the same context.
+    """
+    app = _app(request)
+
+    def call(*given: Any, **options: Any) -> Any:
+        from . import helpers
+
+        with _context(app):
+            return then(getattr(helpers, name)(*given, **options))
+
+    return call
 
 
 def _app(request: pytest.FixtureRequest) -> Flask:

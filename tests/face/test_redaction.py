@@ -19,8 +19,14 @@ from sqlalchemy.exc import DBAPIError
 from flask_cronjobs import current_run
 from flask_cronjobs.config import Settings
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.report.redact import redacted
-from flask_cronjobs.text import MAX_ERROR, error_text, safe_text, stack_text, strip_credentials
+from flask_cronjobs.text import (
+    MAX_ERROR,
+    error_text,
+    redacted,
+    safe_text,
+    stack_text,
+    strip_credentials,
+)
 
 HIDDEN: list[tuple[str, str]] = [
     ("{'password': ['s3cret']}", "{'password': ***"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, inspect, text
 
-from flask_cronjobs.models.storage import storage_options
+from flask_cronjobs.models.copies import storage_options
 from flask_cronjobs.models.tables import Base
 from flask_cronjobs.store.create import set_storage
 

@@ -23,10 +23,10 @@ from flask_cronjobs.report.humanize import ago as ago_words
 from flask_cronjobs.report.humanize import duration, late, parse_age, plural, print_age
 from flask_cronjobs.report.overview import dead_groups, list_orphans, read_overview
 from flask_cronjobs.report.reader import Count, reading
-from flask_cronjobs.report.redact import redacted
 from flask_cronjobs.report.run_detail import find_run
 from flask_cronjobs.report.run_list import RunFilter, list_runs, matching_ids
 from flask_cronjobs.state import State, state_of
+from flask_cronjobs.text import redacted
 from tests.rows import Rows, ago
 
 

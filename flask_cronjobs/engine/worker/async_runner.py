@@ -12,26 +12,31 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import time
+from asyncio import events
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from ...current_run import CurrentRun, Output
 from ...errors import LeaseLost, PayloadError, ShuttingDown
 from ...types import Claim
-from .async_attempt import attempt, failure
+from .async_attempt import OwnedWork, attempt, failure
 from .at_work import AsyncRun, Blocking, ProgressRequest
-from .blocking import STEP_EVERY, LoopWatch, in_asyncio
 from .context import RunnerContext
 from .handlers import Handlers
 from .outcomes import released
-from .owned_work import OwnedWork
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
 UNWIND = 1.0
+#: How often the loop notes that it goes on, in seconds.
+STEP_EVERY = 0.25
+#: Every step is called by a frame of this code, which is a new one for each.
+_STEP: CodeType = events.Handle._run.__code__  # pyright: ignore[reportPrivateUsage]
+_LOOPS = ("asyncio", "selectors", "concurrent.futures", "uvloop")
 _LEASE_ENDED = "the lease ran out, since it could not be renewed in time"
 
 #: Handlers that did not end when their worker was ended by force. A garbage collection would end
@@ -71,7 +76,7 @@ class AsyncRunner:
         self._base = contextvars.copy_context()
         self._begun_at = 0.0
         self._looking: asyncio.TimerHandle | None = None
-        self._watch = LoopWatch()
+        self._watch = _LoopWatch()
 
     # For the keeper.
 
@@ -167,7 +172,7 @@ class AsyncRunner:
             return
         seconds = self._watch.seconds(frame, now)
         run = self._owned.owner()
-        if run is None or not run.armed or seconds < STEP_EVERY or in_asyncio(frame):
+        if run is None or not run.armed or seconds < STEP_EVERY or _in_asyncio(frame):
             return
         error = self._due(run, now)
         if error is not None:
@@ -326,3 +331,82 @@ class AsyncRunner:
             self._runs.clear()
             if self._loop is not None:
                 self._loop.stop()
+
+
+class _StepWatch:
+    """Sees for how long the same step has been at work, by looks at the loop's thread."""
+
+    def __init__(self) -> None:
+        self._step: object = None
+        self._since = 0.0
+
+    def seconds(self, step: object, now: float) -> float:
+        """Return for how long *step* has been seen.
+
+        :param step: what tells it from other steps.
+        :param now: by `time.monotonic`.
+        """
+        if step != self._step:
+            self._step, self._since = step, now
+        return now - self._since
+
+
+class _LoopWatch:
+    """Sees whether an event loop goes on, and for how long a step has held it up if it does not.
+
+    The loop calls `goes_on` every `STEP_EVERY` seconds. Signals look from its own thread, and the
+    keeper from another; each keeps what it saw to itself.
+    """
+
+    def __init__(self) -> None:
+        self._seen_at = 0.0
+        self._steps, self._steps_seen_by_keeper = _StepWatch(), _StepWatch()
+
+    def goes_on(self, now: float) -> None:
+        """Note that the loop is between two steps.
+
+        :param now: by `time.monotonic`, as in all that follows.
+        """
+        self._seen_at = now
+
+    def is_late(self, now: float) -> bool:
+        """Return whether the loop has not said for long that it goes on."""
+        return now - self._seen_at >= 2 * STEP_EVERY
+
+    def seconds(self, frame: FrameType | None, now: float) -> float:
+        """Return for how long signals have seen the step of *frame*, since the loop went on."""
+        return self._steps.seconds((self._seen_at, _step(frame)), now)
+
+    def seconds_seen_by_keeper(self, task: object, now: float) -> float | None:
+        """Return for how long the keeper has seen *task* at work, without an end of its step.
+
+        Until it goes on, a loop executes one step of each task, so the task tells the step. The
+        frames of another thread are not looked at: up to Python 3.11, they may be gone already.
+
+        :param task: the loop's current one.
+        :returns: None if the loop goes on.
+        """
+        if not self.is_late(now):
+            return None
+        return self._steps_seen_by_keeper.seconds((self._seen_at, task), now)
+
+
+def _in_asyncio(frame: FrameType | None) -> bool:
+    """Return whether *frame* is at work for the loop itself, inside a step.
+
+    Interrupted there, the loop could lose a task. A coroutine of asyncio that only awaits, such as
+    `asyncio.wait_for`, does no harm.
+    """
+    innermost = True
+    while frame is not None and frame.f_code is not _STEP:
+        awaits = not innermost and frame.f_code.co_flags & inspect.CO_COROUTINE
+        if not awaits and str(frame.f_globals.get("__name__")).startswith(_LOOPS):
+            return True
+        innermost, frame = False, frame.f_back
+    return False
+
+
+def _step(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and frame.f_code is not _STEP:
+        frame = frame.f_back
+    return frame

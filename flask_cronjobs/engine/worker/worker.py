@@ -61,16 +61,9 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     ):
         keyboard = not handle_signals
         pings = Pings(state) if options.pings else None
+        precedence = None if options.books is None else options.books.precedence
         context = RunnerContext(
-            state,
-            interrupter,
-            watchdog,
-            leases,
-            inbox,
-            mailbox,
-            keyboard,
-            pings,
-            None if options.books is None else options.books.precedence,
+            state, interrupter, watchdog, leases, inbox, mailbox, keyboard, pings, precedence
         )
         runner = Runner(context, side_by_side)
         monitor = RunMonitor(state, runner, interrupter, watchdog, options.may_kill)
@@ -82,14 +75,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
             _minute_work(options, held_runs, listener, keeper),
             Watcher(runner, options.observer, lambda: monitor.stop_at is not None),
         ):
-            try:
-                keeper.start()
-                with _handing_on(state, options, keeper):
-                    runner.run()
-            finally:
-                keeper.stop()
-                if keeper.ident is not None:
-                    keeper.join()
+            _perform(state, options, runner, keeper)
     if runner.context.interrupted is not None:
         # Once more: now all frames that it passed through have ended.
         free_frames(runner.context.interrupted)
@@ -97,6 +83,18 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     if keeper.error is not None:
         raise keeper.error
     return keeper.counts
+
+
+def _perform(state: State, options: WorkOptions, runner: Runner, keeper: Keeper) -> None:
+    """Perform runs until none is left, and let the keeper end."""
+    try:
+        keeper.start()
+        with _handing_on(state, options, keeper):
+            runner.run()
+    finally:
+        keeper.stop()
+        if keeper.ident is not None:
+            keeper.join()
 
 
 @contextmanager
