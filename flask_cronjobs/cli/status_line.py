@@ -34,8 +34,7 @@ class StatusLine:
     def __init__(self, stream: TextIO, lines: Lines) -> None:
         self._lines = lines
         self._number = file_number(stream) if _is_able(stream) else None
-        self._text: str | None = None
-        # Of the terminal, when the line was last drawn there. Belongs to the thread that writes.
+        # Of the terminal, when the line was last drawn there.
         self._size: os.terminal_size | None = None
 
     @property
@@ -45,16 +44,16 @@ class StatusLine:
 
     def show(self, text: str | None) -> None:
         """Show *text*, cut to the width of the terminal; None: give the line back."""
-        if self._number is None or (text is None and self._text is None):
+        if self._number is None or (text is None and self._size is None):
             return
-        self._text = text
-        self._lines.put_last(self._render)
+        if text is None or self._lines.write():  # Where nobody reads, one drawing waits at most.
+            self._lines.put(self._drawn(self._number, text), end="")
+            self._lines.write()
 
-    def _render(self) -> str:
-        """Return what changes the terminal to show the text."""
-        assert self._number is not None
-        text, size = self._text, os.get_terminal_size(self._number)
-        if text is None or size.lines < LEAST[0] or size.columns < LEAST[1]:
+    def _drawn(self, number: int, text: str | None) -> str:
+        """Return what changes the terminal to show *text*."""
+        size = None if text is None else os.get_terminal_size(number)
+        if text is None or size is None or size.lines < LEAST[0] or size.columns < LEAST[1]:
             end, self._size = self._end(), None
             return end
         begin = "" if size == self._size else f"{self._end()}{_begin(size)}"

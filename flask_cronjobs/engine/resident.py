@@ -23,7 +23,6 @@ from ..types import Outcome, TickReport
 from .batches import end_batches, telling
 from .definition_pings import ping_ended
 from .late import tell_late
-from .observer import Counted
 from .ping import TIMEOUT, ping
 from .processes import run_workers
 from .reclaim import reclaim
@@ -59,7 +58,8 @@ def serve(state: State, options: TickOptions) -> Counter[str]:
         worker=worker_name(),
         queues=options.queues,
         may_kill=options.own_process,
-        observer=Counted(options.observer, tally.count),
+        news=signals.counted(options.news, tally.count),
+        watch_every=options.watch_every,
         resident=True,
         minute_work=ResidentMinutes(state, tally),
         elsewhere=frozenset(state.settings.executors),
@@ -207,7 +207,7 @@ class _Minute:
         self._counts.clear()
 
     def _reclaim(self) -> None:
-        outcomes = reclaim(self.state, self.books, self.worker.observer).outcomes
+        outcomes = reclaim(self.state, self.books, self.worker.news).outcomes
         self._counts["reclaimed"] += len(outcomes)
         self._wake(len(outcomes))
         self.sender.send(outcomes)
@@ -215,7 +215,7 @@ class _Minute:
     def _enqueue_slots(self) -> None:
         tell_late(self.state, self.books)
         definitions = Definitions(self.books)
-        counts, rows = enqueue_slots(self.state, definitions, self.worker.observer)
+        counts, rows = enqueue_slots(self.state, definitions, self.worker.news)
         self._counts += counts
         self._wake(counts["recorded"])
         sync_definitions(self.state, definitions, rows)

@@ -15,7 +15,7 @@ from ..errors import CronJobsError, DatabaseTrouble
 from ..log import log_run, logger
 from ..schedule import Schedule
 from ..schedule.slots import SlotPlan, plan_skipped, plan_slots
-from ..signals import notify
+from ..signals import News, notify, unheard
 from ..state import State
 from ..store import Definitions
 from ..store.definitions import CHUNK, NEAR, SOME
@@ -23,11 +23,10 @@ from ..store.errors import is_about_the_rows
 from ..store.history import TickHistory
 from ..store.rows import DefinitionRow
 from ..types import DefinitionSpec, RecordedSlot
-from .observer import Observer
 
 
 def enqueue_slots(
-    state: State, definitions: Definitions, observer: Observer
+    state: State, definitions: Definitions, news: News
 ) -> tuple[Counter[str], list[DefinitionRow]]:
     """Turn due slots into runs. Do this before `sync_definitions`.
 
@@ -49,7 +48,7 @@ def enqueue_slots(
         plans = [plan for row in due if (plan := plan_due(row, definitions.history))]
         for slot in _record(definitions, rows, plans):
             counts["skipped" if slot.skipped else "recorded"] += 1
-            announce_slot(state, slot, observer)
+            announce_slot(state, slot, news)
         following = {plan.definition_id: plan.following for plan in plans}
         seen += [
             row._replace(next_run_at=following[row.id]) if row.id in following else row
@@ -234,7 +233,7 @@ def record_pause(state: State, definitions: Definitions, row: DefinitionRow) -> 
     if not plan.slots:
         return row
     for slot in definitions.skip_pause(row, plan) or ():
-        announce_slot(state, slot, Observer())
+        announce_slot(state, slot)
     return row._replace(next_run_at=plan.following, considered_until=row.now)
 
 
@@ -265,8 +264,8 @@ def _log_broken(row: DefinitionRow, why: object) -> None:
     )
 
 
-def announce_slot(state: State, slot: RecordedSlot, observer: Observer) -> None:
-    """Log a recorded slot, send its signal, and notify *observer*."""
+def announce_slot(state: State, slot: RecordedSlot, news: News = unheard) -> None:
+    """Log a recorded slot, send its signal, and tell *news*."""
     if slot.skipped:
         why = f"{slot.skipped} slot(s) up to {slot.at.isoformat()}: {slot.reason}"
         log_run(
@@ -276,4 +275,4 @@ def announce_slot(state: State, slot: RecordedSlot, observer: Observer) -> None:
     else:
         why = f"slot of {slot.at.isoformat()}"
         log_run(logging.INFO, "queued", task=slot.job_type, run_id=slot.run_id, attempt=0, why=why)
-    notify(observer.slot, slot)
+    notify(news, "slot", slot)

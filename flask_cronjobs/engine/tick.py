@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .. import signals
 from ..errors import DatabaseTrouble
 from ..log import logger, worker_name
+from ..signals import News, unheard
 from ..state import State
 from ..store import Bookkeeping, Claims, Definitions, Ticks
 from ..store.clock import clock_shift
@@ -23,7 +24,6 @@ from ..types import TickReport
 from .batches import end_batches, telling
 from .definition_pings import ping_ended
 from .late import tell_late
-from .observer import Observer
 from .ping import ping
 from .reclaim import reclaim
 from .scheduler import enqueue_slots, sync_definitions
@@ -49,6 +49,7 @@ class TickOptions(NamedTuple):
     :ivar budget: seconds after which no more runs are claimed.
     :ivar own_process: whether this process is the tick's own. Then it handles SIGTERM and SIGINT,
         and may be ended when a handler does not end.
+    :ivar watch_every: how often to tell which runs are at work, in seconds; None: never.
     """
 
     workers: int | None = None
@@ -56,7 +57,8 @@ class TickOptions(NamedTuple):
     max_runs: int | None = None
     queues: tuple[str, ...] = ()
     own_process: bool = False
-    observer: Observer = Observer()
+    news: News = unheard
+    watch_every: float | None = None
 
 
 class OpenTick(NamedTuple):
@@ -83,10 +85,10 @@ def tick(state: State, options: TickOptions) -> TickReport:
     with Bookkeeping(state.engine, guard=keyboard_held) as books:
         ticks, definitions = Ticks(books), Definitions(books)
         opened = begin(ticks)
-        reclaimed = reclaim(state, books, options.observer)
+        reclaimed = reclaim(state, books, options.news)
         counts = Counter(reclaimed=len(reclaimed.outcomes))
         tell_late(state, books)
-        slots, rows = enqueue_slots(state, definitions, options.observer)
+        slots, rows = enqueue_slots(state, definitions, options.news)
         counts += slots
         sync_definitions(state, definitions, rows)
         if reclaimed.open_batches:
@@ -202,7 +204,8 @@ def _work_options(state: State, options: TickOptions, opened: OpenTick) -> WorkO
         queues=options.queues,
         may_kill=options.own_process,
         tick_id=opened.id,
-        observer=options.observer,
+        news=options.news,
+        watch_every=options.watch_every,
         elsewhere=frozenset(state.settings.executors),
         hands_on=bool(state.settings.executors),
     )

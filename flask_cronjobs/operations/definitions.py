@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .. import report
-from ..engine.observer import Observer
 from ..engine.scheduler import announce_slot, first_slot, plan_due, plan_paused, record_pause
 from ..errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ..log import log_run
@@ -65,7 +64,7 @@ def resume(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
         return False
     log_action("resumed", f"definition {name}", actor)
     for slot in slots:
-        announce_slot(state, slot, Observer())
+        announce_slot(state, slot)
     return True
 
 
@@ -75,7 +74,7 @@ def _record_due(state: State, definitions: Definitions, row: DefinitionRow) -> b
     if plan is None:
         return False
     for slot in definitions.record_slots([plan]):
-        announce_slot(state, slot, Observer())
+        announce_slot(state, slot)
     return True
 
 

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from sqlalchemy import select
 
-from ..engine.observer import Observer
 from ..engine.scheduler import announce_slot, first_slot
 from ..enqueue import enqueue_one
 from ..errors import NotFound, StateConflict
@@ -116,7 +115,7 @@ def record_slot(state: State, name: str, moment: datetime) -> RecordedSlot:
         slots = definitions.record_slots([plan])
     if not slots:
         raise StateConflict(f"The slot of {name!r} at {moment} has a run already.")
-    announce_slot(state, slots[0], Observer())
+    announce_slot(state, slots[0])
     return slots[0]
 
 

@@ -1,4 +1,4 @@
-"""A thread that tells of recorded outcomes: monitors, the log, the signals and the observer.
+"""A thread that tells of recorded outcomes: monitors, the log, the signals and the caller.
 
 All of these are other people's code. A log that nobody reads or a slow receiver of a signal may
 hold up this thread, but not the keeper, which renews leases.
@@ -13,10 +13,9 @@ from queue import SimpleQueue
 from flask import Flask
 
 from ...log import logger
-from ...signals import announce, notify
+from ...signals import News, announce, notify
 from ...types import Outcome
 from ..definition_pings import CLOSE_WITHIN, Pings
-from ..observer import Observer
 from .precedence import Precedence
 
 #: With so many outcomes left to tell, the worker claims nothing more: they take memory.
@@ -29,10 +28,10 @@ class Announcer:
     """Tells of outcomes, in order. `tell`, `send` and `close` belong to the keeper's thread."""
 
     def __init__(
-        self, app: Flask, observer: Observer, precedence: Precedence, pings: Pings | None = None
+        self, app: Flask, news: News, precedence: Precedence, pings: Pings | None = None
     ) -> None:
         self._app = app
-        self._observer = observer
+        self._news = news
         self._precedence = precedence
         self._pings = pings
         self._queue: SimpleQueue[list[tuple[Outcome, bool]] | None] = SimpleQueue()
@@ -88,11 +87,12 @@ class Announcer:
             self._thread.join(0.2)
 
     def _run(self) -> None:
-        while (news := self._queue.get()) is not None:
-            while news:  # What was told is let go of, and with it the handler's exception.
+        while (outcomes := self._queue.get()) is not None:
+            while outcomes:  # What was told is let go of, and with it the handler's exception.
                 self._precedence.give_way()
-                self._tell(*news.pop(0))
+                self._tell(*outcomes.pop(0))
                 self._told += 1
+            notify(self._news, "pause", None)
 
     def _tell(self, outcome: Outcome, recorded: bool) -> None:
         try:
@@ -100,6 +100,6 @@ class Announcer:
                 self._pings.ended(outcome)
             announce(self._app, outcome, recorded)
             if outcome.begun:
-                notify(self._observer.outcome if recorded else self._observer.lost, outcome)
+                notify(self._news, "outcome" if recorded else "lost", outcome)
         except BaseException:
             logger.exception("An outcome could not be announced; the runs go on")

@@ -15,11 +15,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from ... import failpoints
 from ...errors import DatabaseTrouble
 from ...log import Outage, logger
+from ...signals import notify
 from ...state import State
 from ...store import Claims, HeldLeases, Ticks
 from ...store.notify import WAKE_EVERY
@@ -84,9 +85,7 @@ class Keeper(threading.Thread):
         self._monitor = monitor
         self._listener = listener
         self._precedence = runner.context.precedence
-        self._announcer = Announcer(
-            state.app, options.observer, self._precedence, runner.context.pings
-        )
+        self._announcer = Announcer(state.app, options.news, self._precedence, runner.context.pings)
         self._books = options.books or KeeperBooks(state, self._precedence)
         self._leases = HeldLeases(self._books)
         self._output = OutputWriter(self._books, state.settings.lease)
@@ -430,6 +429,5 @@ class Keeper(threading.Thread):
                 "Could not record before the process is ended; runs come back by lease"
             )
         self._announcer.close(LAST_WORDS_WITHIN)
-        with suppress(Exception):  # Whatever it is, the process must end.
-            self._options.observer.flush()
+        notify(self._options.news, "flush", None)
         self._monitor.end_process(stuck)

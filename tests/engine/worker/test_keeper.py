@@ -18,7 +18,6 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.current_run import CurrentRun
-from flask_cronjobs.engine.observer import Observer
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker import books as books_module
 from flask_cronjobs.engine.worker import keeper as keeper_module
@@ -30,7 +29,7 @@ from flask_cronjobs.engine.worker.prefetch import Prefetch
 from flask_cronjobs.models import JobEffect, JobRun, JobTick
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import HeldLeases, connection
-from flask_cronjobs.types import Outcome, RecordedSlot
+from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until
 
@@ -245,12 +244,8 @@ def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_t
     assert rows(db, JobRun.status, JobRun.attempts) == [("succeeded", 1)]
 
 
-class FullDisk(Observer):
-    def outcome(self, outcome: Outcome) -> None:
-        raise OSError(28, "No space left on device")
-
-    def slot(self, slot: RecordedSlot) -> None:
-        raise OSError(28, "No space left on device")
+def full_disk(kind: str, value: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 @on_sqlite
@@ -259,7 +254,7 @@ def test_output_that_fails_harms_no_run(
 ) -> None:
     jobs.task(name="it")(lambda: None)
     jobs.get("it").using(commit=True).enqueue_many([{}] * 20)
-    assert tick(state_of(), TickOptions(observer=FullDisk())).succeeded == 20
+    assert tick(state_of(), TickOptions(news=full_disk)).succeeded == 20
     assert set(rows(db, JobRun.status, JobRun.attempts)) == {("succeeded", 1)}
     assert "could not be printed" in caplog.text
 
@@ -282,7 +277,7 @@ def test_output_that_fails_of_what_is_taken_back_or_skipped_harms_no_run(
     db.session.execute(text(f"UPDATE job_definitions SET next_run_at = '{long_ago}'"))
     db.session.commit()
     jobs.get("it").using(commit=True).enqueue()
-    report = tick(state_of(), TickOptions(observer=FullDisk()))
+    report = tick(state_of(), TickOptions(news=full_disk))
     assert (report.reclaimed, report.skipped > 0) == (1, True)
     assert ("it", "succeeded") in rows(db, JobRun.job_type, JobRun.status)
 
