@@ -12,11 +12,11 @@ from ..report.humanize import duration, plural
 from ..state import state_of
 from ..text import one_line, printable
 from . import completion
-from .colors import paint
 from .command_text import this_command
 from .group import JobsGroup, examples
 from .output import print_json
 from .params import actor, json_option, limit_option
+from .terminal import paint
 from .watch import watchable
 
 group: JobsGroup = JobsGroup("definitions")

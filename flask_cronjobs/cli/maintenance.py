@@ -13,13 +13,13 @@ from ..store.connection import refuse_shared_memory
 from ..store.create import are_tables_missing, set_storage
 from ..store.migrations import how_to_create_tables, uses_migrations
 from ..text import one_line
-from .colors import paint
 from .command_text import as_called
 from .group import JobsGroup, examples
 from .output import paragraph, print_json, since, tell_older
 from .params import Id, actor, json_option, limit_option
 from .runs import progress_bar
 from .table import table
+from .terminal import paint
 from .watch import refuse_to_list, watchable
 
 group: JobsGroup = JobsGroup("maintenance")

@@ -11,13 +11,13 @@ from ..report.humanize import duration, late, plural, seconds_since
 from ..state import state_of
 from ..text import one_line
 from . import batches, crontab, definitions, maintenance, pauses, run, runs, ticks, turns
-from .colors import paint
 from .command_text import as_called, command
 from .definitions import no_definitions
 from .group import JobsGroup, examples
 from .output import heading, print_json, since
 from .params import json_option
 from .table import table
+from .terminal import paint
 from .watch import repeat, watch_option
 
 _CELLS = {

@@ -14,9 +14,8 @@ from typing import Any, TextIO
 from ..log import logger
 from ..text import one_line
 from ..types import AtWork, Outcome, RecordedSlot, RunAtWork, TickReport
-from .colors import paint
 from .lines import FLUSH_WITHIN, Lines, buffer_lines, file_number, leave
-from .status_line import StatusLine, describe
+from .terminal import StatusLine, describe, paint
 
 #: How the time of a line in a log is written, in UTC.
 STAMP = "%Y-%m-%dT%H:%M:%SZ"
@@ -29,7 +28,8 @@ LONG = 1.0
 class Printer:
     """Hears of a tick, and prints a line for each run, or collects all for ``--json``.
 
-    Nobody waits for the lines. On a terminal it also shows which runs are at work, in a line of its own.
+    Nobody waits for the lines. On a terminal it also shows which runs are at work, in a line of
+    its own.
 
     :param stamped: whether each line begins with the time.
     :ivar on_terminal: whether a person reads the lines as they come.

@@ -20,12 +20,12 @@ from ..report.stacks import without_own_frames
 from ..state import State, state_of
 from ..text import cut, printable
 from ..types import JSON
-from .colors import paint
 from .command_text import as_called, command, this_command
 from .group import JobsGroup, examples
 from .output import heading, moment, print_json, since
 from .params import Id, Payload, actor, filtered, json_option, limit_option
 from .table import table
+from .terminal import paint
 from .watch import watchable
 
 #: Show a progress bar for this many runs or more.

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import click
 
 from ..text import one_line
-from .cells import cut_to_width, text_width
-from .colors import paint
 from .output import width
+from .terminal import cut_to_width, paint, text_width
 
 _GAP = "  "
 #: A column is not cut to less than this, in cells of the terminal.

@@ -14,12 +14,12 @@ from ..report.activity import TICK_COUNTS
 from ..report.humanize import ago, duration, seconds_since, utc
 from ..state import state_of
 from ..text import one_line
-from .colors import paint
 from .command_text import command
 from .group import JobsGroup, examples
 from .output import moment, print_json, tell_older
 from .params import Id, json_option, limit_option
 from .table import table
+from .terminal import paint
 from .watch import watchable
 
 group: JobsGroup = JobsGroup("ticks")

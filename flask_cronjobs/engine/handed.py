@@ -12,8 +12,8 @@ from ..state import State, Throttle, state_of
 from ..store import Bookkeeping, Claims
 from ..store.fingerprint import fingerprint
 from ..types import is_handed_by
-from .worker.books import KeeperBooks
 from .worker.options import WorkOptions
+from .worker.precedence import KeeperBooks
 from .worker.worker import work
 
 _LACKS = (

@@ -6,10 +6,11 @@ thread beside its runs.
 
 from __future__ import annotations
 
+import mmap
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -22,14 +23,54 @@ from ..store.notify import wake_all
 from ..types import Outcome, TickReport
 from .batches import end_batches, telling
 from .definition_pings import ping_ended
-from .late import tell_late
 from .ping import TIMEOUT, ping
 from .processes import run_workers
 from .reclaim import reclaim
-from .scheduler import enqueue_slots, sync_definitions
-from .tally import Tally
+from .scheduler import enqueue_slots, sync_definitions, tell_late
 from .tick import OpenTick, TickOptions, begin, finish, prune
 from .worker.options import ResidentWorker, WorkOptions
+
+#: The kinds of outcomes that are counted.
+KINDS = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost")
+
+
+class Tally:
+    """How many attempts came to which outcome, and how many of them are in a row of ``job_ticks``.
+
+    In memory that a process shares with those that it forks: the parent of a pool hears of all
+    outcomes, its first worker writes the rows, and neither loses count when a worker is killed.
+    Each number has one writer at a time.
+    """
+
+    def __init__(self) -> None:
+        numbers = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+        self._counted = numbers[: len(KINDS)]
+        self._recorded = numbers[len(KINDS) : 2 * len(KINDS)]
+        self._tick_id = numbers[2 * len(KINDS) :]
+
+    @property
+    def tick_id(self) -> int | None:
+        """The id of the row begun last; None if there is none."""
+        return self._tick_id[0] or None
+
+    @tick_id.setter
+    def tick_id(self, id_: int) -> None:
+        self._tick_id[0] = id_
+
+    def count(self, kind: str) -> None:
+        """Count an attempt."""
+        self._counted[KINDS.index(kind)] += 1
+
+    def unrecorded(self) -> Counter[str]:
+        """Return the counts that no row has yet."""
+        numbers = zip(KINDS, self._counted, self._recorded, strict=True)
+        return Counter({kind: counted - recorded for kind, counted, recorded in numbers})
+
+    def note_recorded(self, counts: Mapping[str, int]) -> None:
+        """Note that a row has *counts*."""
+        for number, kind in enumerate(KINDS):
+            self._recorded[number] += counts[kind]
+
 
 #: How often minute work is done, in seconds: once in each minute of the database's clock.
 MINUTE = 60.0

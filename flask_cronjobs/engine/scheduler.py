@@ -1,4 +1,4 @@
-"""Turn due slots into runs, and keep the definitions in step with the code."""
+"""Turn due slots into runs, keep the definitions in step with the code, and tell of late slots."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from ..schedule import Schedule
 from ..schedule.slots import SlotPlan, plan_skipped, plan_slots
 from ..signals import News, notify, unheard
 from ..state import State
-from ..store import Definitions
+from ..store import Bookkeeping, Definitions
 from ..store.definitions import CHUNK, NEAR, SOME
 from ..store.errors import is_about_the_rows
 from ..store.history import TickHistory
+from ..store.late import late_slots, mark_late
 from ..store.rows import DefinitionRow
-from ..types import DefinitionSpec, RecordedSlot
+from ..types import DefinitionSpec, LateSlot, RecordedSlot
 
 
 def enqueue_slots(
@@ -276,3 +277,30 @@ def announce_slot(state: State, slot: RecordedSlot, news: News = unheard) -> Non
         why = f"slot of {slot.at.isoformat()}"
         log_run(logging.INFO, "queued", task=slot.job_type, run_id=slot.run_id, attempt=0, why=why)
     notify(news, "slot", slot)
+
+
+def tell_late(state: State, books: Bookkeeping) -> None:
+    """Send ``definition_late`` for slots that no worker has told of yet.
+
+    Without a receiver do nothing: then another process may have one, or nobody asks.
+    """
+    if not signals.definition_late.has_receivers_for(state.app):
+        return
+    passed_over: set[int] = set()
+    for late in late_slots(books, state.settings.health_overdue):
+        # Never a later slot before an earlier one: the mark would stand for both.
+        if late.definition_id not in passed_over and mark_late(books, late):
+            _tell(state, late)
+        else:
+            passed_over.add(late.definition_id)
+
+
+def _tell(state: State, late: LateSlot) -> None:
+    logger.warning(
+        "The definition %r is late: its slot of %s %s",
+        late.definition,
+        late.at.isoformat(),
+        "is not recorded" if late.run_id is None else f"is run {late.run_id}, which has not begun",
+        extra={"cronjobs_event": "late", "cronjobs_task": late.job_type},
+    )
+    signals.send(signals.definition_late, state.app, late=late)

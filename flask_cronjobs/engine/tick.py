@@ -23,10 +23,9 @@ from ..store.shared import refuse_shared
 from ..types import TickReport
 from .batches import end_batches, telling
 from .definition_pings import ping_ended
-from .late import tell_late
 from .ping import ping
 from .reclaim import reclaim
-from .scheduler import enqueue_slots, sync_definitions
+from .scheduler import enqueue_slots, sync_definitions, tell_late
 from .worker.interrupts import keyboard_held
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def _run_workers(
     """Run workers; one that is not forked goes on with the connection of *books* meanwhile."""
     # Here, since most ticks find nothing to do, and need none of what a worker imports.
     from .processes import run_workers
-    from .worker.books import KeeperBooks
+    from .worker.precedence import KeeperBooks
 
     with KeeperBooks(state) as keeper:
         keeper.take_over(books)

@@ -10,8 +10,8 @@ import pytest
 
 from flask_cronjobs.cli import output
 from flask_cronjobs.cli import table as table_module
-from flask_cronjobs.cli.cells import cut_to_width, text_width
 from flask_cronjobs.cli.table import table
+from flask_cronjobs.cli.terminal import cut_to_width, text_width
 from tests.cli.terminal import Terminal
 
 WIDE = ["ascii", "漢字の名前", "e\u0301te\u0301", "한국어", "📦 parcel", "❤\ufe0f", "\uff46"]

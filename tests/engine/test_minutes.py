@@ -17,8 +17,7 @@ from sqlalchemy import event, make_url, select, update
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, current_run, run_succeeded
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.reclaim import Reclaimed
-from flask_cronjobs.engine.resident import serve
-from flask_cronjobs.engine.tally import Tally
+from flask_cronjobs.engine.resident import Tally, serve
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.tick import begin as begin_tick
 from flask_cronjobs.engine.worker import announcer as announcer_module

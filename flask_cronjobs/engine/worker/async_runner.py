@@ -22,13 +22,12 @@ from typing import Any
 from ...current_run import CurrentRun, Output
 from ...errors import LeaseLost, PayloadError, ShuttingDown
 from ...types import Claim
-from .async_attempt import attempt, failure
+from .async_attempt import OwnedWork, attempt, failure
 from .at_work import AsyncRun, Blocking, ProgressRequest
 from .blocking import STEP_EVERY, LoopWatch, in_asyncio
 from .context import RunnerContext
 from .handlers import Handlers
 from .outcomes import released
-from .owned_work import OwnedWork
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
 UNWIND = 1.0

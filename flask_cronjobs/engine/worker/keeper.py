@@ -28,16 +28,15 @@ from ...store.rows import Exchange
 from ...store.sqlite_lock import is_locked
 from ...types import Outcome
 from ..batches import end_batches
-from .admission import NOTHING, Admission, Wanted
+from .admission import LONG, NOTHING, Admission, Wanted
 from .announcer import Announcer
-from .books import KeeperBooks
 from .exchanger import Exchanger
 from .held_runs import HeldRuns
 from .listener import Listener
 from .monitor import RunMonitor
 from .options import WorkOptions
 from .output import OutputWriter
-from .prefetch import LONG
+from .precedence import KeeperBooks
 from .runner import Runner
 
 #: How often a worker that waits for work looks for it, in seconds.

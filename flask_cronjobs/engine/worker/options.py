@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from ...signals import News, unheard
 from ...store.claims import Front
-from .books import KeeperBooks
+from .precedence import KeeperBooks
 
 
 class MinuteWork(Protocol):
