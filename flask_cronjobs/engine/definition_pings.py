@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from queue import SimpleQueue
 from typing import NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
@@ -18,6 +17,7 @@ from ..log import logger
 from ..state import State
 from ..store import Bookkeeping, Definitions
 from ..types import Claim, Outcome
+from .beside import Beside
 from .ping import ping
 
 #: How many pings are under way at once. Those of one definition go one after the other.
@@ -40,9 +40,6 @@ class _Event(NamedTuple):
     path: str
 
 
-_Lane = SimpleQueue["_Event | None"]
-
-
 class Pings:
     """Pings in threads of its own, so that no worker waits for a monitor.
 
@@ -52,8 +49,8 @@ class Pings:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._lanes: dict[int, tuple[_Lane, threading.Thread]] = {}
-        self._making, self._reading = threading.Lock(), threading.Lock()
+        self._lanes = [Beside("cronjobs-pings", self._send, MOST) for _ in range(LANES)]
+        self._reading = threading.Lock()
         self._urls: dict[int, str] = {}
         self._fresh_until = 0.0
 
@@ -70,46 +67,28 @@ class Pings:
     def close(self, patience: float = CLOSE_WITHIN) -> None:
         """Wait until all is told, but no longer than *patience* seconds."""
         until = time.monotonic() + patience
-        lanes = list(self._lanes.values())
-        for lane, _ in lanes:
-            lane.put(None)
-        for _, thread in lanes:
-            thread.join(max(0.0, until - time.monotonic()))
-        if any(thread.is_alive() for _, thread in lanes):
+        in_time = [lane.close(max(0.0, until - time.monotonic())) for lane in self._lanes]
+        if not all(in_time):
             logger.warning("Pings of definitions took longer than %g s and were left", patience)
 
     def _put(self, event: _Event) -> None:
         try:
-            lane = self._lane(event.definition_id % LANES)
+            if not self._lanes[event.definition_id % LANES].put(event):
+                logger.warning(
+                    "A ping of a definition was dropped: %d wait for their monitor", MOST
+                )
         except RuntimeError as error:  # No more threads can be started.
             logger.warning("A ping of a definition was not sent: %s", error)
-            return
-        if lane.qsize() < MOST:
-            lane.put(event)
-        else:
-            logger.warning("A ping of a definition was dropped: %d wait for their monitor", MOST)
 
-    def _lane(self, number: int) -> _Lane:
-        with self._making:
-            if number not in self._lanes:
-                lane: _Lane = SimpleQueue()
-                thread = threading.Thread(
-                    target=self._run, args=(lane,), name="cronjobs-pings", daemon=True
-                )
-                thread.start()
-                self._lanes[number] = lane, thread
-            return self._lanes[number][0]
-
-    def _run(self, lane: _Lane) -> None:
-        while (event := lane.get()) is not None:
-            try:
-                url = self._url(event.definition_id)
-                if url is not None:
-                    ping(_with_path(url, event.path))
-            except CronJobsError as error:
-                logger.warning("A ping of a definition was not sent: %s", error)
-            except Exception as error:  # A URL that somebody wrote into the table; it is a secret.
-                logger.warning("A ping of a definition was not sent: %s", type(error).__name__)
+    def _send(self, event: _Event) -> None:
+        try:
+            url = self._url(event.definition_id)
+            if url is not None:
+                ping(_with_path(url, event.path))
+        except CronJobsError as error:
+            logger.warning("A ping of a definition was not sent: %s", error)
+        except Exception as error:  # A URL that somebody wrote into the table; it is a secret.
+            logger.warning("A ping of a definition was not sent: %s", type(error).__name__)
 
     def _url(self, definition_id: int) -> str | None:
         with self._reading:

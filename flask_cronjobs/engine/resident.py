@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from queue import SimpleQueue
 
 from .. import signals
 from ..errors import DatabaseTrouble
@@ -22,6 +21,7 @@ from ..store import Bookkeeping, Definitions, Ticks
 from ..store.notify import wake_all
 from ..types import Outcome, TickReport
 from .batches import end_batches, telling
+from .beside import Beside
 from .definition_pings import ping_ended
 from .ping import TIMEOUT, ping
 from .processes import run_workers
@@ -137,30 +137,26 @@ class ResidentMinutes:
         self._stopped = threading.Event()
         self._well = False
         self._thread: threading.Thread | None = None
-        self._sender: ReportSender | None = None
+        self._sender = _sender(state)
 
     def start(self, worker: ResidentWorker) -> None:
         """Start the thread."""
         self._thread = threading.Thread(
             target=self._run, args=(worker,), name="cronjobs-minutes", daemon=True
         )
-        self._sender = ReportSender(self._state)
-        self._sender.start()
         self._thread.start()
 
     def end(self, well: bool) -> None:
         """End the thread soon, and with it the last minute."""
         assert self._thread is not None
-        assert self._sender is not None
         self._well = well
         self._stopped.set()
         self._thread.join(END_WITHIN)
         if self._thread.is_alive():
             logger.warning("The work of the last minute did not end in time, and was left")
-        self._sender.close()
+        self._sender.close(TIMEOUT)
 
     def _run(self, worker: ResidentWorker) -> None:
-        assert self._sender is not None
         with Bookkeeping(self._state.engine, patience=PATIENCE) as books:
             minute = _Minute(self._state, self._tally, books, worker, self._sender, self._stopped)
             try:
@@ -193,7 +189,7 @@ class _Minute:
     tally: Tally
     books: Bookkeeping
     worker: ResidentWorker
-    sender: ReportSender
+    sender: Beside[TickReport | list[Outcome]]
     stopped: threading.Event
     opened: OpenTick | None = None
     done: bool = False
@@ -239,7 +235,7 @@ class _Minute:
         report = finish(self._ticks, self.opened, self._counts + attempts)
         self.tally.note_recorded(attempts)
         self.opened, self.done = None, False
-        self.sender.send(report)
+        self.sender.put(report)
 
     def _begin(self) -> None:
         self.listening = self.worker.listening()
@@ -251,7 +247,7 @@ class _Minute:
         outcomes = reclaim(self.state, self.books, self.worker.news).outcomes
         self._counts["reclaimed"] += len(outcomes)
         self._wake(len(outcomes))
-        self.sender.send(outcomes)
+        self.sender.put(outcomes)
 
     def _enqueue_slots(self) -> None:
         tell_late(self.state, self.books)
@@ -290,32 +286,17 @@ class _Minute:
         return True
 
 
-class ReportSender(threading.Thread):
-    """Sends ``tick_finished`` and pings for each minute and for lost runs, in its own thread.
+def _sender(state: State) -> Beside[TickReport | list[Outcome]]:
+    """Return what sends ``tick_finished`` and pings for each minute and for lost runs.
 
-    So neither a monitor that hangs nor a slow receiver holds up the next minute.
+    It does so beside the minutes: neither a monitor that hangs nor a slow receiver holds up one.
     """
 
-    def __init__(self, state: State) -> None:
-        super().__init__(name="cronjobs-report-sender", daemon=True)
-        self._state = state
-        self._url = state.settings.ping_url
-        self._reports: SimpleQueue[TickReport | list[Outcome] | None] = SimpleQueue()
+    def send(report: TickReport | list[Outcome]) -> None:
+        if isinstance(report, list):
+            ping_ended(state, report)
+            return
+        signals.send(signals.tick_finished, state.app, report=report)
+        ping(state.settings.ping_url)
 
-    def run(self) -> None:
-        """Send reports until None comes."""
-        while (report := self._reports.get()) is not None:
-            if isinstance(report, list):
-                ping_ended(self._state, report)
-                continue
-            signals.send(signals.tick_finished, self._state.app, report=report)
-            ping(self._url)
-
-    def send(self, report: TickReport | list[Outcome]) -> None:
-        """Send *report*, or tell of runs that were lost, soon and without waiting for it."""
-        self._reports.put(report)
-
-    def close(self) -> None:
-        """Wait until all is sent, but no longer than a ping may take."""
-        self._reports.put(None)
-        self.join(TIMEOUT)
+    return Beside("cronjobs-report-sender", send)

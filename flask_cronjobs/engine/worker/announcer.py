@@ -6,15 +6,14 @@ hold up this thread, but not the keeper, which renews leases.
 
 from __future__ import annotations
 
-import threading
 import time
-from queue import SimpleQueue
 
 from flask import Flask
 
 from ...log import logger
 from ...signals import News, announce, notify
 from ...types import Outcome
+from ..beside import Beside
 from ..definition_pings import CLOSE_WITHIN, Pings
 from .precedence import Precedence
 
@@ -34,9 +33,8 @@ class Announcer:
         self._news = news
         self._precedence = precedence
         self._pings = pings
-        self._queue: SimpleQueue[list[tuple[Outcome, bool]] | None] = SimpleQueue()
+        self._work = Beside("cronjobs-announcer", self._tell_all)
         self._next: list[tuple[Outcome, bool]] = []
-        self._thread: threading.Thread | None = None
         self._sent = self._told = 0
 
     @property
@@ -59,13 +57,8 @@ class Announcer:
         if not self._next:
             return
         self._sent += len(self._next)
-        self._queue.put(self._next)
+        self._work.put(self._next)
         self._next = []
-        if self._thread is None:  # A tick with nothing to do starts no thread.
-            self._thread = threading.Thread(
-                target=self._run, name="cronjobs-announcer", daemon=True
-            )
-            self._thread.start()
 
     def close(self, patience: float) -> None:
         """Wait until all is told, but give up when nothing was told for *patience* seconds."""
@@ -75,24 +68,19 @@ class Announcer:
 
     def _finish(self, patience: float) -> None:
         self.send()
-        if self._thread is None:
-            return
-        self._queue.put(None)
         told, until = -1, 0.0
-        while self._thread.is_alive():
+        while not self._work.close(0.2):
             if self._told != told:
                 told, until = self._told, time.monotonic() + patience
             elif time.monotonic() >= until:
                 return
-            self._thread.join(0.2)
 
-    def _run(self) -> None:
-        while (outcomes := self._queue.get()) is not None:
-            while outcomes:  # What was told is let go of, and with it the handler's exception.
-                self._precedence.give_way()
-                self._tell(*outcomes.pop(0))
-                self._told += 1
-            notify(self._news, "pause", None)
+    def _tell_all(self, outcomes: list[tuple[Outcome, bool]]) -> None:
+        while outcomes:  # What was told is let go of, and with it the handler's exception.
+            self._precedence.give_way()
+            self._tell(*outcomes.pop(0))
+            self._told += 1
+        notify(self._news, "pause", None)
 
     def _tell(self, outcome: Outcome, recorded: bool) -> None:
         try:
