@@ -22,8 +22,7 @@ from ..store.notify import wake_all
 from ..types import Outcome, TickReport
 from .batches import end_batches, telling
 from .beside import Beside
-from .definition_pings import ping_ended
-from .ping import TIMEOUT, ping
+from .ping import TIMEOUT, ping, ping_ended
 from .processes import run_workers
 from .reclaim import reclaim
 from .scheduler import enqueue_slots, sync_definitions, tell_late

@@ -22,8 +22,7 @@ from ..store.pruning import prune as prune_old
 from ..store.shared import refuse_shared
 from ..types import TickReport
 from .batches import end_batches, telling
-from .definition_pings import ping_ended
-from .ping import ping
+from .ping import ping, ping_ended
 from .reclaim import reclaim
 from .scheduler import enqueue_slots, sync_definitions, tell_late
 from .worker.interrupts import keyboard_held

@@ -17,7 +17,7 @@ from ...signals import notify
 from ...state import State
 from ...store.frames import free_frames
 from ...types import AtWork, Claim, RunAtWork
-from ..definition_pings import Pings
+from ..ping import Pings
 from .admission import Admission, side_by_side_tasks
 from .at_work import AsyncRun, SyncRun
 from .context import RunnerContext
