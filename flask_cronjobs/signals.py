@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeAlias
 
 from blinker import NamedSignal, Namespace
 from flask import Flask
@@ -24,7 +24,21 @@ from .errors import Interruption
 from .log import LEASE_LOST, log_run, logger
 from .types import Outcome
 
-T = TypeVar("T")
+News: TypeAlias = Callable[[str, Any], None]
+"""What a caller passes to hear of a tick while it works. It gets a kind and a value:
+
+| kind | value |
+|---|---|
+| ``slot`` | a `RecordedSlot`: it was recorded, as a run or as skipped |
+| ``outcome`` | an `Outcome` that was recorded |
+| ``lost`` | an `Outcome` that was dropped, since the lease was lost |
+| ``at_work`` | an `AtWork`, again and again, but not that of no runs |
+| ``pause`` | None: nothing more comes for the moment, so what was gathered is to be printed |
+| ``flush`` | None: likewise, and the process is about to end |
+
+It is called through `notify` in the thread that has the news, never in the keeper's. In a process
+pool that is the parent, which must not wait in it: who waits there reads nothing from workers.
+"""
 
 _signals = Namespace()
 
@@ -121,9 +135,30 @@ def announce(app: Flask, outcome: Outcome, recorded: bool) -> None:
         send(signal, app, outcome=outcome)
 
 
-def notify(method: Callable[[T], None], news: T) -> None:
-    """Call *method* with *news*. What it raises is logged, and the runs go on."""
+def notify(news: News, kind: str, value: Any) -> None:
+    """Call *news*. What it raises is logged, and the runs go on."""
     try:
-        method(news)
+        news(kind, value)
     except Exception as error:  # A full disk, a closed pipe.
         logger.error("News could not be printed: %r", error)
+
+
+def unheard(kind: str, value: Any) -> None:
+    """Hear of nothing: the `News` where nobody asks for any."""
+
+
+def counted(news: News, count: Callable[[str], object]) -> News:
+    """Return what counts attempts, and passes everything on to *news*.
+
+    :param count: called with the kind of each outcome, and with ``lost`` for one that was dropped;
+        not for the outcome of a worker that is gone.
+    """
+
+    def hear(kind: str, value: Any) -> None:
+        if kind == "lost":
+            count("lost")
+        elif kind == "outcome" and not value.reclaimed:
+            count(value.kind)
+        news(kind, value)
+
+    return hear

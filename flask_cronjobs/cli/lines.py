@@ -9,10 +9,11 @@ import errno
 import logging
 import os
 import select
+import stat
 import sys
 import threading
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..log import logger
@@ -22,22 +23,18 @@ if TYPE_CHECKING:
 else:
     TextHandler = logging.StreamHandler  # Python 3.10 cannot subscript it.
 
-#: How many lines may wait to be written. Further ones are dropped.
+#: How many lines may wait for their reader. Further ones are dropped.
 MOST = 10_000
-#: How long lines are gathered before they are written together, in seconds.
-GATHER = 0.01
-#: How many bytes are written at once.
-CHUNK = 4096
+#: How many bytes are written at once: a pipe that takes anything takes so many.
+CHUNK: int = getattr(select, "PIPE_BUF", 512)
 #: How long a flush waits for the reader to read anything, in seconds.
 FLUSH_WITHIN = 5.0
-#: How long `Lines.hold` waits for the thread to end, in seconds.
-HOLD_WITHIN = 0.5
 #: How long a warning waits until it can be written, in seconds.
 WARN_WITHIN = 0.2
 
 
 class Lines:
-    """Writes lines to a stream in a thread of its own, as many at a time as have come.
+    """Writes lines to a stream as far as somebody reads it; the others wait. Thread-safe.
 
     It writes to the stream's file and not through its buffer: a thread that is stuck in there holds
     the buffer's lock, and with that up a handler that prints, or the end of the process.
@@ -45,114 +42,76 @@ class Lines:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._number = _own_number(stream)
+        self._encoding: str = stream.encoding or "utf-8"
         self._lines: list[str] = []
-        self._last: Callable[[], str] | None = None
+        self._left = b""
         self._dropped = 0
-        self._written = 0
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._writing = False
-        self._held = False
+        self._lock = threading.Lock()
 
-    def put(self, line: str) -> None:
-        """Let *line* be written soon."""
-        with self._changed:
-            if len(self._lines) >= MOST:
-                self._dropped += 1
+    def put(self, line: str, end: str = "\n") -> None:
+        """Let the next `write` write *line*."""
+        with self._lock:
+            if len(self._lines) < MOST:
+                self._lines.append(f"{line}{end}")
             else:
-                self._lines.append(line)
-                if len(self._lines) == 1:  # Otherwise the thread knows that there is something.
-                    self._ensure_thread()
+                self._dropped += 1
 
-    def put_last(self, render: Callable[[], str]) -> None:
-        """Let what *render* returns be written soon, behind all lines.
-
-        It is called in the thread that writes; only the latest one is.
-        """
-        with self._changed:
-            self._last = render
-            self._ensure_thread()
-
-    def hold(self) -> None:
-        """End the thread until `go_on`, because the process is about to fork.
-
-        A thread that is stuck in a write stays. It holds no lock of this object meanwhile, and the
-        new process makes no use of it, so that does no harm.
-        """
-        with self._changed:
-            self._held = True
-            self._changed.notify_all()
-            thread = self._thread
-        if thread is not None:
-            thread.join(HOLD_WITHIN)
-
-    def go_on(self) -> None:
-        """Go on after `hold`."""
-        with self._changed:
-            self._held = False
-            if self._waits:
-                self._ensure_thread()
-
-    def flush(self) -> bool:
-        """Wait until all is written; give up, and return False, once nobody reads."""
-        until, written = time.monotonic() + FLUSH_WITHIN, self._written
-        with self._changed:
-            while self._writing or self._waits:
-                self._changed.wait(0.1)
-                if self._written != written:
-                    until, written = time.monotonic() + FLUSH_WITHIN, self._written
-                elif time.monotonic() >= until:
-                    return False
-        return True
-
-    @property
-    def _waits(self) -> bool:
-        """Whether there is something to write."""
-        return bool(self._lines) or self._last is not None
-
-    def _ensure_thread(self) -> None:
-        if self._thread is None and not self._held:
-            self._thread = threading.Thread(target=self._run, name="cronjobs-printer", daemon=True)
-            self._thread.start()
-        self._changed.notify_all()
-
-    def _run(self) -> None:
-        while parts := self._next():
+    def write(self, within: float = 0.0) -> bool:
+        """Write all lines; stop, and return False, once nothing is read for *within* seconds."""
+        with self._lock:
             try:
-                for part in parts:
-                    self._write(part())
+                while self._left or self._gather():
+                    if not _is_read(self._number, within):
+                        return False
+                    self._write_some()
+            except BlockingIOError:  # Somebody else was faster.
+                return False
             except Exception as error:  # A full disk, a closed pipe.
+                self._left = b""
                 logger.error("Lines could not be printed: %r", error)
+            return True
 
-    def _next(self) -> list[Callable[[], str]]:
-        """Gather lines, and return what makes them; nothing if there are none: the thread ends."""
-        with self._changed:
-            self._writing = False
-            self._changed.notify_all()
-        time.sleep(GATHER)
-        with self._changed:
-            if self._held or not self._waits:
-                self._thread = None
-                return []
-            self._writing = True
-            lines, self._lines = self._lines, []
-            last, self._last = self._last, None
-            if self._dropped:
-                lines.append(f"({self._dropped} lines were dropped: nobody read them in time)")
-                self._dropped = 0
-        parts: list[Callable[[], str]] = [lambda: "".join(f"{line}\n" for line in lines)]
-        return parts if last is None else [*parts, last]
+    def _gather(self) -> bool:
+        """Make what is to be written of all lines; return whether it is anything."""
+        if self._dropped:
+            lost = f"({self._dropped} lines were dropped: nobody read them in time)\n"
+            self._lines.append(lost)
+            self._dropped = 0
+        text, self._lines = "".join(self._lines), []
+        self._left = text.encode(self._encoding, "backslashreplace")
+        return bool(self._left)
 
-    def _write(self, text: str) -> None:
-        number = file_number(self._stream)
-        if number is None:
-            self._stream.write(text)
+    def _write_some(self) -> None:
+        if self._number is None:
+            self._stream.write(self._left.decode(self._encoding))
             self._stream.flush()
-            return
-        left = text.encode(self._stream.encoding or "utf-8", "backslashreplace")
-        while left:
-            left = left[os.write(number, left[:CHUNK]) :]
-            self._written += 1
+            self._left = b""
+        else:
+            self._left = self._left[os.write(self._number, self._left[:CHUNK]) :]
+
+
+def _own_number(stream: TextIO) -> int | None:
+    """Return the number of *stream*'s file; of a pipe or a terminal one of our own.
+
+    The own one never waits. To set that for the stream's itself would set it for handlers, too.
+    """
+    number = file_number(stream)
+    if number is not None and os.name == "posix":
+        mode = os.fstat(number).st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+            with suppress(OSError):  # It belongs to another user.
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+                return os.open(f"/dev/fd/{number}", flags)
+    return number
+
+
+def _is_read(number: int | None, within: float) -> bool:
+    """Return whether a file can be written to, now or within some seconds."""
+    try:
+        return number is None or bool(select.select([], [number], [], within)[1])
+    except (OSError, ValueError):  # Windows knows this of sockets only.
+        return True
 
 
 def file_number(stream: Any) -> int | None:
@@ -200,12 +159,5 @@ class Warnings(TextHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print *record*, unless nobody reads."""
-        if self._is_read():
+        if _is_read(file_number(self.stream), WARN_WITHIN):
             super().emit(record)
-
-    def _is_read(self) -> bool:
-        number = file_number(self.stream)
-        try:
-            return number is None or bool(select.select([], [number], [], WARN_WITHIN)[1])
-        except (OSError, ValueError):  # Windows knows this of sockets only.
-            return True

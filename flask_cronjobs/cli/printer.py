@@ -9,15 +9,13 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import Any, TextIO
 
-from ..engine.observer import Observer
 from ..log import logger
 from ..text import one_line
 from ..types import AtWork, Outcome, RecordedSlot, RunAtWork, TickReport
-from .lines import Lines, buffer_lines, file_number, leave
-from .status_line import StatusLine, describe
-from .terminal import paint
+from .lines import FLUSH_WITHIN, Lines, buffer_lines, file_number, leave
+from .terminal import StatusLine, describe, paint
 
 #: How the time of a line in a log is written, in UTC.
 STAMP = "%Y-%m-%dT%H:%M:%SZ"
@@ -27,13 +25,15 @@ WATCH_EVERY = 0.5
 LONG = 1.0
 
 
-class Printer(Observer):
-    """Prints a line for each run, or collects all for ``--json``. Nobody waits for the lines.
+class Printer:
+    """Hears of a tick, and prints a line for each run, or collects all for ``--json``.
 
-    On a terminal it shows the runs at work, too, in a line of their own.
+    Nobody waits for the lines. On a terminal it also shows which runs are at work, in a line of
+    its own.
 
     :param stamped: whether each line begins with the time.
     :ivar on_terminal: whether a person reads the lines as they come.
+    :ivar watch_every: how often it wants to hear which runs are at work, in seconds; None: never.
     """
 
     def __init__(self, as_json: bool, stamped: bool = False) -> None:
@@ -48,27 +48,44 @@ class Printer(Observer):
         self._status = StatusLine(sys.stdout, self.lines)
         self._at_work: dict[int, tuple[RunAtWork, ...]] = {}
         self._stopping = False
-        if self.on_terminal and self._status.enabled:
-            self.watch_every: float | None = WATCH_EVERY
+        watches = self.on_terminal and self._status.enabled
+        self.watch_every: float | None = WATCH_EVERY if watches else None
+
+    def __call__(self, kind: str, value: Any) -> None:
+        """Print news; see `signals.News`."""
+        if kind == "outcome":
+            self._outcome(value)
+        elif kind == "slot":
+            self._slot(value)
+        elif kind == "at_work":
+            self._show(value)
+        elif kind == "pause":
+            self.lines.write()
+        elif kind == "flush":
+            self.flush()
 
     def put(self, line: str) -> None:
-        """Print a line soon."""
+        """Print a line."""
+        self._gather(line)
+        self.lines.write()
+
+    def _gather(self, line: str) -> None:
+        """Print a line at the next pause, with others: each write takes its time."""
         self.lines.put(f"{time.strftime(STAMP, time.gmtime())} {line}" if self._stamped else line)
 
-    def outcome(self, outcome: Outcome) -> None:
-        """Print the outcome of an attempt."""
+    def _outcome(self, outcome: Outcome) -> None:
         if self.as_json:
             self.runs.append(_run(outcome))
             return
         error = f"{outcome.error_type}: {_first_line(outcome.error or '')}"
         why = f"  {one_line(error)}" if outcome.error else ""
-        self.put(
+        self._gather(
             f"{self._word(outcome.kind)}  {one_line(outcome.job_type)}  run {outcome.id}  "
             f"attempt {outcome.attempt}  "
             f"{outcome.seconds * 1000:.0f} ms{why}"
         )
 
-    def slot(self, slot: RecordedSlot) -> None:
+    def _slot(self, slot: RecordedSlot) -> None:
         """Print a skipped slot; a run is printed when it has run."""
         if self.as_json:
             self.slots.append({**slot._asdict(), "at": slot.at.isoformat()})
@@ -80,7 +97,7 @@ class Printer(Observer):
                 f"{self._word('skipped')}  {one_line(slot.job_type)}  {skipped}  {slot.reason}"
             )
 
-    def at_work(self, seen: AtWork) -> None:
+    def _show(self, seen: AtWork) -> None:
         """Show which runs are at work, and once, which ones a stopping worker waits for."""
         self._at_work[seen.worker] = seen.runs
         runs = [run for each in self._at_work.values() for run in each if run.seconds >= LONG]
@@ -91,18 +108,10 @@ class Printer(Observer):
         if not self._stopping:
             self._status.show(describe(runs) if runs else None)
 
-    def hold(self) -> None:
-        """End the thread that prints, because the process is about to fork."""
-        self.lines.hold()
-
-    def go_on(self) -> None:
-        """Go on printing."""
-        self.lines.go_on()
-
     def flush(self) -> None:
         """Wait until all is printed, but not long for somebody who does not read."""
         self._status.show(None)
-        if not self.lines.flush():
+        if not self.lines.write(FLUSH_WITHIN):
             logger.warning("Nobody read the standard output, and the rest of it was dropped")
             leave(sys.stdout)
 

@@ -172,7 +172,8 @@ def tick_command(
         max_runs=max_runs,
         queues=queues,
         own_process=True,
-        observer=printer,
+        news=printer,
+        watch_every=printer.watch_every,
     )
     print_warnings(stamped=is_log(sys.stderr))
     warn_of_queues(state, queues)

@@ -45,7 +45,8 @@ def work_command(workers: int | None, queues: tuple[str, ...], reload: bool) -> 
         workers=workers,
         queues=queues,
         own_process=True,
-        observer=printer,
+        news=printer,
+        watch_every=printer.watch_every,
     )
     print_warnings(stamped=not sys.stderr.isatty())
     warn_of_queues(state, queues)

@@ -12,10 +12,9 @@ from typing import Any, NoReturn
 
 from ..errors import CronJobsError, DatabaseTrouble
 from ..log import logger
-from ..signals import notify
+from ..signals import News, notify
 from ..state import State
 from ..types import AtWork, Outcome, RecordedSlot, RunAtWork, stored_time
-from .observer import Observer
 from .worker.options import WorkOptions
 from .worker.worker import work
 
@@ -26,44 +25,32 @@ FLUSH_WITHIN = 3.0
 _encode = json.JSONEncoder(default=datetime.isoformat).encode
 
 
-class PipeObserver(Observer):
+class Pipe:
     """Sends news from a forked worker to its parent. For any thread.
 
-    Each piece is a line of JSON: its kind, and the fields of what a method received, in order. To
-    name the fields, too, would take three times as long.
+    Each piece is a line of JSON: its kind, and the fields of its value, in order. To name the
+    fields, too, would take three times as long.
     """
 
-    def __init__(self, writer: int, watch_every: float | None = None) -> None:
-        self.watch_every = watch_every
+    def __init__(self, writer: int) -> None:
         self._writer = writer
         self._lock = threading.Lock()
 
-    def slot(self, slot: RecordedSlot) -> None:
-        """Send *slot*."""
-        self._send("slot", slot)
-
-    def outcome(self, outcome: Outcome) -> None:
-        """Send *outcome*, without what may be large or is no JSON."""
-        self._send("outcome", _plain(outcome))
-
-    def lost(self, outcome: Outcome) -> None:
-        """Send *outcome*, likewise."""
-        self._send("lost", _plain(outcome))
-
-    def at_work(self, seen: AtWork) -> None:
-        """Send *seen*."""
-        self._send("at_work", seen)
+    def __call__(self, kind: str, value: Any) -> None:
+        """Send *value*; of an outcome not what may be large or is no JSON."""
+        if kind in ("pause", "flush"):
+            return
+        if kind in ("outcome", "lost"):
+            value = _plain(value)
+        left = _encode((kind, value)).encode() + b"\n"
+        with self._lock:
+            while left:
+                left = left[os.write(self._writer, left) :]
 
     def end(self, error: str | None) -> None:
         """Send that the worker has ended, and what kept it from its work."""
         with suppress(OSError):  # The parent may be gone.
-            self._send("end", error)
-
-    def _send(self, kind: str, news: object) -> None:
-        left = _encode((kind, news)).encode() + b"\n"
-        with self._lock:
-            while left:
-                left = left[os.write(self._writer, left) :]
+            self("end", error)
 
 
 def _plain(outcome: Outcome) -> Outcome:
@@ -73,26 +60,25 @@ def _plain(outcome: Outcome) -> Outcome:
     return outcome._replace(stack=None, result=None, exception=None, until=None)
 
 
-def receive(observer: Observer, kind: str, news: Any) -> None:
-    """Tell *observer* what a `PipeObserver` has sent, but for the worker's end."""
-    if kind == "outcome":
-        notify(observer.outcome, Outcome(*news))
-    elif kind == "lost":
-        notify(observer.lost, Outcome(*news))
-    elif kind == "at_work":
-        worker, runs, stopping = news
-        seen = AtWork(worker, tuple(RunAtWork(*run) for run in runs), stopping)
-        notify(observer.at_work, seen)
+def receive(news: News, kind: str, sent: Any) -> None:
+    """Pass on to *news* what came through a `Pipe`, but for the worker's end."""
+    value: Any
+    if kind == "at_work":
+        worker, runs, stopping = sent
+        value = AtWork(worker, tuple(RunAtWork(*run) for run in runs), stopping)
+    elif kind == "slot":
+        slot = RecordedSlot(*sent)
+        value = slot._replace(at=stored_time(slot.at))
     else:
-        slot = RecordedSlot(*news)
-        notify(observer.slot, slot._replace(at=stored_time(slot.at)))
+        value = Outcome(*sent)
+    notify(news, kind, value)
 
 
-def be_worker(state: State, options: WorkOptions, told: PipeObserver) -> NoReturn:
+def be_worker(state: State, options: WorkOptions, pipe: Pipe) -> NoReturn:
     """Work in a forked process, and end it."""
     status = 1
     try:
-        status = _work(state, options, told)
+        status = _work(state, options, pipe)
     finally:
         # In a thread: if nobody reads what handlers printed, the worker ends all the same.
         last = threading.Thread(target=flush_output, daemon=True)
@@ -108,17 +94,17 @@ def flush_output() -> None:
             stream.flush()
 
 
-def _work(state: State, options: WorkOptions, told: PipeObserver) -> int:
+def _work(state: State, options: WorkOptions, pipe: Pipe) -> int:
     state.forget_connections()
     try:
         work(state, options, handle_signals=True)
     except CronJobsError as error:
-        told.end(str(error))
+        pipe.end(str(error))
         passing = isinstance(error, DatabaseTrouble) and error.transient
         return 1 if passing else HOPELESS
     except BaseException as error:
         logger.exception("The worker process %d failed; its runs come back by lease", os.getpid())
-        told.end(f"A worker process failed: {error!r}")
+        pipe.end(f"A worker process failed: {error!r}")
         return 1
-    told.end(None)
+    pipe.end(None)
     return 0

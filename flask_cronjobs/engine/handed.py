@@ -13,8 +13,8 @@ from ..store.claims import Claims
 from ..store.connection import Bookkeeping
 from ..store.handed import fingerprint, refuse
 from ..types import is_handed_by
-from .worker.books import KeeperBooks
 from .worker.options import WorkOptions
+from .worker.precedence import KeeperBooks
 from .worker.worker import work
 
 _LACKS = (

@@ -17,12 +17,11 @@ from typing import Any, NoReturn
 
 from ..errors import CronJobsError
 from ..log import logger, worker_name
-from ..signals import notify
+from ..signals import News, counted, notify
 from ..state import State
 from ..store.deadlines import deadlines
-from ..types import AtWork, Outcome
-from .child import HOPELESS, PipeObserver, be_worker, flush_output, receive
-from .observer import Counted, Observer, PassingOn
+from ..types import AtWork
+from .child import HOPELESS, Pipe, be_worker, flush_output, receive
 from .worker.options import WorkOptions
 from .worker.worker import HANG_UP, PASSED_ON, STOPPING, work
 
@@ -54,7 +53,7 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
         gc.freeze()
     lacking = _lacking(number)
     if lacking:
-        options = options._replace(observer=_LimitsObserver(options.observer, lacking))
+        options = options._replace(news=_warning(options.news, lacking))
     if number == 1 or not hasattr(os, "fork"):
         return work(state, options, handle_signals=options.may_kill)
     if options.books is not None:  # No connection of ours is open while workers fork.
@@ -73,19 +72,21 @@ def _lacking(number: int) -> str | None:
     return ", and ".join(lacking) or None
 
 
-class _LimitsObserver(PassingOn):
-    """Warns of a platform's limits at the first outcome: a tick with nothing to do is silent."""
+def _warning(news: News, lacking: str) -> News:
+    """Return what warns of a platform's limits at the first outcome, and passes all on to *news*.
 
-    def __init__(self, inner: Observer, lacking: str) -> None:
-        super().__init__(inner)
-        self._lacking: str | None = lacking
+    A tick with nothing to do is silent.
+    """
+    warned = False
 
-    def outcome(self, outcome: Outcome) -> None:
-        """Warn once, and pass *outcome* on."""
-        if self._lacking is not None:
-            logger.warning("On this platform %s", self._lacking)
-            self._lacking = None
-        super().outcome(outcome)
+    def hear(kind: str, value: Any) -> None:
+        nonlocal warned
+        if kind == "outcome" and not warned:
+            warned = True
+            logger.warning("On this platform %s", lacking)
+        news(kind, value)
+
+    return hear
 
 
 @dataclass(eq=False)
@@ -116,8 +117,8 @@ class _ProcessPool:
     def __init__(self, state: State, options: WorkOptions, number: int) -> None:
         self._state = state
         self._counts: Counter[str] = Counter()
-        self._observer = Counted(options.observer, self._count)
-        self._options = options._replace(observer=self._observer, parent=os.getpid())
+        self._news = counted(options.news, self._count)
+        self._options = options._replace(parent=os.getpid())
         self._number = number
         self._stopping = False
         self._children: list[_Child] = []
@@ -182,13 +183,9 @@ class _ProcessPool:
         """
         flush_output()
         deadlines.end_thread()
-        self._observer.hold()
-        try:
-            with _signals_blocked():
-                if not self._stopping:
-                    self._fork_one(number)
-        finally:
-            self._observer.go_on()
+        with _signals_blocked():
+            if not self._stopping:
+                self._fork_one(number)
 
     def _fork_one(self, number: int) -> None:
         reader, writer = os.pipe()  # Closed on exec: a program that a handler starts has neither.
@@ -216,17 +213,17 @@ class _ProcessPool:
             for key in self._selector.get_map().values():
                 os.close(key.data.pipe)
             self._selector.close()
-            told = PipeObserver(writer, self._observer.watch_every)
-            be_worker(self._state, self._options_of(number, told), told)
+            pipe = Pipe(writer)
+            be_worker(self._state, self._options_of(number, pipe), pipe)
         finally:
             os._exit(1)
 
-    def _options_of(self, number: int, told: PipeObserver) -> WorkOptions:
+    def _options_of(self, number: int, news: News) -> WorkOptions:
         """Return one worker's options: its own name, and its share of runs and minute work."""
         most = self._options.max_runs
         return self._options._replace(
             worker=worker_name(),
-            observer=told,
+            news=news,
             max_runs=None if most is None else (most + number) // self._number,
             minute_work=self._options.minute_work if number == 0 else None,
             hands_on=self._options.hands_on and number == 0,
@@ -251,13 +248,14 @@ class _ProcessPool:
         *lines, child.unread = (child.unread + chunk).split(b"\n")
         for line in lines:
             self._receive(child, *json.loads(line))
+        notify(self._news, "pause", None)
         return True
 
-    def _receive(self, child: _Child, kind: str, news: Any) -> None:
+    def _receive(self, child: _Child, kind: str, sent: Any) -> None:
         if kind == "end":
-            child.orderly, child.error = True, news
+            child.orderly, child.error = True, sent
         else:
-            receive(self._observer, kind, news)
+            receive(self._news, kind, sent)
 
     def _look_at(self, child: _Child) -> None:
         """If a worker has ended, take its last reports, and note how it ended.
@@ -276,8 +274,8 @@ class _ProcessPool:
             self._selector.unregister(child.pipe)
         os.close(child.pipe)
         self._children.remove(child)
-        if self._observer.watch_every is not None:
-            notify(self._observer.at_work, AtWork(child.pid, (), stopping=False))
+        if self._options.watch_every is not None:
+            notify(self._news, "at_work", AtWork(child.pid, (), stopping=False))
         self._ended_with(child, os.waitstatus_to_exitcode(status))
 
     def _ended_with(self, child: _Child, status: int) -> None:

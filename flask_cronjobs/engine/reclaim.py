@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import DatabaseTrouble, WorkerLost
 from ..log import worker_name
-from ..signals import announce, notify
+from ..signals import News, announce, notify
 from ..state import State
 from ..store import leases
 from ..store.claims import Claims
@@ -20,7 +20,6 @@ from ..store.connection import Bookkeeping
 from ..store.exchange import Exchange
 from ..store.leases import Expired, Expiry
 from ..types import Outcome, handed_to
-from .observer import Observer
 from .worker.leases import renewal_window
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Reclaimed(NamedTuple):
     open_batches: bool
 
 
-def reclaim(state: State, books: Bookkeeping, observer: Observer) -> Reclaimed:
+def reclaim(state: State, books: Bookkeeping, news: News) -> Reclaimed:
     """Take back runs whose lease ran out, and give up waiting runs without attempts left."""
     reclaimed: list[Outcome] = []
     until = time.monotonic() + books.patience
@@ -56,12 +55,13 @@ def reclaim(state: State, books: Bookkeeping, observer: Observer) -> Reclaimed:
         for outcome in recorded:
             announce(state.app, outcome, recorded=True)
             if outcome.begun:
-                notify(observer.outcome, outcome)
+                notify(news, "outcome", outcome)
                 reclaimed.append(outcome)
         if len(outcomes) < CHUNK or not recorded:
             break
     if expiry.exhausted:
-        _give_up_exhausted(state, books, observer)
+        _give_up_exhausted(state, books, news)
+    notify(news, "pause", None)
     return Reclaimed(reclaimed, expiry.open_batches)
 
 
@@ -102,12 +102,12 @@ def _abandoned(state: State, books: Bookkeeping) -> Expiry:
     return now._replace(leases=[each for each in now.leases if each.identity in claimed])
 
 
-def _give_up_exhausted(state: State, books: Bookkeeping, observer: Observer) -> None:
+def _give_up_exhausted(state: State, books: Bookkeeping, news: News) -> None:
     while True:
         given_up = leases.give_up_exhausted(books, CHUNK)
         for outcome in given_up:
             announce(state.app, outcome, recorded=True)
-            notify(observer.outcome, outcome)
+            notify(news, "outcome", outcome)
         if len(given_up) < CHUNK:
             return
 

@@ -6,12 +6,12 @@ thread beside its runs.
 
 from __future__ import annotations
 
+import mmap
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from queue import SimpleQueue
 
 from .. import signals
 from ..errors import DatabaseTrouble
@@ -23,16 +23,55 @@ from ..store.definitions import Definitions
 from ..store.notify import wake_all
 from ..types import Outcome, TickReport
 from .batches import end_batches, telling
-from .definition_pings import ping_ended
-from .late import tell_late
-from .observer import Counted
-from .ping import TIMEOUT, ping
+from .beside import Beside
+from .ping import TIMEOUT, ping, ping_ended
 from .processes import run_workers
 from .reclaim import reclaim
-from .scheduler import enqueue_slots, sync_definitions
-from .tally import Tally
+from .scheduler import enqueue_slots, sync_definitions, tell_late
 from .tick import OpenTick, TickOptions, begin, finish, prune
 from .worker.options import ResidentWorker, WorkOptions
+
+#: The kinds of outcomes that are counted.
+KINDS = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost")
+
+
+class Tally:
+    """How many attempts came to which outcome, and how many of them are in a row of ``job_ticks``.
+
+    In memory that a process shares with those that it forks: the parent of a pool hears of all
+    outcomes, its first worker writes the rows, and neither loses count when a worker is killed.
+    Each number has one writer at a time.
+    """
+
+    def __init__(self) -> None:
+        numbers = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+        self._counted = numbers[: len(KINDS)]
+        self._recorded = numbers[len(KINDS) : 2 * len(KINDS)]
+        self._tick_id = numbers[2 * len(KINDS) :]
+
+    @property
+    def tick_id(self) -> int | None:
+        """The id of the row begun last; None if there is none."""
+        return self._tick_id[0] or None
+
+    @tick_id.setter
+    def tick_id(self, id_: int) -> None:
+        self._tick_id[0] = id_
+
+    def count(self, kind: str) -> None:
+        """Count an attempt."""
+        self._counted[KINDS.index(kind)] += 1
+
+    def unrecorded(self) -> Counter[str]:
+        """Return the counts that no row has yet."""
+        numbers = zip(KINDS, self._counted, self._recorded, strict=True)
+        return Counter({kind: counted - recorded for kind, counted, recorded in numbers})
+
+    def note_recorded(self, counts: Mapping[str, int]) -> None:
+        """Note that a row has *counts*."""
+        for number, kind in enumerate(KINDS):
+            self._recorded[number] += counts[kind]
+
 
 #: How often minute work is done, in seconds: once in each minute of the database's clock.
 MINUTE = 60.0
@@ -61,7 +100,8 @@ def serve(state: State, options: TickOptions) -> Counter[str]:
         worker=worker_name(),
         queues=options.queues,
         may_kill=options.own_process,
-        observer=Counted(options.observer, tally.count),
+        news=signals.counted(options.news, tally.count),
+        watch_every=options.watch_every,
         resident=True,
         minute_work=ResidentMinutes(state, tally),
         elsewhere=frozenset(state.settings.executors),
@@ -98,30 +138,26 @@ class ResidentMinutes:
         self._stopped = threading.Event()
         self._well = False
         self._thread: threading.Thread | None = None
-        self._sender: ReportSender | None = None
+        self._sender = _sender(state)
 
     def start(self, worker: ResidentWorker) -> None:
         """Start the thread."""
         self._thread = threading.Thread(
             target=self._run, args=(worker,), name="cronjobs-minutes", daemon=True
         )
-        self._sender = ReportSender(self._state)
-        self._sender.start()
         self._thread.start()
 
     def end(self, well: bool) -> None:
         """End the thread soon, and with it the last minute."""
         assert self._thread is not None
-        assert self._sender is not None
         self._well = well
         self._stopped.set()
         self._thread.join(END_WITHIN)
         if self._thread.is_alive():
             logger.warning("The work of the last minute did not end in time, and was left")
-        self._sender.close()
+        self._sender.close(TIMEOUT)
 
     def _run(self, worker: ResidentWorker) -> None:
-        assert self._sender is not None
         with Bookkeeping(self._state.engine, patience=PATIENCE) as books:
             minute = _Minute(self._state, self._tally, books, worker, self._sender, self._stopped)
             try:
@@ -154,7 +190,7 @@ class _Minute:
     tally: Tally
     books: Bookkeeping
     worker: ResidentWorker
-    sender: ReportSender
+    sender: Beside[TickReport | list[Outcome]]
     stopped: threading.Event
     opened: OpenTick | None = None
     done: bool = False
@@ -199,7 +235,7 @@ class _Minute:
         report = finish(self.books, self.opened, self._counts + attempts)
         self.tally.note_recorded(attempts)
         self.opened, self.done = None, False
-        self.sender.send(report)
+        self.sender.put(report)
 
     def _begin(self) -> None:
         self.listening = self.worker.listening()
@@ -208,15 +244,15 @@ class _Minute:
         self._counts.clear()
 
     def _reclaim(self) -> None:
-        outcomes = reclaim(self.state, self.books, self.worker.observer).outcomes
+        outcomes = reclaim(self.state, self.books, self.worker.news).outcomes
         self._counts["reclaimed"] += len(outcomes)
         self._wake(len(outcomes))
-        self.sender.send(outcomes)
+        self.sender.put(outcomes)
 
     def _enqueue_slots(self) -> None:
         tell_late(self.state, self.books)
         definitions = Definitions(self.books)
-        counts, rows = enqueue_slots(self.state, definitions, self.worker.observer)
+        counts, rows = enqueue_slots(self.state, definitions, self.worker.news)
         self._counts += counts
         self._wake(counts["recorded"])
         sync_definitions(self.state, definitions, rows)
@@ -250,32 +286,17 @@ class _Minute:
         return True
 
 
-class ReportSender(threading.Thread):
-    """Sends ``tick_finished`` and pings for each minute and for lost runs, in its own thread.
+def _sender(state: State) -> Beside[TickReport | list[Outcome]]:
+    """Return what sends ``tick_finished`` and pings for each minute and for lost runs.
 
-    So neither a monitor that hangs nor a slow receiver holds up the next minute.
+    It does so beside the minutes: neither a monitor that hangs nor a slow receiver holds up one.
     """
 
-    def __init__(self, state: State) -> None:
-        super().__init__(name="cronjobs-report-sender", daemon=True)
-        self._state = state
-        self._url = state.settings.ping_url
-        self._reports: SimpleQueue[TickReport | list[Outcome] | None] = SimpleQueue()
+    def send(report: TickReport | list[Outcome]) -> None:
+        if isinstance(report, list):
+            ping_ended(state, report)
+            return
+        signals.send(signals.tick_finished, state.app, report=report)
+        ping(state.settings.ping_url)
 
-    def run(self) -> None:
-        """Send reports until None comes."""
-        while (report := self._reports.get()) is not None:
-            if isinstance(report, list):
-                ping_ended(self._state, report)
-                continue
-            signals.send(signals.tick_finished, self._state.app, report=report)
-            ping(self._url)
-
-    def send(self, report: TickReport | list[Outcome]) -> None:
-        """Send *report*, or tell of runs that were lost, soon and without waiting for it."""
-        self._reports.put(report)
-
-    def close(self) -> None:
-        """Wait until all is sent, but no longer than a ping may take."""
-        self._reports.put(None)
-        self.join(TIMEOUT)
+    return Beside("cronjobs-report-sender", send)

@@ -1,4 +1,4 @@
-"""Turn due slots into runs, and keep the definitions in step with the code."""
+"""Turn due slots into runs, keep the definitions in step with the code, and tell of late slots."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from ..errors import CronJobsError, DatabaseTrouble
 from ..log import log_run, logger
 from ..schedule import Schedule
 from ..schedule.slots import SlotPlan, plan_skipped, plan_slots
-from ..signals import notify
+from ..signals import News, notify, unheard
 from ..state import State
+from ..store.connection import Bookkeeping
 from ..store.definitions import CHUNK, NEAR, SOME, DefinitionRow, Definitions
 from ..store.errors import is_about_the_rows
+from ..store.late import late_slots, mark_late
 from ..store.ticks import TickHistory
-from ..types import DefinitionSpec, RecordedSlot
-from .observer import Observer
+from ..types import DefinitionSpec, LateSlot, RecordedSlot
 
 
 def enqueue_slots(
-    state: State, definitions: Definitions, observer: Observer
+    state: State, definitions: Definitions, news: News
 ) -> tuple[Counter[str], list[DefinitionRow]]:
     """Turn due slots into runs. Do this before `sync_definitions`.
 
@@ -47,7 +48,7 @@ def enqueue_slots(
         plans = [plan for row in due if (plan := plan_due(row, definitions.history))]
         for slot in _record(definitions, rows, plans):
             counts["skipped" if slot.skipped else "recorded"] += 1
-            announce_slot(state, slot, observer)
+            announce_slot(state, slot, news)
         following = {plan.definition_id: plan.following for plan in plans}
         seen += [
             row._replace(next_run_at=following[row.id]) if row.id in following else row
@@ -232,7 +233,7 @@ def record_pause(state: State, definitions: Definitions, row: DefinitionRow) -> 
     if not plan.slots:
         return row
     for slot in definitions.skip_pause(row, plan) or ():
-        announce_slot(state, slot, Observer())
+        announce_slot(state, slot)
     return row._replace(next_run_at=plan.following, considered_until=row.now)
 
 
@@ -263,8 +264,8 @@ def _log_broken(row: DefinitionRow, why: object) -> None:
     )
 
 
-def announce_slot(state: State, slot: RecordedSlot, observer: Observer) -> None:
-    """Log a recorded slot, send its signal, and notify *observer*."""
+def announce_slot(state: State, slot: RecordedSlot, news: News = unheard) -> None:
+    """Log a recorded slot, send its signal, and tell *news*."""
     if slot.skipped:
         why = f"{slot.skipped} slot(s) up to {slot.at.isoformat()}: {slot.reason}"
         log_run(
@@ -274,4 +275,31 @@ def announce_slot(state: State, slot: RecordedSlot, observer: Observer) -> None:
     else:
         why = f"slot of {slot.at.isoformat()}"
         log_run(logging.INFO, "queued", task=slot.job_type, run_id=slot.run_id, attempt=0, why=why)
-    notify(observer.slot, slot)
+    notify(news, "slot", slot)
+
+
+def tell_late(state: State, books: Bookkeeping) -> None:
+    """Send ``definition_late`` for slots that no worker has told of yet.
+
+    Without a receiver do nothing: then another process may have one, or nobody asks.
+    """
+    if not signals.definition_late.has_receivers_for(state.app):
+        return
+    passed_over: set[int] = set()
+    for late in late_slots(books, state.settings.health_overdue):
+        # Never a later slot before an earlier one: the mark would stand for both.
+        if late.definition_id not in passed_over and mark_late(books, late):
+            _tell(state, late)
+        else:
+            passed_over.add(late.definition_id)
+
+
+def _tell(state: State, late: LateSlot) -> None:
+    logger.warning(
+        "The definition %r is late: its slot of %s %s",
+        late.definition,
+        late.at.isoformat(),
+        "is not recorded" if late.run_id is None else f"is run {late.run_id}, which has not begun",
+        extra={"cronjobs_event": "late", "cronjobs_task": late.job_type},
+    )
+    signals.send(signals.definition_late, state.app, late=late)

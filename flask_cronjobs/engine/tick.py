@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .. import signals
 from ..errors import DatabaseTrouble
 from ..log import logger, worker_name
+from ..signals import News, unheard
 from ..state import State
 from ..store import ticks, turns
 from ..store.claims import Claims
@@ -24,12 +25,9 @@ from ..store.pruning import prune as prune_old
 from ..store.shared import refuse_shared
 from ..types import TickReport
 from .batches import end_batches, telling
-from .definition_pings import ping_ended
-from .late import tell_late
-from .observer import Observer
-from .ping import ping
+from .ping import ping, ping_ended
 from .reclaim import reclaim
-from .scheduler import enqueue_slots, sync_definitions
+from .scheduler import enqueue_slots, sync_definitions, tell_late
 from .worker.interrupts import keyboard_held
 
 if TYPE_CHECKING:
@@ -52,6 +50,7 @@ class TickOptions(NamedTuple):
     :ivar budget: seconds after which no more runs are claimed.
     :ivar own_process: whether this process is the tick's own. Then it handles SIGTERM and SIGINT,
         and may be ended when a handler does not end.
+    :ivar watch_every: how often to tell which runs are at work, in seconds; None: never.
     """
 
     workers: int | None = None
@@ -59,7 +58,8 @@ class TickOptions(NamedTuple):
     max_runs: int | None = None
     queues: tuple[str, ...] = ()
     own_process: bool = False
-    observer: Observer = Observer()
+    news: News = unheard
+    watch_every: float | None = None
 
 
 class OpenTick(NamedTuple):
@@ -86,10 +86,10 @@ def tick(state: State, options: TickOptions) -> TickReport:
     with Bookkeeping(state.engine, guard=keyboard_held) as books:
         definitions = Definitions(books)
         opened = begin(books)
-        reclaimed = reclaim(state, books, options.observer)
+        reclaimed = reclaim(state, books, options.news)
         counts = Counter(reclaimed=len(reclaimed.outcomes))
         tell_late(state, books)
-        slots, rows = enqueue_slots(state, definitions, options.observer)
+        slots, rows = enqueue_slots(state, definitions, options.news)
         counts += slots
         sync_definitions(state, definitions, rows)
         if reclaimed.open_batches:
@@ -177,7 +177,7 @@ def _run_workers(
     """Run workers; one that is not forked goes on with the connection of *books* meanwhile."""
     # Here, since most ticks find nothing to do, and need none of what a worker imports.
     from .processes import run_workers
-    from .worker.books import KeeperBooks
+    from .worker.precedence import KeeperBooks
 
     with KeeperBooks(state) as keeper:
         keeper.take_over(books)
@@ -205,7 +205,8 @@ def _work_options(state: State, options: TickOptions, opened: OpenTick) -> WorkO
         queues=options.queues,
         may_kill=options.own_process,
         tick_id=opened.id,
-        observer=options.observer,
+        news=options.news,
+        watch_every=options.watch_every,
         elsewhere=frozenset(state.settings.executors),
         hands_on=bool(state.settings.executors),
     )

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..engine.observer import Observer
 from ..engine.scheduler import announce_slot, first_slot, plan_due, record_pause
 from ..errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ..log import log_run
@@ -35,7 +34,7 @@ def record_due(state: State, definitions: Definitions, row: DefinitionRow) -> bo
     if plan is None:
         return False
     for slot in definitions.record_slots([plan]):
-        announce_slot(state, slot, Observer())
+        announce_slot(state, slot)
     return True
 
 

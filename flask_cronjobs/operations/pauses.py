@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from ..engine.observer import Observer
 from ..engine.scheduler import announce_slot, plan_paused
 from ..errors import NotFound
 from ..registry.options import is_key
@@ -103,7 +102,7 @@ def _resume_definition(state: State, books: Bookkeeping, name: str, actor: str) 
         return False
     log_action("resumed", f"definition {name}", actor)
     for slot in slots:
-        announce_slot(state, slot, Observer())
+        announce_slot(state, slot)
     return True
 
 

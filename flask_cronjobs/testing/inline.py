@@ -17,7 +17,6 @@ from sqlalchemy import Connection, select
 
 from ..current_run import CurrentRun
 from ..engine.batches import end_batches
-from ..engine.observer import Observer
 from ..engine.scheduler import announce_slot, first_slot
 from ..engine.worker.at_work import ProgressRequest
 from ..engine.worker.context import RunnerContext
@@ -280,7 +279,7 @@ def record_slot(state: State, name: str, moment: datetime) -> RecordedSlot:
         slots = definitions.record_slots([plan])
     if not slots:
         raise StateConflict(f"The slot of {name!r} at {moment} has a run already.")
-    announce_slot(state, slots[0], Observer())
+    announce_slot(state, slots[0])
     return slots[0]
 
 

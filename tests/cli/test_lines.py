@@ -1,8 +1,9 @@
-"""Lines are written by a thread of their own, and dropped where nobody reads."""
+"""Nobody waits for whoever reads lines: they wait, and are dropped where nobody reads."""
 
 from __future__ import annotations
 
 import os
+import tty
 from collections.abc import Iterator
 from io import StringIO
 from typing import TextIO
@@ -11,7 +12,6 @@ import pytest
 
 from flask_cronjobs.cli import lines as lines_module
 from flask_cronjobs.cli.lines import Lines, leave
-from tests.process.support import wait_until
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_all_lines_are_written_in_order(pipe: tuple[int, TextIO]) -> None:
     lines = Lines(stream)
     for number in range(1000):
         lines.put(str(number))
-    assert lines.flush()
+    assert lines.write(1.0)
     assert os.read(reader, 65536).decode().split() == [str(number) for number in range(1000)]
 
 
@@ -55,7 +55,7 @@ def test_a_stream_without_a_file_is_written_to() -> None:
     stream = StringIO()
     lines = Lines(stream)
     lines.put("a")
-    assert lines.flush()
+    assert lines.write(1.0)
     assert stream.getvalue() == "a\n"
 
 
@@ -64,7 +64,7 @@ def test_what_a_charset_lacks_is_written_all_the_same() -> None:
     with os.fdopen(writer, "w", encoding="ascii") as stream:
         lines = Lines(stream)
         lines.put("h\u00e9")
-        assert lines.flush()
+        assert lines.write(1.0)
     assert os.read(reader, 100) == b"h\\xe9\n"
     os.close(reader)
 
@@ -77,57 +77,41 @@ def test_lines_beyond_a_bound_are_dropped_and_counted(
     filled = fill(stream)
     lines = Lines(stream)
     lines.put("first")
-    wait_until(lambda: lines._writing)
-    for number in range(10):  # While the thread is stuck with the first.
+    assert not lines.write()
+    for number in range(10):
         lines.put(str(number))
     read(reader, filled)
-    assert lines.flush()
+    assert lines.write(1.0)
     assert os.read(reader, 65536).decode().splitlines() == [
         "first", "0", "1", "2", "(7 lines were dropped: nobody read them in time)",
     ]  # fmt: skip
 
 
-def test_flush_waits_as_long_as_somebody_reads_and_no_longer(
-    pipe: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lines_module, "FLUSH_WITHIN", 0.2)
+def test_a_write_waits_as_long_as_somebody_reads_and_no_longer(pipe: tuple[int, TextIO]) -> None:
     reader, stream = pipe
     filled = fill(stream)
     lines = Lines(stream)
     lines.put("x")
-    assert not lines.flush()
+    assert not lines.write(0.2)
     read(reader, filled)
-    assert lines.flush()
+    assert lines.write(1.0)
     leave(stream)  # What Python writes there at the end goes nowhere, and does not wait.
     stream.write("y" * 2 * filled)
     stream.flush()
 
 
-def test_no_thread_is_at_work_while_the_process_forks(pipe: tuple[int, TextIO]) -> None:
-    reader, stream = pipe
-    lines = Lines(stream)
-    lines.put("a")
-    assert lines.flush()
-    lines.hold()
-    lines.put("b")
-    assert lines._thread is None
-    lines.go_on()
-    assert lines.flush()
-    assert os.read(reader, 100) == b"a\nb\n"
-
-
-def test_hold_does_not_wait_for_a_reader(
-    pipe: tuple[int, TextIO], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lines_module, "HOLD_WITHIN", 0.05)
-    reader, stream = pipe
-    filled = fill(stream)
-    lines = Lines(stream)
-    lines.put("a")
-    wait_until(lambda: lines._writing)
-    lines.hold()
-    lines.put("b")
-    lines.go_on()
-    read(reader, filled)
-    assert lines.flush()
-    assert os.read(reader, 100) == b"a\nb\n"
+def test_a_terminal_that_takes_a_part_gets_the_rest_later() -> None:
+    main, terminal = os.openpty()
+    tty.setraw(terminal)
+    with os.fdopen(terminal, "w") as stream:
+        lines = Lines(stream)
+        for number in range(2000):
+            lines.put(f"{number:09}" * 10)
+        assert not lines.write()
+        got = b""
+        while not lines.write():
+            got += os.read(main, 65536)
+        while got.count(b"\n") < 2000:
+            got += os.read(main, 65536)
+    os.close(main)
+    assert got.decode().split() == [f"{number:09}" * 10 for number in range(2000)]

@@ -10,7 +10,7 @@ from typing import TextIO
 import pytest
 
 from flask_cronjobs.cli.lines import Lines
-from flask_cronjobs.cli.status_line import StatusLine, describe
+from flask_cronjobs.cli.terminal import StatusLine, describe
 from flask_cronjobs.types import RunAtWork
 from tests.cli.terminal import Screen
 
@@ -19,7 +19,7 @@ from tests.cli.terminal import Screen
 def written(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """Returns what was written, instead of writing it."""
     pieces: list[str] = []
-    monkeypatch.setattr(Lines, "_write", lambda lines, text: pieces.append(text))
+    monkeypatch.setattr(Lines, "put", lambda lines, text, end: pieces.append(text))
     return lambda: "".join(pieces)
 
 
@@ -56,7 +56,6 @@ def status_line(
 def show(line: StatusLine, lines: Lines, *texts: str | None) -> None:
     for text in texts:
         line.show(text)
-        assert lines.flush()
 
 
 def test_line_begins_below_what_is_there(

@@ -18,8 +18,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, Discard, Retry, TaskError, current_run
-from flask_cronjobs.engine import definition_pings
-from flask_cronjobs.engine.definition_pings import Pings
+from flask_cronjobs.engine import ping as ping_module
+from flask_cronjobs.engine.ping import Pings
 from flask_cronjobs.models import JobDefinition, JobRun
 from flask_cronjobs.state import State
 from flask_cronjobs.store.connection import Bookkeeping
@@ -255,7 +255,7 @@ class TestTrouble:
     ) -> None:
         jobs.task(name="it")(lambda: None)
         jobs.add_definition("it", "it", schedule="@yearly", ping=monitor.url)
-        monkeypatch.setattr(definition_pings, "MOST", 2)
+        monkeypatch.setattr(ping_module, "MOST", 2)
         monitor.delay = 0.2
         pings = Pings(state)
         for _ in range(6):

@@ -14,8 +14,8 @@ from sqlalchemy import select, text, update
 
 from flask_cronjobs import CronJobs, definition_late
 from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.late import tell_late
 from flask_cronjobs.engine.resident import serve
+from flask_cronjobs.engine.scheduler import tell_late
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobDefinition, JobRun

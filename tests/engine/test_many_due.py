@@ -11,11 +11,11 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, insert
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine.observer import Observer
 from flask_cronjobs.engine.scheduler import enqueue_slots
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.schedule import Schedule
 from flask_cronjobs.schedule.slots import _plan
+from flask_cronjobs.signals import unheard
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.definitions import CHUNK, Definitions
@@ -48,7 +48,7 @@ def test_definitions_with_one_schedule_are_planned_once_a_batch(
             connection.execute(insert(JobDefinition), names)
         event.listen(db.engine, "before_cursor_execute", see)
         with Bookkeeping(db.engine) as books:
-            counts, seen = enqueue_slots(state_of(app), Definitions(books), Observer())
+            counts, seen = enqueue_slots(state_of(app), Definitions(books), unheard)
     assert counts["recorded"] == len({row.id for row in seen}) == NUMBER
     assert all(row.next_run_at and row.next_run_at > due for row in seen)
     batches = NUMBER // CHUNK + 1

@@ -16,10 +16,8 @@ from sqlalchemy import event, make_url, select, update
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, current_run, run_succeeded
 from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.observer import Counted, Observer
 from flask_cronjobs.engine.reclaim import Reclaimed
-from flask_cronjobs.engine.resident import serve
-from flask_cronjobs.engine.tally import Tally
+from flask_cronjobs.engine.resident import Tally, serve
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.tick import begin as begin_tick
 from flask_cronjobs.engine.worker import announcer as announcer_module
@@ -27,6 +25,7 @@ from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.listener import Listener
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
+from flask_cronjobs.signals import counted, unheard
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store.clock import database_now
 from flask_cronjobs.store.notify import CHANNEL, Notifications
@@ -350,10 +349,10 @@ class TestTally:
 
     def test_reclaimed_runs_are_not_counted_as_attempts_of_this_pool(self) -> None:
         tally = Tally()
-        counted = Counted(Observer(), tally.count)
-        counted.outcome(Outcome(1, "a:1:x", "failed", 1, "it", reclaimed=True))
-        counted.outcome(Outcome(1, "a:1:x", "failed", 1, "it"))
-        counted.lost(Outcome(2, "a:1:y", "succeeded", 1, "it"))
+        news = counted(unheard, tally.count)
+        news("outcome", Outcome(1, "a:1:x", "failed", 1, "it", reclaimed=True))
+        news("outcome", Outcome(1, "a:1:x", "failed", 1, "it"))
+        news("lost", Outcome(2, "a:1:y", "succeeded", 1, "it"))
         assert +tally.unrecorded() == {"failed": 1, "lost": 1}
 
 

@@ -18,9 +18,8 @@ from sqlalchemy.exc import OperationalError
 
 from flask_cronjobs import CronJobs, Retry
 from flask_cronjobs.engine import reclaim as reclaim_module
-from flask_cronjobs.engine.observer import Observer
 from flask_cronjobs.engine.reclaim import reclaim
-from flask_cronjobs.signals import run_failed
+from flask_cronjobs.signals import run_failed, unheard
 from flask_cronjobs.state import State
 from flask_cronjobs.store import leases
 from flask_cronjobs.store.connection import Bookkeeping
@@ -139,7 +138,7 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
 
     def tick() -> None:
         with Bookkeeping(state.engine) as books:
-            found.append(len(reclaim(state, books, Observer()).outcomes))
+            found.append(len(reclaim(state, books, unheard).outcomes))
 
     thread = threading.Thread(target=tick)
     thread.start()

@@ -12,8 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, NewRun, Retry
-from flask_cronjobs.engine.worker.admission import Admission
-from flask_cronjobs.engine.worker.prefetch import Prefetch
+from flask_cronjobs.engine.worker.admission import Admission, Prefetch
 from flask_cronjobs.errors import StateConflict
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.operations.payloads import retry_with, run_again

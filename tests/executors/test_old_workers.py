@@ -12,7 +12,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine import refusals
+from flask_cronjobs.engine import hand_over
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.report.health import read_verdict
@@ -88,7 +88,7 @@ def test_a_task_that_was_refused_is_tried_by_one_run_at_a_time(
 def test_within_a_tick_it_is_tried_after_a_growing_delay(
     queue: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refusals, "FIRST_PAUSE", 0.1)
+    monkeypatch.setattr(hand_over, "FIRST_PAUSE", 0.1)
     queue.keep = False
     jobs.tick(budget=2)
     queue.results()

@@ -1,4 +1,4 @@
-"""A thread that tells of recorded outcomes: monitors, the log, the signals and the observer.
+"""A thread that tells of recorded outcomes: monitors, the log, the signals and the caller.
 
 All of these are other people's code. A log that nobody reads or a slow receiver of a signal may
 hold up this thread, but not the keeper, which renews leases.
@@ -6,17 +6,15 @@ hold up this thread, but not the keeper, which renews leases.
 
 from __future__ import annotations
 
-import threading
 import time
-from queue import SimpleQueue
 
 from flask import Flask
 
 from ...log import logger
-from ...signals import announce, notify
+from ...signals import News, announce, notify
 from ...types import Outcome
-from ..definition_pings import CLOSE_WITHIN, Pings
-from ..observer import Observer
+from ..beside import Beside
+from ..ping import CLOSE_WITHIN, Pings
 from .precedence import Precedence
 
 #: With so many outcomes left to tell, the worker claims nothing more: they take memory.
@@ -29,15 +27,14 @@ class Announcer:
     """Tells of outcomes, in order. `tell`, `send` and `close` belong to the keeper's thread."""
 
     def __init__(
-        self, app: Flask, observer: Observer, precedence: Precedence, pings: Pings | None = None
+        self, app: Flask, news: News, precedence: Precedence, pings: Pings | None = None
     ) -> None:
         self._app = app
-        self._observer = observer
+        self._news = news
         self._precedence = precedence
         self._pings = pings
-        self._queue: SimpleQueue[list[tuple[Outcome, bool]] | None] = SimpleQueue()
+        self._work = Beside("cronjobs-announcer", self._tell_all)
         self._next: list[tuple[Outcome, bool]] = []
-        self._thread: threading.Thread | None = None
         self._sent = self._told = 0
 
     @property
@@ -60,13 +57,8 @@ class Announcer:
         if not self._next:
             return
         self._sent += len(self._next)
-        self._queue.put(self._next)
+        self._work.put(self._next)
         self._next = []
-        if self._thread is None:  # A tick with nothing to do starts no thread.
-            self._thread = threading.Thread(
-                target=self._run, name="cronjobs-announcer", daemon=True
-            )
-            self._thread.start()
 
     def close(self, patience: float) -> None:
         """Wait until all is told, but give up when nothing was told for *patience* seconds."""
@@ -76,23 +68,19 @@ class Announcer:
 
     def _finish(self, patience: float) -> None:
         self.send()
-        if self._thread is None:
-            return
-        self._queue.put(None)
         told, until = -1, 0.0
-        while self._thread.is_alive():
+        while not self._work.close(0.2):
             if self._told != told:
                 told, until = self._told, time.monotonic() + patience
             elif time.monotonic() >= until:
                 return
-            self._thread.join(0.2)
 
-    def _run(self) -> None:
-        while (news := self._queue.get()) is not None:
-            while news:  # What was told is let go of, and with it the handler's exception.
-                self._precedence.give_way()
-                self._tell(*news.pop(0))
-                self._told += 1
+    def _tell_all(self, outcomes: list[tuple[Outcome, bool]]) -> None:
+        while outcomes:  # What was told is let go of, and with it the handler's exception.
+            self._precedence.give_way()
+            self._tell(*outcomes.pop(0))
+            self._told += 1
+        notify(self._news, "pause", None)
 
     def _tell(self, outcome: Outcome, recorded: bool) -> None:
         try:
@@ -100,6 +88,6 @@ class Announcer:
                 self._pings.ended(outcome)
             announce(self._app, outcome, recorded)
             if outcome.begun:
-                notify(self._observer.outcome if recorded else self._observer.lost, outcome)
+                notify(self._news, "outcome" if recorded else "lost", outcome)
         except BaseException:
             logger.exception("An outcome could not be announced; the runs go on")

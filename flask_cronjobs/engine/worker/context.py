@@ -15,7 +15,7 @@ from ...state import State
 from ...store import turns
 from ...store.connection import Bookkeeping
 from ...types import Claim, Outcome
-from ..definition_pings import Pings
+from ..ping import Pings
 from .at_work import log_start
 from .interrupts import HandlerInterrupter
 from .leases import Leases

@@ -15,11 +15,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from ... import failpoints
 from ...errors import DatabaseTrouble
 from ...log import Outage, logger
+from ...signals import notify
 from ...state import State
 from ...store import ticks
 from ...store.claims import Claims
@@ -29,16 +30,15 @@ from ...store.notify import WAKE_EVERY
 from ...store.sqlite import is_locked
 from ...types import Outcome
 from ..batches import end_batches
-from .admission import NOTHING, Admission, Wanted
+from .admission import LONG, NOTHING, Admission, Wanted
 from .announcer import Announcer
-from .books import KeeperBooks
 from .exchanger import Exchanger
 from .held_runs import HeldRuns
 from .listener import Listener
 from .monitor import RunMonitor
 from .options import WorkOptions
 from .output import OutputWriter
-from .prefetch import LONG
+from .precedence import KeeperBooks
 from .runner import Runner
 
 #: How often a worker that waits for work looks for it, in seconds.
@@ -86,9 +86,7 @@ class Keeper(threading.Thread):
         self._monitor = monitor
         self._listener = listener
         self._precedence = runner.context.precedence
-        self._announcer = Announcer(
-            state.app, options.observer, self._precedence, runner.context.pings
-        )
+        self._announcer = Announcer(state.app, options.news, self._precedence, runner.context.pings)
         self._books = options.books or KeeperBooks(state, self._precedence)
         self._output = OutputWriter(self._books, state.settings.lease)
         self._exchanger = Exchanger(Claims(self._books), state, options)
@@ -431,6 +429,5 @@ class Keeper(threading.Thread):
                 "Could not record before the process is ended; runs come back by lease"
             )
         self._announcer.close(LAST_WORDS_WITHIN)
-        with suppress(Exception):  # Whatever it is, the process must end.
-            self._options.observer.flush()
+        notify(self._options.news, "flush", None)
         self._monitor.end_process(stuck)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from ...signals import News, unheard
 from ...store.claims import Front
-from ..observer import Observer
-from .books import KeeperBooks
+from .precedence import KeeperBooks
 
 
 class MinuteWork(Protocol):
@@ -34,7 +34,7 @@ class ResidentWorker(NamedTuple):
     :ivar fail: ends the worker, for an error that makes its work useless.
     """
 
-    observer: Observer
+    news: News
     listening: Callable[[], bool]
     wake: Callable[[], None]
     fail: Callable[[BaseException], None]
@@ -50,6 +50,7 @@ class WorkOptions(NamedTuple):
     :ivar parent: the id of the process that forked the worker, without which it stops.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
+    :ivar watch_every: how often to tell which runs are at work, in seconds; None: never.
     :ivar pings: whether a definition may have a ping URL.
     :ivar handed: the id and token of the one run to begin, which was handed to an engine. Then
         nothing is claimed from the queue.
@@ -70,7 +71,8 @@ class WorkOptions(NamedTuple):
     may_kill: bool = False
     tick_id: int | None = None
     pings: bool = True
-    observer: Observer = Observer()
+    news: News = unheard
+    watch_every: float | None = None
     handed: tuple[int, str] | None = None
     elsewhere: frozenset[str] = frozenset()
     hands_on: bool = False

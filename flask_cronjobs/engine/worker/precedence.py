@@ -12,6 +12,9 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from ...state import State
+from ...store.connection import Bookkeeping
+
 #: How long to give way at most, in seconds. The keeper may be waiting for something else.
 PATIENCE = 0.02
 
@@ -53,3 +56,23 @@ class Precedence:
             self._lock.release()
         else:
             self._taken = False  # Until the keeper has waited once more.
+
+
+#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
+STATEMENTS_IN_LEASE = 8
+#: How long the keeper's connection retries a statement before the keeper looks after its runs.
+RETRY_FOR = 0.5
+
+
+class KeeperBooks(Bookkeeping):
+    """A connection for a keeper, which goes before the runs of its worker.
+
+    :ivar precedence: says whether the keeper is at work.
+    """
+
+    def __init__(self, state: State, precedence: Precedence | None = None) -> None:
+        self.precedence: Precedence = precedence or Precedence()
+        limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
+        super().__init__(
+            state.engine, patience=RETRY_FOR, limit=limit, waiting=self.precedence.lent
+        )

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
+from ...signals import notify
 from ...state import State
 from ...store.frames import free_frames
-from ...types import Claim
-from ..definition_pings import Pings
+from ...types import AtWork, Claim, RunAtWork
+from ..ping import Pings
 from .admission import Admission, side_by_side_tasks
+from .at_work import AsyncRun, SyncRun
 from .context import RunnerContext
 from .held_runs import HeldRuns
 from .interrupts import HandlerInterrupter
@@ -27,7 +31,6 @@ from .options import ResidentWorker, WorkOptions
 from .output import noting
 from .runner import Runner
 from .watchdog import Watchdog
-from .watcher import Watcher
 
 #: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
 #: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
@@ -73,7 +76,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
             noting(state, lambda: runner.at_work),
             _handling_signals(runner, keeper, interrupter, handle_signals),
             _minute_work(options, held_runs, listener, keeper),
-            Watcher(runner, options.observer, lambda: monitor.stop_at is not None),
+            _watching(runner, options, lambda: monitor.stop_at is not None),
         ):
             _perform(state, options, runner, keeper)
     if runner.context.interrupted is not None:
@@ -108,7 +111,7 @@ def _minute_work(
         return
     minutes.start(
         ResidentWorker(
-            observer=options.observer,
+            news=options.news,
             listening=lambda: listener.listening,
             wake=held_runs.wake,
             fail=keeper.fail,
@@ -134,6 +137,46 @@ def _handing_on(state: State, options: WorkOptions, keeper: Keeper) -> Generator
         yield
     finally:
         hand_over.end(well=keeper.error is None)
+
+
+@contextmanager
+def _watching(
+    runner: Runner, options: WorkOptions, stopping: Callable[[], bool]
+) -> Generator[None]:
+    """Tell which runs are at work, some times a second and at the end, if anybody asks for it."""
+    every = options.watch_every
+    if every is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def watch() -> None:
+        told = False
+        while True:
+            last = ended.wait(every)
+            now = time.monotonic()
+            runs = tuple(_seen(working, now) for working in runner.at_work)
+            if runs or told:
+                notify(options.news, "at_work", AtWork(os.getpid(), runs, stopping()))
+            told = bool(runs)
+            if last:
+                return
+
+    thread = threading.Thread(target=watch, name="cronjobs-watcher", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _seen(working: SyncRun | AsyncRun, now: float) -> RunAtWork:
+    claim = working.claim
+    fraction, message = working.run.reported or (None, None)
+    return RunAtWork(
+        claim.id, claim.job_type, claim.attempt, now - working.since, fraction, message
+    )
 
 
 @contextmanager

@@ -18,21 +18,20 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.current_run import CurrentRun
-from flask_cronjobs.engine.observer import Observer
 from flask_cronjobs.engine.tick import TickOptions, tick
-from flask_cronjobs.engine.worker import books as books_module
 from flask_cronjobs.engine.worker import keeper as keeper_module
+from flask_cronjobs.engine.worker import precedence as precedence_module
 from flask_cronjobs.engine.worker import runner as runner_module
+from flask_cronjobs.engine.worker.admission import Prefetch
 from flask_cronjobs.engine.worker.announcer import Announcer
 from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.engine.worker.prefetch import Prefetch
 from flask_cronjobs.models import JobEffect, JobRun, JobTick
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store import connection
 from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.leases import progress as write_progress
-from flask_cronjobs.types import Outcome, RecordedSlot
+from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until
 
@@ -182,7 +181,7 @@ class TestProgress:
     def test_last_word_is_written_though_the_connection_broke(
         self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, part: str
     ) -> None:
-        monkeypatch.setattr(books_module, "PATIENCE", 0.0)
+        monkeypatch.setattr(precedence_module, "RETRY_FOR", 0.0)
         broken: list[str] = []
 
         def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
@@ -226,7 +225,7 @@ def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_t
     app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
     monkeypatch.setattr(connection, "SQLITE_BUSY", 0.1)
-    monkeypatch.setattr(books_module, "PATIENCE", 0.1)
+    monkeypatch.setattr(precedence_module, "RETRY_FOR", 0.1)
     state = state_of(app)
     object.__setattr__(state.settings, "lease", 2)
     calls: list[int] = []
@@ -247,12 +246,8 @@ def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_t
     assert rows(db, JobRun.status, JobRun.attempts) == [("succeeded", 1)]
 
 
-class FullDisk(Observer):
-    def outcome(self, outcome: Outcome) -> None:
-        raise OSError(28, "No space left on device")
-
-    def slot(self, slot: RecordedSlot) -> None:
-        raise OSError(28, "No space left on device")
+def full_disk(kind: str, value: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 @on_sqlite
@@ -261,7 +256,7 @@ def test_output_that_fails_harms_no_run(
 ) -> None:
     jobs.task(name="it")(lambda: None)
     jobs.get("it").using(commit=True).enqueue_many([{}] * 20)
-    assert tick(state_of(), TickOptions(observer=FullDisk())).succeeded == 20
+    assert tick(state_of(), TickOptions(news=full_disk)).succeeded == 20
     assert set(rows(db, JobRun.status, JobRun.attempts)) == {("succeeded", 1)}
     assert "could not be printed" in caplog.text
 
@@ -284,7 +279,7 @@ def test_output_that_fails_of_what_is_taken_back_or_skipped_harms_no_run(
     db.session.execute(text(f"UPDATE job_definitions SET next_run_at = '{long_ago}'"))
     db.session.commit()
     jobs.get("it").using(commit=True).enqueue()
-    report = tick(state_of(), TickOptions(observer=FullDisk()))
+    report = tick(state_of(), TickOptions(news=full_disk))
     assert (report.reclaimed, report.skipped > 0) == (1, True)
     assert ("it", "succeeded") in rows(db, JobRun.job_type, JobRun.status)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flask_cronjobs.engine.worker.prefetch import AHEAD, LONG, MOST, Prefetch
+from flask_cronjobs.engine.worker.admission import AHEAD, LONG, MOST, Prefetch
 
 
 def test_first_claim_is_of_one_run_and_the_second_waits_for_its_outcome() -> None:

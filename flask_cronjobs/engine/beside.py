@@ -1,0 +1,57 @@
+"""Work that nobody waits for, in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Beside(Generic[T]):
+    """Does pieces of work, one after the other, in a thread that starts with the first of them.
+
+    :param do: does one, and never raises.
+    :param most: how many may wait.
+    """
+
+    def __init__(self, name: str, do: Callable[[T], object], most: float = float("inf")) -> None:
+        self._name = name
+        self._do = do
+        self._most = most
+        self._queue: SimpleQueue[T | None] = SimpleQueue()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def put(self, work: T) -> bool:
+        """Let *work* be done soon. May be called from any thread.
+
+        :returns: False if it is dropped, since too much waits already.
+        :raises RuntimeError: no more threads can be started.
+        """
+        if self._queue.qsize() >= self._most:
+            return False
+        with self._starting:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
+        self._queue.put(work)
+        return True
+
+    def close(self, patience: float) -> bool:
+        """Wait until all is done, up to *patience* seconds; return whether it is.
+
+        May be called again, to wait for longer.
+        """
+        if self._thread is None:
+            return True
+        self._queue.put(None)
+        self._thread.join(patience)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (work := self._queue.get()) is not None:
+            self._do(work)
