@@ -35,7 +35,7 @@ from flask_cronjobs.report.health import read_verdict
 from flask_cronjobs.report.overview import read_overview
 from flask_cronjobs.report.run_detail import find_run
 from flask_cronjobs.report.run_list import RunFilter, list_runs
-from flask_cronjobs.report.run_order import order_of
+from flask_cronjobs.report.run_search import order_of
 from flask_cronjobs.state import State, state_of
 from flask_cronjobs.store.create import create_tables
 from flask_cronjobs.types import STATUSES

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Row, select
 
-from ..store.attempts import FAILURES_KEPT
+from ..store.outcomes import FAILURES_KEPT
 from ..text import redacted
 from ..types import JSON, without_secret
 from .key_orders import before_it

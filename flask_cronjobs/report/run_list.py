@@ -24,8 +24,19 @@ from ..models.conditions import (
 from ..types import STATUSES, Status, handed_to, without_secret
 from .pauses import PauseView, list_pauses, stopping
 from .reader import BATCHES, DEFINITIONS, RUNS, Count, Query, Reader, Source, reading
-from .run_order import DUE_FIRST, LATEST_DEATH, NEWEST, Cursor, Order
-from .run_search import SEARCH_ALL_FOR, SEARCH_FOR, named, of_task, reads_payloads, showing
+from .run_search import (
+    DUE_FIRST,
+    LATEST_DEATH,
+    NEWEST,
+    SEARCH_ALL_FOR,
+    SEARCH_FOR,
+    Cursor,
+    Order,
+    named,
+    of_task,
+    reads_payloads,
+    showing,
+)
 from .waiting import first_due, overdue
 
 

@@ -1,15 +1,18 @@
-"""Search runs by id, key, task or payload. What the pages hide is not found, either."""
+"""The order of lists of runs, and the search of runs by id, key, task or payload. What the pages hide is not found, either."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, select, union
+from sqlalchemy import ColumnElement, Row, and_, literal, or_, select, union
 
 from ..text import redacted
+from ..types import Status
 from .reader import RUNS, Query, Reader, is_one_of, readable
 
 MAX_ID = 2**63 - 1
@@ -77,3 +80,55 @@ def _shows(reader: Reader, row: Row[Any], search: str) -> bool:
     return any(
         text.lower() in shown for text in (search, json.dumps(search, ensure_ascii=False)[1:-1])
     )
+
+
+#: The columns by which runs are listed.
+Columns: TypeAlias = Any
+
+
+class Order(NamedTuple):
+    """An order of runs.
+
+    :ivar column: by which column; among equal ones, by id.
+    """
+
+    column: str
+    descending: bool
+
+    def clauses(self, c: Columns) -> tuple[ColumnElement[Any], ...]:
+        """Return what to order by, for the columns *c*."""
+        columns = (c[self.column],) if self.column == "id" else (c[self.column], c.id)
+        return tuple(each.desc() if self.descending else each.asc() for each in columns)
+
+    def beyond(self, c: Columns, cursor: Cursor) -> ColumnElement[bool]:
+        """Return the condition for what comes after *cursor*."""
+        further: ColumnElement[bool] = c.id < cursor.id if self.descending else c.id > cursor.id
+        if self.column == "id" or cursor.moment is None:
+            return further
+        column, moment = c[self.column], literal(cursor.moment, c[self.column].type)
+        if self.descending:
+            return and_(column <= moment, or_(column < moment, further))
+        return and_(column >= moment, or_(column > moment, further))
+
+
+NEWEST = Order("id", True)
+LATEST_DEATH = Order("finished_at", True)
+DUE_FIRST = Order("run_at", False)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The last run of a page.
+
+    :ivar moment: the time by which it was listed; None: by its id alone.
+    """
+
+    id: int
+    moment: datetime | None = None
+
+
+def order_of(status: Status | None, overdue: bool) -> Order:
+    """Return the order for runs of *status*: the dead by their death, waiting ones as due."""
+    if status == "dead":
+        return LATEST_DEATH
+    return DUE_FIRST if overdue or status in ("queued", "failed") else NEWEST

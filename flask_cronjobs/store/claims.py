@@ -20,13 +20,20 @@ from sqlalchemy import Connection, TextClause, text
 from ..models.conditions import FREE, HANDED, HOLDS_KEY, KEYED, RUNNABLE, RUNNING, UNPLACED
 from ..types import Outcome, is_alone
 from . import exchange as statements
-from .attempts import forget_failures
 from .connection import Bookkeeping, Rows
 from .dialect import Dialect
 from .exchange import NO_CLAIM, ClaimRequest, Exchange, received, recorded_in
 from .handed import begin
 from .leases import as_held, given, passed_over
-from .outcomes import failures, is_plain, outcome_arrays, outcome_parameters, record, success_arrays
+from .outcomes import (
+    failures,
+    forget_failures,
+    is_plain,
+    outcome_arrays,
+    outcome_parameters,
+    record,
+    success_arrays,
+)
 
 #: How many waiting runs are looked at, of those with a concurrency key and of those without.
 LOOKED_AT = 100

@@ -19,10 +19,10 @@ from werkzeug.wrappers import Response as AnyResponse
 from ..report.reader import plain_data
 from ..state import state_of
 from ..text import printable, shortened
-from . import format, zone
+from . import format
 from .format import Tone
 from .guard import may
-from .params import MAX_ID
+from .params import MAX_ID, keep_zone, other_zones, page_zone
 
 #: A part of the URLs of static files.
 VERSION = version("Flask-CronJobs")
@@ -111,11 +111,11 @@ def reader_page(
         return Response(json.dumps(plain_data(data)), mimetype="application/json")
     may_act = may("act")
     values |= {"may_act": may_act, "csrf": _csrf() if may_act else None}
-    values["zone"] = zone.page_zone(own_zones, state_of().settings.timezone)
+    values["zone"] = page_zone(own_zones, state_of().settings.timezone)
     if request.method == "GET":  # No link leads to the answer to a form that is wrong.
-        values["zones"] = zone.switches(values["zone"])
+        values["zones"] = other_zones(values["zone"])
     response = page(template, tone=tone, **values)
-    zone.keep(response, _path())
+    keep_zone(response, _path())
     return response
 
 

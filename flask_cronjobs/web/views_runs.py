@@ -11,7 +11,7 @@ from flask.typing import ResponseReturnValue
 from ..operations.runs import CANCEL, DISCARD, RETRY
 from ..report.run_detail import RunView, find_run, without_own_frames
 from ..report.run_list import RunFilter, list_runs
-from ..report.run_order import DUE_FIRST, LATEST_DEATH, NEWEST, order_of
+from ..report.run_search import DUE_FIRST, LATEST_DEATH, NEWEST, order_of
 from ..state import State, state_of
 from . import format
 from .actions import BULK

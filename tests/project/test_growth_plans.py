@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, Executable, create_engine, event, text
 
-from flask_cronjobs.store.attempts import delete_failures
 from flask_cronjobs.store.create import create_tables
 from flask_cronjobs.store.dialect import dialect_of
+from flask_cronjobs.store.outcomes import delete_failures
 from flask_cronjobs.store.ticks import old_ticks
 from tests.postgres import Server
 

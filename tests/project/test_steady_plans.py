@@ -14,13 +14,13 @@ from flask_cronjobs.engine.batches import end_batches
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.schedule.slots import Slot
 from flask_cronjobs.store import turns
-from flask_cronjobs.store.attempts import write_output
 from flask_cronjobs.store.batches import OpenBatch, close, open_batch
 from flask_cronjobs.store.definitions import DefinitionRow
 from flask_cronjobs.store.handed import in_brokers
 from flask_cronjobs.store.late import late_slots, mark_late
 from flask_cronjobs.store.leases import give_up_exhausted, look_for_expired, progress, renew, watch
 from flask_cronjobs.store.operations import Operator
+from flask_cronjobs.store.outcomes import write_output
 from flask_cronjobs.store.pruning import behind, prune
 from flask_cronjobs.types import Claim, LateSlot
 from tests.plans import Sent, explain, faults, pages, paths, sent_by

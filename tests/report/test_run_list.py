@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event, text
 from flask_cronjobs import StateConflict
 from flask_cronjobs.report import run_list, run_search
 from flask_cronjobs.report.run_list import RunFilter, list_runs, matching_ids
-from flask_cronjobs.report.run_order import Cursor, order_of
+from flask_cronjobs.report.run_search import Cursor, order_of
 from flask_cronjobs.state import State
 from flask_cronjobs.text import redacted
 from flask_cronjobs.types import Status

@@ -16,7 +16,7 @@ from flask_cronjobs.report.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.report.overview import list_orphans
 from flask_cronjobs.report.reader import reading
 from flask_cronjobs.report.run_list import RunFilter, list_runs
-from flask_cronjobs.report.run_order import order_of
+from flask_cronjobs.report.run_search import order_of
 from flask_cronjobs.report.waiting import Waiting, waiting_groups
 from flask_cronjobs.state import State, state_of
 from tests.rows import Rows

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event, text, update
 
 from flask_cronjobs.models import JobTick
-from flask_cronjobs.store import attempts
+from flask_cronjobs.store import outcomes
 from flask_cronjobs.store import ticks as ticks_module
 from flask_cronjobs.types import TickReport
 from tests.marks import on_postgresql
@@ -21,7 +21,7 @@ KEPT = 5
 @pytest.fixture(autouse=True)
 def keep_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep `KEPT` failures of a run."""
-    monkeypatch.setattr(attempts, "FAILURES_KEPT", KEPT)
+    monkeypatch.setattr(outcomes, "FAILURES_KEPT", KEPT)
 
 
 def begin(kit: Kit, hours: float = 0, finished: bool = False) -> int:

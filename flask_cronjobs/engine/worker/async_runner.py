@@ -25,8 +25,7 @@ from ...current_run import CurrentRun, Output
 from ...errors import LeaseLost, PayloadError, ShuttingDown
 from ...types import Claim
 from .async_attempt import OwnedWork, attempt, failure
-from .at_work import AsyncRun, Blocking, ProgressRequest
-from .context import RunnerContext
+from .context import AsyncRun, Blocking, ProgressRequest, RunnerContext
 from .handlers import Handlers
 from .outcomes import released
 

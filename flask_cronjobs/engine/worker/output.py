@@ -22,10 +22,10 @@ from ...current_run import MAX_OUTPUT, CurrentRun, Output, running
 from ...errors import DatabaseTrouble
 from ...registry.options import TaskOptions
 from ...state import State
-from ...store.attempts import write_output
 from ...store.connection import Bookkeeping
+from ...store.outcomes import write_output
 from ...text import clean, strip_credentials, without_values
-from .at_work import AsyncRun, SyncRun
+from .context import AsyncRun, SyncRun
 
 #: How often the output of a run at work is written, in seconds.
 WRITE_EVERY = 2.0

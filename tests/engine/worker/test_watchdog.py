@@ -9,9 +9,8 @@ from typing import Any, cast
 import pytest
 
 from flask_cronjobs.config import Settings
-from flask_cronjobs.engine.worker import watchdog as watchdog_module
-from flask_cronjobs.engine.worker.monitor import MARGIN, RunMonitor
-from flask_cronjobs.engine.worker.watchdog import LEASES, Watchdog
+from flask_cronjobs.engine.worker import monitor
+from flask_cronjobs.engine.worker.monitor import LEASES, MARGIN, RunMonitor, Watchdog
 from tests.clock import Clock
 
 LEASE = 100.0
@@ -20,7 +19,7 @@ LEASE = 100.0
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(watchdog_module, "time", made)
+    monkeypatch.setattr(monitor, "time", made)
     return made
 
 
