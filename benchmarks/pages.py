@@ -28,9 +28,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Connection, Engine, event, text
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.report.activity import list_ticks
+from flask_cronjobs.report.activity import list_effects, list_ticks
 from flask_cronjobs.report.definitions import DefinitionFilter, list_definitions
-from flask_cronjobs.report.effects import list_effects
 from flask_cronjobs.report.health import read_verdict
 from flask_cronjobs.report.overview import read_overview
 from flask_cronjobs.report.run_detail import find_run

@@ -6,9 +6,9 @@ import click
 
 from ..operations import maintenance
 from ..operations.maintenance import effect_done, effect_redo
+from ..report.activity import list_effects
 from ..report.doctor import examine
 from ..report.doctor_database import Finding
-from ..report.effects import list_effects
 from ..report.humanize import plural
 from ..state import state_of
 from ..store.connection import refuse_shared_memory

@@ -16,10 +16,10 @@ from ..operations.payloads import retry_with, run_again
 from ..operations.runs import CANCEL, DISCARD, RETRY, Action, Progress, no_run
 from ..report.definitions import definition_names
 from ..report.humanize import duration, plural
-from ..report.pauses import PauseView
 from ..report.reader import CAP
 from ..report.run_detail import Attempt, RunView, find_run, without_own_frames
 from ..report.run_list import RunFilter, RunPage, RunRow, list_runs
+from ..report.waiting import PauseView
 from ..state import State, state_of
 from ..text import cut, printable
 from ..types import JSON

@@ -24,21 +24,22 @@ class Beside(Generic[T]):
         self._queue: SimpleQueue[T | None] = SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def put(self, work: T) -> bool:
         """Let *work* be done soon. May be called from any thread.
 
-        :returns: False if it is dropped, since too much waits already.
+        :returns: False if it is dropped: too much waits already, or `close` was called.
         :raises RuntimeError: no more threads can be started.
         """
-        if self._queue.qsize() >= self._most:
-            return False
         with self._starting:
+            if self._closed or self._queue.qsize() >= self._most:
+                return False
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 thread.start()
                 self._thread = thread
-        self._queue.put(work)
+            self._queue.put(work)
         return True
 
     def close(self, patience: float) -> bool:
@@ -46,9 +47,11 @@ class Beside(Generic[T]):
 
         May be called again, to wait for longer.
         """
-        if self._thread is None:
-            return True
-        self._queue.put(None)
+        with self._starting:
+            self._closed = True
+            if self._thread is None:
+                return True
+            self._queue.put(None)
         self._thread.join(patience)
         return not self._thread.is_alive()
 

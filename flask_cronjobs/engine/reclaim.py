@@ -20,7 +20,7 @@ from ..store.connection import Bookkeeping
 from ..store.exchange import Exchange
 from ..store.leases import Expired, Expiry
 from ..types import Outcome, handed_to
-from .worker.held_runs import renewal_window
+from .worker.leases import renewal_window
 
 if TYPE_CHECKING:
     from .worker.exchanger import Exchanger

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Integer, Row, cast, func, literal, or_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Row,
+    ScalarSelect,
+    case,
+    cast,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    tuple_,
+)
 
+from ..models.conditions import OPEN_EFFECT
 from ..store.dialect import dialect_of
+from ..store.operations import is_in_doubt
 from ..store.pruning import behind
-from .reader import TICKS, Page, Reader, Source, cut_page, reading
+from ..types import without_secret
+from .reader import EFFECTS, TICKS, Page, Reader, Source, capped, cut_page, reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +168,48 @@ def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Pa
         statement = statement.where(place < cursor.scalar_subquery())
     with reading(source) as reader:
         return cut_page(reader.rows(statement), limit, reader.now)
+
+
+class Effect(NamedTuple):
+    """One effect.
+
+    :ivar state: ``begun``, ``done`` or ``in_doubt``. It is also in doubt if it was begun and its
+        owner no longer holds it.
+    """
+
+    id: int
+    key: str
+    state: str
+    run_id: int | None
+    worker: str | None
+    created_at: datetime
+    done_at: datetime | None
+
+
+def list_effects(
+    source: Source, *, open_only: bool = False, before: int | None = None, limit: int = 50
+) -> Page[Effect]:
+    """Return effects, newest first.
+
+    :param open_only: leave out those that are done.
+    :param before: only smaller ids, for paging.
+    """
+    with reading(source) as reader:
+        c, doubtful = EFFECTS.c, is_in_doubt(reader.now)
+        state = case((doubtful, literal("in_doubt")), else_=c.state).label("state")
+        statement = select(
+            *(c.id, c.key, state, c.run_id, c.locked_by, c.created_at, c.done_at),
+        )
+        if open_only:
+            statement = statement.where(text(OPEN_EFFECT))
+        if before is not None:
+            statement = statement.where(c.id < before)
+        rows = reader.rows(statement.order_by(c.id.desc()).limit(limit + 1))
+        found = [Effect(*tuple(row)) for row in rows]
+        shown = [each._replace(worker=without_secret(each.worker)) for each in found]
+        return cut_page(shown, limit, reader.now)
+
+
+def doubts(now: datetime) -> ScalarSelect[int]:
+    """Return a subquery that counts the effects in doubt, up to `CAP` plus one."""
+    return capped(select(EFFECTS.c.id).where(text(OPEN_EFFECT), is_in_doubt(now)))

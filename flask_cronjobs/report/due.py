@@ -9,8 +9,8 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, and_, func, or_, select, text
 
 from ..models.conditions import FREE, KEYED, RUNNING, SCHEDULED
-from .pauses import not_paused
 from .reader import DEFINITIONS, RUNS, Reader, Source, reading
+from .waiting import not_paused
 
 #: How many rows of each kind are read at most.
 MOST = 10_000

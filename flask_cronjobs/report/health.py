@@ -10,14 +10,20 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from sqlalchemy import ColumnElement, Integer, literal, select, text
 
 from ..models.conditions import DEAD, RUNNING, STOPS
-from .activity import did_its_work
-from .effects import doubts
+from .activity import did_its_work, doubts
 from .humanize import ago, duration, plural, seconds_since
 from .needs import CHECK, Late, Missed, late_definitions, missed_slots
-from .pauses import PauseView, list_pauses
 from .reader import RUNS, TICKS, Count, Query, Reader, Source, capped, count_of, reading
 from .stalled import Stalled, stalled
-from .waiting import Waiting, handed, oldest_due, waiting_for_us, waiting_groups
+from .waiting import (
+    PauseView,
+    Waiting,
+    handed,
+    list_pauses,
+    oldest_due,
+    waiting_for_us,
+    waiting_groups,
+)
 
 #: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
 #: ``overdue``: ticks come, but runnable work, or a slot, has waited too long.

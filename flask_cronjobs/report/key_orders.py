@@ -10,9 +10,9 @@ from sqlalchemy import Row, select, text
 
 from ..models.conditions import ORDERED, STOPS
 from .humanize import ago, late, seconds_since
-from .pauses import PauseView, list_pauses, stopping
 from .reader import CAP, RUNS, Count, Page, Reader, Source, count_of, cut_page, reading
 from .run_list import RunRow, rows_of
+from .waiting import PauseView, list_pauses, stopping
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from ..store.outcomes import FAILURES_KEPT
 from ..text import redacted
 from ..types import JSON, without_secret
 from .key_orders import before_it
-from .pauses import PauseView, list_pauses, stopping
 from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading
 from .run_list import RunRow, run_row, with_definition
+from .waiting import PauseView, list_pauses, stopping
 
 #: How many outputs a view has: each may have 64 kB.
 OUTPUTS_SHOWN = 10

@@ -22,7 +22,6 @@ from ..models.conditions import (
     SET_ASIDE,
 )
 from ..types import STATUSES, Status, handed_to, without_secret
-from .pauses import PauseView, list_pauses, stopping
 from .reader import BATCHES, DEFINITIONS, RUNS, Count, Query, Reader, Source, reading
 from .run_search import (
     DUE_FIRST,
@@ -37,7 +36,7 @@ from .run_search import (
     reads_payloads,
     showing,
 )
-from .waiting import first_due, overdue
+from .waiting import PauseView, first_due, list_pauses, overdue, stopping
 
 
 @dataclass(frozen=True, slots=True)

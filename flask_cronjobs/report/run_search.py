@@ -1,4 +1,4 @@
-"""The order of lists of runs, and the search of runs by id, key, task or payload. What the pages hide is not found, either."""
+"""The order of lists of runs, and their search: what the pages hide is not found, either."""
 
 from __future__ import annotations
 

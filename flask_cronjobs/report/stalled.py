@@ -16,9 +16,8 @@ from sqlalchemy import String, and_, func, literal, select, text, union_all
 
 from ..models.conditions import KEYED, KEYED_GROUPS, OPEN_BATCH, ORDERED, RUNNABLE, SNOOZED
 from .humanize import ago, duration, seconds_since
-from .pauses import PauseView, names, not_paused
 from .reader import BATCHES, RUNS, Query, Reader
-from .waiting import Waiting, ours
+from .waiting import PauseView, Waiting, names, not_paused, ours
 
 #: ``order``: behind a run in strict order whose task no code here declares; ``held``: for a run
 #: that has had its key for longer than any timeout; ``share``: for a share of its key;

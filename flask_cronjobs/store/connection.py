@@ -9,16 +9,15 @@ from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, Row, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import PoolProxiedConnection
+from sqlalchemy.exc import SQLAlchemyError
 
 from ..errors import SetupError
+from .apart import connect_apart
 from .deadlines import deadlines
 from .dialect import Dialect, busy_timeout, dialect_of
 from .errors import explain, remedy_for
-from .frames import free_frames
 from .migrations import IN_MEMORY, is_in_memory
-from .waits import wait_in
+from .planner import wait_in
 
 T = TypeVar("T")
 B = TypeVar("B", bound="Bookkeeping")
@@ -296,27 +295,3 @@ def execute(
     if not connection.in_nested_transaction():
         connection.commit()
     return rows
-
-
-def connect_apart(engine: Engine) -> Connection:
-    """Open a connection with the app's connect arguments and listeners, outside of its pool.
-
-    :param engine: the app's engine.
-    :raises sqlalchemy.exc.DBAPIError: the database cannot be reached.
-    """
-    dbapi: Any = engine.dialect.loaded_dbapi
-    pool = engine.pool.recreate()  # A copy has the connect arguments and the events.
-    own: PoolProxiedConnection | None = None
-    try:
-        own = pool.connect()
-        own.detach()
-        return Connection(engine, own)
-    except dbapi.Error as error:
-        raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=engine.dialect) from error
-    except BaseException as error:
-        # What the driver has opened so far is in the frames of the traceback, or in the pool.
-        own = None
-        if not isinstance(error, Exception):
-            free_frames(error)
-        pool.dispose()
-        raise

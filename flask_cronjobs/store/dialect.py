@@ -15,8 +15,7 @@ from sqlalchemy import Connection, Engine
 from ..errors import SetupError
 from ..types import JSON, stored_json
 from .clock import clock_shift, postgresql_clock, sql_now
-from .planner import BEGIN, keep_plans
-from .waits import wait_in
+from .planner import BEGIN, keep_plans, wait_in
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite

@@ -18,13 +18,14 @@ from sqlalchemy import Connection, select
 from ..current_run import CurrentRun
 from ..engine.batches import end_batches
 from ..engine.scheduler import announce_slot, first_slot
-from ..engine.worker.context import ProgressRequest, RunnerContext
+from ..engine.worker.at_work import ProgressRequest
+from ..engine.worker.context import RunnerContext
 from ..engine.worker.exchanger import Exchanger
-from ..engine.worker.held_runs import Leases
 from ..engine.worker.interrupts import HandlerInterrupter
-from ..engine.worker.monitor import Watchdog
+from ..engine.worker.leases import Leases
 from ..engine.worker.options import WorkOptions
 from ..engine.worker.runner import Runner
+from ..engine.worker.watchdog import Watchdog
 from ..enqueue import enqueue_one
 from ..errors import NotFound, RetryLater, SetupError, StateConflict
 from ..log import worker_name

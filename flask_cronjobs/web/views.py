@@ -10,19 +10,17 @@ from flask import Response, abort, request
 from flask.typing import ResponseReturnValue
 
 from ..operations.pauses import queues
-from ..report.activity import list_gaps, list_ticks
+from ..report.activity import list_effects, list_gaps, list_ticks
 from ..report.batches import BatchView, find_batch, list_batches
 from ..report.definitions import SORTS, STATES, DefinitionView, list_definitions
 from ..report.details import find_definition, find_task
-from ..report.effects import list_effects
 from ..report.health import headline_of, tone_of
 from ..report.key_orders import list_key_orders
 from ..report.overview import read_overview
 from ..report.reader import Page, reading
 from ..report.run_list import WINDOW
 from ..state import state_of
-from .chart import chart
-from .format import Tone
+from .format import Tone, chart
 from .params import clamped, definition_filter, needed, row_id
 from .render import reader_page
 

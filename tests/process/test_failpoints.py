@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from flask_cronjobs.failpoints import POINTS, VARIABLE
+from flask_cronjobs.failpoints import VARIABLE
+from tests.failpoints import POINTS
 from tests.process import jobs_app
 from tests.process.support import Site
 from tests.process.test_races import make_slots_due

@@ -22,9 +22,9 @@ from flask_cronjobs.report.definitions import DefinitionList, DefinitionView
 from flask_cronjobs.report.health import Figures, Verdict
 from flask_cronjobs.report.key_orders import KeyOrder
 from flask_cronjobs.report.overview import DeadGroup, Orphan, Overview
-from flask_cronjobs.report.pauses import PauseView
 from flask_cronjobs.report.run_detail import Attempt, RunView
 from flask_cronjobs.report.run_list import RunRow
+from flask_cronjobs.report.waiting import PauseView
 
 from .pages import ROOT
 
@@ -117,5 +117,5 @@ SHAPES: tuple[type, ...] = (
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 def test_each_key_of_the_json_is_in_the_documentation(shape: type) -> None:
     section = (ROOT / "docs" / "admin.md").read_text().partition("## JSON")[2].partition("\n## ")[0]
-    keys = [field.name for field in dataclasses.fields(shape)]
+    keys = getattr(shape, "_fields", None) or [each.name for each in dataclasses.fields(shape)]
     assert [key for key in keys if f"`{key}`" not in section] == []

@@ -181,7 +181,7 @@ def test_a_name_is_compared_to_so_many_names_and_so_much_of_each(
     """Anyone who may act can post names of any length, and definitions may be thousands."""
     compared: list[int] = []
 
-    def spy(word: str, possibilities: Iterable[str], n: int = 3) -> list[str]:
+    def spy(word: str, possibilities: Iterable[str], n: int, cutoff: float) -> list[str]:
         compared.extend(len(word) * len(each) for each in possibilities)
         return list(possibilities)[:n]
 

@@ -15,9 +15,8 @@ from sqlalchemy import Engine, event
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
 from flask_cronjobs.config import Settings
-from flask_cronjobs.report.activity import list_ticks, read_activity
+from flask_cronjobs.report.activity import list_effects, list_ticks, read_activity
 from flask_cronjobs.report.definitions import definitions_by_name, next_slots
-from flask_cronjobs.report.effects import list_effects
 from flask_cronjobs.report.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.report.humanize import ago as ago_words
 from flask_cronjobs.report.humanize import duration, late, parse_age, plural, print_age

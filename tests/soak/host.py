@@ -27,6 +27,7 @@ from typing import NoReturn
 from flask.cli import ScriptInfo
 
 from flask_cronjobs import failpoints
+from tests.failpoints import POINTS
 from tests.soak import timeline
 from tests.soak.app import BROKER, BUDGET, LEASE, create_app
 from tests.soak.history import Tick
@@ -106,7 +107,7 @@ class Command:
         # All is drawn at each tick, so that a seed means the same whatever is left out.
         blocked, armed = choose.random() < 0.15, choose.random() < 0.15
         blocked_for = choose.uniform(1, 4 * LEASE)
-        point, count = choose.choice(failpoints.POINTS), choose.randint(1, 4)
+        point, count = choose.choice(POINTS), choose.randint(1, 4)
         freezes = choose.random() < 0.5
         self._blocked_for: float | None = None
         self._reach: Callable[[str], None] | None = None

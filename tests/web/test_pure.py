@@ -10,7 +10,7 @@ import pytest
 from flask_cronjobs.report.activity import Bucket
 from flask_cronjobs.report.run_list import RunFilter
 from flask_cronjobs.web import format
-from flask_cronjobs.web.chart import HEIGHT, chart
+from flask_cronjobs.web.format import HEIGHT, chart
 from flask_cronjobs.web.params import BadQuery, filter_args, run_filter, text
 
 NOW = datetime(2026, 11, 20, 12, 6, 3, tzinfo=timezone.utc)

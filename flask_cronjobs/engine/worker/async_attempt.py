@@ -14,7 +14,8 @@ from ...current_run import CurrentRun, enter_run, running
 from ...registry.payload import kept_result
 from ...store.frames import free_frames
 from ...types import JSON, Outcome
-from .context import AsyncRun, RunnerContext
+from .at_work import AsyncRun
+from .context import RunnerContext
 from .outcomes import success
 from .output import make_ready
 

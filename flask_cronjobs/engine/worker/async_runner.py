@@ -25,7 +25,8 @@ from ...current_run import CurrentRun, Output
 from ...errors import LeaseLost, PayloadError, ShuttingDown
 from ...types import Claim
 from .async_attempt import OwnedWork, attempt, failure
-from .context import AsyncRun, Blocking, ProgressRequest, RunnerContext
+from .at_work import AsyncRun, Blocking, ProgressRequest
+from .context import RunnerContext
 from .handlers import Handlers
 from .outcomes import released
 

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from ...errors import Interruption, LeaseLost, TimedOut
 from ...store.deadlines import cancel_query
 from ...types import Claim
-from .held_runs import Leases
+from .leases import Leases
 
 #: How often the signal of a timeout is sent until it is heard, in seconds.
 REPEAT_EVERY = 0.25

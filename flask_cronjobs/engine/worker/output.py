@@ -25,7 +25,7 @@ from ...state import State
 from ...store.connection import Bookkeeping
 from ...store.outcomes import write_output
 from ...text import clean, strip_credentials, without_values
-from .context import AsyncRun, SyncRun
+from .at_work import AsyncRun, SyncRun
 
 #: How often the output of a run at work is written, in seconds.
 WRITE_EVERY = 2.0

@@ -20,7 +20,8 @@ from ...registry.payload import kept_result
 from ...store.frames import free_frames
 from ...types import JSON, Claim, Outcome
 from . import atomic
-from .context import AsyncRun, Blocking, ProgressRequest, RunnerContext, SyncRun
+from .at_work import AsyncRun, Blocking, ProgressRequest, SyncRun
+from .context import RunnerContext
 from .handlers import Handlers, Prepared
 from .outcomes import released, success
 from .output import make_ready

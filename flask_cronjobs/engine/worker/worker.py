@@ -19,15 +19,18 @@ from ...store.frames import free_frames
 from ...types import AtWork, Claim, RunAtWork
 from ..ping import Pings
 from .admission import Admission, side_by_side_tasks
-from .context import AsyncRun, RunnerContext, SyncRun
-from .held_runs import HeldRuns, Leases
+from .at_work import AsyncRun, SyncRun
+from .context import RunnerContext
+from .held_runs import HeldRuns
 from .interrupts import HandlerInterrupter
 from .keeper import Keeper
+from .leases import Leases
 from .listener import Listener
-from .monitor import RunMonitor, Watchdog
+from .monitor import RunMonitor
 from .options import ResidentWorker, WorkOptions
 from .output import noting
 from .runner import Runner
+from .watchdog import Watchdog
 
 #: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
 #: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.

@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from flask_cronjobs.config import Settings
-from flask_cronjobs.engine.worker import monitor
-from flask_cronjobs.engine.worker.monitor import LEASES, MARGIN, RunMonitor, Watchdog
+from flask_cronjobs.engine.worker import watchdog as watchdog_module
+from flask_cronjobs.engine.worker.monitor import MARGIN, RunMonitor
+from flask_cronjobs.engine.worker.watchdog import LEASES, Watchdog
 from tests.clock import Clock
 
 LEASE = 100.0
@@ -19,7 +20,7 @@ LEASE = 100.0
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(monitor, "time", made)
+    monkeypatch.setattr(watchdog_module, "time", made)
     return made
 
 

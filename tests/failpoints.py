@@ -1,0 +1,21 @@
+"""The names of the failpoints; that each is reached shows `tests/process/test_failpoints.py`."""
+
+from __future__ import annotations
+
+POINTS = (
+    "after-claim",
+    "before-handler",
+    "before-effect",
+    "after-effect",
+    "after-handler",
+    "before-finalize",
+    "after-finalize",
+    "between-watermark-and-insert",
+    "after-slots",
+    "before-then",
+    "after-then",
+    "after-batch",
+    "before-turns",
+    "before-send",
+    "after-send",
+)
