@@ -3,3 +3,9 @@
 Each function takes an app's `State`, or a `Reader` that several reports share: then they use one
 connection and see one now. Nothing here writes.
 """
+
+from __future__ import annotations
+
+from .health import Verdict
+
+__all__ = ["Verdict"]
