@@ -54,11 +54,14 @@ class Outage:
         """For how many seconds it has been away."""
         return 0.0 if self.since is None else time.monotonic() - self.since
 
-    def say(self, message: str, *values: object) -> None:
-        """Note that it is away, and log *message*, unless one was logged in the last minute."""
+    def say(self, message: str, *values: object, after: float = 0.0) -> None:
+        """Note that it is away, and log *message*, unless one was logged in the last minute.
+
+        :param after: log it only once it has been away for so many seconds.
+        """
         now = time.monotonic()
         self.since = self.since or now
-        if now - self._said_at >= SAY_EVERY:
+        if now - self.since >= after and now - self._said_at >= SAY_EVERY:
             logger.warning(message, *values)
             self._said_at = now
 

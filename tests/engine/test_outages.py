@@ -62,6 +62,20 @@ def test_one_that_comes_and_goes_is_said_once_a_minute(
     assert warnings(caplog) == ["away, 0", back, "away, 60", back]
 
 
+def test_a_short_outage_is_not_told_of_where_only_a_long_one_is_to_be(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("flask_cronjobs.log.time.monotonic", lambda: now[0])
+    outage = Outage()
+    for seconds in (4.0, 4.0, 6.0):
+        outage.say("locked", after=5.0)
+        now[0] += seconds
+        outage.say("locked", after=5.0)
+        outage.over("It")
+    assert warnings(caplog) == ["locked", "It is back, after 6 s"]
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each thread try again soon."""

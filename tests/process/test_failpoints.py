@@ -59,12 +59,6 @@ def test_kill_at(point: str, site: Site) -> None:
     assert booked == sorted(booked)
 
 
-def test_point_that_does_not_exist_is_refused(site: Site) -> None:
-    done = site.run_tick(env={VARIABLE: "nowhere"})
-    assert done.returncode == 1
-    assert "after-claim" in done.stderr
-
-
 def fill_batch(site: Site) -> None:
     """Commit a batch, followed by a run of the task `later`."""
     with site.app.app_context():

@@ -51,6 +51,9 @@ QUIET = 8
 #: How long the keeper waits for outcomes before it looks for more runs, if its last claim got less
 #: than it asked for, in seconds. So the first handler is not held up, and one statement does both.
 SETTLE = 0.005
+#: For how long SQLite's lock may be held before the log says so, in seconds: it gives the lock to
+#: whom it likes, so that on a busy machine a writer waits for seconds.
+LOCKED_FOR = 5.0
 #: How often batches are looked at while their runs are at work, in seconds.
 BATCHES_EVERY = 1.0
 #: For how long the keeper cancels the waiting runs of a batch before it looks after its own, in
@@ -354,9 +357,10 @@ class Keeper(threading.Thread):
         alone = self._books.dialect.name == "sqlite" and bool(self._runner.at_work)
         if not trouble.transient or (too_long and not alone):
             raise trouble
-        if alone and is_locked(trouble):
+        locked = is_locked(trouble)
+        if alone and locked:
             self._held_runs.prolong(self._iteration_began)
-        self._trouble.say("Trying again. %s", trouble)
+        self._trouble.say("Trying again. %s", trouble, after=LOCKED_FOR if locked else 0.0)
 
     def _look_after(self) -> None:
         """Do what is due about the held runs."""
