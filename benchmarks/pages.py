@@ -6,7 +6,8 @@ Both databases get 1,000,000 finished, 100,000 queued and 1,000 dead runs (a twe
 ``--short``) and 10,000 definitions. Half of the queued runs are older
 than all that is finished and half are newer, so that no page is fast by luck. Each page is measured
 several times; the medians are printed, then the plan of the slowest statement. Exits 1 if a page
-takes 150 ms or more, or sends more than 15 statements.
+takes 150 ms or more, or sends more than 15 statements. A search of payloads may take its second
+and half of another, however many statements it sends: it stops by the clock.
 """
 
 from __future__ import annotations
@@ -40,8 +41,13 @@ from flask_cronjobs.store.create import create_tables
 from flask_cronjobs.types import STATUSES
 from tests import postgres
 
-MILLISECONDS = 150.0
+MILLISECONDS, SEARCH_MILLISECONDS = 150.0, 1500.0
 STATEMENTS = 15
+SEARCHES = {
+    "runs: with a text that is nowhere": RunFilter(search="nothing like it"),
+    "runs: with an id": RunFilter(search="17"),
+    "runs: queued, with a text": RunFilter(search="nothing like it", status="queued"),
+}
 TASKS = 50
 DEFINITIONS = 10_000
 HOSTS = 5
@@ -65,11 +71,17 @@ class Reading:
     statements: int = 0
 
     @property
+    def searches_payloads(self) -> bool:
+        return self.name in SEARCHES or "?q=" in self.name
+
+    @property
     def median(self) -> float:
         return statistics.median(self.milliseconds)
 
     @property
     def broken(self) -> bool:
+        if self.searches_payloads:
+            return self.median >= SEARCH_MILLISECONDS
         return self.median >= MILLISECONDS or self.statements > STATEMENTS
 
 
@@ -145,9 +157,7 @@ def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
         "runs: of a task that has none": RunFilter(task="nobody"),
         "runs: succeeded, a queue with none": RunFilter(status="succeeded", queue="nobody"),
         "runs: by error": RunFilter(error="boom"),
-        "runs: with a text that is nowhere": RunFilter(search="nothing like it"),
-        "runs: with an id": RunFilter(search="17"),
-        "runs: queued, with a text": RunFilter(search="nothing like it", status="queued"),
+        **SEARCHES,
         "runs: dead by error type": RunFilter(status="dead", error_type="ValueError"),
         "runs: of a definition": RunFilter(definition="task_3"),
         "runs: skipped of a definition": RunFilter(definition="task_3", status="skipped"),
