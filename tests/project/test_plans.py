@@ -188,8 +188,8 @@ def claim_statement(engine: Engine) -> str:
     """The statement that claims in every way; PostgreSQL's records outcomes, too."""
     dialect = dialect_of(engine)
     if dialect.one_statement:
-        return exchange.record_and_claim(dialect, "outcomes", "all").text
-    return exchange.claim(dialect, keys=True).text
+        return exchange.record_and_claim(dialect, plain=False, claims=True).text
+    return exchange.claim(dialect).text
 
 
 def test_claim_uses_the_partial_indexes_of_runnable_rows(engine: Engine) -> None:
@@ -350,19 +350,8 @@ def cost_of_a_claim(engine: Engine) -> int:
 
 
 def pages_read_by_a_claim(engine: Engine) -> int:
-    """Those of the claim, and of the one that follows if the front holds too few."""
-    dialect, parameters = dialect_of(engine), claim_parameters(engine)
-    used = [exchange.record_and_claim(dialect, "nothing", "all")]
-    with engine.connect() as connection:
-        rows = connection.execute(used[0], parameters).all()
-        connection.rollback()
-    if rows and rows[-1].stored == exchange.FAR:
-        used.append(exchange.claim(dialect, keys=True))
-    read = 0
-    for statement in used:
-        compiled = str(statement.compile(dialect=engine.dialect))
-        read += pages(explain(engine, compiled, parameters, "ANALYZE", "BUFFERS"))
-    return read
+    claim = str(exchange.claim(dialect_of(engine)).compile(dialect=engine.dialect))
+    return pages(explain(engine, claim, claim_parameters(engine), "ANALYZE", "BUFFERS"))
 
 
 def test_look_at_the_front_of_the_queue_reads_its_indexes(engine: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -84,7 +85,10 @@ def test_each_route_is_asked_for(app: Flask, jobs: CronJobs) -> None:
 def test_pages_answer(client: FlaskClient, ids: dict[str, int]) -> None:
     for path in PAGES:
         answer = client.get("/jobs" + path.format(**ids))
-        assert answer.status_code == 200, path
+        if path == "/health" and answer.text == "down\n":  # The machine is busy: it reads on.
+            time.sleep(30)
+            answer = client.get("/jobs/health")
+        assert answer.status_code == 200, (path, answer.text)
 
 
 @pytest.mark.parametrize(("path", "form", "said"), ACTIONS)
