@@ -1,8 +1,7 @@
 """CTEs for the runs that a claim may choose from: those without a concurrency key, and with one.
 
 Their cost must not grow with the number of waiting runs, whether one busy key has ten thousand of
-them or there are ten thousand keys. On PostgreSQL, most of it is the planner's, for each mention of
-``job_runs``: so a claim mentions it no more often than it must.
+them or there are ten thousand keys.
 """
 
 from __future__ import annotations
@@ -28,39 +27,20 @@ _IN_COMPANY = f"""
 _MOST_KEYED = f":limit + {FRONT}"
 
 
-def candidates(d: Dialect, keys: bool, far: bool) -> str:
+def candidates(d: Dialect) -> str:
     """Return CTEs that end in ``chosen``: the rows that a claim takes.
 
     A run on a later or its last attempt is claimed alone: if one is first in order, the claim takes
     only that, and only if the worker holds nothing else. Otherwise the claim takes first attempts,
     several at once. So a run that kills the process costs its neighbors one attempt at most, and
     never their last.
-
-    :param keys: whether to look at runs with concurrency keys. If not, and there are such runs,
-        ``keyless`` is false. Then nothing is chosen, since they may be first in order.
-    :param far: whether to look beyond the front of the queue. If not, and the front has too few
-        runs that may be taken, nothing is chosen, and ``is_near`` is false.
     """
-    near = ["(SELECT yes FROM free_is_near)"]
-    if keys:
-        found = f"{keyed(d, far)},"
-        either = "(SELECT * FROM free UNION ALL SELECT * FROM keyed) AS either"
-        keyless = "SELECT NOT EXISTS (SELECT 1 FROM keyed_seen) AS yes"
-        near.append("(SELECT yes FROM keyed_is_near)")
-    else:
-        found, either = "", "free"
-        first = f"SELECT id FROM job_runs WHERE {KEYED} ORDER BY {_ORDER} LIMIT 1"
-        keyless = f"SELECT ({first}) IS NULL AS yes"
-    conditions = [] if keys or far else ["(SELECT yes FROM keyless)"]
-    conditions += [] if far else ["(SELECT yes FROM is_near)"]
     return f"""
-    {_paused(d)}{free(d, far)}, {found}
-    keyless AS MATERIALIZED ({keyless}),
-    is_near AS MATERIALIZED (SELECT {" AND ".join(near)} AS yes),
+    {_paused(d)}{_free(d)}, {_keyed(d)},
     candidate AS MATERIALIZED (
         SELECT id, in_company, share,
             row_number() OVER (ORDER BY priority DESC, run_at, id) AS place
-        FROM {either}
+        FROM (SELECT * FROM free UNION ALL SELECT * FROM keyed) AS either
         ORDER BY priority DESC, run_at, id LIMIT :limit
     ),
     chosen AS MATERIALIZED (
@@ -68,7 +48,6 @@ def candidates(d: Dialect, keys: bool, far: bool) -> str:
         WHERE CASE WHEN (:side_by_side AND NOT :idle)
                        OR (SELECT in_company FROM candidate WHERE place = 1)
                    THEN in_company ELSE :idle AND place = 1 END
-            {"".join(f" AND {condition}" for condition in conditions)}
     )
     """
 
@@ -81,23 +60,16 @@ def _paused(d: Dialect) -> str:
     return f"paused AS MATERIALIZED (SELECT {names.format('task')}, {names.format('queue')}),"
 
 
-def free(d: Dialect, far: bool) -> str:
+def _free(d: Dialect) -> str:
     """Return CTEs that end in ``free``: the next runs without a concurrency key.
-
-    :param far: whether to look beyond the front of the queue, if it has too few (see `_seen`).
 
     The CTEs must be materialized: a planner may run a subquery with LIMIT more than once, and then
     update more rows than the limit.
     """
     columns = f"{_IN_COMPANY}, priority, run_at, CAST(NULL AS integer) AS share"
-    found = f"""
+    return f"""
     {_seen(d, "free", FREE, ":limit")},
     free_near AS MATERIALIZED ({_near(d, "free", FREE, ":limit", columns)} {d.skip_locked}),
-    """
-    if not far:
-        return f"{found} free AS MATERIALIZED (SELECT * FROM free_near)"
-    return f"""
-    {found}
     {_behind(d, "free", FREE_GROUPS, ":limit")},
     free_far AS MATERIALIZED (
         SELECT id, {columns} FROM job_runs
@@ -108,18 +80,16 @@ def free(d: Dialect, far: bool) -> str:
     """
 
 
-def keyed(d: Dialect, far: bool) -> str:
+def _keyed(d: Dialect) -> str:
     """Return CTEs that end in ``keyed``: the next run of each concurrency key with a free share.
 
     1. ``front`` is the front of the queue, and ``ahead`` the first run of each key there, with the
        lowest free share of its key.
     2. If the front is full of keys without a free share, `_from_key_to_key` finds others.
     3. ``keyed`` is those whose share is within the limit of their key.
-
-    :param far: as of `free`.
     """
     return f"""
-    {_front(d, far)},
+    {_front(d)},
     ahead AS MATERIALIZED (
         SELECT id, most, {_share("first.key")} AS share
         FROM (SELECT id, key, most, row_number() OVER (PARTITION BY key ORDER BY {_ORDER}) AS place
@@ -143,19 +113,18 @@ def keyed(d: Dialect, far: bool) -> str:
     """
 
 
-def _front(d: Dialect, far: bool) -> str:
+def _front(d: Dialect) -> str:
     """Return CTEs that end in ``front``: the next runs with keys, with shares or without."""
     columns = "concurrency_key AS key, concurrency_limit AS most, priority, run_at"
-    behind, front = "", "SELECT * FROM keyed_near"
-    if far:
-        behind = f"{_behind(d, 'keyed', KEYED_GROUPS, _MOST_KEYED)},"
-        ids = d.any_of("id", "SELECT id FROM keyed_behind")
-        front += f" UNION ALL SELECT id, {columns} FROM job_runs WHERE {ids}"
     return f"""
     {_seen(d, "keyed", KEYED, _MOST_KEYED)},
     keyed_near AS MATERIALIZED ({_near(d, "keyed", KEYED, _MOST_KEYED, columns)}),
-    {behind}
-    front AS MATERIALIZED ({front})
+    {_behind(d, "keyed", KEYED_GROUPS, _MOST_KEYED)},
+    front AS MATERIALIZED (
+        SELECT * FROM keyed_near
+        UNION ALL
+        SELECT id, {columns} FROM job_runs WHERE {d.any_of("id", "SELECT id FROM keyed_behind")}
+    )
     """
 
 

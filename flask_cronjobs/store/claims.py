@@ -69,16 +69,14 @@ class Claims:
     def __init__(self, books: Bookkeeping) -> None:
         self.books: Bookkeeping = books
         self._dialect = books.dialect
-        self._keys = False
 
     def exchange(
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool = True
     ) -> Exchange:
         """Record *outcomes* under their tokens, and claim what *request* asks for.
 
-        PostgreSQL does both in one statement (and claims in another if the front of the queue holds
-        too few runs to claim, or the first with keys), SQLite in one short transaction. If the id
-        of an outcome is neither in ``recorded`` nor in ``locked``, its lease was lost.
+        PostgreSQL does both in one statement, SQLite in one short transaction. If the id of an
+        outcome is neither in ``recorded`` nor in ``locked``, its lease was lost.
 
         :param repeat: whether to repeat after a broken connection. If the first try had committed,
             a repeat reports its outcomes as lost and does not know of its claims.
@@ -116,54 +114,28 @@ class Claims:
     def _exchange(
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
     ) -> Exchange:
-        rows: Rows = ()
-        if self._dialect.one_statement:
-            rows = self._exchange_at_once(outcomes, request, repeat)
+        if outcomes and self._dialect.one_statement:
+            rows = self.books.rows(*self._record_and_claim(outcomes, request), repeat)
         elif outcomes:
             rows = self.books.transaction(
                 lambda c: self._exchange_in_steps(c, outcomes, request), repeat
             )
         elif request:
-            rows = self.books.rows(self._claim_sql, self._claim_parameters(request), repeat)
+            claim = statements.claim(self._dialect)
+            rows = self.books.rows(claim, self._claim_parameters(request), repeat)
+        else:
+            rows = ()
         return received(self._dialect, rows, request.token if request else "")
 
-    def _exchange_at_once(
-        self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
-    ) -> Rows:
-        parameters: dict[str, object] = {}
-        records: statements.Records = "nothing"
-        if outcomes:
-            plain = all(map(is_plain, outcomes))
-            records = "successes" if plain else "outcomes"
-            parameters |= (
-                success_arrays(outcomes) if plain else outcome_arrays(self._dialect, outcomes)
-            )
-        claims: statements.Claimable = "nothing"
-        if request:
-            claims = "all" if self._keys else "free"
-            parameters |= self._claim_parameters(request)
-        if records == claims == "nothing":
-            return ()
-        statement = statements.record_and_claim(self._dialect, records, claims)
-        rows = self.books.rows(statement, parameters, repeat)
-        return self._claim_beyond(rows, parameters, repeat)
-
-    def _claim_beyond(self, rows: Rows, parameters: dict[str, object], repeat: bool) -> Rows:
-        """Claim by another statement if the last of *rows* says so; return the rows of both."""
-        mark = rows[-1].stored if rows else None
-        if mark not in statements.MARKS:
-            return rows
-        more: Rows = ()
-        if mark == statements.FAR:
-            statement = statements.claim(self._dialect, self._keys)
-            more = self.books.rows(statement, parameters, repeat)
-        else:
-            self._keys = mark == statements.KEYED_TOO
-        if mark == statements.KEYED_TOO:
-            statement = statements.record_and_claim(self._dialect, "nothing", "all")
-            again = self.books.rows(statement, parameters, repeat)
-            more = self._claim_beyond(again, parameters, repeat)
-        return [*rows[:-1], *more]
+    def _record_and_claim(
+        self, outcomes: Sequence[Outcome], request: ClaimRequest | None
+    ) -> tuple[TextClause, dict[str, object]]:
+        """Return PostgreSQL's statement that does both, and its parameters."""
+        plain = all(map(is_plain, outcomes))
+        parameters = success_arrays(outcomes) if plain else outcome_arrays(self._dialect, outcomes)
+        claimed = self._claim_parameters(request) if request else {}
+        statement = statements.record_and_claim(self._dialect, plain, claims=request is not None)
+        return statement, {**parameters, **claimed}
 
     def first(
         self,
@@ -228,12 +200,9 @@ class Claims:
             written = json.dumps([row.id for row in rows])
             connection.execute(failures(self._dialect), {**parameters, "recorded": written})
         if request:
-            rows += connection.execute(self._claim_sql, self._claim_parameters(request)).all()
+            claim = statements.claim(self._dialect)
+            rows += connection.execute(claim, self._claim_parameters(request)).all()
         return rows
-
-    @property
-    def _claim_sql(self) -> TextClause:
-        return statements.claim(self._dialect, keys=True)
 
     def _claim_parameters(self, request: ClaimRequest) -> dict[str, object]:
         queues = tuple(request.elsewhere)

@@ -1,7 +1,7 @@
 """The statements that claim runs; PostgreSQL's record outcomes at the same time. Their rows, too.
 
-Where its plans cannot be kept (see `planner`), PostgreSQL plans them anew each time, which for few
-runs costs more than all else. So there is a statement for each need, with no more in it.
+PostgreSQL has four: with a claim or without, for any outcomes or for plain successes, which are
+most and need a third of the values.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from sqlalchemy import TextClause, text
 
@@ -70,17 +70,6 @@ class Exchange(NamedTuple):
         return outcome._replace(kind="cancelled") if outcome.id in self.cancelled else outcome
 
 
-#: Which outcomes a statement records: none, only plain successes, or any.
-Records: TypeAlias = Literal["nothing", "successes", "outcomes"]
-#: Which runs a statement claims: none, those without a concurrency key, or all.
-Claimable: TypeAlias = Literal["nothing", "free", "all"]
-
-#: Returned in place of a status, in a last row without an id. FAR and KEYED_TOO: nothing was
-#: claimed, because too few runs in the front of the queue may be claimed, or because there are runs
-#: with keys, too. KEYLESS: there are none.
-FAR, KEYED_TOO, KEYLESS = "far", "keyed too", "keyless"
-MARKS = (FAR, KEYED_TOO, KEYLESS)
-
 #: The columns of a claim, in the order of `Claim`'s fields, and then those by which it is sorted.
 CLAIMED = (
     *("id", "job_type", "payload", "attempts", "max_attempts", "scheduled_for"),
@@ -93,53 +82,34 @@ NO_CLAIM = ", ".join(f"NULL AS {name}" for name in CLAIMED[1:])
 _IDS = "status AS stored, string_agg(CAST(id AS text), ',') AS ids"
 
 
-@lru_cache(maxsize=32)
-def record_and_claim(d: Dialect, records: Records, claims: Claimable) -> TextClause:
-    """Return PostgreSQL's statement that records outcomes, and claims from the queue's front.
+@lru_cache(maxsize=16)
+def record_and_claim(d: Dialect, plain: bool, claims: bool) -> TextClause:
+    """Return PostgreSQL's statement that records outcomes, and claims if *claims*.
 
-    At least one of both is to be done. The last row may be one of `MARKS`.
+    :param plain: whether all outcomes are plain successes.
     """
-    ctes: list[str] = []
-    rows: list[str] = []
-    keys = claims == "all"
-    if claims != "nothing":
-        ctes += [candidates(d, keys, far=False), f"claimed AS ({_take(d, keys)})"]
+    ctes = [recorded(d, plain)]
+    rows = [f"SELECT NULL AS id, {NO_CLAIM}, {_IDS} FROM recorded GROUP BY status"]
+    if claims:
+        ctes += [candidates(d), f"claimed AS ({_take(d)})"]
         rows += [f"SELECT {', '.join(CLAIMED)}, NULL AS stored, NULL AS ids FROM claimed"]
-    if records != "nothing":
-        ctes += [recorded(d, plain=records == "successes")]
-        rows += [f"SELECT NULL AS id, {NO_CLAIM}, {_IDS} FROM recorded GROUP BY status"]
-    if claims != "nothing":
-        mark = "mark AS stored, NULL AS ids"
-        rows += [f"SELECT NULL AS id, {NO_CLAIM}, {mark} FROM ({_mark(claims)}) AS marks"]
     return text(f"WITH RECURSIVE {', '.join(ctes)} {' UNION ALL '.join(rows)}")
 
 
-@lru_cache(maxsize=32)
-def claim(d: Dialect, keys: bool) -> TextClause:
-    """Return the statement that claims runs wherever they are in the queue.
-
-    :param keys: whether to claim also those with concurrency keys.
-    """
-    return text(f"WITH RECURSIVE {candidates(d, keys, far=True)} {_take(d, keys)}")
+@lru_cache(maxsize=8)
+def claim(d: Dialect) -> TextClause:
+    """Return the statement that claims runs, and does nothing else."""
+    return text(f"WITH RECURSIVE {candidates(d)} {_take(d)}")
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def first(d: Dialect) -> TextClause:
     """Return the query for the run that an idle worker would claim first; it claims nothing."""
     return text(f"""
-    WITH RECURSIVE {candidates(d, keys=True, far=True)}
+    WITH RECURSIVE {candidates(d)}
     SELECT job_type, attempts + 1 AS attempts, max_attempts, error_type FROM job_runs
     WHERE {d.any_of("id", "SELECT id FROM chosen")}
     """)
-
-
-def _mark(claims: Claimable) -> str:
-    far = f"WHEN NOT (SELECT yes FROM is_near) THEN '{FAR}'"
-    if claims == "all":
-        marks = f"CASE {far} WHEN yes THEN '{KEYLESS}' END"
-    else:
-        marks = f"CASE WHEN NOT yes THEN '{KEYED_TOO}' {far} END"
-    return f"SELECT mark FROM (SELECT {marks} AS mark FROM keyless) AS m WHERE mark IS NOT NULL"
 
 
 def returned(d: Dialect) -> str:
@@ -156,20 +126,16 @@ def returned(d: Dialect) -> str:
     return f"{columns}, NULL AS stored"
 
 
-def _take(d: Dialect, keys: bool) -> str:
-    if d.name == "sqlite":
-        share, which = "chosen.share", "FROM chosen WHERE job_runs.id = chosen.id"
-    else:
-        share, which = "NULL", f"WHERE {d.any_of('job_runs.id', 'SELECT id FROM chosen')}"
-        if keys:
-            share, which = "chosen.share", f"FROM chosen {which} AND job_runs.id = chosen.id"
+def _take(d: Dialect) -> str:
+    # PostgreSQL looks up the few by their index: see `planner`.
+    by_index = f"{d.any_of('job_runs.id', 'SELECT id FROM chosen')} AND" if d.one_statement else ""
     return f"""
     UPDATE job_runs SET
         status = 'running', attempts = job_runs.attempts + 1,
         locked_by = :token, locked_until = {d.clock_after(":lease")},
-        concurrency_share = {share}, started_at = {d.clock}, updated_at = {d.clock},
+        concurrency_share = chosen.share, started_at = {d.clock}, updated_at = {d.clock},
         progress = NULL, progress_message = NULL
-    {which}
+    FROM chosen WHERE {by_index} job_runs.id = chosen.id
     RETURNING {returned(d)}
     """
 
