@@ -13,8 +13,7 @@ from ..store.claims import Claims
 from ..store.connection import Bookkeeping
 from ..store.handed import fingerprint, refuse
 from ..types import is_handed_by
-from .worker.options import WorkOptions
-from .worker.precedence import KeeperBooks
+from .worker.options import KeeperConnection, WorkOptions
 from .worker.worker import work
 
 _LACKS = (
@@ -72,14 +71,13 @@ def _say_refused(run_id: int) -> None:
         )
 
 
-class _KeptBooks(KeeperBooks):
+class _KeptBooks(KeeperConnection):
     """The keeper's connection, which stays open for the next run: to open one takes longer."""
 
     @cached_property
     def database(self) -> str:
         """The fingerprint of its database."""
-        with self.precedence.taken():
-            return fingerprint(self)
+        return fingerprint(self)
 
     def __del__(self) -> None:
         """Close it when its thread has ended."""

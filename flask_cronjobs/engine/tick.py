@@ -177,9 +177,9 @@ def _run_workers(
     """Run workers; one that is not forked goes on with the connection of *books* meanwhile."""
     # Here, since most ticks find nothing to do, and need none of what a worker imports.
     from .processes import run_workers
-    from .worker.precedence import KeeperBooks
+    from .worker.options import KeeperConnection
 
-    with KeeperBooks(state) as keeper:
+    with KeeperConnection(state) as keeper:
         keeper.take_over(books)
         lent = work_options._replace(books=keeper)
         counts = run_workers(state, _number_of_workers(state, options), lent)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 from ..errors import SetupError
 from ..types import JSON, stored_json
 from .clock import clock_shift, postgresql_clock, sql_now
-from .planner import BEGIN, keep_plans, wait_in
+from .planner import BEGIN, keep_plans
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
@@ -161,21 +161,12 @@ class Dialect(NamedTuple):
         # psycopg has parsed it already.
         return stored_json(value) if self.name == "sqlite" else value
 
-    def prepare(
-        self,
-        connection: Connection,
-        busy_seconds: float,
-        waiting: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        """Set up a new bookkeeping connection.
-
-        :param waiting: as of `Bookkeeping`.
-        """
+    def prepare(self, connection: Connection, busy_seconds: float) -> None:
+        """Set up a new bookkeeping connection."""
         if self.name == "postgresql":
             driver: Any = connection.connection.dbapi_connection
             load_odd_values(driver)
             keep_plans(driver)
-            wait_in(driver, waiting)
         else:
             connection.exec_driver_sql(busy_timeout(busy_seconds))
             connection.commit()

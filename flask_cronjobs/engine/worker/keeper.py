@@ -36,9 +36,8 @@ from .exchanger import Exchanger
 from .held_runs import HeldRuns
 from .listener import Listener
 from .monitor import RunMonitor
-from .options import WorkOptions
+from .options import KeeperConnection, WorkOptions
 from .output import OutputWriter
-from .precedence import KeeperBooks
 from .runner import Runner
 
 #: How often a worker that waits for work looks for it, in seconds.
@@ -88,9 +87,8 @@ class Keeper(threading.Thread):
         self._held_runs = held_runs
         self._monitor = monitor
         self._listener = listener
-        self._precedence = runner.context.precedence
-        self._announcer = Announcer(state.app, options.news, self._precedence, runner.context.pings)
-        self._books = options.books or KeeperBooks(state, self._precedence)
+        self._announcer = Announcer(state.app, options.news, runner.context.pings)
+        self._books = options.books or KeeperConnection(state)
         self._output = OutputWriter(self._books, state.settings.lease)
         self._exchanger = Exchanger(Claims(self._books), state, options)
         self._admission = admission
@@ -125,7 +123,7 @@ class Keeper(threading.Thread):
     def run(self) -> None:
         """Work until there is nothing more to do."""
         try:
-            with self._precedence.taken(), self._connection():
+            with self._connection():
                 while not self._finished():
                     self._collect()
                     self._iteration_began = time.monotonic()
@@ -185,7 +183,7 @@ class Keeper(threading.Thread):
         """Wait for a message, and take all that came."""
         left = self._runner.left
         # Before the next claim: how many runs that takes depends on how long these were.
-        self._admission.note(self._held_runs.collect(self._pause(), self._precedence.lent))
+        self._admission.note(self._held_runs.collect(self._pause()))
         self._admission.end_drain_if_over(self._held_runs.idle)
         if left:
             self._held_runs.release_all()

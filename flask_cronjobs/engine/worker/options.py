@@ -6,8 +6,14 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ...signals import News, unheard
+from ...state import State
 from ...store.claims import Front
-from .precedence import KeeperBooks
+from ...store.connection import Bookkeeping
+
+#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
+STATEMENTS_IN_LEASE = 8
+#: How long the keeper's connection retries a statement before the keeper looks after its runs.
+RETRY_FOR = 0.5
 
 
 class MinuteWork(Protocol):
@@ -38,6 +44,14 @@ class ResidentWorker(NamedTuple):
     listening: Callable[[], bool]
     wake: Callable[[], None]
     fail: Callable[[BaseException], None]
+
+
+class KeeperConnection(Bookkeeping):
+    """A keeper's connection: it waits no longer than the leases of the keeper's runs allow."""
+
+    def __init__(self, state: State) -> None:
+        limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
+        super().__init__(state.engine, patience=RETRY_FOR, limit=limit)
 
 
 class WorkOptions(NamedTuple):
@@ -78,4 +92,4 @@ class WorkOptions(NamedTuple):
     hands_on: bool = False
     front: Front = Front(may_find=True)
     lease: float | None = None
-    books: KeeperBooks | None = None
+    books: KeeperConnection | None = None
