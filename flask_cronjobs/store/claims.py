@@ -78,6 +78,13 @@ class Claims:
         PostgreSQL does both in one statement, SQLite in one short transaction. If the id of an
         outcome is neither in ``recorded`` nor in ``locked``, its lease was lost.
 
+        Four things are tried again, each for its own reason:
+
+        1. what the database refuses for now: by `Bookkeeping.call`;
+        2. outcomes whose rows are locked: by `_exchange_repeating_locked`, and later by the keeper;
+        3. an exchange whose answer was lost: by `Exchanger`, which first asks what was committed;
+        4. the same if the server committed it after that: by `Exchanger.release_late`.
+
         :param repeat: whether to repeat after a broken connection. If the first try had committed,
             a repeat reports its outcomes as lost and does not know of its claims.
         :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.
@@ -86,39 +93,35 @@ class Claims:
             assert not outcomes
             return self._begin(request)
         forget_failures(self.books, outcomes)
-        exchange = self._exchange_patiently(outcomes, request, repeat)
+        exchange = self._exchange_repeating_locked(outcomes, request, repeat)
         unbegun = [each for each in outcomes if each.kind == "released" and not each.begun]
         if unbegun:
             self.books.rows(_restore_keys(self._dialect), {"held": as_held(unbegun)})
         return exchange
 
-    def _exchange_patiently(
+    def _exchange_repeating_locked(
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
     ) -> Exchange:
         """Exchange, and try again for a moment to record outcomes whose rows are locked."""
-        exchange = self._exchange(outcomes, request, repeat)
+        exchange = self._send(outcomes, request, repeat)
         for pause in MOMENTS:
             locked = passed_over(self.books, outcomes, exchange.recorded)
             if not locked:
                 return exchange
             time.sleep(pause)
             left = [outcome for outcome in outcomes if outcome.id in locked]
-            again = self._exchange(left, None, repeat)
-            exchange = exchange._replace(
-                recorded=exchange.recorded | again.recorded,
-                cancelled=exchange.cancelled | again.cancelled,
-            )
+            exchange = exchange.plus(self._send(left, None, repeat))
         locked = passed_over(self.books, outcomes, exchange.recorded)
         return exchange._replace(locked=frozenset(locked))
 
-    def _exchange(
+    def _send(
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
     ) -> Exchange:
         if outcomes and self._dialect.one_statement:
             rows = self.books.rows(*self._record_and_claim(outcomes, request), repeat)
         elif outcomes:
             rows = self.books.transaction(
-                lambda c: self._exchange_in_steps(c, outcomes, request), repeat
+                lambda c: self._send_in_steps(c, outcomes, request), repeat
             )
         elif request:
             claim = statements.claim(self._dialect)
@@ -191,7 +194,7 @@ class Claims:
         rows = self.books.rows(begin(self._dialect), parameters, repeat=False)
         return received(self._dialect, rows, request.token)
 
-    def _exchange_in_steps(
+    def _send_in_steps(
         self, connection: Connection, outcomes: Sequence[Outcome], request: ClaimRequest | None
     ) -> Rows:
         parameters = outcome_parameters(self._dialect, outcomes)

@@ -65,6 +65,13 @@ class Exchange(NamedTuple):
     cancelled: frozenset[int] = frozenset()
     locked: frozenset[int] = frozenset()
 
+    def plus(self, *others: Exchange) -> Exchange:
+        """Return this one with the outcomes that *others* found recorded."""
+        return self._replace(
+            recorded=self.recorded.union(*(each.recorded for each in others)),
+            cancelled=self.cancelled.union(*(each.cancelled for each in others)),
+        )
+
     def stored(self, outcome: Outcome) -> Outcome:
         """Return *outcome* as its row has it."""
         return outcome._replace(kind="cancelled") if outcome.id in self.cancelled else outcome

@@ -97,10 +97,7 @@ class Exchanger:
             self._unconfirmed_outcomes |= {outcome.identity for outcome in outcomes}
             raise
         self._in_trouble = False
-        return exchange._replace(
-            recorded=exchange.recorded | confirmed.recorded | late.recorded,
-            cancelled=exchange.cancelled | confirmed.cancelled | late.cancelled,
-        )
+        return exchange.plus(confirmed, late)
 
     @property
     def has_orders(self) -> bool:
