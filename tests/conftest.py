@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from tests import brokers, leftovers, old_click, pgbouncer, postgres
 
 if TYPE_CHECKING:
-    from flask_cronjobs import CronJobs
+    from flask_cronjobs import CronJobs, TickReport
     from flask_cronjobs.models import JobRun
     from flask_cronjobs.state import State
     from tests.monitor import Monitor
@@ -221,3 +221,14 @@ def perform(context: None, jobs: CronJobs, db: SQLAlchemy) -> Callable[..., JobR
         return run
 
     return perform
+
+
+@pytest.fixture
+def tick(app: Flask, jobs: CronJobs) -> Callable[[], TickReport]:
+    """Runs a tick of `jobs` here."""
+
+    def run() -> TickReport:
+        with app.app_context():
+            return jobs.tick()
+
+    return run

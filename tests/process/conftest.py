@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flask import Flask
 
-from flask_cronjobs import CronJobs, TickReport
 from tests.process import support
 
 
@@ -17,17 +15,6 @@ def site(database_url: str, tmp_path: Path) -> Iterator[support.Site]:
     """A site on an empty database: the test runs once with each kind."""
     with support.site(database_url, tmp_path) as made:
         yield made
-
-
-@pytest.fixture
-def tick(app: Flask, jobs: CronJobs) -> Callable[[], TickReport]:
-    """Runs a tick of `jobs` here."""
-
-    def run() -> TickReport:
-        with app.app_context():
-            return jobs.tick()
-
-    return run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""FAULTS: killed after the effect, before the outcome: `once` does not repeat it."""
+"""`once`: an effect happens once, whatever fails; `test_killed_effects` kills what does it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs, EffectInDoubt, Retry, SetupError, TickReport, current_run
+from flask_cronjobs import CronJobs, Retry, SetupError, TickReport, current_run
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
 from flask_cronjobs.store.effects import Effects
 from flask_cronjobs.types import InDoubt
 from tests.marks import on_postgresql, on_sqlite
-from tests.process.support import Site
 
 Tick = Callable[[], TickReport]
 AGAIN = Retry(max_attempts=3, base=0)
@@ -224,28 +223,6 @@ def test_interruption_just_after_a_doubt_was_taken_over_leaves_it_in_doubt(
         assert db.session.scalars(db.select(JobEffect.state)).all() == ["in_doubt"]
 
 
-@pytest.mark.parametrize(
-    ("policy", "status", "effects", "state"),
-    [
-        ("skip", "succeeded", 1, "in_doubt"),
-        ("redo", "succeeded", 2, "done"),
-        ("raise", "dead", 1, "in_doubt"),
-    ],
-)
-def test_effect_whose_process_was_killed_in_the_midst_is_settled_as_its_policy_says(
-    site: Site, policy: str, status: str, effects: int, state: str
-) -> None:
-    run_id = site.enqueue("killed_in_effect", {"key": "k", "in_doubt": policy}, max_attempts=2)
-    assert site.run_tick().returncode == -9
-    site.tick_until_done()
-    assert site.run(run_id).status == status
-    assert len(site.trace("effect")) == effects
-    assert site.query("SELECT state FROM job_effects")[0].state == state
-    if policy == "raise":
-        assert site.failures(run_id) == ["WorkerLost", EffectInDoubt.__name__]
-        assert "flask jobs admin effects --done" in site.run(run_id).last_error
-
-
 def test_second_caller_waits_for_the_first_and_gets_its_result(app: Flask, jobs: CronJobs) -> None:
     begun, gate = threading.Event(), threading.Event()
     calls: list[int] = []
@@ -420,23 +397,6 @@ def test_effects_of_different_keys_nest(app: Flask, jobs: CronJobs) -> None:
         assert jobs.once("inner", lambda: 2) == 1
 
 
-def test_zombie_with_a_lost_lease_begins_no_effect(site: Site) -> None:
-    """It does not even make a mark, which others would have to doubt."""
-    gate = site.folder / "gate"
-    run_id = site.enqueue("effect_after_sleep", {"key": "k", "path": str(gate)})
-    site.config["CRONJOBS_LEASE"] = 300
-    zombie = site.start_tick()
-    site.wait_for("begun")
-    # Another worker has it by now; the zombie has not noticed.
-    site.query("UPDATE job_runs SET locked_by = 'other:1:token', attempts = 2")
-    gate.touch()
-    assert zombie.wait().returncode == 0
-    assert site.trace("effect", "ended") == []
-    assert site.query("SELECT * FROM job_effects") == []
-    assert (site.run(run_id).status, site.run(run_id).locked_by) == ("running", "other:1:token")
-    assert "lease lost" in zombie.errors
-
-
 def test_effect_done_while_others_doubted_it_is_done(
     app: Flask, db: SQLAlchemy, jobs: CronJobs
 ) -> None:
@@ -604,15 +564,3 @@ class TestOnSQLite:
         with app.app_context():
             db.session.scalars(db.select(JobRun)).all()
             assert jobs.once("k", lambda: "done") == "done"
-
-    def test_effect_whose_process_was_killed_before_the_session_committed_is_in_doubt(
-        self, site: Site
-    ) -> None:
-        """The payment's row and the result were in one transaction: neither is there."""
-        run_id = site.enqueue("killed_before_payment_is_committed")
-        assert site.run_tick().returncode == -9
-        site.tick_until_done()
-        assert len(site.trace("paid")) == 1
-        assert site.query("SELECT * FROM entries") == []
-        assert [row.state for row in site.query("SELECT state FROM job_effects")] == ["in_doubt"]
-        assert (site.run(run_id).status, site.run(run_id).result) == ("succeeded", None)

@@ -11,7 +11,6 @@ from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs, Retry, TickReport, current_run, run_started
 from flask_cronjobs.models import JobRun
-from tests.process.support import Site
 
 Tick = Callable[[], TickReport]
 AGAIN = Retry(max_attempts=3, base=0)
@@ -244,24 +243,3 @@ def test_enqueued_inside_exists_exactly_if_the_run_succeeded(
     assert tick().succeeded == 2
     payloads = db.session.scalars(db.select(JobRun.payload).where(JobRun.job_type == "follow_up"))
     assert list(payloads) == [{"attempt": 2}]
-
-
-class TestKilled:
-    """By SIGKILL, in a process of its own."""
-
-    def test_killed_before_the_commit_leaves_nothing(self, site: Site) -> None:
-        run_id = site.enqueue("killed_before_commit", {"label": "x"})
-        assert site.run_tick().returncode == -9
-        assert len(site.trace("begun")) == 1
-        assert site.query("SELECT * FROM entries") == []
-        site.tick_until_done()
-        assert [row.run_id for row in site.query("SELECT run_id FROM entries")] == [run_id]
-        assert (site.run(run_id).status, site.run(run_id).attempts) == ("succeeded", 2)
-
-    def test_success_survives_a_kill_after_the_commit(self, site: Site) -> None:
-        run_id = site.enqueue("atomic_entry", {"label": "x"})
-        done = site.run_tick(env={"CRONJOBS_CRASH_AT": "after-finalize"})
-        assert done.returncode == -9
-        site.tick_until_done()
-        assert (site.run(run_id).status, site.run(run_id).attempts) == ("succeeded", 1)
-        assert len(site.query("SELECT * FROM entries")) == 1
