@@ -21,7 +21,7 @@ from ..store import ticks
 from ..store.connection import Bookkeeping
 from ..store.definitions import Definitions
 from ..store.notify import wake_all
-from ..types import Outcome, TickReport
+from ..types import OUTCOME_KINDS, Outcome, TickReport
 from .batches import end_batches, telling
 from .beside import Beside
 from .ping import TIMEOUT, ping, ping_ended
@@ -32,7 +32,7 @@ from .tick import OpenTick, TickOptions, begin, finish, prune
 from .worker.options import ResidentWorker, WorkOptions
 
 #: The kinds of outcomes that are counted.
-KINDS = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost")
+KINDS = (*OUTCOME_KINDS, "lost")
 
 
 class Tally:

@@ -13,7 +13,15 @@ from ..report.run_list import RunFilter, matching_count, matching_ids
 from ..state import State
 from ..store.connection import Bookkeeping
 from ..store.errors import still_locked
-from ..store.operations import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator
+from ..store.operations import (
+    CANCELLABLE,
+    DISCARDABLE,
+    RETRIABLE,
+    Change,
+    Operator,
+    key_holder,
+    status_of,
+)
 from ..types import STATUSES, TERMINAL, Status
 from .audit import DEFAULT_ACTOR, announce_changes, log_action
 
@@ -90,10 +98,9 @@ class Action:
         :raises StateConflict: its status does not allow it; the message says what to do.
         """
         with state.bookkeeping() as books:
-            operator = Operator(books)
-            changes = self.change(operator, [run_id], self._reason(actor))
+            changes = self.change(Operator(books), [run_id], self._reason(actor))
             if not changes:
-                raise self.refusal(operator, run_id)
+                raise self.refusal(books, run_id)
             _end_batches(state, books, changes)
         announce_changes(state, self.done, changes, actor, self._reason(actor))
         return changes[0]
@@ -173,12 +180,12 @@ class Action:
     def _reason(self, actor: str) -> str:
         return f"{self.done} by {actor}"
 
-    def refusal(self, operator: Operator, run_id: int) -> CronJobsError:
+    def refusal(self, books: Bookkeeping, run_id: int) -> CronJobsError:
         """Return why the run *run_id* cannot be changed."""
-        status = operator.status_of(run_id)
+        status = status_of(books, run_id)
         if status is None:
             return no_run(run_id)
-        if self.name == "retry" and (holder := operator.key_holder(run_id)) is not None:
+        if self.name == "retry" and (holder := key_holder(books, run_id)) is not None:
             return StateConflict(
                 f"Run {run_id} has given up its idempotency key, and run {holder} has it now. "
                 "Wait until that run has ended, or cancel it. Then try again."

@@ -7,19 +7,12 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from ..models.conditions import HANDED, OPEN_BATCH, RUNNABLE
-from ..types import TERMINAL
+from ..types import RUN_COLUMNS, TERMINAL
+from .columns import assigned, ended, insert_into_runs, parameter
 from .dialect import Dialect
-from .outcomes import ended
 
-#: The columns of a run of ``then`` that `OpenBatch.then_columns` gives, and their types.
-THEN_COLUMNS = {
-    "queue": "text",
-    "priority": "integer",
-    "max_attempts": "integer",
-    "concurrency_key": "text",
-    "concurrency_limit": "integer",
-    "on_dead": "text",
-}
+#: The columns of a run of ``then`` that `OpenBatch.then_columns` gives.
+THEN_COLUMNS = tuple(name for name in RUN_COLUMNS if name != "job_type")
 #: The conditions of the runs that wait, in the words of an index each.
 WAITING = (
     "status = 'queued' AND status <> 'running'",
@@ -164,15 +157,10 @@ def insert(d: Dialect) -> str:
 
 def enqueue_then(d: Dialect) -> str:
     """Return the INSERT of a batch's run of ``then``."""
-    values = ", ".join(f"CAST(:{name} AS {kind})" for name, kind in THEN_COLUMNS.items())
-    return f"""
-        INSERT INTO job_runs (job_type, payload, batch_id, {", ".join(THEN_COLUMNS)}, turn,
-            scheduled_for, run_at, created_at, updated_at)
-        SELECT then_task, then_payload, parent_id, {values},
-            CASE WHEN CAST(:on_dead AS text) IS NOT NULL THEN 'new' END,
-            {d.now}, {d.now}, {d.now}, {d.now}
-        FROM job_batches WHERE id = :id RETURNING id
-    """
+    given = {name: parameter(d, name) for name in THEN_COLUMNS}
+    own = {"job_type": "then_task", "payload": "then_payload", "batch_id": "parent_id"}
+    source = "FROM job_batches WHERE id = :id RETURNING id"
+    return insert_into_runs({**own, **given}, d.now, d.now, source)
 
 
 def write_end(d: Dialect) -> str:
@@ -220,9 +208,7 @@ def cancel(d: Dialect) -> str:
         {d.skip_locked}
     """
     return f"""
-        UPDATE job_runs SET status = 'cancelled', finished_at = {d.now}, updated_at = {d.now},
-            turn = {ended()}, last_error = :reason, error_type = '{STOPPED}',
-            locked_by = NULL, locked_until = NULL, concurrency_share = NULL
+        UPDATE job_runs SET {assigned(ended("'cancelled'", d.now, ":reason", f"'{STOPPED}'"))}
         WHERE {d.any_of("id", waiting)}
         RETURNING id, job_type, attempts, last_error, error_type
     """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..models.conditions import LIVE, SCHEDULED
-from ..types import DefinitionSpec
+from ..types import RUN_COLUMNS, DefinitionSpec
+from .columns import insert_into_runs
 from .dialect import Dialect
 
 SPEC_COLUMNS = DefinitionSpec._fields
@@ -95,27 +96,33 @@ def insert_slots(d: Dialect, moved: str) -> str:
         f" WHERE live.definition_id = d.id AND live.{_OVERLAPS} LIMIT 1) IS NOT NULL)"
     )
     at = _moment(d, "s.at")
-    return f"""
-    INSERT INTO job_runs (definition_id, job_type, queue, payload, priority, scheduled_for, run_at,
-        max_attempts, concurrency_key, concurrency_limit, created_at, updated_at,
-        status, finished_at, last_error, error_type, result, on_dead, turn)
-    SELECT d.id, d.job_type, d.queue, d.payload, d.priority, {at}, {at},
-        d.max_attempts, {_KEY}, {_LIMIT}, {d.now}, {d.now},
-        CASE WHEN s.skipped > 0 OR {overlapping} THEN 'skipped' ELSE 'queued' END,
-        CASE WHEN s.skipped > 0 OR {overlapping} THEN {d.now} END,
-        CASE WHEN s.skipped > 0 THEN s.reason
-             WHEN {overlapping} THEN 'overlap: an earlier run was not finished' END,
-        CASE WHEN s.skipped > 0 THEN s.kind WHEN {overlapping} THEN 'Overlap' END,
-        CASE WHEN s.skipped > 0 THEN {d.json("s.note")}
-             WHEN {overlapping} THEN {d.json(_ONE_SKIPPED)} END,
-        d.on_dead,
-        CASE WHEN d.on_dead IS NOT NULL AND NOT (s.skipped > 0 OR {overlapping}) THEN 'new' END
+    skipped = f"(s.skipped > 0 OR {overlapping})"
+    overlap = "'overlap: an earlier run was not finished'"
+    values = {
+        **{name: f"d.{name}" for name in ("payload", *RUN_COLUMNS)},
+        "definition_id": "d.id",
+        "concurrency_key": _KEY,
+        "concurrency_limit": _LIMIT,
+        "status": f"CASE WHEN {skipped} THEN 'skipped' ELSE 'queued' END",
+        "finished_at": f"CASE WHEN {skipped} THEN {d.now} END",
+        "turn": f"CASE WHEN d.on_dead IS NOT NULL AND NOT {skipped} THEN 'new' END",
+        **{
+            name: f"CASE WHEN s.skipped > 0 THEN {given} WHEN {overlapping} THEN {by_overlap} END"
+            for name, given, by_overlap in (
+                ("last_error", "s.reason", overlap),
+                ("error_type", "s.kind", "'Overlap'"),
+                ("result", d.json("s.note"), d.json(_ONE_SKIPPED)),
+            )
+        },
+    }
+    source = f"""
     FROM {d.table("slots", **_SLOT_COLUMNS)} AS s JOIN job_definitions d ON d.id = s.definition_id
     WHERE {d.any_of("d.id", moved)}
     ORDER BY s.at
     ON CONFLICT DO NOTHING
     RETURNING id, definition_id, job_type, scheduled_for, status, result, last_error
     """
+    return insert_into_runs(values, at, d.now, source)
 
 
 def mark_undeclared(d: Dialect) -> str:

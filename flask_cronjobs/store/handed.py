@@ -10,6 +10,7 @@ from sqlalchemy import TextClause, text
 
 from ..models.conditions import DONE, HANDED, RUNNABLE, RUNNING
 from ..types import NO_SUCH_TASK
+from .columns import begun
 from .connection import Bookkeeping
 from .dialect import Dialect
 from .exchange import returned
@@ -29,8 +30,7 @@ def begin(d: Dialect) -> TextClause:
     by_queue = "SELECT id FROM job_pauses WHERE kind = 'queue' AND name = job_runs.queue"
     return text(f"""
     UPDATE job_runs SET
-        locked_by = :token, locked_until = {d.clock_after(":lease")},
-        started_at = {d.clock}, updated_at = {d.clock}
+        {begun(d)}
     WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
         AND cancel_requested_at IS NULL AND {d.one_of("job_type", "tasks")}
         AND ({by_task}) IS NULL AND ({by_queue}) IS NULL AND {COMES_FIRST}

@@ -41,7 +41,7 @@ from ..store.for_testing import prepare_run
 from ..store.leases import progress as write_progress
 from ..store.shared import SharedBookkeeping
 from ..text import did_you_mean
-from ..types import Claim, Outcome, RecordedSlot
+from ..types import FAILED_KINDS, Claim, Outcome, RecordedSlot
 
 #: How many attempts one test may perform in a call: more look like a handler that enqueues itself.
 MOST = 10_000
@@ -119,7 +119,7 @@ class InlineWorker:
             return
         # A handler that says RetryLater or Discard has decided something; it has not failed.
         decided = outcome.kind == "failed" and isinstance(error, RetryLater)
-        if outcome.kind in ("failed", "dead") and not decided:
+        if outcome.kind in FAILED_KINDS and not decided:
             raise error
 
 

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
+from flask_cronjobs.store import operations
 from flask_cronjobs.store.claims import Claims
 from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.create import create_tables
@@ -75,9 +76,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(attempts=st.integers(1, 3), key=st.sampled_from([None, None, "k"]))
     def enqueue(self, attempts: int, key: str | None) -> None:
         limit = None if key is None else 1
-        values = {"job_type": "t", "max_attempts": attempts, "payload": {}}
-        keyed = {"concurrency_key": key, "concurrency_limit": limit}
-        self.runs[self.operator.insert(values | keyed)] = ModelRun(attempts)
+        values = {"job_type": "t", "max_attempts": attempts, "payload": "{}", "on_dead": None,
+                  "concurrency_key": key, "concurrency_limit": limit,
+                  "run_at": None, "delay": 0.0}  # fmt: skip
+        id_, _ = operations.insert_run(self.books, values)
+        self.runs[id_] = ModelRun(attempts)
 
     @property
     def key_holders(self) -> list[int]:
@@ -89,7 +92,7 @@ class StoreMachine(RuleBasedStateMachine):
         values = {"job_type": "t", "queue": "default", "priority": 0, "max_attempts": 2,
                   "concurrency_limit": None, "concurrency_key": None, "payload": "{}", "delay": 0.0,
                   "run_at": None, "idempotency_key": "u", "unique_while": "pending",
-                  "batch_id": None, "on_dead": None, "turn": None}  # fmt: skip
+                  "batch_id": None, "on_dead": None}  # fmt: skip
         with Session(self.engine) as session:
             run, became, _ = insert_run(session, values)
             id_ = run.id

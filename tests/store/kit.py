@@ -6,6 +6,8 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 from sqlalchemy import Engine, Row, create_engine, event, insert, select, text, update
@@ -13,12 +15,12 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
+from flask_cronjobs.store import effects
 from flask_cronjobs.store.claims import Claims
 from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.create import create_tables
 from flask_cronjobs.store.definitions import DefinitionRow, Definitions
 from flask_cronjobs.store.dialect import dialect_of
-from flask_cronjobs.store.effects import Effects
 from flask_cronjobs.store.exchange import ClaimRequest
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome, OutcomeKind
 from tests.rows import ago
@@ -26,6 +28,16 @@ from tests.tables import copy_tables
 
 TASKS = ("task",)
 _numbers = itertools.count(1)
+
+
+class Bound:
+    """The functions of a module of the store, with a bookkeeping connection given."""
+
+    def __init__(self, module: ModuleType, books: Bookkeeping) -> None:
+        self._module, self._books = module, books
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(getattr(self._module, name), self._books)
 
 
 class Kit:
@@ -36,7 +48,7 @@ class Kit:
         self.books = Bookkeeping(engine, patience=20)
         self.claims = Claims(self.books)
         self.definitions = Definitions(self.books)
-        self.effects = Effects(self.books)
+        self.effects = Bound(effects, self.books)
 
     @classmethod
     def on(cls, url: str) -> Kit:
