@@ -38,9 +38,8 @@ from .registry.options import check_key
 from .registry.payload import close_unrun, kept_result
 from .state import State
 from .store import effects
-from .store.connection import Bookkeeping
+from .store.connection import Bookkeeping, is_locked, session_holds_lock
 from .store.dialect import json_text
-from .store.sqlite import is_locked, session_holds_lock
 from .types import JSON, InDoubt
 
 T = TypeVar("T")

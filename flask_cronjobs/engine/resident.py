@@ -19,7 +19,6 @@ from ..log import Outage, logger, worker_name
 from ..state import State
 from ..store import ticks
 from ..store.connection import Bookkeeping
-from ..store.definitions import Definitions
 from ..store.notify import wake_all
 from ..types import OUTCOME_KINDS, Outcome, TickReport
 from .batches import end_batches, telling
@@ -251,11 +250,10 @@ class _Minute:
 
     def _enqueue_slots(self) -> None:
         tell_late(self.state, self.books)
-        definitions = Definitions(self.books)
-        counts, rows = enqueue_slots(self.state, definitions, self.worker.news)
+        counts, rows = enqueue_slots(self.state, self.books, self.worker.news)
         self._counts += counts
         self._wake(counts["recorded"])
-        sync_definitions(self.state, definitions, rows)
+        sync_definitions(self.state, self.books, rows)
 
     def _end_batches(self) -> None:
         self._wake(end_batches(self.books, telling(self.state)).enqueued)

@@ -16,9 +16,13 @@ from ..registry.handler import run_columns, stored_payload
 from ..registry.options import EnqueueOptions
 from ..report.definitions import definition_names
 from ..state import State
-from ..store.definitions import DefinitionRow, Definitions
+from ..store import definitions
+from ..store.connection import Bookkeeping
+from ..store.definitions import DefinitionRow
 from ..store.errors import LOCK_WAIT, still_locked
 from ..store.operations import insert_run
+from ..store.slots import record_slots
+from ..store.ticks import TickHistory
 from ..text import did_you_mean, one_line
 from ..types import RUN_COLUMNS, DefinitionSpec
 from .audit import DEFAULT_ACTOR, log_action
@@ -27,12 +31,12 @@ from .payloads import with_hidden_values
 _DUE_NOW = EnqueueOptions()
 
 
-def record_due(state: State, definitions: Definitions, row: DefinitionRow) -> bool:
+def record_due(state: State, books: Bookkeeping, row: DefinitionRow) -> bool:
     """Record the due slots of *row*; return False if it is broken."""
-    plan = plan_due(row, definitions.history)
+    plan = plan_due(row, TickHistory(books))
     if plan is None:
         return False
-    for slot in definitions.record_slots([plan]):
+    for slot in record_slots(books, [plan]):
         announce_slot(state, slot)
     return True
 
@@ -94,7 +98,7 @@ def queue_run(
     """
     options.check()
     with state.bookkeeping() as books:
-        values = _definition_run(state, Definitions(books).find(name), name, payload, options)
+        values = _definition_run(state, definitions.find(books, name), name, payload, options)
         task = state.registry.tasks.get(name) if tasks else None
         if values is None and task is not None:
             given = task.payload_from(payload or {})
@@ -199,10 +203,9 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
     :raises StateConflict: its row stays locked.
     """
     with state.bookkeeping() as books:
-        definitions = Definitions(books)
         until = time.monotonic() + LOCK_WAIT
         while True:
-            row = definitions.find(spec.name)
+            row = definitions.find(books, spec.name)
             if spec.name in state.registry.declarations:
                 raise TaskError(
                     f"The definition {spec.name!r} is declared in code. Give this one another name."
@@ -214,15 +217,15 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
                     f"remove_definition({spec.name!r}) first."
                 )
             if row is None:
-                first = first_slot(spec, definitions.now())
-                if definitions.declare([(spec, first)], "database"):
+                first = first_slot(spec, definitions.now(books))
+                if definitions.declare(books, [(spec, first)], "database"):
                     log_action("added", f"definition {spec.name}", actor)
                     return True
-            elif row.due and record_due(state, definitions, row):
+            elif row.due and record_due(state, books, row):
                 continue
             else:
-                row = record_pause(state, definitions, row)
-                if definitions.change(row, spec, first_slot(spec, row.now)):
+                row = record_pause(state, books, row)
+                if definitions.change(books, row, spec, first_slot(spec, row.now)):
                     if row.spec != spec:
                         log_action("changed", f"definition {spec.name}", actor)
                     return False
@@ -238,15 +241,14 @@ def remove_definition(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bo
     :raises TaskError: this app's code declares it.
     """
     with state.bookkeeping() as books:
-        definitions = Definitions(books)
         if name in state.registry.declarations:
-            row = definitions.find(name)
+            row = definitions.find(books, name)
             if row is None or row.origin == "code":
                 raise TaskError(
                     f"The definition {name!r} is declared in code, so the next tick would create "
                     "it again. Remove its schedule from the code, or pause it."
                 )
-        removed = definitions.remove(name)
+        removed = definitions.remove(books, name)
     if removed:
         log_action("removed", f"definition {name}", actor)
     return removed

@@ -15,11 +15,11 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
-from flask_cronjobs.store import effects
+from flask_cronjobs.store import definitions, effects, slots
 from flask_cronjobs.store.claims import Claims
 from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.definitions import DefinitionRow, Definitions
+from flask_cronjobs.store.definitions import DefinitionRow
 from flask_cronjobs.store.dialect import dialect_of
 from flask_cronjobs.store.exchange import ClaimRequest
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome, OutcomeKind
@@ -47,7 +47,8 @@ class Kit:
         self.engine = engine
         self.books = Bookkeeping(engine, patience=20)
         self.claims = Claims(self.books)
-        self.definitions = Definitions(self.books)
+        self.definitions = Bound(definitions, self.books)
+        self.slots = Bound(slots, self.books)
         self.effects = Bound(effects, self.books)
 
     @classmethod
@@ -156,8 +157,8 @@ class Kit:
             return session.get_one(JobDefinition, definition_id)
 
     def found(self, name: str) -> DefinitionRow:
-        """A definition as `Definitions.find` reads it."""
-        row = self.definitions.find(name)
+        """A definition as `definitions.find` reads it."""
+        row: DefinitionRow | None = self.definitions.find(name)
         assert row is not None
         return row
 
