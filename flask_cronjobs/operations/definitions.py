@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..engine.scheduler import announce_slot, first_slot, plan_due, record_pause
 from ..errors import KeyConflict, NotFound, TaskError, UnknownTask
-from ..log import log_run
+from ..log import DEFAULT_ACTOR, log_action, log_run
 from ..registry.handler import run_columns, stored_payload
 from ..registry.options import EnqueueOptions
 from ..report.definitions import definition_names
@@ -25,7 +25,6 @@ from ..store.slots import record_slots
 from ..store.ticks import TickHistory
 from ..text import did_you_mean, one_line
 from ..types import RUN_COLUMNS, DefinitionSpec
-from .audit import DEFAULT_ACTOR, log_action
 from .payloads import with_hidden_values
 
 _DUE_NOW = EnqueueOptions()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import NotFound, StateConflict
+from ..log import DEFAULT_ACTOR, log_action
 from ..report.humanize import plural
 from ..state import State
 from ..store import effects
 from ..store.connection import Bookkeeping
 from ..store.pruning import prunable
 from ..store.pruning import prune as prune_old
-from .audit import DEFAULT_ACTOR, log_action
 from .runs import Progress
 
 _NOT_IN_DOUBT = {

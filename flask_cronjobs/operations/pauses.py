@@ -6,13 +6,13 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ..engine.scheduler import announce_slot, plan_paused
 from ..errors import NotFound
+from ..log import DEFAULT_ACTOR, log_action
 from ..registry.options import is_key
 from ..state import State
 from ..store import definitions
 from ..store.connection import Bookkeeping
 from ..store.operations import add_pause, remove_pause
 from ..text import did_you_mean
-from .audit import DEFAULT_ACTOR, log_action
 from .definitions import no_definition, record_due
 
 _LONGEST = 100

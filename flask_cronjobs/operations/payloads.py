@@ -12,15 +12,14 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..errors import PayloadError, StateConflict, UnknownTask
-from ..log import log_run
+from ..log import DEFAULT_ACTOR, log_run
 from ..registry.handler import Handler, policy_columns, stored_payload
 from ..state import State
 from ..store.connection import Bookkeeping
 from ..store.operations import Change, Operator, StoredRun, find_run, insert_run
 from ..text import HIDDEN, did_you_mean, redacted
 from ..types import JSON
-from .audit import DEFAULT_ACTOR, announce_changes
-from .runs import RETRY, no_run
+from .runs import RETRY, announce_changes, no_run
 
 
 def retry_with(
