@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +38,7 @@ from .registry.options import check_key
 from .registry.payload import close_unrun, kept_result
 from .state import State
 from .store import effects
-from .store.connection import Bookkeeping, is_locked, session_holds_lock
+from .store.connection import Bookkeeping, refusing_own_lock, session_holds_lock
 from .store.dialect import json_text
 from .types import JSON, InDoubt
 
@@ -163,22 +163,9 @@ def _in_turn(owner: str, key: str) -> Generator[None]:
             _turns.notify_all()
 
 
-@contextmanager
-def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
-    """Fail at once, with a clear error, if the caller's own session holds SQLite's write lock."""
-    if not session_holds_lock(state.db.session()):
-        yield
-        return
-    try:
-        with books.trying_once():
-            yield
-    except DatabaseTrouble as error:
-        if not is_locked(error):
-            raise
-        raise SetupError(
-            "once() cannot write its mark: db.session holds SQLite's write lock. Commit (or roll "
-            "back) the session before calling once()."
-        ) from None
+def _refusing_own_lock(state: State, books: Bookkeeping) -> AbstractContextManager[None]:
+    trouble, when = "once() cannot write its mark", "before calling once()"
+    return refusing_own_lock(state.db.session(), books, trouble, when)
 
 
 @dataclass

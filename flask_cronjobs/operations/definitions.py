@@ -125,23 +125,16 @@ def _definition_run(
     payload: Mapping[str, object] | None,
     options: EnqueueOptions,
 ) -> dict[str, Any] | None:
-    """Return the columns of a run of the definition *found*, or of a declared one."""
+    """Return the columns of a run of a definition: of *found*, or declared if no tick recorded it.
+
+    With *payload* and *options* if given.
+    """
     if found is not None:
-        return {**_own_run(state, found.spec, payload, options), "definition_id": found.id}
-    if name in state.registry.declarations:
-        # No tick has recorded this definition yet.
+        spec = found.spec
+    elif name in state.registry.declarations:
         spec = state.registry.declarations[name].spec(state.settings)
-        return _own_run(state, spec, payload, options)
-    return None
-
-
-def _own_run(
-    state: State,
-    spec: DefinitionSpec,
-    payload: Mapping[str, object] | None,
-    options: EnqueueOptions,
-) -> dict[str, Any]:
-    """Return the columns of a run of a definition, with *payload* and *options* if given."""
+    else:
+        return None
     task = state.registry.tasks.get(spec.job_type)
     if task is None:
         raise UnknownTask(
@@ -151,6 +144,7 @@ def _own_run(
     values = {
         **{name: getattr(spec, name) for name in RUN_COLUMNS},
         "payload": json.dumps(spec.payload),
+        "definition_id": None if found is None else found.id,
         **options.own_columns,
     }
     for name in ("queue", "priority", "max_attempts"):

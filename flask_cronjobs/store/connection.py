@@ -338,18 +338,34 @@ def refuse_own_lock(session: Session, books: Bookkeeping) -> None:
 
     :raises SetupError: it does. Without this check, bookkeeping would wait for it until it fails.
     """
+    # An app may send BEGIN itself, and then a session that only reads looks the same. So try.
+    if session_holds_lock(session):
+        with books, refusing_own_lock(session, books, "The job tables cannot be written", "first"):
+            books.transaction(lambda connection: None)
+
+
+@contextmanager
+def refusing_own_lock(
+    session: Session, books: Bookkeeping, trouble: str, when: str
+) -> Generator[None]:
+    """Fail at once, with a clear error, if *session* holds the lock that this block needs.
+
+    :param trouble: what cannot be done then.
+    :param when: when to commit the session instead.
+    :raises SetupError: it holds it.
+    """
     if not session_holds_lock(session):
+        yield
         return
     try:
-        # An app may send BEGIN itself, and then a session that only reads looks the same. So try.
-        with books, books.trying_once():
-            books.transaction(lambda connection: None)
+        with books.trying_once():
+            yield
     except DatabaseTrouble as error:
         if not is_locked(error):
             raise
         raise SetupError(
-            "The job tables cannot be written: db.session holds SQLite's write lock. Commit (or "
-            "roll back) the session first."
+            f"{trouble}: db.session holds SQLite's write lock. Commit (or roll back) the session "
+            f"{when}."
         ) from None
 
 

@@ -10,10 +10,9 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from sqlalchemy import Delete, TextClause, delete, select, text
+from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
 
-from .. import models
 from ..models.conditions import RUNNING, sql_list
 from ..text import clean
 from ..types import FAILED_KINDS, JSON, RETURNED_KINDS, TERMINAL, Claim, Outcome
@@ -264,17 +263,14 @@ def forget_failures(books: Bookkeeping, outcomes: Iterable[Outcome]) -> None:
     """
     for outcome in outcomes:
         if outcome.attempt > FAILURES_KEPT and outcome.kind in FAILED_KINDS:
-            books.rows(delete_failures(outcome.id, outcome.attempt - FAILURES_KEPT))
+            oldest = {"id": outcome.id, "attempt": outcome.attempt - FAILURES_KEPT}
+            books.rows(delete_failures(books.dialect), oldest)
 
 
-def delete_failures(run_id: int, attempt: int) -> Delete:
+def delete_failures(d: Dialect) -> TextClause:
     """Return the DELETE of a run's failures up to *attempt*, but for those that are locked."""
-    old = select(models.JobFailure.id).where(
-        models.JobFailure.run_id == run_id, models.JobFailure.attempt <= attempt
-    )
-    return delete(models.JobFailure).where(
-        models.JobFailure.id.in_(old.with_for_update(skip_locked=True))
-    )
+    old = f"SELECT id FROM job_failures WHERE run_id = :id AND attempt <= :attempt {d.skip_locked}"
+    return text(f"DELETE FROM job_failures WHERE {d.any_of('id', old)}")
 
 
 _FORGET_OUTPUTS = text("DELETE FROM job_outputs WHERE run_id = :id AND attempt <= :attempt")
