@@ -14,8 +14,7 @@ from .errors import BatchClosed, NotFound, TaskError
 from .registry.handler import Handler, run_columns
 from .registry.options import EnqueueOptions, check_key
 from .state import State
-from .store.batch_statements import THEN_COLUMNS
-from .store.batches import OpenBatch, close_batch, hold_open, open_batch
+from .store.batches import THEN_COLUMNS, OpenBatch, close_batch, hold_open, open_batch
 from .store.commits import note_enqueued
 from .store.dialect import dialect_of
 from .store.enqueue import writing_connection

@@ -16,6 +16,7 @@ from ..report.reader import Count, reading
 from ..report.run_list import RunFilter, matching_count, matching_ids
 from ..state import State
 from ..store import batches as store_batches
+from ..store.batch_runs import keys_of_family
 from ..store.connection import Bookkeeping
 from ..store.errors import still_locked
 from ..store.operations import (
@@ -334,7 +335,7 @@ def cancel_batch(
     """
     close_batch(state, key, actor)
     with state.bookkeeping() as books:
-        keys = store_batches.keys_of_family(books, _batch(state, key).id)
+        keys = keys_of_family(books, _batch(state, key).id)
     ids = [run for each in keys for run in CANCEL.ids(state, RunFilter(batch=each))]
     return CANCEL.many(state, ids, actor, progress, most)
 

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, Row, TextClause, text
 from ..models.conditions import PINGED, SCHEDULED
 from ..schedule.slots import Slot, SlotPlan
 from ..types import JSON, DefinitionSpec, RecordedSlot, stored_time
-from .batch_statements import among, many
 from .columns import NEW_RUN, assigned
 from .connection import Bookkeeping
 from .dialect import Dialect
@@ -199,9 +198,9 @@ def mark_declared(books: Bookkeeping, ids: Sequence[int], app: str) -> None:
     d = books.dialect
     statement = f"""
         UPDATE job_definitions SET undeclared_since = NULL, app = COALESCE(app, :app)
-        WHERE {_free(d, among(d, "id"))}
+        WHERE {_free(d, d.among("id"))}
     """
-    books.rows(text(statement), {"ids": many(d, ids), "app": app})
+    books.rows(text(statement), {"ids": d.many(ids), "app": app})
 
 
 def pause(books: Bookkeeping, name: str) -> bool:

@@ -177,6 +177,18 @@ class Dialect(NamedTuple):
             return f"{column} = ANY(ARRAY({select}))"
         return f"{column} IN ({select})"
 
+    def many(self, ids: Iterable[object]) -> object:
+        """Return *ids* as the parameter of `among`."""
+        if self.name == "postgresql":
+            return list(ids)
+        return json.dumps([each for each in ids if isinstance(each, int)])  # A row may hold any.
+
+    def among(self, column: str, parameter: str = "ids") -> str:
+        """Return SQL for: *column* is in *parameter*, which `many` made."""
+        if self.name == "postgresql":
+            return f"{column} = ANY(CAST(:{parameter} AS bigint[]))"
+        return f"{column} IN (SELECT value FROM json_each(:{parameter}))"
+
     def each(self, parameter: str, name: str) -> str:
         """Return SQL for the values of *parameter*, which `array` made, as a table."""
         if self.name == "postgresql":

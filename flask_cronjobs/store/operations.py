@@ -11,8 +11,7 @@ from sqlalchemy import Connection, text
 
 from ..models.conditions import HANDED, HOLDS_KEY, sql_list
 from ..types import PauseKind, Status
-from .batch_statements import among, many
-from .batches import halted, hold_batches, recount, reopen
+from .batch_runs import halted, hold_batches, recount, reopen
 from .columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter
 from .connection import Bookkeeping
 from .dialect import Dialect
@@ -95,7 +94,7 @@ class Operator:
             "updated_at": d.now,
             **{name: parameter(d, name) for name in given},
         }
-        later = f"{among(d, 'other.id')} AND other.id > job_runs.id AND {_wants_key('other')}"
+        later = f"{d.among('other.id')} AND other.id > job_runs.id AND {_wants_key('other')}"
         taken = f"EXISTS ({_others_with_key(f'(({HOLDS_KEY}) OR ({later}))')})"
         which = f"{_in(RETRIABLE)} AND NOT ({_wants_key('job_runs')} AND {taken})"
         return self._change(ids, which, values, given, partial(reopen, again=again))
@@ -140,16 +139,16 @@ class Operator:
         d = self.books.dialect
         changes: list[Change] = []
         left: Sequence[int] = ids
-        found = f"SELECT id FROM job_runs WHERE {among(d, 'id')} AND {which}"
+        found = f"SELECT id FROM job_runs WHERE {d.among('id')} AND {which}"
         # By the list, too: so PostgreSQL looks the rows up, also to compare them with the free.
         statement = f"""
             UPDATE job_runs SET {assigned(values)}
-            WHERE {among(d, "id")} AND ({among(d, "batch_id", "busy")}) IS NOT TRUE
+            WHERE {d.among("id")} AND ({d.among("batch_id", "busy")}) IS NOT TRUE
                 AND {d.any_of("id", f"{found} {d.skip_locked}")}
             RETURNING id, job_type, status, attempts, batch_id
         """
         while True:
-            values_given = {**given, "ids": many(d, left), "busy": many(d, ())}
+            values_given = {**given, "ids": d.many(left), "busy": d.many(())}
             if batches is None:
                 rows = self.books.rows(text(statement), values_given)
                 changes += [Change(*tuple(row)) for row in rows]
@@ -159,7 +158,7 @@ class Operator:
             if len(changes) == len(ids):
                 return changes
             done = {change.run_id for change in changes}
-            values_given["ids"] = many(d, [each for each in left if each not in done])
+            values_given["ids"] = d.many([each for each in left if each not in done])
             left = [row.id for row in self.books.rows(text(found), values_given)]
             if not left or time.monotonic() > self._until:
                 return changes
@@ -176,7 +175,7 @@ def _changed(
 ) -> list[Change]:
     """Execute *statement*, but for runs of batches that another transaction holds."""
     held = hold_batches(connection, d, ids)
-    busy = many(d, [batch for batch, around in held.items() if not around])
+    busy = d.many([batch for batch, around in held.items() if not around])
     before = halted(connection, d, {each for around in held.values() for each in around})
     rows = connection.execute(text(statement), {**given, "busy": busy}).all()
     changes = [Change(*tuple(row)) for row in rows]

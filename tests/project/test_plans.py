@@ -14,7 +14,6 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from flask_cronjobs.store import exchange
-from flask_cronjobs.store.batch_statements import many
 from flask_cronjobs.store.claims import Claims, front_of_queue
 from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.create import create_tables
@@ -265,7 +264,7 @@ def test_what_goes_with_old_runs_is_looked_up_by_index(
     engine: Engine, table: str, column: str
 ) -> None:
     dialect = dialect_of(engine)
-    shown = plan(engine, delete(dialect, table, column), {"ids": many(dialect, range(1, 500))})
+    shown = plan(engine, delete(dialect, table, column), {"ids": dialect.many(range(1, 500))})
     assert not walks_all(shown, table), shown
 
 
