@@ -375,9 +375,10 @@ def _row(d: Dialect, row: Row[Any]) -> DefinitionRow:
     payload, no_payload = _payload(d, row.payload)
     next_run_at, no_time = _time(row.next_run_at)
     values: dict[str, Any] = {name: getattr(row, name) for name in _SPEC}
+    values["payload"] = payload
     return DefinitionRow(
         id=row.id,
-        spec=DefinitionSpec(**{**values, "payload": payload}),
+        spec=DefinitionSpec(**values),
         origin=row.origin,
         paused=row.paused_at is not None,
         next_run_at=next_run_at,
