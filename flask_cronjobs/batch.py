@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from sqlalchemy.orm import Session, SessionTransaction
 
 from .enqueue import Joined, explaining_missing_tables, joined, wake
 from .errors import BatchClosed, NotFound, TaskError
-from .registry.handler import Handler, policy_columns, stored_payload
+from .registry.handler import Handler, run_columns
 from .registry.options import EnqueueOptions, check_key
 from .state import State
-from .store.batch_statements import THEN_COLUMNS
-from .store.batches import OpenBatch, close_batch, hold_open, open_batch
+from .store.batches import THEN_COLUMNS, OpenBatch, close_batch, hold_open, open_batch
 from .store.commits import note_enqueued
 from .store.dialect import dialect_of
 from .store.enqueue import writing_connection
@@ -182,11 +181,6 @@ def _with_then(
         arguments = then.payload_from(payload)
     except TypeError as error:
         raise TypeError(f"{error}. Give its arguments as then_payload={{…}}.") from None
-    text, concurrency_key = stored_payload(then, state.settings, arguments)
-    columns: dict[str, Any] = {
-        **policy_columns(then, state.settings, options),
-        "concurrency_key": concurrency_key,
-        "concurrency_limit": then.concurrency_limit,
-    }
+    columns = run_columns(then, state.settings, arguments, options)
     own = {name: columns[name] for name in THEN_COLUMNS}
-    return OpenBatch(key, on_dead, None, then.name, text, own)
+    return OpenBatch(key, on_dead, None, then.name, columns["payload"], own)

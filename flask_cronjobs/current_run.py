@@ -185,10 +185,10 @@ class CurrentRun:
         id_ = self.claim.definition_id
         if id_ is None:
             return None, self._default_timezone
-        from .store.definitions import Definitions
+        from .store.definitions import name_and_timezone
 
         with self._books_here() as books:
-            found = Definitions(books).name_and_timezone(id_)
+            found = name_and_timezone(books, id_)
         if found is None:
             logger.warning(
                 "%s: its definition has been removed, so its time zone is not known; "

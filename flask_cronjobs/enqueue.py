@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from itertools import compress, islice
-from typing import Any, Protocol
+from typing import Protocol
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -17,7 +17,7 @@ from .config import Settings
 from .errors import CronJobsError, KeyConflict, TaskError
 from .log import logger
 from .models import JobRun
-from .registry.handler import Handler, policy_columns, stored_payload
+from .registry.handler import Handler, policy_columns, run_columns, stored_payload
 from .registry.options import EnqueueOptions, NewRun
 from .state import State
 from .store.commits import note_enqueued
@@ -67,16 +67,10 @@ def enqueue_one(
 ) -> JobRun:
     """Insert one run in ``db.session``; see `Task.enqueue`."""
     _check_key(options, options.idempotency_key)
-    text, concurrency_key = stored_payload(task, state.settings, payload)
+    values = run_columns(task, state.settings, payload, options)
     session = state.db.session()
     with _committing(session, options):
-        values = {
-            **_shared_columns(state, task, options),
-            "batch_id": batch_of(state, session),
-            "payload": text,
-            "idempotency_key": options.idempotency_key,
-            "concurrency_key": concurrency_key,
-        }
+        values["batch_id"] = batch_of(state, session)
         with explaining_missing_tables(state):
             wakes = _is_due(options) and state.waking.open()
             run, became, woke = insert_run(session, values, replace=options.replace, wake=wakes)
@@ -89,7 +83,7 @@ def enqueue_one(
             note_enqueued(session, f"{task.name} (run {run.id})")
         else:
             holder = Holder(*(getattr(run, name) for name in Holder._fields))
-            if warning := _conflict(state.settings, holder, task.name, text):
+            if warning := _conflict(state.settings, holder, task.name, values["payload"]):
                 logger.warning("%s", warning)
     return run
 
@@ -143,17 +137,6 @@ def _committing(session: Session, options: EnqueueOptions) -> Generator[None, No
         raise
 
 
-def _shared_columns(state: State, task: Handler, options: EnqueueOptions) -> dict[str, Any]:
-    return {
-        **policy_columns(task, state.settings, options),
-        "turn": None if task.on_dead is None else "new",
-        "concurrency_limit": task.concurrency_limit,
-        "run_at": options.run_at,
-        "delay": options.delay or 0.0,
-        "unique_while": options.key_held_while,
-    }
-
-
 def _rows(
     state: State,
     task: Handler,
@@ -199,7 +182,7 @@ def _insert_all(
     state: State, task: Handler, rows: Iterator[RunRow], options: EnqueueOptions, ids: RunIds
 ) -> bool:
     """Insert *rows*, and add what became of them to *ids*; return whether a new one is due."""
-    session, shared = state.db.session(), _shared_columns(state, task, options)
+    session, shared = state.db.session(), policy_columns(task, state.settings, options)
     due = False
     for chunk, keyed in _chunks(rows):
         shared["batch_id"] = batch_of(state, session)

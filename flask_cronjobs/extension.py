@@ -21,8 +21,8 @@ from .registry.retry import Retry, RetryCallable, why_uncallable
 from .registry.validation import as_around, check_task, check_unscheduled
 from .state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
 from .store.commits import watch_commits
-from .store.migrations import remember_app
-from .store.sqlite import mend_transactions
+from .store.connection import mend_transactions
+from .store.engines import remember_app
 from .task import Task
 from .types import BatchOnDead, Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
 

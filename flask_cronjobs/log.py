@@ -126,3 +126,13 @@ def log_run(
         },
         exc_info=error,
     )
+
+
+#: The actor where the caller names none.
+DEFAULT_ACTOR = "Python"
+
+
+def log_action(what: str, whom: str, actor: str) -> None:
+    """Log that *actor* did *what* to *whom*."""
+    extra = {"cronjobs_event": what, "cronjobs_actor": actor}
+    logger.info("%s by %s: %s", what, actor, one_line(whom), extra=extra)

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -37,10 +37,9 @@ from .log import logger
 from .registry.options import check_key
 from .registry.payload import close_unrun, kept_result
 from .state import State
-from .store.connection import Bookkeeping
+from .store import effects
+from .store.connection import Bookkeeping, refusing_own_lock, session_holds_lock
 from .store.dialect import json_text
-from .store.effects import Effects
-from .store.sqlite import is_locked, session_holds_lock
 from .types import JSON, InDoubt
 
 T = TypeVar("T")
@@ -78,15 +77,15 @@ def once(
     """
     _check(key, func, in_doubt)
     with _entered(state, key), _owning(state, key) as (books, owner, run_id):
-        effects, doubt = Effects(books), _Doubt()
+        doubt = _Doubt()
         try:
             with _refusing_own_lock(state, books):
                 lease = state.settings.lease
-                mark = _begin(effects, key, owner, run_id, lease, in_doubt, doubt)
+                mark = _begin(books, key, owner, run_id, lease, in_doubt, doubt)
         except (Interruption, KeyboardInterrupt):
             # The effect was not begun, now. If we have taken a doubt over, it is as it was.
             with suppress(CronJobsError):
-                (effects.doubt if doubt.taken_over else effects.withdraw)(key, owner)
+                (effects.doubt if doubt.taken_over else effects.withdraw)(books, key, owner)
             raise
         if mark is not None:
             return cast("T | None", mark[0])
@@ -164,22 +163,9 @@ def _in_turn(owner: str, key: str) -> Generator[None]:
             _turns.notify_all()
 
 
-@contextmanager
-def _refusing_own_lock(state: State, books: Bookkeeping) -> Generator[None]:
-    """Fail at once, with a clear error, if the caller's own session holds SQLite's write lock."""
-    if not session_holds_lock(state.db.session()):
-        yield
-        return
-    try:
-        with books.trying_once():
-            yield
-    except DatabaseTrouble as error:
-        if not is_locked(error):
-            raise
-        raise SetupError(
-            "once() cannot write its mark: db.session holds SQLite's write lock. Commit (or roll "
-            "back) the session before calling once()."
-        ) from None
+def _refusing_own_lock(state: State, books: Bookkeeping) -> AbstractContextManager[None]:
+    trouble, when = "once() cannot write its mark", "before calling once()"
+    return refusing_own_lock(state.db.session(), books, trouble, when)
 
 
 @dataclass
@@ -190,7 +176,7 @@ class _Doubt:
 
 
 def _begin(
-    effects: Effects,
+    books: Bookkeeping,
     key: str,
     owner: str,
     run_id: int | None,
@@ -204,7 +190,7 @@ def _begin(
     """
     pause = WAIT_FIRST
     while True:
-        mark = effects.begin(key, owner, run_id, lease)
+        mark = effects.begin(books, key, owner, run_id, lease)
         if mark.state == "mine":
             return None
         if mark.state == "done":
@@ -215,7 +201,7 @@ def _begin(
             time.sleep(pause)
             pause = min(pause * 2, WAIT_MOST)
             continue
-        effects.doubt(key, mark.owner)
+        effects.doubt(books, key, mark.owner)
         if in_doubt == "skip":
             logger.warning("once(%r): in doubt, and skipped. See: flask jobs admin effects", key)
             return (None,)
@@ -226,7 +212,7 @@ def _begin(
                 "KEY, or --redo KEY"
             )
         doubt.taken_over = True
-        if effects.take_over(key, mark.owner, owner, run_id, lease):
+        if effects.take_over(books, key, mark.owner, owner, run_id, lease):
             logger.warning("once(%r): in doubt, and done again as in_doubt='redo' says", key)
             return None
         doubt.taken_over = False
@@ -238,7 +224,7 @@ def _call(state: State, books: Bookkeeping, key: str, owner: str, call: Callable
     except (Interruption, KeyboardInterrupt):
         # Nobody knows how far it came. The next caller finds it in doubt, even if this write fails.
         with suppress(CronJobsError), _refusing_own_lock(state, books):
-            Effects(books).doubt(key, owner)
+            effects.doubt(books, key, owner)
         raise
     except BaseException:
         try:
@@ -271,28 +257,27 @@ def _record(state: State, books: Bookkeeping, key: str, owner: str, result: JSON
     effect stays in doubt, since it was done and what says so is gone.
     """
     session = state.db.session()
-    effects = Effects(books)
     if session_holds_lock(session):
         try:
             with books.trying_once(), books.busy_for(SHORTLY):
-                return effects.done(key, owner, result)
+                return effects.done(books, key, owner, result)
         except DatabaseTrouble as trouble:
             if not trouble.transient:
                 raise
         # If this fails, another process holds the lock, and the session has only read.
         with suppress(OperationalError), books.guard():
-            return effects.done_in(session.connection(), key, owner, result)
-    return effects.done(key, owner, result)
+            return effects.done_in(session.connection(), books.dialect, key, owner, result)
+    return effects.done(books, key, owner, result)
 
 
 def _remove(state: State, books: Bookkeeping, key: str, owner: str) -> None:
     try:
         with _refusing_own_lock(state, books):
-            Effects(books).remove(key, owner)
+            effects.remove(books, key, owner)
     except SetupError:
         # The lock is held by what the call wrote before it failed: nothing else was, at the mark.
         state.db.session.rollback()
-        Effects(books).remove(key, owner)
+        effects.remove(books, key, owner)
 
 
 def _overtaken(state: State, key: str, run_id: int | None) -> None:

@@ -270,7 +270,7 @@ def _target(
 
 
 def _writable() -> State:
-    from .store.sqlite import refuse_own_lock
+    from .store.connection import refuse_own_lock
 
     state = state_of()
     refuse_own_lock(state.db.session(), state.bookkeeping())

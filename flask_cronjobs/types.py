@@ -251,9 +251,13 @@ def _broken(error: Exception) -> ValueError:
     return ValueError(f"the run's row cannot be read: {error!r}. Correct it in job_runs.")
 
 
-#: How an attempt ended. ``released`` returns the run to the queue without counting the attempt, and
-#: so does ``snoozed``, for later.
+#: How an attempt ended; ``failed`` will be retried, ``dead`` will not.
 OutcomeKind: TypeAlias = Literal["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
+OUTCOME_KINDS: tuple[OutcomeKind, ...] = get_args(OutcomeKind)
+#: Of these, the attempt is kept as a failed one.
+FAILED_KINDS: tuple[OutcomeKind, ...] = ("failed", "dead")
+#: These return the run to the queue, at once or for later, and the attempt does not count.
+RETURNED_KINDS: tuple[OutcomeKind, ...] = ("released", "snoozed")
 
 
 class Outcome(NamedTuple):
@@ -366,8 +370,7 @@ class TickReport(NamedTuple):
     @property
     def attempts(self) -> int:
         """How many attempts ended in this tick."""
-        ended = self.succeeded + self.failed + self.dead + self.cancelled
-        return ended + self.released + self.snoozed
+        return sum(getattr(self, kind) for kind in OUTCOME_KINDS)
 
 
 class RunAtWork(NamedTuple):
@@ -417,6 +420,13 @@ class DefinitionSpec(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<DefinitionSpec {self.name}>"  # Its payload and its URL are secrets.
+
+
+#: The columns that a definition has for its runs, beside the payload.
+RUN_COLUMNS = (
+    *("job_type", "queue", "priority", "max_attempts", "on_dead"),
+    *("concurrency_key", "concurrency_limit"),
+)
 
 
 class RecordedSlot(NamedTuple):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..operations.batches import cancel_batch, close_batch, retry_batch
-from ..operations.runs import BulkResult
+from ..operations.runs import BulkResult, cancel_batch, close_batch, retry_batch
 from ..report.batches import BatchView, find_batch, list_batches
 from ..report.humanize import plural
 from ..report.reader import reading

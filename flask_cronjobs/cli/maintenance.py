@@ -13,7 +13,7 @@ from ..report.humanize import plural
 from ..state import state_of
 from ..store.connection import refuse_shared_memory
 from ..store.create import are_tables_missing, create_tables, set_storage, set_wal
-from ..store.migrations import how_to_create_tables, uses_migrations
+from ..store.engines import how_to_create_tables, uses_migrations
 from ..text import one_line
 from .command_text import as_called
 from .group import JobsGroup, examples

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from ..log import logger
 from ..text import one_line
-from ..types import AtWork, Outcome, RecordedSlot, RunAtWork, TickReport
+from ..types import OUTCOME_KINDS, AtWork, Outcome, RecordedSlot, RunAtWork, TickReport
 from .lines import FLUSH_WITHIN, Lines, buffer_lines, file_number, leave
 from .terminal import StatusLine, describe, paint
 
@@ -121,8 +121,8 @@ class Printer:
             everything = {"tick": report._asdict(), "slots": self.slots, "runs": self.runs}
             self.lines.put(json.dumps(everything))
         elif not is_idle(report):
-            names = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost")
-            counts = [f"{getattr(report, name)} {name}" for name in names if getattr(report, name)]
+            kinds = (*OUTCOME_KINDS, "lost")
+            counts = [f"{getattr(report, kind)} {kind}" for kind in kinds if getattr(report, kind)]
             self.put(f"tick: {', '.join(counts) or 'no runs'} in {report.seconds:.1f} s")
 
     def _word(self, kind: str) -> str:

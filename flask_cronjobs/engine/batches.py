@@ -16,7 +16,7 @@ from ..errors import CronJobsError
 from ..log import logger
 from ..signals import announce
 from ..state import State
-from ..store import batches
+from ..store import batch_runs, batches
 from ..store.batches import CHUNK, Ended, Unended
 from ..store.connection import Bookkeeping
 from ..store.errors import is_about_the_rows
@@ -133,10 +133,10 @@ def _stop(
 ) -> _Stopped | None:
     """Cancel what waits in a batch and in those inside it; return None if nothing did."""
     until = time.monotonic() + seconds
-    family = batches.family(books, batch_id)
+    family = batch_runs.family(books, batch_id)
     number = 0
     for each in family:
-        for outcomes in batches.cancel_waiting(books, each, batch_id):
+        for outcomes in batch_runs.cancel_waiting(books, each, batch_id):
             for outcome in outcomes:
                 tell(outcome)
             number += len(outcomes)

@@ -18,7 +18,7 @@ from ..errors import CronJobsError
 from ..log import logger
 from ..state import State
 from ..store.connection import Bookkeeping
-from ..store.definitions import Definitions
+from ..store.definitions import ping_urls
 from ..text import host_of
 from ..types import Claim, Outcome
 from .beside import Beside
@@ -180,7 +180,7 @@ class Pings:
         with self._reading:
             if time.monotonic() >= self._fresh_until:
                 with Bookkeeping(self._state.engine, patience=PATIENCE) as books:
-                    self._urls = Definitions(books).ping_urls()
+                    self._urls = ping_urls(books)
                 self._fresh_until = time.monotonic() + (FRESH if self._urls else FRESH_IF_NONE)
             return self._urls.get(definition_id)
 

@@ -19,9 +19,8 @@ from ..log import Outage, logger, worker_name
 from ..state import State
 from ..store import ticks
 from ..store.connection import Bookkeeping
-from ..store.definitions import Definitions
 from ..store.notify import wake_all
-from ..types import Outcome, TickReport
+from ..types import OUTCOME_KINDS, Outcome, TickReport
 from .batches import end_batches, telling
 from .beside import Beside
 from .ping import TIMEOUT, ping, ping_ended
@@ -32,7 +31,7 @@ from .tick import OpenTick, TickOptions, begin, finish, prune
 from .worker.options import ResidentWorker, WorkOptions
 
 #: The kinds of outcomes that are counted.
-KINDS = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost")
+KINDS = (*OUTCOME_KINDS, "lost")
 
 
 class Tally:
@@ -251,11 +250,10 @@ class _Minute:
 
     def _enqueue_slots(self) -> None:
         tell_late(self.state, self.books)
-        definitions = Definitions(self.books)
-        counts, rows = enqueue_slots(self.state, definitions, self.worker.news)
+        counts, rows = enqueue_slots(self.state, self.books, self.worker.news)
         self._counts += counts
         self._wake(counts["recorded"])
-        sync_definitions(self.state, definitions, rows)
+        sync_definitions(self.state, self.books, rows)
 
     def _end_batches(self) -> None:
         self._wake(end_batches(self.books, telling(self.state)).enqueued)

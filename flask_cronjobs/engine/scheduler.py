@@ -17,16 +17,17 @@ from ..schedule import Schedule
 from ..schedule.slots import SlotPlan, plan_skipped, plan_slots
 from ..signals import News, notify, unheard
 from ..state import State
+from ..store import definitions
 from ..store.connection import Bookkeeping
-from ..store.definitions import CHUNK, NEAR, SOME, DefinitionRow, Definitions
+from ..store.definitions import CHUNK, NEAR, SOME, DefinitionRow
 from ..store.errors import is_about_the_rows
-from ..store.late import late_slots, mark_late
+from ..store.slots import late_slots, mark_late, record_slots
 from ..store.ticks import TickHistory
 from ..types import DefinitionSpec, LateSlot, RecordedSlot
 
 
 def enqueue_slots(
-    state: State, definitions: Definitions, news: News
+    state: State, books: Bookkeeping, news: News
 ) -> tuple[Counter[str], list[DefinitionRow]]:
     """Turn due slots into runs. Do this before `sync_definitions`.
 
@@ -39,14 +40,14 @@ def enqueue_slots(
     counts: Counter[str] = Counter()
     seen: list[DefinitionRow] = []
     declared, tasks = list(state.registry.declarations), list(state.registry.tasks)
-    after = 0
+    after, history = 0, TickHistory(books)
     while True:
-        rows = definitions.read(declared, tasks, after)
-        if after == 0 and _move_earlier(definitions, rows):
-            rows = definitions.read(declared, tasks)
+        rows = definitions.read(books, declared, tasks, after)
+        if after == 0 and _move_earlier(books, rows):
+            rows = definitions.read(books, declared, tasks)
         due = [row for row in rows if row.due]
-        plans = [plan for row in due if (plan := plan_due(row, definitions.history))]
-        for slot in _record(definitions, rows, plans):
+        plans = [plan for row in due if (plan := plan_due(row, history))]
+        for slot in _record(books, rows, plans):
             counts["skipped" if slot.skipped else "recorded"] += 1
             announce_slot(state, slot, news)
         following = {plan.definition_id: plan.following for plan in plans}
@@ -61,7 +62,7 @@ def enqueue_slots(
     return counts, seen
 
 
-def sync_definitions(state: State, definitions: Definitions, rows: Sequence[DefinitionRow]) -> None:
+def sync_definitions(state: State, books: Bookkeeping, rows: Sequence[DefinitionRow]) -> None:
     """Insert the definitions that only the code has; change the rows that differ from the code.
 
     :param rows: the definitions that `enqueue_slots` read.
@@ -81,24 +82,25 @@ def sync_definitions(state: State, definitions: Definitions, rows: Sequence[Defi
         elif spec != row.spec or row.broken is not None:
             if row.app not in (None, app):
                 _log_overwritten(row, app)
-            row = record_pause(state, definitions, row)
-            definitions.change(row, spec, first_slot(spec, row.now), app)
+            row = record_pause(state, books, row)
+            definitions.change(books, row, spec, first_slot(spec, row.now), app)
     if missing:
-        now = definitions.now()
-        made = definitions.declare([(spec, first_slot(spec, now)) for spec in missing], "code", app)
+        now = definitions.now(books)
+        with_slots = [(spec, first_slot(spec, now)) for spec in missing]
+        made = definitions.declare(books, with_slots, "code", app)
         if made < len(missing):
-            _log_taken_names(definitions, missing)
-    definitions.mark_undeclared(list(state.registry.declarations), app)
+            _log_taken_names(books, missing)
+    definitions.mark_undeclared(books, list(state.registry.declarations), app)
     marked = [row.id for row in rows if _needs_mark(row)]
     if marked:
-        definitions.mark_declared(marked[:CHUNK], app)
+        definitions.mark_declared(books, marked[:CHUNK], app)
 
 
 def _needs_mark(row: DefinitionRow) -> bool:
     return row.origin == "code" and (row.undeclared_since is not None or row.app is None)
 
 
-def _move_earlier(definitions: Definitions, rows: Sequence[DefinitionRow]) -> bool:
+def _move_earlier(books: Bookkeeping, rows: Sequence[DefinitionRow]) -> bool:
     """Move watermarks back to slots that an update of the time zones made earlier.
 
     This looks at `SOME` of the definitions at a time, chosen at random, so that each gets its turn.
@@ -111,7 +113,7 @@ def _move_earlier(definitions: Definitions, rows: Sequence[DefinitionRow]) -> bo
     for row in random.sample(near, min(SOME, len(near))):
         following = _earlier_slot(row)
         if following is not None:
-            moved |= definitions.move(row, following)
+            moved |= definitions.move(books, row, following)
     return moved
 
 
@@ -147,24 +149,24 @@ def _log_overwritten(row: DefinitionRow, app: str) -> None:
 
 
 def _record(
-    definitions: Definitions, rows: Sequence[DefinitionRow], plans: Sequence[SlotPlan]
+    books: Bookkeeping, rows: Sequence[DefinitionRow], plans: Sequence[SlotPlan]
 ) -> list[RecordedSlot]:
     """Record *plans*, one by one if the database refuses a row, so that it stops no other."""
     try:
-        return definitions.record_slots(plans)
+        return record_slots(books, plans)
     except DatabaseTrouble as trouble:
         if not is_about_the_rows(trouble):
             raise
         if len(plans) == 1:
             _log_broken(next(row for row in rows if row.id == plans[0].definition_id), trouble)
             return []
-    return [slot for plan in plans for slot in _record(definitions, rows, [plan])]
+    return [slot for plan in plans for slot in _record(books, rows, [plan])]
 
 
-def _log_taken_names(definitions: Definitions, specs: Sequence[DefinitionSpec]) -> None:
+def _log_taken_names(books: Bookkeeping, specs: Sequence[DefinitionSpec]) -> None:
     """Log which of *specs*, declared in code, have a name that `add_definition` took before."""
     for spec in specs:
-        row = definitions.find(spec.name)
+        row = definitions.find(books, spec.name)
         if row is not None and row.origin == "database":
             logger.error(
                 "The definition %r is declared in code, but add_definition() made one of that name "
@@ -219,7 +221,7 @@ def plan_paused(row: DefinitionRow) -> SlotPlan:
     )  # fmt: skip
 
 
-def record_pause(state: State, definitions: Definitions, row: DefinitionRow) -> DefinitionRow:
+def record_pause(state: State, books: Bookkeeping, row: DefinitionRow) -> DefinitionRow:
     """Record which slots a pause has skipped so far; do this before the schedule is changed.
 
     :returns: *row* as it now stands.
@@ -232,7 +234,7 @@ def record_pause(state: State, definitions: Definitions, row: DefinitionRow) -> 
         return row  # The schedule cannot be read, so it names no slots.
     if not plan.slots:
         return row
-    for slot in definitions.skip_pause(row, plan) or ():
+    for slot in definitions.skip_pause(books, row, plan) or ():
         announce_slot(state, slot)
     return row._replace(next_run_at=plan.following, considered_until=row.now)
 

@@ -16,9 +16,9 @@ from ..signals import News, unheard
 from ..state import State
 from ..store import ticks, turns
 from ..store.claims import Claims
-from ..store.clock import clock_shift
 from ..store.connection import Bookkeeping
-from ..store.definitions import Definitions
+from ..store.definitions import has_pings
+from ..store.dialect import clock_shift
 from ..store.errors import is_about_the_rows
 from ..store.pruning import behind
 from ..store.pruning import prune as prune_old
@@ -84,20 +84,19 @@ def tick(state: State, options: TickOptions) -> TickReport:
     """
     refuse_shared(state.database)
     with Bookkeeping(state.engine, guard=keyboard_held) as books:
-        definitions = Definitions(books)
         opened = begin(books)
         reclaimed = reclaim(state, books, options.news)
         counts = Counter(reclaimed=len(reclaimed.outcomes))
         tell_late(state, books)
-        slots, rows = enqueue_slots(state, definitions, options.news)
+        slots, rows = enqueue_slots(state, books, options.news)
         counts += slots
-        sync_definitions(state, definitions, rows)
+        sync_definitions(state, books, rows)
         if reclaimed.open_batches:
             end_batches(books, telling(state))
         front = Claims(books).front()
         if front.may_find or front.ahead:
             work_options = _work_options(state, options, opened)._replace(
-                pings=definitions.has_pings(), front=front
+                pings=has_pings(books), front=front
             )
             counts += _run_workers(state, options, work_options, books)
             end_batches(books, telling(state))

@@ -8,6 +8,14 @@ condition literally, with its constants.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+
+def sql_list(values: Iterable[str]) -> str:
+    """Return *values* as SQL to stand after IN."""
+    return "(" + ", ".join(f"'{value}'" for value in values) + ")"
+
+
 RUNNABLE = "status IN ('queued', 'failed')"
 FREE = f"{RUNNABLE} AND concurrency_key IS NULL"
 #: Not those whose turn has not come in a strict order: claims must not read through them.

@@ -33,11 +33,6 @@ from . import conditions
 from .columns import UTCDateTime
 from .copies import set_when_created, storage_options
 
-
-def _sql_list(values: tuple[str, ...]) -> str:
-    return "(" + ", ".join(f"'{value}'" for value in values) + ")"
-
-
 NOW = text("CURRENT_TIMESTAMP")
 #: 64 bits on both: SQLite numbers rows by itself only in a column of the type INTEGER.
 BigId: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")
@@ -169,7 +164,7 @@ class JobRun(Base):
         _partial("ix_job_runs_finished", "finished_at", where=conditions.DONE),
         _partial("ix_job_runs_dead", "finished_at", where=conditions.DEAD),
         _partial("ix_job_runs_set_aside", "id", where=conditions.SET_ASIDE),
-        _check("ck_job_runs_status", f"status IN {_sql_list(STATUSES)}"),
+        _check("ck_job_runs_status", f"status IN {conditions.sql_list(STATUSES)}"),
         _check(
             "ck_job_runs_running_is_locked",
             "(status = 'running') = (locked_by IS NOT NULL)"
@@ -177,7 +172,7 @@ class JobRun(Base):
         ),
         _check(
             "ck_job_runs_terminal_is_finished",
-            f"(status IN {_sql_list(TERMINAL)}) = (finished_at IS NOT NULL)",
+            f"(status IN {conditions.sql_list(TERMINAL)}) = (finished_at IS NOT NULL)",
         ),
         _check(
             "ck_job_runs_attempts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
 import time
@@ -10,30 +11,31 @@ from typing import Any, NamedTuple
 
 from ..engine.scheduler import announce_slot, first_slot, plan_due, record_pause
 from ..errors import KeyConflict, NotFound, TaskError, UnknownTask
-from ..log import log_run
-from ..registry.handler import RUN_COLUMNS, payload_columns, run_columns
+from ..log import DEFAULT_ACTOR, log_action, log_run
+from ..registry.handler import run_columns, stored_payload
 from ..registry.options import EnqueueOptions
 from ..report.definitions import definition_names
 from ..state import State
-from ..store.definitions import DefinitionRow, Definitions
+from ..store import definitions
+from ..store.connection import Bookkeeping
+from ..store.definitions import DefinitionRow
 from ..store.errors import LOCK_WAIT, still_locked
-from ..store.operations import Operator
+from ..store.operations import insert_run
+from ..store.slots import record_slots
+from ..store.ticks import TickHistory
 from ..text import did_you_mean, one_line
-from ..types import DefinitionSpec
-from .audit import DEFAULT_ACTOR, log_action
+from ..types import RUN_COLUMNS, DefinitionSpec
 from .payloads import with_hidden_values
 
 _DUE_NOW = EnqueueOptions()
-#: The options that are columns.
-_COLUMNS = ("queue", "priority", "max_attempts", "idempotency_key")
 
 
-def record_due(state: State, definitions: Definitions, row: DefinitionRow) -> bool:
+def record_due(state: State, books: Bookkeeping, row: DefinitionRow) -> bool:
     """Record the due slots of *row*; return False if it is broken."""
-    plan = plan_due(row, definitions.history)
+    plan = plan_due(row, TickHistory(books))
     if plan is None:
         return False
-    for slot in definitions.record_slots([plan]):
+    for slot in record_slots(books, [plan]):
         announce_slot(state, slot)
     return True
 
@@ -95,74 +97,69 @@ def queue_run(
     """
     options.check()
     with state.bookkeeping() as books:
-        values = _definition_run(state, Definitions(books).find(name), name, payload)
-        if values is None and tasks:
-            values = _task_run(state, name, payload)
+        values = _definition_run(state, definitions.find(books, name), name, payload, options)
+        task = state.registry.tasks.get(name) if tasks else None
+        if values is None and task is not None:
+            given = task.payload_from(payload or {})
+            values = run_columns(task, state.settings, given, options)
         if values is None:
             raise _no_name(state, name) if tasks else no_definition(state, name)
-        given = {name: getattr(options, name) for name in _COLUMNS}
-        given["unique_while"] = options.key_held_while
-        values |= {column: value for column, value in given.items() if value is not None}
-        queued = _insert(Operator(books), values, options)
-    if queued.is_new:
+        run_id, holder = insert_run(books, values)
+    if holder not in (None, values["job_type"]):
+        raise KeyConflict(
+            f"The idempotency key {options.idempotency_key!r} is held by run {run_id} of the task "
+            f"{holder}. Nothing was queued. Give another key."
+        )
+    if holder is None:
         log_run(
-            logging.INFO, "ran now", task=values["job_type"], run_id=queued.id, attempt=0,
+            logging.INFO, "ran now", task=values["job_type"], run_id=run_id, attempt=0,
             why=one_line(name), actor=actor,
         )  # fmt: skip
-    return queued
-
-
-def _insert(operator: Operator, values: Mapping[str, Any], options: EnqueueOptions) -> QueuedRun:
-    """Insert a run, unless one of the same task has its idempotency key."""
-    try:
-        return QueuedRun(operator.insert(values, options.run_at, options.delay), True)
-    except KeyConflict:
-        holder = operator.holder(values["idempotency_key"])
-        if holder is None or holder.task != values["job_type"]:
-            raise
-        return QueuedRun(holder.run_id, False)
+    return QueuedRun(run_id, is_new=holder is None)
 
 
 def _definition_run(
-    state: State, found: DefinitionRow | None, name: str, payload: Mapping[str, object] | None
+    state: State,
+    found: DefinitionRow | None,
+    name: str,
+    payload: Mapping[str, object] | None,
+    options: EnqueueOptions,
 ) -> dict[str, Any] | None:
-    """Return the columns of a run of the definition *found*, or of a declared one."""
+    """Return the columns of a run of a definition: of *found*, or declared if no tick recorded it.
+
+    With *payload* and *options* if given.
+    """
     if found is not None:
-        return {**_own_run(state, found.spec, payload), "definition_id": found.id}
-    if name in state.registry.declarations:
-        # No tick has recorded this definition yet.
-        return _own_run(state, state.registry.declarations[name].spec(state.settings), payload)
-    return None
-
-
-def _own_run(
-    state: State, spec: DefinitionSpec, payload: Mapping[str, object] | None
-) -> dict[str, Any]:
-    """Return the columns of a run of a definition, with *payload* if given."""
+        spec = found.spec
+    elif name in state.registry.declarations:
+        spec = state.registry.declarations[name].spec(state.settings)
+    else:
+        return None
     task = state.registry.tasks.get(spec.job_type)
     if task is None:
         raise UnknownTask(
             f"The definition {spec.name!r} is for the task {spec.job_type!r}, which this app's "
             "code does not declare. Run it from the code that does, or remove the definition."
         )
-    values = {name: getattr(spec, name) for name in RUN_COLUMNS}
+    values = {
+        **{name: getattr(spec, name) for name in RUN_COLUMNS},
+        "payload": json.dumps(spec.payload),
+        "definition_id": None if found is None else found.id,
+        **options.own_columns,
+    }
+    for name in ("queue", "priority", "max_attempts"):
+        if (given := getattr(options, name)) is not None:
+            values[name] = given
     if payload is not None:
-        whole = with_hidden_values(state, payload, values["payload"])
-        values |= payload_columns(task, state.settings, task.payload_from(whole))
+        whole = with_hidden_values(state, payload, spec.payload)
+        text, key = stored_payload(task, state.settings, task.payload_from(whole))
+        values |= {"payload": text, "concurrency_key": key}
+        values["concurrency_limit"] = task.concurrency_limit
     if spec.overlap == "skip":
         # As for its slots: no two runs of the definition are at work at once.
         key = values["concurrency_key"] or f"definition:{spec.name}"
         values |= {"concurrency_key": key, "concurrency_limit": 1}
     return values
-
-
-def _task_run(
-    state: State, name: str, payload: Mapping[str, object] | None
-) -> dict[str, Any] | None:
-    task = state.registry.tasks.get(name)
-    if task is None:
-        return None
-    return run_columns(task, state.settings, task.payload_from(payload or {}))
 
 
 def no_definition(state: State, name: str, verb: str | None = None) -> NotFound:
@@ -199,10 +196,9 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
     :raises StateConflict: its row stays locked.
     """
     with state.bookkeeping() as books:
-        definitions = Definitions(books)
         until = time.monotonic() + LOCK_WAIT
         while True:
-            row = definitions.find(spec.name)
+            row = definitions.find(books, spec.name)
             if spec.name in state.registry.declarations:
                 raise TaskError(
                     f"The definition {spec.name!r} is declared in code. Give this one another name."
@@ -214,15 +210,15 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
                     f"remove_definition({spec.name!r}) first."
                 )
             if row is None:
-                first = first_slot(spec, definitions.now())
-                if definitions.declare([(spec, first)], "database"):
+                first = first_slot(spec, definitions.now(books))
+                if definitions.declare(books, [(spec, first)], "database"):
                     log_action("added", f"definition {spec.name}", actor)
                     return True
-            elif row.due and record_due(state, definitions, row):
+            elif row.due and record_due(state, books, row):
                 continue
             else:
-                row = record_pause(state, definitions, row)
-                if definitions.change(row, spec, first_slot(spec, row.now)):
+                row = record_pause(state, books, row)
+                if definitions.change(books, row, spec, first_slot(spec, row.now)):
                     if row.spec != spec:
                         log_action("changed", f"definition {spec.name}", actor)
                     return False
@@ -238,15 +234,14 @@ def remove_definition(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bo
     :raises TaskError: this app's code declares it.
     """
     with state.bookkeeping() as books:
-        definitions = Definitions(books)
         if name in state.registry.declarations:
-            row = definitions.find(name)
+            row = definitions.find(books, name)
             if row is None or row.origin == "code":
                 raise TaskError(
                     f"The definition {name!r} is declared in code, so the next tick would create "
                     "it again. Remove its schedule from the code, or pause it."
                 )
-        removed = definitions.remove(name)
+        removed = definitions.remove(books, name)
     if removed:
         log_action("removed", f"definition {name}", actor)
     return removed

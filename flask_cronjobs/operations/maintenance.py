@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import NotFound, StateConflict
+from ..log import DEFAULT_ACTOR, log_action
 from ..report.humanize import plural
 from ..state import State
-from ..store.operations import Operator
+from ..store import effects
+from ..store.connection import Bookkeeping
 from ..store.pruning import prunable
 from ..store.pruning import prune as prune_old
-from .audit import DEFAULT_ACTOR, log_action
 from .runs import Progress
 
 _NOT_IN_DOUBT = {
@@ -48,7 +49,7 @@ def effect_done(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
     :raises NotFound: there is no such effect.
     :raises StateConflict: it is not in doubt.
     """
-    _resolve(state, key, Operator.effect_done)
+    _resolve(state, key, effects.settle)
     log_action("marked as done", f"effect {key}", actor)
 
 
@@ -58,16 +59,15 @@ def effect_redo(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
     :raises NotFound: there is no such effect.
     :raises StateConflict: it is not in doubt.
     """
-    _resolve(state, key, Operator.effect_redo)
+    _resolve(state, key, effects.forget)
     log_action("marked to be done again", f"effect {key}", actor)
 
 
-def _resolve(state: State, key: str, resolve: Callable[[Operator, str], bool]) -> None:
+def _resolve(state: State, key: str, resolve: Callable[[Bookkeeping, str], bool]) -> None:
     with state.bookkeeping() as books:
-        operator = Operator(books)
-        if resolve(operator, key):
+        if resolve(books, key):
             return
-        found = operator.effect_state(key)
+        found = effects.state_of(books, key)
     if found is None:
         raise NotFound(f"There is no effect {key!r}. To list them: flask jobs admin effects --all")
     advice = _NOT_IN_DOUBT.get(found, "Its state has just changed. Try again.")

@@ -6,13 +6,13 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from ..engine.scheduler import announce_slot, plan_paused
 from ..errors import NotFound
+from ..log import DEFAULT_ACTOR, log_action
 from ..registry.options import is_key
 from ..state import State
+from ..store import definitions
 from ..store.connection import Bookkeeping
-from ..store.definitions import Definitions
 from ..store.operations import add_pause, remove_pause
 from ..text import did_you_mean
-from .audit import DEFAULT_ACTOR, log_action
 from .definitions import no_definition, record_due
 
 _LONGEST = 100
@@ -82,22 +82,20 @@ def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
 
 
 def _pause_definition(state: State, books: Bookkeeping, name: str) -> bool:
-    definitions = Definitions(books)
-    found = definitions.find(name)
+    found = definitions.find(books, name)
     if found is not None and found.due:
-        record_due(state, definitions, found)
-    if not definitions.pause(name):
+        record_due(state, books, found)
+    if not definitions.pause(books, name):
         raise no_definition(state, name, "pause")
     return True
 
 
 def _resume_definition(state: State, books: Bookkeeping, name: str, actor: str) -> bool:
-    definitions = Definitions(books)
-    found = definitions.find(name)
+    found = definitions.find(books, name)
     if found is None:
         raise no_definition(state, name, "resume")
     plan = plan_paused(found)
-    slots = definitions.resume(found, plan.following, plan.slots)
+    slots = definitions.resume(books, found, plan.following, plan.slots)
     if slots is None:
         return False
     log_action("resumed", f"definition {name}", actor)

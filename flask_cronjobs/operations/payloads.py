@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..errors import PayloadError, StateConflict, UnknownTask
-from ..log import log_run
-from ..registry.handler import Handler, payload_columns, policy_columns
+from ..log import DEFAULT_ACTOR, log_run
+from ..registry.handler import Handler, policy_columns, stored_payload
 from ..state import State
-from ..store.operations import Change, Operator, StoredRun
+from ..store.connection import Bookkeeping
+from ..store.operations import Change, Operator, StoredRun, find_run, insert_run
 from ..text import HIDDEN, did_you_mean, redacted
 from ..types import JSON
-from .audit import DEFAULT_ACTOR, announce_changes
-from .runs import RETRY, no_run
+from .runs import RETRY, announce_changes, no_run
 
 
 def retry_with(
@@ -35,15 +35,14 @@ def retry_with(
     :raises PayloadError: *payload* is not plain JSON, or a value in it is still hidden.
     """
     with state.bookkeeping() as books:
-        operator = Operator(books)
-        run = _stored(operator, run_id)
+        run = _stored(books, run_id)
         if run.status not in RETRY.allowed:
-            raise RETRY.refusal(operator, run_id)
+            raise RETRY.refusal(books, run_id)
         columns = _payload_columns(state, run, payload)
         _keep_order(run, columns["concurrency_key"])
-        changes = operator.retry([run_id], columns)
+        changes = Operator(books).retry([run_id], columns)
         if not changes:
-            raise RETRY.refusal(operator, run_id)
+            raise RETRY.refusal(books, run_id)
     done = "retried with another payload"
     announce_changes(state, done, changes, actor, f"{done} by {actor}")
     return changes[0]
@@ -67,8 +66,7 @@ def run_again(
     :raises PayloadError: *payload* is not plain JSON, or a value in it is still hidden.
     """
     with state.bookkeeping() as books:
-        operator = Operator(books)
-        run = _stored(operator, run_id)
+        run = _stored(books, run_id)
         given = _as_mapping(run) if payload is None else payload
         values = {
             **policy_columns(_handler(state, run), state.settings),
@@ -77,7 +75,7 @@ def run_again(
             "priority": run.priority,
             "definition_id": run.definition_id,
         }
-        new_id = operator.insert(values)
+        new_id, _ = insert_run(books, values)
     log_run(
         logging.INFO, "ran again", task=run.task, run_id=new_id, attempt=0,
         why=f"as run {run_id}", actor=actor,
@@ -143,10 +141,14 @@ def _payload_columns(state: State, run: StoredRun, payload: Mapping[str, object]
     """Return the columns that go with *payload*; a definition's own concurrency key stays."""
     handler = _handler(state, run)
     whole = with_hidden_values(state, payload, _parsed(run))
-    columns = payload_columns(handler, state.settings, handler.payload_from(whole))
-    key = columns["concurrency_key"] or run.concurrency_key
-    limit = run.concurrency_limit or columns["concurrency_limit"]
-    return {**columns, "concurrency_key": key, "concurrency_limit": limit if key else None}
+    text, key = stored_payload(handler, state.settings, handler.payload_from(whole))
+    key = key or run.concurrency_key
+    limit = run.concurrency_limit or handler.concurrency_limit
+    return {
+        "payload": text,
+        "concurrency_key": key,
+        "concurrency_limit": limit if key else None,
+    }
 
 
 def _keep_order(run: StoredRun, key: str | None) -> None:
@@ -162,8 +164,8 @@ def _keep_order(run: StoredRun, key: str | None) -> None:
         )
 
 
-def _stored(operator: Operator, run_id: int) -> StoredRun:
-    run = operator.run(run_id)
+def _stored(books: Bookkeeping, run_id: int) -> StoredRun:
+    run = find_run(books, run_id)
     if run is None:
         raise no_run(run_id)
     return run

@@ -1,21 +1,35 @@
-"""Retry, cancel and discard runs, one or many."""
+"""Retry, cancel and discard runs: one, many, or those of a batch."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
+from .. import signals
 from ..engine.batches import end_batches, telling
 from ..errors import CronJobsError, NotFound, StateConflict
+from ..log import DEFAULT_ACTOR, log_action, log_run
+from ..report.batches import BatchView, find_batch
 from ..report.humanize import plural
 from ..report.reader import Count, reading
 from ..report.run_list import RunFilter, matching_count, matching_ids
 from ..state import State
+from ..store import batches as store_batches
+from ..store.batch_runs import keys_of_family
 from ..store.connection import Bookkeeping
 from ..store.errors import still_locked
-from ..store.operations import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator
-from ..types import STATUSES, TERMINAL, Status
-from .audit import DEFAULT_ACTOR, announce_changes, log_action
+from ..store.operations import (
+    CANCELLABLE,
+    DISCARDABLE,
+    RETRIABLE,
+    Change,
+    Operator,
+    key_holder,
+    status_of,
+)
+from ..text import one_line
+from ..types import STATUSES, TERMINAL, Outcome, Status
 
 #: Called with how many more runs are done, for a progress bar.
 Progress = Callable[[int], object]
@@ -90,10 +104,9 @@ class Action:
         :raises StateConflict: its status does not allow it; the message says what to do.
         """
         with state.bookkeeping() as books:
-            operator = Operator(books)
-            changes = self.change(operator, [run_id], self._reason(actor))
+            changes = self.change(Operator(books), [run_id], self._reason(actor))
             if not changes:
-                raise self.refusal(operator, run_id)
+                raise self.refusal(books, run_id)
             _end_batches(state, books, changes)
         announce_changes(state, self.done, changes, actor, self._reason(actor))
         return changes[0]
@@ -173,12 +186,12 @@ class Action:
     def _reason(self, actor: str) -> str:
         return f"{self.done} by {actor}"
 
-    def refusal(self, operator: Operator, run_id: int) -> CronJobsError:
+    def refusal(self, books: Bookkeeping, run_id: int) -> CronJobsError:
         """Return why the run *run_id* cannot be changed."""
-        status = operator.status_of(run_id)
+        status = status_of(books, run_id)
         if status is None:
             return no_run(run_id)
-        if self.name == "retry" and (holder := operator.key_holder(run_id)) is not None:
+        if self.name == "retry" and (holder := key_holder(books, run_id)) is not None:
             return StateConflict(
                 f"Run {run_id} has given up its idempotency key, and run {holder} has it now. "
                 "Wait until that run has ended, or cancel it. Then try again."
@@ -258,3 +271,102 @@ def _described(which: RunFilter | Sequence[int], ids: Sequence[int]) -> str:
     given = ((field.name, getattr(which, field.name)) for field in fields(which))
     by = ", ".join(f"{name}={value!r}" for name, value in given if value not in (None, False))
     return f"{plural(len(ids), 'run')} of {by or 'all'}"
+
+
+def announce_changes(
+    state: State, what: str, changes: Sequence[Change], actor: str, reason: str
+) -> None:
+    """Log each of *changes*, and send the signal for those that are cancelled now.
+
+    :param reason: the error that their rows have.
+    """
+    for change in changes:
+        log_run(
+            logging.INFO,
+            # The worker logs when the run has ended.
+            f"{what} (asked of its worker)" if change.status == "running" else what,
+            task=one_line(change.task),
+            run_id=change.run_id,
+            attempt=change.attempts,
+            actor=actor,
+        )
+        if change.status == "cancelled":
+            outcome = Outcome(
+                change.run_id, "", "cancelled", change.attempts, change.task,
+                error=reason, error_type="Cancelled",
+            )  # fmt: skip
+            signals.send(signals.run_cancelled, state.app, outcome=outcome)
+
+
+def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
+    """Close a batch that nobody will fill any more, so that it can end.
+
+    :returns: False if it was closed before.
+    :raises NotFound: there is no such batch.
+    :raises StateConflict: a transaction is filling it.
+    """
+    found = _batch(state, key)
+    if found.closed_at is not None:
+        return False
+    with state.bookkeeping() as books:
+        if not store_batches.close(books, found.id):
+            raise StateConflict(
+                f"The batch {key!r} is being filled by a transaction that has not ended. Wait "
+                "until it has, then try again."
+            )
+        log_action("closed", f"batch {key}", actor)
+        end_batches(books, telling(state), [found.id])
+    return True
+
+
+def cancel_batch(
+    state: State,
+    key: str,
+    actor: str = DEFAULT_ACTOR,
+    progress: Progress | None = None,
+    most: int | None = None,
+) -> BulkResult:
+    """Cancel the members of a batch that have not ended, also those of batches inside it.
+
+    An open batch is closed first.
+
+    :raises NotFound: there is no such batch.
+    :raises StateConflict: a transaction is filling it.
+    """
+    close_batch(state, key, actor)
+    with state.bookkeeping() as books:
+        keys = keys_of_family(books, _batch(state, key).id)
+    ids = [run for each in keys for run in CANCEL.ids(state, RunFilter(batch=each))]
+    return CANCEL.many(state, ids, actor, progress, most)
+
+
+def retry_batch(
+    state: State,
+    key: str,
+    actor: str = DEFAULT_ACTOR,
+    again: bool = False,
+    progress: Progress | None = None,
+    most: int | None = None,
+) -> BulkResult:
+    """Queue the dead runs of a batch again: it is open again until they have ended.
+
+    :param again: enqueue its ``then`` once more at its end. Otherwise there is no second one.
+    :raises NotFound: there is no such batch.
+    """
+    found = _batch(state, key)
+
+    def change(operator: Operator, ids: Sequence[int], reason: str) -> list[Change]:
+        return operator.retry(ids, again=found.id if again else None)
+
+    retry = replace(RETRY, change=change)
+    return retry.many(state, RunFilter(batch=key, status="dead"), actor, progress, most)
+
+
+def _batch(state: State, key: str) -> BatchView:
+    found = find_batch(state, key)
+    if found is None:
+        raise NotFound(
+            f"There is no batch {key!r}; it may have been pruned. To list them: "
+            "flask jobs admin batches"
+        )
+    return found

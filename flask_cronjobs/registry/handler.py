@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
@@ -22,11 +21,6 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 #: How many unknown arguments an error names, and how many characters of each.
 SHOWN = 60
 
-#: The columns that these functions return; a `DefinitionSpec` has fields of the same names.
-RUN_COLUMNS = (
-    *("job_type", "queue", "priority", "max_attempts", "on_dead"),
-    *("payload", "concurrency_key", "concurrency_limit"),
-)
 _AS_THE_TASK_SAYS = EnqueueOptions()
 
 
@@ -156,10 +150,22 @@ class Handler:
 
 
 def run_columns(
-    handler: Handler, settings: Settings, payload: Mapping[str, object]
+    handler: Handler,
+    settings: Settings,
+    payload: Mapping[str, object],
+    options: EnqueueOptions = _AS_THE_TASK_SAYS,
 ) -> dict[str, Any]:
-    """Return `policy_columns` and `payload_columns` together."""
-    return {**policy_columns(handler, settings), **payload_columns(handler, settings, payload)}
+    """Return the columns of a run: `policy_columns`, and those that depend on its payload.
+
+    :raises PayloadError: *payload* is not plain JSON, or too large.
+    :raises TaskError: no concurrency key can be made from *payload*.
+    """
+    text, key = stored_payload(handler, settings, payload)
+    return {
+        **policy_columns(handler, settings, options),
+        "payload": text,
+        "concurrency_key": key,
+    }
 
 
 def policy_columns(
@@ -174,33 +180,15 @@ def policy_columns(
         "priority": task.priority if options.priority is None else options.priority,
         "max_attempts": options.max_attempts or policy.max_attempts,
         "on_dead": handler.on_dead,
-    }
-
-
-def payload_columns(
-    handler: Handler, settings: Settings, payload: Mapping[str, object]
-) -> dict[str, Any]:
-    """Return the payload, and the concurrency key and limit that go with it.
-
-    :raises PayloadError: *payload* is not plain JSON, or too large.
-    :raises TaskError: no concurrency key can be made from *payload*.
-    """
-    checked: dict[str, Any] = json.loads(payload_text(payload, settings.max_payload_bytes))
-    return {
-        "payload": checked,
-        "concurrency_key": handler.concurrency_key_for(checked),
         "concurrency_limit": handler.concurrency_limit,
+        **options.own_columns,
     }
 
 
 def stored_payload(
     handler: Handler, settings: Settings, payload: Mapping[str, object]
 ) -> tuple[str, str | None]:
-    """Return the payload as JSON text, and the concurrency key; as `payload_columns`, but faster.
-
-    :raises PayloadError: *payload* is not plain JSON, or too large.
-    :raises TaskError: no concurrency key can be made from *payload*.
-    """
+    """Return the payload as JSON text, and the concurrency key; raises as `run_columns`."""
     text = payload_text(payload, settings.max_payload_bytes)
     key = None if handler.concurrency_limit is None else handler.concurrency_key_for(payload)
     return text, key

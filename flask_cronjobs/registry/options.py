@@ -53,11 +53,18 @@ class EnqueueOptions(NamedTuple):
     commit: bool = False
 
     @property
-    def key_held_while(self) -> str | None:
-        """The value of the column ``unique_while``; None: as long as the row is kept."""
-        if self.replace:
-            return "waiting"
-        return None if self.unique_while == "kept" else self.unique_while
+    def own_columns(self) -> dict[str, object]:
+        """The columns that a task has no option for: the key, and when the run is due.
+
+        ``unique_while`` is None if the key is held as long as the row is kept.
+        """
+        held = None if self.unique_while == "kept" else self.unique_while
+        return {
+            "idempotency_key": self.idempotency_key,
+            "unique_while": "waiting" if self.replace else held,
+            "run_at": self.run_at,
+            "delay": self.delay or 0.0,
+        }
 
     def check(self) -> None:
         """Check the values.

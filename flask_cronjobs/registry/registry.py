@@ -10,7 +10,7 @@ from ..config import Settings
 from ..errors import TaskError, UnknownTask
 from ..schedule import Schedule
 from ..text import did_you_mean
-from ..types import JSON, Catchup, DefinitionSpec, Overlap
+from ..types import JSON, RUN_COLUMNS, Catchup, DefinitionSpec, Overlap
 from .handler import Handler, run_columns
 from .options import Around
 from .payload import payload_text
@@ -48,6 +48,7 @@ class Declaration(NamedTuple):
 
     def spec(self, settings: Settings) -> DefinitionSpec:
         """Return the definition with one app's defaults."""
+        columns = run_columns(self.handler, settings, self.payload)
         return DefinitionSpec(
             name=self.name,
             schedule=self.schedule,
@@ -55,7 +56,8 @@ class Declaration(NamedTuple):
             catchup=self.catchup,
             overlap=self.overlap,
             ping_url=self.ping_url,
-            **run_columns(self.handler, settings, self.payload),
+            **{name: columns[name] for name in RUN_COLUMNS},
+            payload=json.loads(columns["payload"]),
         )
 
 

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from ..models.conditions import OPEN_EFFECT
 from ..store.dialect import dialect_of
-from ..store.operations import is_in_doubt
+from ..store.effects import is_in_doubt
 from ..store.pruning import behind
 from ..types import without_secret
 from .reader import EFFECTS, TICKS, Page, Reader, Source, capped, cut_page, reading

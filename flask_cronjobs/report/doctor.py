@@ -14,9 +14,9 @@ from werkzeug.exceptions import HTTPException
 from ..errors import CronJobsError, SetupError
 from ..models.conditions import OPEN_BATCH
 from ..state import State
-from ..store.clock import clock_shift
+from ..store.dialect import clock_shift
+from ..store.engines import IN_MEMORY, is_in_memory
 from ..store.errors import LEARN_MORE, name_of
-from ..store.migrations import IN_MEMORY, is_in_memory
 from .activity import list_ticks, seconds_unpruned
 from .definitions import DefinitionView, bare_definitions
 from .doctor_database import Finding, Level, database, engines, schema, versions

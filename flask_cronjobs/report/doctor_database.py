@@ -17,8 +17,8 @@ from ..models.tables import Base
 from ..registry.executor import Executor, executor_of
 from ..store.connection import USE_UTF8, unfit_encoding
 from ..store.create import missing_storage
+from ..store.engines import how_to_create_tables
 from ..store.errors import WRITABLE, name_of
-from ..store.migrations import how_to_create_tables
 from ..store.notify import is_pooled
 from ..text import one_line
 from ..types import NO_SUCH_TASK

@@ -89,7 +89,7 @@ def next_due(source: Source) -> Next | None:
 
 
 def _ours(reader: Reader) -> ColumnElement[bool]:
-    """Return the condition that this app enqueues a definition's slots, as `Definitions.read`."""
+    """Return the condition that this app enqueues a definition's slots, as `definitions.read`."""
     registry = reader.state.registry
     declared = DEFINITIONS.c.name.in_(list(registry.declarations))
     known = DEFINITIONS.c.job_type.in_(list(registry.tasks))

@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from ..models.columns import UNREADABLE
 from ..models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
-from ..store.operations import is_in_doubt
+from ..store.effects import is_in_doubt
 from .humanize import duration, plural, seconds_since
 from .reader import (
     DEFINITIONS,

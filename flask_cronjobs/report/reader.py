@@ -28,16 +28,17 @@ from sqlalchemy import (
     func,
     literal,
     select,
+    text,
     type_coerce,
 )
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..models.tables import Base
 from ..state import State
-from ..store.clock import database_now
-from ..store.dialect import load_odd_values
+from ..store.dialect import dialect_of, load_odd_values
 from ..store.errors import explain
 from ..store.shared import borrowed, is_shared
+from ..types import stored_time
 from .humanize import plural
 
 BATCHES: Table = Base.metadata.tables["job_batches"]
@@ -63,7 +64,8 @@ class Reader:
     @cached_property
     def now(self) -> datetime:
         """The database's now, read once, so that a page shows one moment."""
-        return cast("datetime", self.value(select(database_now())))
+        d = dialect_of(self.connection.engine)
+        return stored_time(self.value(text(f"SELECT {d.now}")))
 
     @property
     def sqlite(self) -> bool:

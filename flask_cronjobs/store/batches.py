@@ -1,4 +1,4 @@
-"""The writes about batches: fill one, close it, stop it, and end it once.
+"""The writes about batches: fill one, close it, and end it once.
 
 How far a batch is, is counted from the rows of its runs, by `MEMBERS`, so that it is right whoever
 wrote them. Nothing is written to a batch while its runs end: many workers would wait for its row.
@@ -12,22 +12,76 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection, text
 
 from .. import failpoints
-from ..models.conditions import HANDED, OPEN_BATCH
-from ..types import TERMINAL, BatchCounts, Outcome
-from . import batch_statements as statements
-from .connection import Bookkeeping, Rows
+from ..models.conditions import OPEN_BATCH
+from ..types import RUN_COLUMNS, TERMINAL, BatchCounts
+from .columns import insert_into_runs, parameter
+from .connection import Bookkeeping
 from .dialect import Dialect
 
 #: How many batches one statement looks at, and how many runs one cancels.
 CHUNK = 1000
-#: Why a run was cancelled that waited in a batch.
-REASON = "its batch was stopped: a member died"
+#: The columns of a run of ``then`` that `OpenBatch.then_columns` gives.
+THEN_COLUMNS = tuple(name for name in RUN_COLUMNS if name != "job_type")
+#: The statuses of a batch's members, and how many have each. ``open``: a batch that has not ended.
+MEMBERS = """
+    SELECT status, count(*) AS members FROM job_runs
+    WHERE batch_id = :id AND status <> 'running' GROUP BY status
+    UNION ALL
+    SELECT 'running' AS status, count(*) AS members FROM job_runs
+    WHERE batch_id = :id AND status = 'running'
+    UNION ALL
+    SELECT status, count(*) AS members FROM (
+        SELECT CASE WHEN finished_at IS NULL THEN 'open' WHEN dead > 0 THEN 'dead'
+                    WHEN total > 0 AND cancelled = total THEN 'cancelled'
+                    ELSE 'succeeded' END AS status
+        FROM job_batches WHERE parent_id = :id
+    ) AS inside GROUP BY status
+"""
+NUMBERS = ", ".join(f"{name} = :{name}" for name in ("total", *TERMINAL))
+
+
+def _has(status: str) -> str:
+    """Return SQL for: the batch ``b`` has a run of *status*.
+
+    From the end of the index, where the runs that were due last are. At its beginning are, until a
+    vacuum, entries of all those that have had the status.
+    """
+    return f"""
+        (SELECT r.id FROM job_runs r
+         WHERE r.batch_id = b.id AND r.status = '{status}' AND r.status <> 'running'
+         ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
+    """
+
+
+def _inside(condition: str) -> str:
+    """Return SQL for: inside the batch ``b`` is one, ``c``, of which *condition* is true.
+
+    Not by EXISTS, for which PostgreSQL may choose to read all batches instead.
+    """
+    return f"""
+        (SELECT c.id FROM job_batches c WHERE c.parent_id = b.id AND {condition} LIMIT 1)
+        IS NOT NULL
+    """
+
+
+#: From its end, too.
+_IS_RUNNING = """
+    (SELECT r.id FROM job_runs r WHERE r.status = 'running' AND r.batch_id = b.id
+     ORDER BY r.locked_until DESC LIMIT 1) IS NOT NULL
+"""
+
+
+_LIVE = f"""
+    ({_has("queued")} OR {_has("failed")} OR {_IS_RUNNING} OR {_inside("c.finished_at IS NULL")})
+"""
+_DIED = "(c.finished_at IS NOT NULL) IS TRUE AND c.dead > 0"
+HAS_DEAD = f"(b.on_dead = 'stop' AND ({_has('dead')} OR {_inside(_DIED)}))"
 
 
 class Unended(NamedTuple):
@@ -62,11 +116,18 @@ def unended(books: Bookkeeping, ids: Iterable[int] | None = None, after: int = 0
     :param after: only greater ids.
     """
     d = books.dialect
-    given = {} if ids is None else {"ids": statements.many(d, ids)}
-    rows = books.rows(
-        text(statements.unended(d, some=ids is not None)),
-        {"after": after, "chunk": CHUNK, **given},
-    )
+    which = "" if ids is None else f"AND {d.among('b.id')}"
+    given = {} if ids is None else {"ids": d.many(ids)}
+    statement = f"""
+        SELECT * FROM (
+            SELECT b.id, b.key,
+                CASE WHEN b.closed_at IS NULL THEN 0 WHEN {_LIVE} THEN 0 ELSE 1 END AS ready,
+                CASE WHEN {HAS_DEAD} THEN 1 ELSE 0 END AS stopped
+            FROM job_batches b WHERE {OPEN_BATCH} AND b.id > :after {which}
+            ORDER BY b.id LIMIT :chunk
+        ) AS looked_at
+    """
+    rows = books.rows(text(statement), {"after": after, "chunk": CHUNK, **given})
     return [Unended(row.id, row.key, bool(row.ready), bool(row.stopped)) for row in rows]
 
 
@@ -83,16 +144,18 @@ def ended_for(books: Bookkeeping, run_id: int) -> BatchCounts | None:
 
     Of one that an operator has opened again, what is known now.
     """
-    rows = books.rows(text(statements.ENDED_FOR), {"run_id": run_id})
+    numbers = ", ".join(("total", *TERMINAL))
+    found = f"SELECT id, key, pruned, {numbers} FROM job_batches WHERE then_run_id = :run_id"
+    rows = books.rows(text(found), {"run_id": run_id})
     if not rows:
         return None
     (row,) = rows
     if row.total is not None:
-        numbers = {name: getattr(row, name) for name in ("total", *TERMINAL)}
+        counts = {name: getattr(row, name) for name in ("total", *TERMINAL)}
     else:
-        members = books.rows(text(statements.MEMBERS), {"id": row.id})
-        numbers = numbers_of(counted(members, _pruned(books.dialect, row) or {}))
-    return BatchCounts(key=row.key, finished=row.total is not None, **numbers)
+        members = books.rows(text(MEMBERS), {"id": row.id})
+        counts = numbers_of(counted(members, pruned_of(books.dialect, row) or {}))
+    return BatchCounts(key=row.key, finished=row.total is not None, **counts)
 
 
 def close(books: Bookkeeping, batch_id: int) -> bool:
@@ -104,44 +167,6 @@ def close(books: Bookkeeping, batch_id: int) -> bool:
         WHERE {d.any_of("id", free)} RETURNING id
     """
     return bool(books.rows(text(sql), {"id": batch_id}))
-
-
-def keys_of_family(books: Bookkeeping, batch_id: int) -> list[str]:
-    """Return the keys of the batches of `family`."""
-    ids = {"ids": statements.many(books.dialect, family(books, batch_id))}
-    sql = f"SELECT key FROM job_batches WHERE {statements.among(books.dialect, 'id')}"
-    return [row.key for row in books.rows(text(sql), ids)]
-
-
-def family(books: Bookkeeping, batch_id: int) -> list[int]:
-    """Return a batch's id, and those of the batches inside it that have not ended."""
-    rows = books.rows(text(statements.FAMILY), {"id": batch_id})
-    return [row.id for row in rows]
-
-
-def cancel_waiting(books: Bookkeeping, batch_id: int, stopped_id: int) -> Iterator[list[Outcome]]:
-    """Cancel the runs of a batch that wait, also in brokers; yield the outcomes by `CHUNK`.
-
-    :param stopped_id: the batch in which a member died: this one, or one around it. If an
-        operator lets that go on, nothing more is cancelled.
-    """
-    d = books.dialect
-    given = {"id": batch_id, "stopped_id": stopped_id, "chunk": CHUNK}
-    for waiting in statements.WAITING:
-        place: dict[str, object] = {}
-        while found := books.rows(
-            text(statements.waiting(d, waiting, begin=not place)), {**given, **place}
-        ):
-            ids = statements.many(d, [row.id for row in found])
-            rows = books.rows(text(statements.cancel(d)), {"ids": ids, "reason": REASON})
-            yield [_cancelled(row) for row in rows]
-            if waiting == HANDED:
-                if not rows:  # Others have them locked.
-                    break
-                continue  # Those that are left are found again, from the first on.
-            last = found[-1]
-            moment = last.run_at if isinstance(last.run_at, str) else d.instant(last.run_at)
-            place = {"run_at": moment, "run_id": last.id}
 
 
 class OpenBatch(NamedTuple):
@@ -167,7 +192,15 @@ def open_batch(connection: Connection, d: Dialect, batch: OpenBatch) -> int | No
     """
     columns = None if batch.then_columns is None else json.dumps(batch.then_columns)
     values = {**batch._asdict(), "then_columns": columns}
-    row = connection.execute(text(statements.insert(d)), values).first()
+    json_type = "CAST(:{} AS jsonb)" if d.name == "postgresql" else ":{}"
+    statement = f"""
+        INSERT INTO job_batches
+            (key, on_dead, parent_id, then_task, then_payload, then_columns, opened_at)
+        VALUES (:key, :on_dead, :parent_id, :then_task, {json_type.format("then_payload")},
+            {json_type.format("then_columns")}, {d.now})
+        ON CONFLICT (key) DO NOTHING RETURNING id
+    """
+    row = connection.execute(text(statement), values).first()
     return None if row is None else int(row.id)
 
 
@@ -196,7 +229,13 @@ def close_batch(connection: Connection, d: Dialect, key: str) -> tuple[bool, End
 
     :returns: whether there is such a batch; and what became of it, if it ended.
     """
-    row = connection.execute(text(statements.close(d)), {"key": key}).first()
+    # SQLite refuses to write in a transaction that has read what is out of date.
+    level = "current_setting('transaction_isolation') = 'read committed'"
+    statement = f"""
+        UPDATE job_batches SET closed_at = COALESCE(closed_at, {d.now}) WHERE key = :key
+        RETURNING id, {level if d.name == "postgresql" else "1"} AS sees_all
+    """
+    row = connection.execute(text(statement), {"key": key}).first()
     if row is None:
         return False, None
     return True, end_batch(connection, d, row.id) if row.sees_all else None
@@ -213,32 +252,46 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
         its row.
     :raises ValueError: a column of it cannot be read.
     """
-    batch = connection.execute(text(statements.lock(d)), {"id": batch_id}).first()
-    if batch is None or connection.execute(text(statements.is_live()), {"id": batch_id}).first():
+    own = {"id": batch_id}
+    lock = f"""
+        SELECT key, parent_id, pruned, then_task, then_columns, then_run_id FROM job_batches
+        WHERE id = :id AND closed_at IS NOT NULL AND {OPEN_BATCH} {d.skip_locked}
+    """
+    batch = connection.execute(text(lock), own).first()
+    live = f"SELECT 1 FROM job_batches b WHERE b.id = :id AND {_LIVE}"
+    if batch is None or connection.execute(text(live), own).first():
         return None
-    pruned = _pruned(d, batch)
+    pruned = pruned_of(d, batch)
     if pruned is None:
         raise ValueError(f"its pruned is {batch.pruned!r}, and not numbers by status")
-    counts = counted(connection.execute(text(statements.MEMBERS), {"id": batch_id}), pruned)
+    counts = counted(connection.execute(text(MEMBERS), own), pruned)
     failpoints.reach("before-then")
-    then_run_id = new_run_id = None
+    new_run_id = None
     if batch.then_task is not None and batch.then_run_id is None:
-        columns = _object(d, batch.then_columns, int | str | None)
-        if columns is None:
-            raise ValueError(f"its then_columns is {batch.then_columns!r}, and not plain JSON")
-        values = {name: columns.get(name) for name in statements.THEN_COLUMNS}
-        new_run_id = connection.execute(
-            text(statements.enqueue_then(d)), {"id": batch_id, **values}
-        ).scalar_one()
-        then_run_id = new_run_id
+        new_run_id = _enqueue_then(connection, d, batch_id, batch.then_columns)
         failpoints.reach("after-then")
     numbers = numbers_of(counts)
-    connection.execute(
-        text(statements.write_end(d)),
-        {"id": batch_id, "then_run_id": then_run_id or batch.then_run_id, **numbers},
-    )
+    end = f"""
+        UPDATE job_batches SET finished_at = {d.now}, then_run_id = :then_run_id, {NUMBERS}
+        WHERE id = :id
+    """
+    then_run_id = new_run_id or batch.then_run_id
+    connection.execute(text(end), {**own, "then_run_id": then_run_id, **numbers})
     as_counts = BatchCounts(key=batch.key, finished=True, **numbers)
     return Ended(as_counts, batch.parent_id, batch.then_task, new_run_id)
+
+
+def _enqueue_then(connection: Connection, d: Dialect, batch_id: int, then_columns: object) -> int:
+    """Insert a batch's run of ``then``; return its id."""
+    columns = _object(d, then_columns, int | str | None)
+    if columns is None:
+        raise ValueError(f"its then_columns is {then_columns!r}, and not plain JSON")
+    given = {name: parameter(d, name) for name in THEN_COLUMNS}
+    own = {"job_type": "then_task", "payload": "then_payload", "batch_id": "parent_id"}
+    source = "FROM job_batches WHERE id = :id RETURNING id"
+    statement = insert_into_runs({**own, **given}, d.now, d.now, source)
+    values = {name: columns.get(name) for name in THEN_COLUMNS}
+    return int(connection.execute(text(statement), {"id": batch_id, **values}).scalar_one())
 
 
 def _object(d: Dialect, value: object, kinds: Any) -> dict[str, Any] | None:
@@ -253,7 +306,7 @@ def _object(d: Dialect, value: object, kinds: Any) -> dict[str, Any] | None:
     return found if all(isinstance(each, kinds) for each in found.values()) else None
 
 
-def _pruned(d: Dialect, batch: Any) -> dict[str, int] | None:
+def pruned_of(d: Dialect, batch: Any) -> dict[str, int] | None:
     """Return how many of a batch's runs were pruned, by status; None if that cannot be read."""
     return {} if batch.pruned is None else _object(d, batch.pruned, int)
 
@@ -272,112 +325,3 @@ def counted(rows: Iterable[Any], pruned: Mapping[str, int]) -> Counter[str]:
 def numbers_of(counts: Counter[str]) -> dict[str, int]:
     """Return the numbers that a batch's row has, from those of its members by status."""
     return {"total": sum(counts.values()), **{name: counts[name] for name in TERMINAL}}
-
-
-def hold_batches(
-    connection: Connection, d: Dialect, run_ids: Sequence[int]
-) -> dict[int, list[int]]:
-    """Lock the batches of *run_ids*, and those around them, for `reopen` or `recount`.
-
-    :returns: for each batch of the runs, itself and those around it; nothing, if another
-        transaction holds one of these: then its runs are to be left alone.
-    """
-    sql = f"SELECT DISTINCT batch_id FROM job_runs WHERE {statements.among(d, 'id')}"
-    rows = connection.execute(text(sql), {"ids": statements.many(d, run_ids)})
-    own = {row.batch_id for row in rows} - {None}
-    around: dict[int, int | None] = {}
-    left = own
-    while left:
-        sql = f"SELECT id, parent_id FROM job_batches WHERE {statements.among(d, 'id')}"
-        found = connection.execute(text(sql), {"ids": statements.many(d, left)}).all()
-        around |= {row.id: row.parent_id for row in found}
-        left = {row.parent_id for row in found} - {None} - around.keys()
-    if not around:
-        return {}
-    locked = connection.execute(text(statements.lock_all(d)), {"ids": statements.many(d, around)})
-    free = {row.id for row in locked}
-    held: dict[int, list[int]] = {}
-    for batch in own & around.keys():
-        chain: list[int] = []
-        outer: int | None = batch
-        while outer is not None and outer in around and outer not in chain:
-            chain.append(outer)
-            outer = around[outer]
-        held[batch] = chain if free.issuperset(chain) else []
-    return held
-
-
-def halted(connection: Connection, d: Dialect, ids: Collection[int]) -> set[int]:
-    """Return which of *ids* with ``on_dead='stop'`` have ended, or have a dead member."""
-    if not ids:
-        return set()
-    rows = connection.execute(text(statements.halted(d)), {"ids": statements.many(d, ids)})
-    return {row.id for row in rows}
-
-
-def reopen(connection: Connection, d: Dialect, ids: Mapping[int, bool], again: int | None) -> None:
-    """Note that batches have live members again: those of *ids*, which are locked.
-
-    :param ids: for each, whether it was `halted`. If so, it goes on from now on when a member dies.
-    :param again: the batch whose ``then`` is to be enqueued again when it ends.
-    """
-    parameters = {
-        "ids": statements.many(d, ids),
-        "halted": statements.many(d, [each for each, was_halted in ids.items() if was_halted]),
-        "again": again or 0,
-    }
-    connection.execute(text(statements.reopen(d)), parameters)
-
-
-def recount(connection: Connection, d: Dialect, ids: Iterable[int]) -> None:
-    """Count the members of those of *ids* that have ended: an operator has changed some.
-
-    From the inside out: how a batch ended that is inside another one is seen from its counts.
-    """
-    among = statements.among(d, "id")
-    sql = f"SELECT id, pruned FROM job_batches WHERE {among} AND NOT ({OPEN_BATCH})"
-    ended = connection.execute(text(sql), {"ids": statements.many(d, ids)}).all()
-    # Who opens a batch inside another one opens it later.
-    for row in sorted(ended, key=lambda row: row.id, reverse=True):
-        pruned = _pruned(d, row)
-        if pruned is None:
-            continue  # It is broken, and stops no other.
-        counts = counted(connection.execute(text(statements.MEMBERS), {"id": row.id}), pruned)
-        values = {"id": row.id, **numbers_of(counts)}
-        connection.execute(
-            text(f"UPDATE job_batches SET {statements.NUMBERS} WHERE id = :id"), values
-        )
-
-
-def note_pruned(connection: Connection, d: Dialect, rows: Rows) -> tuple[list[int], set[int]]:
-    """Add runs that are about to be deleted to what their batches have lost; return their ids.
-
-    Those whose batch another transaction holds stay for the next time; these batches are returned,
-    too. If what a batch has lost cannot be read, nothing is added.
-
-    :param rows: their ids, statuses and batches.
-    """
-    ids = {row.batch_id for row in rows} - {None}
-    if not ids:
-        return [row.id for row in rows], set()
-    given = {"ids": statements.many(d, ids)}
-    locked = connection.execute(text(statements.lock_all(d)), given).all()
-    held: set[int] = ids - {row.id for row in locked}
-    if held:
-        given = {"ids": statements.many(d, held)}
-        there = f"SELECT id FROM job_batches WHERE {statements.among(d, 'id')}"
-        held = {row.id for row in connection.execute(text(there), given)}
-    before = {row.id: _pruned(d, row) for row in locked}
-    lost = {batch: Counter(pruned) for batch, pruned in before.items() if pruned is not None}
-    for row in rows:
-        if row.batch_id in lost:
-            lost[row.batch_id][row.status] += 1
-    given = {"ids": statements.many(d, lost), "pruned": json.dumps(lost)}
-    connection.execute(text(statements.note_pruned(d)), given)
-    return [row.id for row in rows if row.batch_id not in held], held
-
-
-def _cancelled(row: Any) -> Outcome:
-    return Outcome(
-        row.id, "", "cancelled", row.attempts, row.job_type, row.last_error, row.error_type
-    )

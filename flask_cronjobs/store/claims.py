@@ -17,8 +17,17 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, TextClause, text
 
-from ..models.conditions import FREE, HANDED, HOLDS_KEY, KEYED, RUNNABLE, RUNNING, UNPLACED
-from ..types import Outcome, is_alone
+from ..models.conditions import (
+    FREE,
+    HANDED,
+    HOLDS_KEY,
+    KEYED,
+    RUNNABLE,
+    RUNNING,
+    UNPLACED,
+    sql_list,
+)
+from ..types import FAILED_KINDS, RETURNED_KINDS, Outcome, is_alone
 from . import exchange as statements
 from .connection import Bookkeeping, Rows
 from .dialect import Dialect
@@ -199,7 +208,7 @@ class Claims:
     ) -> Rows:
         parameters = outcome_parameters(self._dialect, outcomes)
         rows = list(connection.execute(_record(self._dialect), parameters).all())
-        if any(outcome.kind in ("failed", "dead") for outcome in outcomes):
+        if any(outcome.kind in FAILED_KINDS for outcome in outcomes):
             written = json.dumps([row.id for row in rows])
             connection.execute(failures(self._dialect), {**parameters, "recorded": written})
         if request:
@@ -263,7 +272,7 @@ def _already_recorded(d: Dialect) -> TextClause:
     WHERE {d.any_of("r.id", "SELECT id FROM o")} AND (
         (r.status = o.kind AND r.attempts = o.attempt)
         OR (o.kind = 'failed' AND r.status = 'cancelled' AND r.attempts = o.attempt)
-        OR (o.kind IN ('released', 'snoozed') AND r.attempts = o.attempt - 1)
+        OR (o.kind IN {sql_list(RETURNED_KINDS)} AND r.attempts = o.attempt - 1)
     )
     """)
 

@@ -1,30 +1,74 @@
-"""Where PostgreSQL and SQLite need different SQL or different values."""
+"""Where PostgreSQL and SQLite need different SQL or different values; the database's clock.
+
+A test may move the clock, see `moved_by`. Then the texts have other times, so whatever keeps them
+must tell them apart, by `Dialect.shift`.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine
 
 from ..errors import SetupError
 from ..types import JSON, stored_json
-from .clock import clock_shift, postgresql_clock, sql_now
 from .planner import BEGIN, keep_plans
-
-if TYPE_CHECKING:
-    from sqlalchemy.dialects import postgresql, sqlite
-
-    from ..models.tables import Base
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
 LEAST_SQLITE = (3, 35, 0)
 _PSYCOPG = ("postgresql", "psycopg")
+#: By how many seconds a test has moved the clock, in this process.
+_shift = 0.0
+
+
+def clock_shift() -> float:
+    """Return by how many seconds a test has moved the clock."""
+    return _shift
+
+
+@contextmanager
+def moved_by(seconds: float) -> Generator[None]:
+    """Move the clock *seconds* from the database's in this block, for this whole process.
+
+    For tests. Only bookkeeping that is begun in the block has the moved clock.
+    """
+    global _shift
+    before, _shift = _shift, seconds
+    try:
+        yield
+    finally:
+        _shift = before
+
+
+def sql_now(dialect_name: str, seconds: str = "", shift: float = 0.0) -> str:
+    """Return SQL for the database's time, plus *seconds* (an SQL expression) if given.
+
+    :param shift: how many seconds to add.
+    """
+    if dialect_name == "postgresql":
+        # clock_timestamp() is volatile, so PostgreSQL would not use it as an index condition. In a
+        # scalar subquery it is read once, and the index is used.
+        now = f"(SELECT {postgresql_clock(shift)})"
+        if not seconds:
+            return now
+        return f"({now} + make_interval(secs => CAST({seconds} AS double precision)))"
+    # SQLite's own "now" has whole seconds, and sorts before SQLAlchemy's text, which has six
+    # digits. So this one has six as well.
+    later = f", '{shift:+.3f} seconds'" if shift else ""
+    later += f", printf('%+.3f seconds', {seconds})" if seconds else ""
+    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now'{later})"
+
+
+def postgresql_clock(shift: float = 0.0) -> str:
+    """Return SQL for PostgreSQL's time, read at each row, plus *shift* seconds."""
+    moved = f" + interval '{shift:.6f} seconds'" if shift else ""
+    return f"clock_timestamp(){moved}"
 
 
 class Dialect(NamedTuple):
@@ -132,6 +176,18 @@ class Dialect(NamedTuple):
         if self.name == "postgresql":
             return f"{column} = ANY(ARRAY({select}))"
         return f"{column} IN ({select})"
+
+    def many(self, ids: Iterable[object]) -> object:
+        """Return *ids* as the parameter of `among`."""
+        if self.name == "postgresql":
+            return list(ids)
+        return json.dumps([each for each in ids if isinstance(each, int)])  # A row may hold any.
+
+    def among(self, column: str, parameter: str = "ids") -> str:
+        """Return SQL for: *column* is in *parameter*, which `many` made."""
+        if self.name == "postgresql":
+            return f"{column} = ANY(CAST(:{parameter} AS bigint[]))"
+        return f"{column} IN (SELECT value FROM json_each(:{parameter}))"
 
     def each(self, parameter: str, name: str) -> str:
         """Return SQL for the values of *parameter*, which `array` made, as a table."""
@@ -252,18 +308,6 @@ def _or_text(plain: Any) -> type:
             return bytes(data).decode(errors="replace")
 
     return OrText
-
-
-def insert_into(model: type[Base], dialect_name: str) -> postgresql.Insert | sqlite.Insert:
-    """Return an INSERT that takes ``ON CONFLICT`` and ``RETURNING``."""
-    # Here, since an app has no use for the other dialect, which takes long to import.
-    if dialect_name == "postgresql":
-        from sqlalchemy.dialects import postgresql
-
-        return postgresql.insert(model)
-    from sqlalchemy.dialects import sqlite
-
-    return sqlite.insert(model)
 
 
 def dialect_of(engine: Engine) -> Dialect:

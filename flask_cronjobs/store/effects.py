@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import ColumnElement, Connection, TextClause, and_, exists, func, or_, text
 
+from .. import models
 from ..models.conditions import RUNNING
 from ..types import JSON
 from .connection import Bookkeeping, Rows, execute
@@ -15,7 +17,7 @@ MarkState: TypeAlias = Literal["mine", "busy", "done", "in_doubt", "lost"]
 
 
 class Mark(NamedTuple):
-    """The state of a key, as `Effects.begin` found it.
+    """The state of a key, as `begin` found it.
 
     ``mine``: the caller has just begun it. ``busy``: another owner, whose lease holds, has begun
     it. ``done``: it has a result. ``in_doubt``: the lease of the owner that began it ran out.
@@ -27,127 +29,169 @@ class Mark(NamedTuple):
     result: JSON = None
 
 
-class Effects:
-    """The writes about effects.
+def begin(books: Bookkeeping, key: str, owner: str, run_id: int | None, lease: float) -> Mark:
+    """Insert the mark of *key* for *owner*, or return the mark that is there.
 
-    :param books: a bookkeeping connection.
+    :param owner: the token of the run's claim, or a token made for this effect outside a run.
+    :param run_id: the run, which *owner* must still hold. None outside a run.
+    :param lease: outside a run, for how many seconds the owner is taken to be alive.
     """
+    statement = text(_begin(books.dialect, run_id is not None))
+    values = {"key": key, "owner": owner, "run_id": run_id, "lease": lease}
+    sent = 0
 
-    def __init__(self, books: Bookkeeping) -> None:
-        self._books = books
-        self._dialect = books.dialect
+    def insert(connection: Connection) -> Rows:
+        nonlocal sent
+        sent += 1
+        return execute(connection, statement, values)
 
-    def begin(self, key: str, owner: str, run_id: int | None, lease: float) -> Mark:
-        """Insert the mark of *key* for *owner*, or return the mark that is there.
-
-        :param owner: the token of the run's claim, or a token made for this effect outside a run.
-        :param run_id: the run, which *owner* must still hold. None outside a run.
-        :param lease: outside a run, for how many seconds the owner is taken to be alive.
-        """
-        d = self._dialect
-        values = {"key": key, "owner": owner, "run_id": run_id, "lease": lease}
+    while True:
+        if books.call(insert):
+            return Mark("mine")
+        mark = _find(books, key)
+        # Our own mark, if the connection broke after the insert had committed.
+        if sent > 1 and mark == Mark("busy", owner):
+            return Mark("mine")
+        if mark is not None and mark.state == "done":
+            return mark
+        if run_id is not None and not books.rows(_HOLDS, values):
+            return Mark("lost")
+        if mark is not None:
+            return mark
         sent = 0
 
-        def insert(connection: Connection) -> Rows:
-            nonlocal sent
-            sent += 1
-            return execute(connection, text(_begin(d, run_id is not None)), values)
 
-        while True:
-            if self._books.call(insert):
-                return Mark("mine")
-            mark = self._find(key)
-            # Our own mark, if the connection broke after the insert had committed.
-            if sent > 1 and mark == Mark("busy", owner):
-                return Mark("mine")
-            if mark is not None and mark.state == "done":
-                return mark
-            if run_id is not None and not self._holds(run_id, owner):
-                return Mark("lost")
-            if mark is not None:
-                return mark
-            sent = 0
+def take_over(
+    books: Bookkeeping, key: str, previous: str | None, owner: str, run_id: int | None, lease: float
+) -> bool:
+    """Give an effect in doubt from *previous* to *owner*; return whether this succeeded.
 
-    def take_over(
-        self, key: str, previous: str | None, owner: str, run_id: int | None, lease: float
-    ) -> bool:
-        """Give an effect in doubt from *previous* to *owner*; return whether this succeeded.
+    It fails if somebody else was faster, or if *owner* no longer holds its run.
+    """
+    statement = f"""
+    UPDATE job_effects SET state = 'begun', locked_by = {_OWNER}, run_id = :run_id,
+        locked_until = {books.dialect.later(":lease")}, created_at = {books.dialect.now}
+    WHERE key = :key AND state <> 'done' AND (locked_by = :previous OR locked_by IS NULL)
+        AND {_owned(run_id is not None)}
+    RETURNING id
+    """
+    values = {
+        "key": key, "previous": previous, "owner": owner, "run_id": run_id, "lease": lease,
+    }  # fmt: skip
+    return bool(books.rows(text(statement), values))
 
-        It fails if somebody else was faster, or if *owner* no longer holds its run.
-        """
-        statement = f"""
-        UPDATE job_effects SET state = 'begun', locked_by = {_OWNER}, run_id = :run_id,
-            locked_until = {self._dialect.later(":lease")}, created_at = {self._dialect.now}
-        WHERE key = :key AND state <> 'done' AND (locked_by = :previous OR locked_by IS NULL)
-            AND {_owned(run_id is not None)}
-        RETURNING id
-        """
-        values = {
-            "key": key, "previous": previous, "owner": owner, "run_id": run_id, "lease": lease,
-        }  # fmt: skip
-        return bool(self._books.rows(text(statement), values))
 
-    def doubt(self, key: str, owner: str | None) -> bool:
-        """Mark an effect as in doubt, for the operator; return whether this changed its state."""
-        statement = """
-        UPDATE job_effects SET state = 'in_doubt'
-        WHERE key = :key AND state = 'begun' AND locked_by = :owner RETURNING id
-        """
-        return bool(self._books.rows(text(statement), {"key": key, "owner": owner}))
+def doubt(books: Bookkeeping, key: str, owner: str | None) -> bool:
+    """Mark an effect as in doubt, for the operator; return whether this changed its state."""
+    statement = """
+    UPDATE job_effects SET state = 'in_doubt'
+    WHERE key = :key AND state = 'begun' AND locked_by = :owner RETURNING id
+    """
+    return bool(books.rows(text(statement), {"key": key, "owner": owner}))
 
-    def done(self, key: str, owner: str, result: JSON) -> bool:
-        """Record an effect's result; return False if the mark is no longer *owner*'s.
 
-        The mark may be in doubt by now, if *owner* was slow. *owner* knows that it was done.
-        """
-        return bool(self._books.rows(_done(self._dialect), _done_values(key, owner, result)))
+def done(books: Bookkeeping, key: str, owner: str, result: JSON) -> bool:
+    """Record an effect's result; return False if the mark is no longer *owner*'s.
 
-    def done_in(self, connection: Connection, key: str, owner: str, result: JSON) -> bool:
-        """Do what `done` does, in the transaction of *connection*."""
-        values = _done_values(key, owner, result)
-        return connection.execute(_done(self._dialect), values).first() is not None
+    The mark may be in doubt by now, if *owner* was slow. *owner* knows that it was done.
+    """
+    return bool(books.rows(_done(books.dialect), _done_values(key, owner, result)))
 
-    def remove(self, key: str, owner: str) -> None:
-        """Delete the mark of an effect that failed, so that it can be retried."""
-        self._delete("state <> 'done'", key, owner)
 
-    def withdraw(self, key: str, owner: str) -> None:
-        """Delete the mark of an effect that was not tried, unless it was in doubt before."""
-        self._delete("state = 'begun'", key, owner)
+def done_in(connection: Connection, d: Dialect, key: str, owner: str, result: JSON) -> bool:
+    """Do what `done` does, in the transaction of *connection*."""
+    values = _done_values(key, owner, result)
+    return connection.execute(_done(d), values).first() is not None
 
-    def _delete(self, condition: str, key: str, owner: str) -> None:
-        statement = (
-            f"DELETE FROM job_effects WHERE key = :key AND locked_by = :owner AND {condition}"
-        )
-        self._books.rows(text(statement), {"key": key, "owner": owner})
 
-    def _find(self, key: str) -> Mark | None:
-        rows = self._books.rows(text(_find(self._dialect)), {"key": key})
-        if not rows:
-            return None
-        (row,) = rows
-        if row.state == "done":
-            return Mark("done", row.locked_by, self._dialect.parsed(row.result))
-        alive = row.state == "begun" and row.alive
-        return Mark("busy" if alive else "in_doubt", row.locked_by)
+def remove(books: Bookkeeping, key: str, owner: str) -> None:
+    """Delete the mark of an effect that failed, so that it can be retried."""
+    books.rows(text(f"{_DELETE} AND state <> 'done'"), {"key": key, "owner": owner})
 
-    def _holds(self, run_id: int, token: str) -> bool:
-        statement = f"SELECT id FROM job_runs WHERE id = :id AND locked_by = :token AND {RUNNING}"
-        return bool(self._books.rows(text(statement), {"id": run_id, "token": token}))
+
+def withdraw(books: Bookkeeping, key: str, owner: str) -> None:
+    """Delete the mark of an effect that was not tried, unless it was in doubt before."""
+    books.rows(text(f"{_DELETE} AND state = 'begun'"), {"key": key, "owner": owner})
+
+
+def state_of(books: Bookkeeping, key: str) -> str | None:
+    """Return the state that an effect's row has, or None if there is no such effect."""
+    rows = books.rows(text("SELECT state FROM job_effects WHERE key = :key"), {"key": key})
+    return rows[0].state if rows else None
+
+
+def settle(books: Bookkeeping, key: str) -> bool:
+    """Record that an effect in doubt was done; return False if it was not in doubt."""
+    d = books.dialect
+    statement = f"""
+        UPDATE job_effects SET state = 'done', done_at = {d.now}
+        WHERE key = :key AND {_doubtful(d)} RETURNING id
+    """
+    return bool(books.rows(text(statement), {"key": key}))
+
+
+def forget(books: Bookkeeping, key: str) -> bool:
+    """Delete the mark of an effect in doubt; return False if it was not in doubt."""
+    statement = (
+        f"DELETE FROM job_effects WHERE key = :key AND {_doubtful(books.dialect)} RETURNING id"
+    )
+    return bool(books.rows(text(statement), {"key": key}))
+
+
+def is_in_doubt(now: datetime) -> ColumnElement[bool]:
+    """Return the condition that an effect is in doubt: marked so, or its owner's lease ran out."""
+    run, effect = models.JobRun, models.JobEffect
+    held = exists().where(
+        run.id == effect.run_id,
+        run.status == "running",
+        run.locked_by == effect.locked_by,
+        run.locked_until > now,
+    )
+    alone = and_(effect.run_id.is_(None), func.coalesce(effect.locked_until > now, False))
+    gone = and_(effect.state == "begun", ~or_(held, alone))
+    return or_(effect.state == "in_doubt", gone)
+
+
+def _find(books: Bookkeeping, key: str) -> Mark | None:
+    d = books.dialect
+    statement = f"""
+        SELECT state, result, locked_by, CASE WHEN {_doubtful(d)} THEN 1 ELSE 0 END AS doubtful
+        FROM job_effects WHERE key = :key
+    """
+    rows = books.rows(text(statement), {"key": key})
+    if not rows:
+        return None
+    (row,) = rows
+    if row.state == "done":
+        return Mark("done", row.locked_by, d.parsed(row.result))
+    return Mark("in_doubt" if row.doubtful else "busy", row.locked_by)
+
+
+def _doubtful(d: Dialect) -> str:
+    """Return `is_in_doubt` as SQL for a row of ``job_effects``, by the database's time."""
+    held = f"""
+        EXISTS (SELECT 1 FROM job_runs r WHERE r.id = job_effects.run_id AND r.{RUNNING}
+            AND r.locked_by = job_effects.locked_by AND r.locked_until > {d.now})
+    """
+    alive = f"CASE WHEN run_id IS NULL THEN locked_until > {d.now} ELSE {held} END"
+    return f"(state = 'in_doubt' OR (state = 'begun' AND ({alive}) IS NOT TRUE))"
 
 
 # PostgreSQL takes the bare parameter for text in a SELECT list and for varchar in a comparison, and
 # refuses a statement that has both. So cast it.
 _OWNER = "CAST(:owner AS varchar)"
+_DELETE = "DELETE FROM job_effects WHERE key = :key AND locked_by = :owner"
+_HELD = f"""
+    SELECT 1 FROM job_runs
+    WHERE id = CAST(:run_id AS bigint) AND locked_by = {_OWNER} AND {RUNNING}
+"""
+_HOLDS = text(_HELD)
 
 
 def _owned(in_run: bool) -> str:
-    if not in_run:
-        return "1 = 1"
     # In a run, an effect begins only while the run's lease holds: a worker that was frozen too long
     # must neither do it nor leave a mark that others would find in doubt.
-    held = f"id = CAST(:run_id AS bigint) AND locked_by = {_OWNER} AND {RUNNING}"
-    return f"EXISTS (SELECT 1 FROM job_runs WHERE {held})"
+    return f"EXISTS ({_HELD})" if in_run else "1 = 1"
 
 
 def _begin(d: Dialect, in_run: bool) -> str:
@@ -172,13 +216,3 @@ def _done(d: Dialect) -> TextClause:
 def _done_values(key: str, owner: str, result: JSON) -> dict[str, object]:
     kept = None if result is None else json_text(result)
     return {"key": key, "owner": owner, "result": kept}
-
-
-def _find(d: Dialect) -> str:
-    return f"""
-    SELECT e.state, e.result, e.locked_by,
-        CASE WHEN e.run_id IS NULL THEN e.locked_until > {d.now}
-             ELSE EXISTS (SELECT 1 FROM job_runs r WHERE r.id = e.run_id AND r.{RUNNING}
-                AND r.locked_by = e.locked_by AND r.locked_until > {d.now}) END AS alive
-    FROM job_effects e WHERE e.key = :key
-    """

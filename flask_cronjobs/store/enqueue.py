@@ -30,33 +30,12 @@ from ..errors import StateConflict
 from ..models import JobRun
 from ..models.conditions import HOLDS_KEY
 from ..types import Replace, stored_time
+from .columns import NEW_RUN, due_sql, insert_into_runs, parameter
 from .dialect import Dialect, dialect_of
 from .notify import WAKE, may_notify
 
-#: The types of parameters and columns in PostgreSQL.
-TYPES = {
-    "job_type": "text",
-    "queue": "text",
-    "priority": "integer",
-    "max_attempts": "integer",
-    "concurrency_limit": "integer",
-    "unique_while": "text",
-    "batch_id": "bigint",
-    "on_dead": "text",
-    "turn": "text",
-    "payload": "jsonb",
-    "idempotency_key": "text",
-    "concurrency_key": "text",
-    "run_at": "timestamptz",
-    "delay": "double precision",
-}
-#: What all runs of a call share.
-SHARED = (
-    *("job_type", "queue", "priority", "max_attempts", "concurrency_limit", "unique_while"),
-    *("batch_id", "on_dead", "turn"),
-)
-GIVEN = (*SHARED, "payload", "idempotency_key", "concurrency_key")
-SET_BY_DATABASE = ("scheduled_for", "run_at", "created_at", "updated_at")
+#: The columns that enqueue gives.
+GIVEN = tuple(name for name in NEW_RUN if name != "definition_id")
 ON_CONFLICT = f"ON CONFLICT (idempotency_key) WHERE {HOLDS_KEY} DO NOTHING"
 #: Only a run that has not begun is changed: what an attempt has seen stays as it was.
 REPLACEABLE = f"{HOLDS_KEY} AND started_at IS NULL AND finished_at IS NULL"
@@ -161,26 +140,14 @@ def moment_text(dialect: Dialect, moment: Any) -> str | None:
     return None if moment is None else dialect.instant(moment)
 
 
-def due_sql(dialect: Dialect) -> str:
-    """Return SQL for the parameter ``run_at``, or ``delay`` seconds from now."""
-    return f"COALESCE({parameter(dialect, 'run_at')}, {dialect.later(':delay')})"
-
-
-def parameter(dialect: Dialect, name: str) -> str:
-    """Return SQL for the parameter *name*, with its type."""
-    return f"CAST(:{name} AS {TYPES[name]})" if dialect.name == "postgresql" else f":{name}"
-
-
 @lru_cache
 def _insert_one(d: Dialect, keyed: bool, wakes: bool) -> str:
-    given = (parameter(d, name) for name in GIVEN)
-    return f"""
-        INSERT INTO job_runs ({", ".join((*GIVEN, *SET_BY_DATABASE))})
-        SELECT {", ".join(given)}, due, due, now, now
+    source = f"""
         FROM (SELECT {due_sql(d)} AS due, {d.now} AS now) AS times
         WHERE true {ON_CONFLICT if keyed else ""}
         RETURNING id, run_at, created_at {f", ({WAKE}) AS woke" if wakes else ""}
     """
+    return insert_into_runs({name: parameter(d, name) for name in GIVEN}, "due", "now", source)
 
 
 @lru_cache
@@ -222,6 +189,7 @@ def _as_loaded(session: Session, dialect: Dialect, values: Mapping[str, Any], ro
     due, made = stored_time(row.run_at), stored_time(row.created_at)
     own = {name: values[name] for name in GIVEN}
     own["payload"] = json.loads(values["payload"])
+    own["turn"] = None if values["on_dead"] is None else "new"
     times = {"scheduled_for": due, "run_at": due, "created_at": made, "updated_at": made}
     return _with_values(session, {**_fresh(), **own, **times, "id": row.id})
 
@@ -262,7 +230,5 @@ def _select_run(*which: ColumnElement[bool] | TextClause) -> Select[Any]:
 @lru_cache(maxsize=1)
 def _fresh() -> dict[str, Any]:
     """Return the columns that are the same in every new run."""
-    set_here = {*GIVEN, *SET_BY_DATABASE, "id"}
-    columns = [column for column in class_mapper(JobRun).columns if column.key not in set_here]
-    empty = {column.key: None for column in columns if column.server_default is None}
+    empty = dict.fromkeys(column.key for column in class_mapper(JobRun).columns)
     return {**empty, "status": "queued", "attempts": 0, "snoozes": 0}

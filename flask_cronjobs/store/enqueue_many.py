@@ -22,21 +22,22 @@ from sqlalchemy.orm import Session
 from ..models import JobRun
 from ..models.conditions import HOLDS_KEY
 from ..types import JSON
+from .columns import NEW_RUN, due_sql, insert_into_runs, parameter
 from .dialect import Dialect, dialect_of
-from .enqueue import (
-    ON_CONFLICT,
-    SHARED,
-    TYPES,
-    due_sql,
-    execute,
-    moment_text,
-    parameter,
-    writing_connection,
-)
+from .enqueue import GIVEN, ON_CONFLICT, execute, moment_text, writing_connection
 
 #: How many rows one statement carries.
 CHUNK = 1000
 _KEYS = ("idempotency_key", "concurrency_key")
+_SHARED = tuple(name for name in GIVEN if name not in ("payload", *_KEYS))
+_OWN = {
+    "id": "bigint",
+    "payload": NEW_RUN["payload"],
+    "priority": NEW_RUN["priority"],
+    "run_at": "timestamptz",
+    "delay": "double precision",
+    **dict.fromkeys(_KEYS, "text"),
+}
 T = TypeVar("T")
 
 
@@ -81,7 +82,7 @@ class Inserted(NamedTuple):
 def insert_runs(session: Session, shared: Mapping[str, Any], rows: Sequence[RunRow]) -> list[int]:
     """Insert runs without idempotency keys in *session*'s transaction, `CHUNK` to a statement.
 
-    :param shared: the columns of `SHARED`, with ``run_at`` and ``delay``.
+    :param shared: the other columns of `GIVEN`, with ``run_at`` and ``delay``.
     :returns: their ids, in the order of *rows*.
     """
     connection = writing_connection(session)
@@ -226,25 +227,22 @@ def _rest(dialect: Dialect, row: RunRow, run_id: int | None) -> str:
 
 @lru_cache
 def _insert_many(d: Dialect, columns: tuple[str, ...]) -> str:
-    own = {name: TYPES.get(name, "bigint") for name in columns}
-    now, due = d.now, due_sql(d)
+    own = {name: _OWN[name] for name in columns}
+    due = due_sql(d)
     if "delay" in own:
         due = f"CASE WHEN delay IS NULL THEN {due} ELSE {d.later('delay')} END"
     if "run_at" in own:
         due = f"COALESCE(run_at, {due})"
-    values = {name: parameter(d, name) for name in SHARED}
+    values = {name: parameter(d, name) for name in _SHARED}
     if "priority" in own:
         values["priority"] = f"COALESCE(priority, {values['priority']})"
-    values |= {name: name for name in ("id", *_KEYS) if name in own}
-    values |= {"payload": "payload", "scheduled_for": due, "run_at": due}
-    values |= {"created_at": now, "updated_at": now}
-    return f"""
-        INSERT INTO job_runs ({", ".join(values)})
-        SELECT {", ".join(values.values())}
+    values |= {name: name for name in ("id", "payload", *_KEYS) if name in own}
+    source = f"""
         FROM {d.table("rows", place="integer", **own)} AS r WHERE true ORDER BY place
         {ON_CONFLICT if "idempotency_key" in own else ""}
         RETURNING id, idempotency_key
     """
+    return insert_into_runs(values, due, d.now, source)
 
 
 def _reserve(connection: Connection, number: int) -> Sequence[int]:

@@ -15,6 +15,7 @@ from sqlalchemy import TextClause, text
 
 from ..types import Claim, Outcome
 from .candidates import candidates
+from .columns import begun
 from .connection import Rows
 from .dialect import Dialect
 from .outcomes import recorded
@@ -139,9 +140,8 @@ def _take(d: Dialect) -> str:
     return f"""
     UPDATE job_runs SET
         status = 'running', attempts = job_runs.attempts + 1,
-        locked_by = :token, locked_until = {d.clock_after(":lease")},
-        concurrency_share = chosen.share, started_at = {d.clock}, updated_at = {d.clock},
-        progress = NULL, progress_message = NULL
+        {begun(d)},
+        concurrency_share = chosen.share, progress = NULL, progress_message = NULL
     FROM chosen WHERE {by_index} job_runs.id = chosen.id
     RETURNING {returned(d)}
     """

@@ -10,6 +10,7 @@ from sqlalchemy import TextClause, text
 
 from ..models.conditions import DONE, HANDED, RUNNABLE, RUNNING
 from ..types import NO_SUCH_TASK
+from .columns import begun
 from .connection import Bookkeeping
 from .dialect import Dialect
 from .exchange import returned
@@ -29,26 +30,11 @@ def begin(d: Dialect) -> TextClause:
     by_queue = "SELECT id FROM job_pauses WHERE kind = 'queue' AND name = job_runs.queue"
     return text(f"""
     UPDATE job_runs SET
-        locked_by = :token, locked_until = {d.clock_after(":lease")},
-        started_at = {d.clock}, updated_at = {d.clock}
+        {begun(d)}
     WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
         AND cancel_requested_at IS NULL AND {d.one_of("job_type", "tasks")}
         AND ({by_task}) IS NULL AND ({by_queue}) IS NULL AND {COMES_FIRST}
     RETURNING {returned(d)}
-    """)
-
-
-@lru_cache(maxsize=2)
-def _refuse(d: Dialect) -> TextClause:
-    """Return the statement by which an engine's worker says in a run's row that it lacks its task.
-
-    The run stays handed; it is to be released.
-    """
-    return text(f"""
-    UPDATE job_runs SET error_type = '{NO_SUCH_TASK}', last_error = :error
-    WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
-        AND NOT {d.one_of("job_type", "tasks")}
-    RETURNING job_type
     """)
 
 
@@ -60,27 +46,15 @@ _REFUSED = f"""
 """
 
 
-@lru_cache(maxsize=2)
-def _in_brokers(d: Dialect) -> TextClause:
-    """Return the query for how many runs of a queue were handed on and have not begun."""
-    handed = f"SELECT queue FROM job_runs WHERE {HANDED} ORDER BY locked_until"
-    return text(f"SELECT count(*) AS number FROM ({handed}) AS handed WHERE queue = :queue")
+_IN_BROKERS = text(f"""
+    SELECT count(*) AS number FROM (
+        SELECT queue FROM job_runs WHERE {HANDED} ORDER BY locked_until
+    ) AS handed WHERE queue = :queue
+""")
 
 
 #: Among how many runs `ended_since` counts.
 LATEST = 2000
-
-
-@lru_cache(maxsize=2)
-def _ended_since(d: Dialect) -> TextClause:
-    """Return the query for how many runs of a queue have succeeded lately, among the latest few.
-
-    Of those alone, since other queues may have ended hundreds of thousands in that time.
-    """
-    lately = f"{DONE} AND finished_at > {d.later(':seconds')} ORDER BY finished_at DESC"
-    latest = f"SELECT queue, status FROM job_runs WHERE {lately} LIMIT {LATEST}"
-    of_queue = "queue = :queue AND status = 'succeeded'"
-    return text(f"SELECT count(*) AS number FROM ({latest}) AS latest WHERE {of_queue}")
 
 
 def refuse(
@@ -88,10 +62,18 @@ def refuse(
 ) -> str | None:
     """Note *error* in the row of a handed run whose task is none of *tasks*; return its task.
 
+    The run stays handed; it is to be released.
+
     :returns: None if it is one of them, or if the run is not handed with that token any more.
     """
-    values = {"id": run_id, "handed": handed, "tasks": books.dialect.array(tasks)}
-    rows = books.rows(_refuse(books.dialect), {**values, "error": error})
+    statement = f"""
+        UPDATE job_runs SET error_type = '{NO_SUCH_TASK}', last_error = :error
+        WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
+            AND NOT {books.dialect.one_of("job_type", "tasks")}
+        RETURNING job_type
+    """
+    values = {"id": run_id, "handed": handed, "tasks": books.dialect.array(tasks), "error": error}
+    rows = books.rows(text(statement), values)
     return rows[0].job_type if rows else None
 
 
@@ -106,13 +88,19 @@ def refused(books: Bookkeeping, run_id: int) -> tuple[str, str | None]:
 
 def in_brokers(books: Bookkeeping, queue: str) -> int:
     """Return how many runs of *queue* were handed to an engine and have not begun there."""
-    return int(books.rows(_in_brokers(books.dialect), {"queue": queue})[0].number)
+    return int(books.rows(_IN_BROKERS, {"queue": queue})[0].number)
 
 
 def ended_since(books: Bookkeeping, queue: str, seconds: float) -> int:
-    """Return how many runs of *queue* have succeeded in the last *seconds*, at the least."""
-    parameters = {"queue": queue, "seconds": -seconds}
-    return int(books.rows(_ended_since(books.dialect), parameters)[0].number)
+    """Return how many runs of *queue* have succeeded in the last *seconds*, at the least.
+
+    Among the latest few alone, since other queues may have ended hundreds of thousands meanwhile.
+    """
+    lately = f"{DONE} AND finished_at > {books.dialect.later(':seconds')} ORDER BY finished_at DESC"
+    latest = f"SELECT queue, status FROM job_runs WHERE {lately} LIMIT {LATEST}"
+    of_queue = "queue = :queue AND status = 'succeeded'"
+    statement = f"SELECT count(*) AS number FROM ({latest}) AS latest WHERE {of_queue}"
+    return int(books.rows(text(statement), {"queue": queue, "seconds": -seconds})[0].number)
 
 
 #: Of the database in its cluster, and of the table.

@@ -12,10 +12,11 @@ from sqlalchemy import TextClause, text
 from ..models.conditions import OPEN_BATCH, RUNNING, SPENT
 from ..text import clean
 from ..types import Claim, Outcome
+from .columns import assigned, ended
 from .connection import Bookkeeping, Rows
 from .dialect import Dialect
 from .exchange import most_attempts
-from .outcomes import ended, held, is_held
+from .outcomes import held, is_held
 
 
 class Renewal(NamedTuple):
@@ -223,12 +224,11 @@ def expired(d: Dialect) -> TextClause:
 def _give_up_exhausted(d: Dialect) -> TextClause:
     # In no order: the primary key has one, too, but without the condition.
     spent = f"SELECT id FROM job_runs WHERE {SPENT} LIMIT :limit {d.skip_locked}"
+    last_error = "COALESCE('. The last error: ' || last_error, '')"
+    error = f"'no attempt is left: max_attempts is ' || max_attempts || {last_error}"
+    error_type = "COALESCE(error_type, 'NoAttemptLeft')"
     return text(f"""
-    UPDATE job_runs SET status = 'dead', finished_at = {d.now}, updated_at = {d.now},
-        turn = {ended()},
-        last_error = 'no attempt is left: max_attempts is ' || max_attempts
-            || COALESCE('. The last error: ' || last_error, ''),
-        error_type = COALESCE(error_type, 'NoAttemptLeft')
+    UPDATE job_runs SET {assigned(ended("'dead'", d.now, error, error_type))}
     WHERE {d.any_of("id", spent)}
     RETURNING id, job_type, attempts, last_error, error_type
     """)

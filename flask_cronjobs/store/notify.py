@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
-from .clock import sql_now
 from .connection import Bookkeeping
+from .dialect import sql_now
 
 CHANNEL = "flask_cronjobs"
 #: How often one process sends a NOTIFY at most, in seconds. A worker looks again as long after it:

@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    String,
-    Update,
-    and_,
-    case,
-    cast,
-    delete,
-    exists,
-    func,
-    literal,
-    or_,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.orm import aliased
+from sqlalchemy import Connection, text
 
-from ..errors import KeyConflict
-from ..models import JobDefinition, JobEffect, JobRun
-from ..models.conditions import HOLDS_KEY
-from ..types import HANDED, PauseKind, Status
-from .batches import halted, hold_batches, recount, reopen
-from .clock import database_now
-from .connection import Bookkeeping, Rows
-from .dialect import Dialect, dialect_of, insert_into
+from ..models.conditions import HANDED, HOLDS_KEY, sql_list
+from ..types import PauseKind, Status
+from .batch_runs import halted, hold_batches, recount, reopen
+from .columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter
+from .connection import Bookkeeping
+from .dialect import Dialect
 from .errors import LOCK_WAIT
 
 RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
@@ -48,7 +27,7 @@ Touch: TypeAlias = Callable[[Connection, Dialect, Mapping[int, bool]], None]
 
 
 class Change(NamedTuple):
-    """A run that was changed (or found), its status, the number of its attempts, and its batch."""
+    """A run that was changed, its status, the number of its attempts, and its batch."""
 
     run_id: int
     task: str
@@ -77,7 +56,7 @@ class StoredRun(NamedTuple):
 
 
 class Operator:
-    """The writes of an operator.
+    """Changes of runs, for as long as one waits in all for rows that are locked.
 
     Rows that another transaction has locked on PostgreSQL are waited for, but not for long.
 
@@ -85,7 +64,7 @@ class Operator:
     """
 
     def __init__(self, books: Bookkeeping) -> None:
-        self._books = books
+        self.books = books
         self._until = time.monotonic() + LOCK_WAIT
 
     def retry(
@@ -100,29 +79,25 @@ class Operator:
         its idempotency key back stays as it is if another run has the key, or, among *ids*, if a
         later one wants it.
 
-        :param columns: what else to change.
+        :param columns: what else to change, of `NEW_RUN`.
         :param again: the batch whose ``then`` is to be enqueued once more when it ends.
         """
-        left = JobRun.max_attempts > JobRun.attempts
+        d, given = self.books.dialect, columns or {}
         values = {
-            "status": "queued",
-            "run_at": database_now(),
-            "finished_at": None,
-            "cancel_requested_at": None,
-            "max_attempts": case((left, JobRun.max_attempts), else_=JobRun.attempts + 1),
-            "turn": case((_is_ordered(), "new")),
-            "updated_at": database_now(),
-            **(columns or {}),
+            "status": "'queued'",
+            "run_at": d.now,
+            "finished_at": "NULL",
+            "cancel_requested_at": "NULL",
+            "max_attempts": "CASE WHEN max_attempts > attempts THEN max_attempts"
+            " ELSE attempts + 1 END",
+            "turn": "CASE WHEN on_dead IS NOT NULL THEN 'new' END",
+            "updated_at": d.now,
+            **{name: parameter(d, name) for name in given},
         }
-        after = partial(reopen, again=again)
-        return self._change(ids, RETRIABLE, values, but_for=_key_is_taken(ids), batches=after)
-
-    def key_holder(self, run_id: int) -> int | None:
-        """Return the run that keeps *run_id* from a retry, since it has its key; None if none."""
-        other = _other()
-        query = select(other.id).where(JobRun.id == run_id, _wants_key(JobRun), _same_key(other))
-        rows = self._books.rows(query.where(_holds_key(other)))
-        return rows[0].id if rows else None
+        later = f"{d.among('other.id')} AND other.id > job_runs.id AND {_wants_key('other')}"
+        taken = f"EXISTS ({_others_with_key(f'(({HOLDS_KEY}) OR ({later}))')})"
+        which = f"{_in(RETRIABLE)} AND NOT ({_wants_key('job_runs')} AND {taken})"
+        return self._change(ids, which, values, given, partial(reopen, again=again))
 
     def cancel(self, ids: Sequence[int], reason: str) -> list[Change]:
         """Cancel those of *ids* that wait, and request it for those that run.
@@ -130,152 +105,132 @@ class Operator:
         A run returned as ``running`` ends when its worker has interrupted it. One that waits in an
         engine's broker ends at once: its token is gone when it comes.
         """
-        handed = func.coalesce(JobRun.locked_by, "").startswith(HANDED)
-        running = and_(JobRun.status == "running", ~handed)
-        requested = func.coalesce(JobRun.cancel_requested_at, database_now())
+        now = self.books.dialect.now
+        runs = f"status = 'running' AND ({HANDED}) IS NOT TRUE"
         values = {
-            "status": case((running, JobRun.status), else_="cancelled"),
-            "finished_at": case((running, None), else_=database_now()),
-            "last_error": case((running, JobRun.last_error), else_=reason),
-            "error_type": case((running, JobRun.error_type), else_="Cancelled"),
-            "cancel_requested_at": case((running, requested), else_=JobRun.cancel_requested_at),
-            "turn": case((running, JobRun.turn), (_is_ordered(), "over")),
-            **{
-                name: case((running, getattr(JobRun, name)), else_=None)
-                for name in ("locked_by", "locked_until", "concurrency_share")
-            },
-            "updated_at": database_now(),
+            name: f"CASE WHEN {runs} THEN {name} ELSE {value} END"
+            for name, value in ended("'cancelled'", now, ":reason", "'Cancelled'").items()
         }
-        return self._change(ids, CANCELLABLE, values)
+        requested = f"CASE WHEN {runs} THEN COALESCE(cancel_requested_at, {now})"
+        values["cancel_requested_at"] = f"{requested} ELSE cancel_requested_at END"
+        values["updated_at"] = now
+        return self._change(ids, _in(CANCELLABLE), values, {"reason": reason})
 
     def discard(self, ids: Sequence[int], reason: str) -> list[Change]:
         """Turn those of *ids* that are dead into cancelled ones; their failed attempts stay."""
-        values = {
-            "status": "cancelled",
-            # From now on, so that it can be retried for as long as other cancelled runs.
-            "finished_at": database_now(),
-            "last_error": reason,
-            "error_type": "Discarded",
-            "turn": case((_is_ordered(), "over")),
-            "updated_at": database_now(),
-        }
-        return self._change(ids, DISCARDABLE, values, batches=recount)
-
-    def status_of(self, run_id: int) -> Status | None:
-        """Return the status of a run, or None if there is no such run."""
-        rows = self._books.rows(select(JobRun.status).where(JobRun.id == run_id))
-        return rows[0].status if rows else None
-
-    def run(self, run_id: int) -> StoredRun | None:
-        """Return a run, or None if there is no such run."""
-        of_definition = select(JobDefinition.id).where(JobDefinition.id == JobRun.definition_id)
-        rows = self._books.rows(
-            select(
-                JobRun.id,
-                JobRun.job_type,
-                JobRun.status,
-                cast(JobRun.payload, String),
-                JobRun.queue,
-                JobRun.priority,
-                of_definition.scalar_subquery(),
-                JobRun.concurrency_key,
-                JobRun.concurrency_limit,
-                JobRun.on_dead,
-            ).where(JobRun.id == run_id)
-        )
-        return StoredRun(*tuple(rows[0])) if rows else None
-
-    def insert(
-        self, values: Mapping[str, Any], run_at: datetime | None = None, delay: float | None = None
-    ) -> int:
-        """Insert a run that is due now, at *run_at* or after *delay* seconds; return its id.
-
-        :raises KeyConflict: another run has its idempotency key.
-        """
-        now = database_now()
-        turn = None if values.get("on_dead") is None else "new"
-        due = run_at or (now if delay is None else database_now(delay))
-        statement = (
-            insert_into(JobRun, self._books.dialect.name)
-            .values(
-                **values, turn=turn, scheduled_for=now, run_at=due, created_at=now, updated_at=now
-            )
-            .on_conflict_do_nothing()
-            .returning(JobRun.id)
-        )
-        key = values.get("idempotency_key")
-        # A definition has one run per instant. If somebody else has just used this one, the next
-        # try uses a later one.
-        while not (rows := self._books.rows(statement)):
-            if key is not None and (holder := self.holder(key)) is not None:
-                raise KeyConflict(
-                    f"The idempotency key {key!r} is held by run {holder.run_id} of the task "
-                    f"{holder.task}. Nothing was queued. Give another key."
-                )
-        return int(rows[0].id)
-
-    def holder(self, key: str) -> Change | None:
-        """Return the run that holds an idempotency key."""
-        columns = JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts
-        held = JobRun.idempotency_key == key, text(HOLDS_KEY)
-        rows = self._books.rows(select(*columns).where(*held))
-        return Change(*tuple(rows[0])) if rows else None
-
-    def effect_state(self, key: str) -> str | None:
-        """Return ``begun``, ``done`` or ``in_doubt``, or None if there is no such effect.
-
-        An effect that was begun is ``in_doubt`` if its owner is gone.
-        """
-        state = case((is_in_doubt(database_now()), literal("in_doubt")), else_=JobEffect.state)
-        rows = self._books.rows(select(state.label("state")).where(JobEffect.key == key))
-        return rows[0].state if rows else None
-
-    def effect_done(self, key: str) -> bool:
-        """Record that an effect in doubt was done; return False if it was not in doubt."""
-        statement = update(JobEffect).where(JobEffect.key == key, is_in_doubt(database_now()))
-        done = statement.values(state="done", done_at=database_now())
-        return bool(self._books.rows(done.returning(JobEffect.id)))
-
-    def effect_redo(self, key: str) -> bool:
-        """Delete the mark of an effect in doubt; return False if it was not in doubt."""
-        statement = delete(JobEffect).where(JobEffect.key == key, is_in_doubt(database_now()))
-        return bool(self._books.rows(statement.returning(JobEffect.id)))
+        # They end anew, so that they can be retried for as long as other cancelled runs.
+        values = ended("'cancelled'", self.books.dialect.now, ":reason", "'Discarded'")
+        return self._change(ids, _in(DISCARDABLE), values, {"reason": reason}, recount)
 
     def _change(
         self,
         ids: Sequence[int],
-        statuses: Sequence[Status],
-        values: Mapping[str, Any],
-        but_for: ColumnElement[bool] | None = None,
+        which: str,
+        values: Mapping[str, str],
+        given: Mapping[str, Any],
         batches: Touch | None = None,
     ) -> list[Change]:
-        """Change those of *ids* that have one of *statuses*; leave rows that stay locked.
+        """Change those of *ids* for which *which* is true; leave rows that stay locked.
 
-        :param but_for: a condition of those that are left.
+        :param values: SQL by column, with parameters that are *given*.
         :param batches: called for the batches whose runs were changed, and for those around them,
             in the same transaction.
         """
+        d = self.books.dialect
         changes: list[Change] = []
         left: Sequence[int] = ids
-        which: ColumnElement[bool] = JobRun.status.in_(statuses)
-        if but_for is not None:
-            which = and_(which, ~but_for)
+        found = f"SELECT id FROM job_runs WHERE {d.among('id')} AND {which}"
+        # By the list, too: so PostgreSQL looks the rows up, also to compare them with the free.
+        statement = f"""
+            UPDATE job_runs SET {assigned(values)}
+            WHERE {d.among("id")} AND ({d.among("batch_id", "busy")}) IS NOT TRUE
+                AND {d.any_of("id", f"{found} {d.skip_locked}")}
+            RETURNING id, job_type, status, attempts, batch_id
+        """
         while True:
-            free = _free(left, which).with_for_update(key_share=True, skip_locked=True)
-            # By the list, too: so PostgreSQL looks the rows up, also to compare them with `free`.
-            changed = update(JobRun).where(JobRun.id.in_(left), JobRun.id.in_(free)).values(values)
+            values_given = {**given, "ids": d.many(left), "busy": d.many(())}
             if batches is None:
-                changes += _changes(self._books.rows(_returning(changed)))
+                rows = self.books.rows(text(statement), values_given)
+                changes += [Change(*tuple(row)) for row in rows]
             else:
-                changes += self._books.transaction(partial(_changed, changed, left, batches))
+                work = partial(_changed, d, statement, values_given, left, batches)
+                changes += self.books.transaction(work)
             if len(changes) == len(ids):
                 return changes
             done = {change.run_id for change in changes}
-            found = self._books.rows(_free([each for each in left if each not in done], which))
-            left = [row.id for row in found]
+            values_given["ids"] = d.many([each for each in left if each not in done])
+            left = [row.id for row in self.books.rows(text(found), values_given)]
             if not left or time.monotonic() > self._until:
                 return changes
             time.sleep(0.05)
+
+
+def _changed(
+    d: Dialect,
+    statement: str,
+    given: Mapping[str, Any],
+    ids: Sequence[int],
+    batches: Touch,
+    connection: Connection,
+) -> list[Change]:
+    """Execute *statement*, but for runs of batches that another transaction holds."""
+    held = hold_batches(connection, d, ids)
+    busy = d.many([batch for batch, around in held.items() if not around])
+    before = halted(connection, d, {each for around in held.values() for each in around})
+    rows = connection.execute(text(statement), {**given, "busy": busy}).all()
+    changes = [Change(*tuple(row)) for row in rows]
+    touched = {each for change in changes for each in held.get(change.batch_id or 0, ())}
+    if touched:
+        batches(connection, d, {each: each in before for each in touched})
+    return changes
+
+
+def key_holder(books: Bookkeeping, run_id: int) -> int | None:
+    """Return the run that keeps *run_id* from a retry, since it has its key; None if none."""
+    holder = _others_with_key(f"({HOLDS_KEY})")
+    wanted = f"SELECT ({holder}) AS id FROM job_runs WHERE id = :id AND {_wants_key('job_runs')}"
+    rows = books.rows(text(wanted), {"id": run_id})
+    return rows[0].id if rows else None
+
+
+def status_of(books: Bookkeeping, run_id: int) -> Status | None:
+    """Return the status of a run, or None if there is no such run."""
+    rows = books.rows(text("SELECT status FROM job_runs WHERE id = :id"), {"id": run_id})
+    return rows[0].status if rows else None
+
+
+def find_run(books: Bookkeeping, run_id: int) -> StoredRun | None:
+    """Return a run, or None if there is no such run."""
+    statement = """
+        SELECT id, job_type, status, CAST(payload AS text), queue, priority,
+            (SELECT d.id FROM job_definitions d WHERE d.id = job_runs.definition_id),
+            concurrency_key, concurrency_limit, on_dead
+        FROM job_runs WHERE id = :id
+    """
+    rows = books.rows(text(statement), {"id": run_id})
+    return StoredRun(*tuple(rows[0])) if rows else None
+
+
+def insert_run(books: Bookkeeping, values: Mapping[str, Any]) -> tuple[int, str | None]:
+    """Insert a run, unless another has its idempotency key.
+
+    :param values: some columns of `NEW_RUN`, the payload as JSON text; and when the run is due:
+        ``run_at``, or if that is None, in ``delay`` seconds.
+    :returns: its id, and None; or the id of the run that has the key, and its task.
+    """
+    d = books.dialect
+    columns = {name: parameter(d, name) for name in NEW_RUN if name in values}
+    returned = "WHERE true ON CONFLICT DO NOTHING RETURNING id"
+    columns["scheduled_for"] = d.now
+    statement = text(insert_into_runs(columns, due_sql(d), d.now, returned))
+    given = {**values, "run_at": values["run_at"] and d.instant(values["run_at"])}
+    holder = f"SELECT id, job_type FROM job_runs WHERE idempotency_key = :key AND {HOLDS_KEY}"
+    # A definition has one run per instant. If somebody else has just used this one, the next try
+    # uses a later one.
+    while not (rows := books.rows(statement, given)):
+        if found := books.rows(text(holder), {"key": values["idempotency_key"]}):
+            return found[0].id, found[0].job_type
+    return rows[0].id, None
 
 
 def add_pause(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
@@ -294,79 +249,21 @@ def remove_pause(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
     return bool(books.rows(text(statement), {"kind": kind, "name": name}))
 
 
-def _changed(
-    statement: Update,
-    ids: Sequence[int],
-    batches: Touch,
-    connection: Connection,
-) -> list[Change]:
-    """Execute *statement*, but for runs of batches that another transaction holds."""
-    dialect = dialect_of(connection.engine)
-    held = hold_batches(connection, dialect, ids)
-    if busy := [batch for batch, around in held.items() if not around]:
-        statement = statement.where(func.coalesce(JobRun.batch_id, 0).not_in(busy))
-    before = halted(connection, dialect, {each for around in held.values() for each in around})
-    changes = _changes(connection.execute(_returning(statement)).all())
-    touched = {each for change in changes for each in held.get(change.batch_id or 0, ())}
-    if touched:
-        batches(connection, dialect, {each: each in before for each in touched})
-    return changes
+def _in(statuses: Sequence[Status]) -> str:
+    return f"status IN {sql_list(statuses)}"
 
 
-def _changes(rows: Rows) -> list[Change]:
-    return [Change(row.id, row.job_type, row.status, row.attempts, row.batch_id) for row in rows]
+def _others_with_key(condition: str) -> str:
+    """Return the SELECT of other runs with the key of a row of ``job_runs``."""
+    return f"""
+        SELECT other.id FROM job_runs other
+        WHERE other.idempotency_key = job_runs.idempotency_key AND other.id <> job_runs.id
+            AND {condition}
+    """
 
 
-def _returning(statement: Update) -> Any:
-    columns = JobRun.id, JobRun.job_type, JobRun.status, JobRun.attempts, JobRun.batch_id
-    return statement.returning(*columns).execution_options(synchronize_session=False)
-
-
-def _free(ids: Sequence[int], which: ColumnElement[bool]) -> Select[Any]:
-    return select(JobRun.id).where(JobRun.id.in_(ids), which)
-
-
-def _is_ordered() -> ColumnElement[bool]:
-    return JobRun.on_dead.is_not(None)
-
-
-def _other() -> type[JobRun]:
-    return aliased(JobRun, name="other")
-
-
-def _key_is_taken(ids: Sequence[int]) -> ColumnElement[bool]:
-    """Return the condition that a run cannot have its key back; see `Operator.retry`."""
-    other = _other()
-    later = and_(other.id.in_(ids), other.id > JobRun.id, _wants_key(other))
-    taken = exists().where(_same_key(other), or_(_holds_key(other), later))
-    return and_(_wants_key(JobRun), taken)
-
-
-def _wants_key(run: type[JobRun]) -> ColumnElement[bool]:
+def _wants_key(run: str) -> str:
     """Return the condition that *run* has given up its key, and a retry would take it back."""
-    unbegun = and_(run.unique_while == "waiting", run.started_at.is_(None))
-    ended = and_(run.finished_at.is_not(None), run.status.in_(RETRIABLE))
-    return and_(ended, or_(run.unique_while == "pending", unbegun))
-
-
-def _same_key(other: type[JobRun]) -> ColumnElement[bool]:
-    return and_(other.idempotency_key == JobRun.idempotency_key, other.id != JobRun.id)
-
-
-def _holds_key(other: type[JobRun]) -> ColumnElement[bool]:
-    """Return `HOLDS_KEY` for *other*."""
-    unended = or_(other.unique_while == "pending", other.started_at.is_(None))
-    return or_(other.unique_while.is_(None), and_(other.finished_at.is_(None), unended))
-
-
-def is_in_doubt(now: datetime | ColumnElement[datetime]) -> ColumnElement[bool]:
-    """Return the condition that an effect is in doubt: marked so, or its owner's lease ran out."""
-    held = exists().where(
-        JobRun.id == JobEffect.run_id,
-        JobRun.status == "running",
-        JobRun.locked_by == JobEffect.locked_by,
-        JobRun.locked_until > now,
-    )
-    alone = and_(JobEffect.run_id.is_(None), func.coalesce(JobEffect.locked_until > now, False))
-    gone = and_(JobEffect.state == "begun", ~or_(held, alone))
-    return or_(JobEffect.state == "in_doubt", gone)
+    unbegun = f"({run}.unique_while = 'waiting' AND {run}.started_at IS NULL)"
+    given_up = f"{run}.unique_while = 'pending' OR {unbegun}"
+    return f"({run}.finished_at IS NOT NULL AND {run}.{_in(RETRIABLE)} AND ({given_up}))"

@@ -10,14 +10,13 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from sqlalchemy import Delete, TextClause, delete, select, text, update
+from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
 
-from .. import models
-from ..models.conditions import RUNNING
+from ..models.conditions import RUNNING, sql_list
 from ..text import clean
-from ..types import JSON, Claim, Outcome
-from .clock import database_now
+from ..types import FAILED_KINDS, JSON, RETURNED_KINDS, TERMINAL, Claim, Outcome
+from .columns import assigned, ended
 from .connection import Bookkeeping
 from .dialect import Dialect, array_text, dialect_of, json_text
 
@@ -34,11 +33,11 @@ OUTCOME_COLUMNS = {
 PLAIN_COLUMNS = ("id", "token", "result")
 
 # A run whose cancel was requested while it ran is cancelled instead of retried.
-_STOPPED = """
-    (given.kind IN ('failed', 'released', 'snoozed') AND job_runs.cancel_requested_at IS NOT NULL)
+_STOPPED = f"""
+    (given.kind NOT IN {sql_list(TERMINAL)} AND job_runs.cancel_requested_at IS NOT NULL)
 """
-#: The attempt is not counted.
-_GIVEN_BACK = "given.kind IN ('released', 'snoozed')"
+_RETURNED = f"given.kind IN {sql_list(RETURNED_KINDS)}"
+_FAILED = f"kind IN {sql_list(FAILED_KINDS)}"
 
 _FAILURE = """
     INSERT INTO job_failures
@@ -46,45 +45,36 @@ _FAILURE = """
 """
 
 
-def ended(run: str = "") -> str:
-    """Return SQL for the column ``turn`` of a run that ends: in a strict order, the next's comes.
-
-    :param run: the table's name with a dot, where others are at hand.
-    """
-    return f"CASE WHEN {run}on_dead IS NOT NULL THEN 'over' END"
-
-
 def _values(d: Dialect) -> str:
-    ends = f"given.kind IN ('succeeded', 'dead', 'cancelled') OR {_STOPPED}"
-    later = d.clock_after("given.delay")
-    return f"""
-        status = CASE WHEN {_STOPPED} THEN 'cancelled'
-                      WHEN NOT {_GIVEN_BACK} THEN given.kind
-                      WHEN job_runs.attempts > 1 THEN 'failed' ELSE 'queued' END,
-        attempts = job_runs.attempts - CASE WHEN {_GIVEN_BACK} THEN 1 ELSE 0 END,
-        snoozes = job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END,
-        run_at = CASE WHEN given.kind = 'failed' THEN {later}
-                      WHEN given.kind = 'snoozed' THEN {d.latest("given.until", later)}
-                      ELSE job_runs.run_at END,
-        finished_at = CASE WHEN {ends} THEN {d.clock} END,
-        turn = CASE WHEN {ends} THEN {ended("job_runs.")} ELSE job_runs.turn END,
-        failed_at = CASE WHEN given.kind IN ('failed', 'dead') THEN {d.clock}
-                         ELSE job_runs.failed_at END,
-        last_error = CASE WHEN given.kind = 'released' THEN job_runs.last_error
-                          ELSE given.error END,
-        error_type = CASE WHEN given.kind = 'released' THEN job_runs.error_type
-                          ELSE given.error_type END,
-        result = {d.json("given.result")},
-        locked_by = NULL, locked_until = NULL, concurrency_share = NULL, updated_at = {d.clock}
+    """Return what an outcome writes: `ended` where it ends the run, and otherwise when to go on."""
+    status = f"""
+        CASE WHEN {_STOPPED} THEN 'cancelled' WHEN NOT {_RETURNED} THEN given.kind
+             WHEN job_runs.attempts > 1 THEN 'failed' ELSE 'queued' END
     """
+    values = ended(status, d.clock, "given.error", "given.error_type", "job_runs.")
+    values["failed_at"], later = d.clock, d.clock_after("given.delay")
+    ends = f"given.kind IN {sql_list(TERMINAL)} OR {_STOPPED}"
+    for condition, *names in (
+        (ends, "finished_at", "turn"),
+        ("given.kind <> 'released'", "last_error", "error_type"),
+        (f"given.{_FAILED}", "failed_at"),
+    ):
+        for name in names:
+            values[name] = f"CASE WHEN {condition} THEN {values[name]} ELSE job_runs.{name} END"
+    values |= {
+        "attempts": f"job_runs.attempts - CASE WHEN {_RETURNED} THEN 1 ELSE 0 END",
+        "snoozes": "job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END",
+        "run_at": f"CASE WHEN given.kind = 'failed' THEN {later}"
+        f" WHEN given.kind = 'snoozed' THEN {d.latest('given.until', later)}"
+        " ELSE job_runs.run_at END",
+        "result": d.json("given.result"),
+    }
+    return assigned(values)
 
 
-def _values_of_success(d: Dialect) -> str:
-    return f"""
-        status = 'succeeded', finished_at = {d.clock}, last_error = NULL, error_type = NULL,
-        turn = {ended("job_runs.")}, result = {d.json("given.result")},
-        locked_by = NULL, locked_until = NULL, concurrency_share = NULL, updated_at = {d.clock}
-    """
+def _values_of_success(d: Dialect, result: str = "given.result") -> str:
+    values = ended("'succeeded'", d.clock, "NULL", "NULL", "job_runs.")
+    return assigned({**values, "result": d.json(result)})
 
 
 def held(d: Dialect, given: str) -> str:
@@ -150,7 +140,7 @@ def _failures_of_recorded(d: Dialect) -> str:
     return f"""
     {_FAILURE}
     SELECT id, attempt, token, started_at, {d.clock}, error_type, error, stack
-    FROM recorded WHERE kind IN ('failed', 'dead')
+    FROM recorded WHERE {_FAILED}
     ON CONFLICT DO NOTHING
     """
 
@@ -176,7 +166,7 @@ def failures(d: Dialect) -> TextClause:
     {_FAILURE}
     SELECT o.id, o.attempt, o.token, r.started_at, {d.now}, o.error_type, o.error, o.stack
     FROM {d.table("outcomes", **OUTCOME_COLUMNS)} AS o JOIN job_runs r ON r.id = o.id
-    WHERE o.kind IN ('failed', 'dead') AND o.id IN (SELECT value FROM json_each(:recorded))
+    WHERE o.{_FAILED} AND o.id IN (SELECT value FROM json_each(:recorded))
     ON CONFLICT DO NOTHING
     """)
 
@@ -248,30 +238,17 @@ def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
     :returns: whether the run was still held.
     """
     kept = None if result is None else json_text(result)
-    as_json = dialect_of(session.get_bind().engine).json("CAST(:result AS text)")
-    statement = (
-        update(models.JobRun)
-        .where(
-            models.JobRun.id == claim.id,
-            models.JobRun.locked_by == claim.token,
-            models.JobRun.status == "running",
-        )
-        .values(
-            status="succeeded",
-            finished_at=database_now(),
-            updated_at=database_now(),
-            result=text(as_json).bindparams(result=kept),
-            last_error=None,
-            error_type=None,
-            locked_by=None,
-            locked_until=None,
-            concurrency_share=None,
-            turn=text(ended()),
-        )
-        .returning(models.JobRun.id)
-        .execution_options(synchronize_session=False)
-    )
-    return session.execute(statement).first() is not None
+    # Here, since that maps the tables, which most processes do not use.
+    from .enqueue import writing_connection
+
+    connection = writing_connection(session)
+    d = dialect_of(connection.engine)
+    statement = f"""
+        UPDATE job_runs SET {_values_of_success(d, "CAST(:result AS text)")}
+        WHERE id = :id AND locked_by = :token AND {RUNNING} RETURNING id
+    """
+    values = {"id": claim.id, "token": claim.token, "result": kept}
+    return connection.execute(text(statement), values).first() is not None
 
 
 #: How many failed attempts of a run have a row: the latest ones, as many as its page shows.
@@ -285,18 +262,15 @@ def forget_failures(books: Bookkeeping, outcomes: Iterable[Outcome]) -> None:
     wrong: the run has begun as many attempts.
     """
     for outcome in outcomes:
-        if outcome.attempt > FAILURES_KEPT and outcome.kind in ("failed", "dead"):
-            books.rows(delete_failures(outcome.id, outcome.attempt - FAILURES_KEPT))
+        if outcome.attempt > FAILURES_KEPT and outcome.kind in FAILED_KINDS:
+            oldest = {"id": outcome.id, "attempt": outcome.attempt - FAILURES_KEPT}
+            books.rows(delete_failures(books.dialect), oldest)
 
 
-def delete_failures(run_id: int, attempt: int) -> Delete:
+def delete_failures(d: Dialect) -> TextClause:
     """Return the DELETE of a run's failures up to *attempt*, but for those that are locked."""
-    old = select(models.JobFailure.id).where(
-        models.JobFailure.run_id == run_id, models.JobFailure.attempt <= attempt
-    )
-    return delete(models.JobFailure).where(
-        models.JobFailure.id.in_(old.with_for_update(skip_locked=True))
-    )
+    old = f"SELECT id FROM job_failures WHERE run_id = :id AND attempt <= :attempt {d.skip_locked}"
+    return text(f"DELETE FROM job_failures WHERE {d.any_of('id', old)}")
 
 
 _FORGET_OUTPUTS = text("DELETE FROM job_outputs WHERE run_id = :id AND attempt <= :attempt")

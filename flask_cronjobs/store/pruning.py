@@ -12,8 +12,7 @@ from sqlalchemy import Connection, Executable, text
 from ..config import Settings
 from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
 from ..types import stored_time
-from .batch_statements import among, many
-from .batches import note_pruned
+from .batch_runs import note_pruned
 from .connection import Bookkeeping, Rows
 from .dialect import Dialect
 
@@ -87,7 +86,7 @@ def locked_runs(d: Dialect, kind: Kind) -> str:
     So that a run that an operator retries at this moment keeps both its row and its failures.
     """
     lock = "FOR UPDATE SKIP LOCKED" if d.name == "postgresql" else ""
-    held = f"AND ({among(d, 'batch_id', 'held')}) IS NOT TRUE"
+    held = f"AND ({d.among('batch_id', 'held')}) IS NOT TRUE"
     return oldest(d, kind).replace("ORDER BY", f"{held} ORDER BY") + lock
 
 
@@ -102,7 +101,7 @@ def _behind(d: Dialect) -> str:
 
 def delete(d: Dialect, table: str, column: str = "id") -> str:
     """Return the DELETE of the rows whose *column* is in ``ids``."""
-    return f"DELETE FROM {table} WHERE {among(d, column)}"
+    return f"DELETE FROM {table} WHERE {d.among(column)}"
 
 
 def delete_ended(d: Dialect, kind: Kind) -> str:
@@ -178,7 +177,7 @@ def _seconds(now: object, ended: object) -> float:
 
 def _prune_runs(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]:
     """Delete old runs with what belongs to them; yield how many, after each transaction."""
-    given = {**_given(books.dialect, kept), "held": many(books.dialect, held := set[int]())}
+    given = {**_given(books.dialect, kept), "held": books.dialect.many(held := set[int]())}
     while True:
         found, deleted, busy = books.transaction(
             partial(_delete_runs, d=books.dialect, kind=kind, given=given)
@@ -188,7 +187,7 @@ def _prune_runs(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]
             return
         # From here on: until a vacuum, PostgreSQL's index has entries of all that was deleted.
         held |= busy
-        given |= {"place": found[-1].place, "held": many(books.dialect, held)}
+        given |= {"place": found[-1].place, "held": books.dialect.many(held)}
 
 
 def _delete_runs(
@@ -198,7 +197,7 @@ def _delete_runs(
     found = connection.execute(text(locked_runs(d, kind)), given).all()
     ids, busy = note_pruned(connection, d, found)
     if ids:
-        given = {"ids": many(d, ids)}
+        given = {"ids": d.many(ids)}
         for table in ("job_failures", "job_outputs"):
             connection.execute(text(delete(d, table, "run_id")), given)
         connection.execute(text(delete(d, "job_runs")), given)
@@ -217,7 +216,7 @@ def _prune_rows(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]
     while True:
         found = books.rows(text(oldest(d, kind)), given)
         if ids := [row.id for row in found if row.free]:
-            books.rows(text(delete_ended(d, kind)), {"ids": many(d, ids)})
+            books.rows(text(delete_ended(d, kind)), {"ids": d.many(ids)})
         deleted += len(ids)
         yield 0
         if len(found) == CHUNK and (ids or found[-1].place != given["place"]):

@@ -13,9 +13,8 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, text
 
-from .. import models
 from ..types import TickReport, stored_time
 from .connection import Bookkeeping
 from .dialect import Dialect
@@ -146,10 +145,9 @@ class TickHistory:
     @cached_property
     def last_finished(self) -> datetime | None:
         """When the last tick that did its work began."""
-        tick = models.JobTick
-        latest = select(func.max(tick.started_at)).where(tick.finished_at.is_not(None))
-        found: datetime | None = self._books.rows(latest)[0][0]
-        return found
+        latest = "SELECT max(started_at) AS at FROM job_ticks WHERE finished_at IS NOT NULL"
+        (row,) = self._books.rows(text(latest))
+        return None if row.at is None else stored_time(row.at)
 
     def _minutes(self) -> str:
         dialect = self._books.dialect

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from ..current_run import in_run
 from ..errors import SetupError, TablesMissing
@@ -19,12 +19,12 @@ from ..models import JobRun
 from ..registry.payload import check_keys
 from ..registry.registry import name_of
 from ..state import State, state_of
-from ..store.clock import clock_shift, database_now, moved_by
 from ..store.commits import left_in, uncommitted_runs
-from ..store.for_testing import due_of_others, enqueued_ahead, newest, next_due
-from ..store.sqlite import refuse_own_lock
+from ..store.connection import refuse_own_lock
+from ..store.dialect import clock_shift, dialect_of, moved_by
+from ..store.shared import due_of_others, enqueued_ahead, newest, next_due
 from ..task import Task
-from ..types import TickReport
+from ..types import TickReport, stored_time
 from .inline import (
     aware,
     enqueue_alone,
@@ -192,8 +192,9 @@ def travel(to: datetime | timedelta) -> Generator[None]:
     if isinstance(to, timedelta):
         distance = to.total_seconds()
     else:
-        now = cast("datetime", state_of().db.session.scalar(select(database_now())))
-        distance = (aware(to) - now).total_seconds() + _SURELY
+        state = state_of()
+        now = state.db.session.scalar(text(f"SELECT {dialect_of(state.engine).now}"))
+        distance = (aware(to) - stored_time(now)).total_seconds() + _SURELY
     with moved_by(clock_shift() + distance):
         yield
 

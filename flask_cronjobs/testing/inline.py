@@ -35,13 +35,14 @@ from ..schedule import Schedule
 from ..schedule.slots import Slot, SlotPlan
 from ..signals import announce
 from ..state import State
+from ..store import definitions
 from ..store.claims import Claims
-from ..store.definitions import DefinitionRow, Definitions
-from ..store.for_testing import prepare_run
+from ..store.definitions import DefinitionRow
 from ..store.leases import progress as write_progress
-from ..store.shared import SharedBookkeeping
+from ..store.shared import SharedBookkeeping, prepare_run
+from ..store.slots import record_slots
 from ..text import did_you_mean
-from ..types import Claim, Outcome, RecordedSlot
+from ..types import FAILED_KINDS, Claim, Outcome, RecordedSlot
 
 #: How many attempts one test may perform in a call: more look like a handler that enqueues itself.
 MOST = 10_000
@@ -119,7 +120,7 @@ class InlineWorker:
             return
         # A handler that says RetryLater or Discard has decided something; it has not failed.
         decided = outcome.kind == "failed" and isinstance(error, RetryLater)
-        if outcome.kind in ("failed", "dead") and not decided:
+        if outcome.kind in FAILED_KINDS and not decided:
             raise error
 
 
@@ -233,15 +234,14 @@ def loaded(state: State, run_id: int) -> JobRun:
 def find_definition(state: State, name: str) -> DefinitionRow:
     """Return a definition; insert it as a tick would, if only the code has it."""
     with state.bookkeeping() as books:
-        definitions = Definitions(books)
         declared = state.registry.declarations.get(name)
-        found = definitions.find(name)
+        found = definitions.find(books, name)
         if found is None and declared is not None:
             spec = declared.spec(state.settings)
             definitions.declare(
-                [(spec, first_slot(spec, definitions.now()))], "code", state.app.name
+                books, [(spec, first_slot(spec, definitions.now(books)))], "code", state.app.name
             )
-            found = definitions.find(name)
+            found = definitions.find(books, name)
     if found is None:
         hint = did_you_mean(name, state.registry.declarations)
         raise NotFound(f"There is no definition {name!r}.{hint}")
@@ -270,13 +270,12 @@ def record_slot(state: State, name: str, moment: datetime) -> RecordedSlot:
     :raises StateConflict: there is one already, or the definition is paused.
     """
     with state.bookkeeping() as books:
-        definitions = Definitions(books)
-        found = definitions.find(name)
+        found = definitions.find(books, name)
         if found is None or found.next_run_at is None or found.paused:
             raise StateConflict(f"The definition {name!r} is paused, or has no slot to come.")
         watermark = found.next_run_at  # Stays: the slots until then are owed as before.
         plan = SlotPlan(found.id, watermark, watermark, (Slot(found.id, moment),))
-        slots = definitions.record_slots([plan])
+        slots = record_slots(books, [plan])
     if not slots:
         raise StateConflict(f"The slot of {name!r} at {moment} has a run already.")
     announce_slot(state, slots[0])

@@ -16,11 +16,10 @@ from flask.typing import ResponseReturnValue
 from ..errors import CronJobsError, DatabaseTrouble, NotFound, StateConflict, TablesMissing
 from ..log import logger
 from ..operations import maintenance, payloads
-from ..operations.batches import cancel_batch, close_batch, retry_batch
 from ..operations.definitions import remove, run_now
 from ..operations.pauses import Target, pause, resume
 from ..operations.payloads import retry_with
-from ..operations.runs import CANCEL, DISCARD, RETRY, Action
+from ..operations.runs import CANCEL, DISCARD, RETRY, Action, cancel_batch, close_batch, retry_batch
 from ..report.run_list import RunFilter
 from ..state import state_of
 from ..text import one_line

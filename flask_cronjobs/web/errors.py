@@ -18,7 +18,7 @@ from ..errors import (
 )
 from ..log import logger
 from ..state import state_of
-from ..store.migrations import how_to_create_tables
+from ..store.engines import how_to_create_tables
 from ..text import shortened
 from .format import Tone
 from .guard import is_reader

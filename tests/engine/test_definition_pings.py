@@ -23,7 +23,7 @@ from flask_cronjobs.engine.ping import Pings
 from flask_cronjobs.models import JobDefinition, JobRun
 from flask_cronjobs.state import State
 from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.definitions import Definitions
+from flask_cronjobs.store.definitions import find
 from flask_cronjobs.types import Claim
 from tests.monitor import Monitor
 from tests.rows import ago
@@ -268,7 +268,7 @@ class TestTrouble:
         self, state: State, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         gate = threading.Event()
-        monkeypatch.setattr(Definitions, "ping_urls", lambda self: gate.wait(120) and {})
+        monkeypatch.setattr(ping_module, "ping_urls", lambda books: gate.wait(120) and {})
         pings = Pings(state)
         began = time.monotonic()
         for number in range(20):
@@ -300,10 +300,10 @@ class TestTrouble:
     ) -> None:
         from flask_cronjobs import DatabaseTrouble
 
-        def fail(self: Definitions) -> dict[int, str]:
+        def fail(books: Bookkeeping) -> dict[int, str]:
             raise DatabaseTrouble("The database is gone.")
 
-        monkeypatch.setattr(Definitions, "ping_urls", fail)
+        monkeypatch.setattr(ping_module, "ping_urls", fail)
         run(lambda: None)
         assert db.session.scalars(select(JobRun.status)).all() == ["succeeded"]
         assert "A ping of a definition was not sent: The database is gone." in caplog.text
@@ -323,7 +323,7 @@ class TestSecrecy:
             if arguments:
                 assert json.loads(done.output)["definitions"][0]["ping"] == "monitor.example"
         with Bookkeeping(db.engine) as books:
-            row = Definitions(books).find("it")
+            row = find(books, "it")
         assert row is not None
         assert row.spec.ping_url == url
         assert "s3cr3t" not in repr(row)

@@ -18,7 +18,7 @@ from flask_cronjobs.schedule.slots import _plan
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.state import state_of
 from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.definitions import CHUNK, Definitions
+from flask_cronjobs.store.definitions import CHUNK
 
 NUMBER = 1_100
 
@@ -48,7 +48,7 @@ def test_definitions_with_one_schedule_are_planned_once_a_batch(
             connection.execute(insert(JobDefinition), names)
         event.listen(db.engine, "before_cursor_execute", see)
         with Bookkeeping(db.engine) as books:
-            counts, seen = enqueue_slots(state_of(app), Definitions(books), unheard)
+            counts, seen = enqueue_slots(state_of(app), books, unheard)
     assert counts["recorded"] == len({row.id for row in seen}) == NUMBER
     assert all(row.next_run_at and row.next_run_at > due for row in seen)
     batches = NUMBER // CHUNK + 1

@@ -27,11 +27,11 @@ from flask_cronjobs.engine.worker.listener import Listener
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.signals import counted, unheard
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store.clock import database_now
 from flask_cronjobs.store.notify import CHANNEL, Notifications
 from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until
+from tests.rows import ago
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -329,7 +329,7 @@ def test_slots_wake_this_worker_and_all_others_at_once(
         stranger.execute(f"LISTEN {CHANNEL}")
         resident()
         wait_until(lambda: fetch(db, JobDefinition.id))
-        db.session.execute(update(JobDefinition).values(next_run_at=database_now(-60)))
+        db.session.execute(update(JobDefinition).values(next_run_at=ago(seconds=60)))
         db.session.commit()
         wait_until(lambda: ("succeeded",) in fetch(db, JobRun.status))
         assert len(list(stranger.notifies(timeout=30, stop_after=1))) == 1

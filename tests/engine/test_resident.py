@@ -22,7 +22,6 @@ from flask_cronjobs.engine.worker import listener as listener_module
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobRun, JobTick
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store.clock import database_now
 from flask_cronjobs.store.notify import CHANNEL, Notifications, wake_listeners
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import ago
@@ -82,10 +81,10 @@ def begun(db: SQLAlchemy) -> bool:
 
 def add_tick(db: SQLAlchemy, age: float = 0, finished: bool = False) -> None:
     """Add the row of a resident worker that listens."""
-    at = database_now(-age)
+    at = ago(seconds=age)
     row = JobTick(worker="web:1", host="web", pid=1, started_at=at, seen_at=at, listening=True)
     if finished:
-        row.finished_at = database_now()
+        row.finished_at = ago()
     db.session.add(row)
     db.session.commit()
 

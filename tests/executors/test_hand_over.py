@@ -323,7 +323,7 @@ def test_a_message_whose_token_is_gone_makes_no_new_connection(
 ) -> None:
     """Where a broker has lost time, there may be hundreds of them before the first good one."""
     from flask_cronjobs.executors import perform
-    from flask_cronjobs.store.apart import connect_apart
+    from flask_cronjobs.store.engines import connect_apart
 
     made: list[None] = []
 

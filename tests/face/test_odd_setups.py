@@ -14,7 +14,7 @@ from flask_cronjobs.config import read_settings
 from flask_cronjobs.models import JobEffect
 from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store.effects import Effects
+from flask_cronjobs.store import effects
 from tests.marks import on_sqlite
 from tests.postgres import Server
 from tests.rows import Rows
@@ -80,7 +80,7 @@ class TestOwnLock:
         def fail(*args: object) -> None:
             raise DatabaseTrouble("The database cannot be used: disk I/O error.")
 
-        monkeypatch.setattr(Effects, "begin", fail)
+        monkeypatch.setattr(effects, "begin", fail)
         with app.app_context():
             db.session.add(JobEffect(key="of the session", state="in_doubt"))
             db.session.flush()

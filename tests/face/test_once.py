@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, Retry, SetupError, TickReport, current_run
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
-from flask_cronjobs.store.effects import Effects
+from flask_cronjobs.store import effects
 from flask_cronjobs.types import InDoubt
 from tests.marks import on_postgresql, on_sqlite
 
@@ -208,7 +208,7 @@ def test_interruption_just_after_a_doubt_was_taken_over_leaves_it_in_doubt(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The effect was not begun again, but it may have been done before."""
-    take_over = Effects.take_over
+    take_over = effects.take_over
 
     def interrupted(*arguments: Any) -> bool:
         assert take_over(*arguments)
@@ -217,7 +217,7 @@ def test_interruption_just_after_a_doubt_was_taken_over_leaves_it_in_doubt(
     with app.app_context():
         db.session.add(JobEffect(key="mail:1", state="in_doubt", locked_by="host:1:gone"))
         db.session.commit()
-        monkeypatch.setattr(Effects, "take_over", interrupted)
+        monkeypatch.setattr(effects, "take_over", interrupted)
         with pytest.raises(KeyboardInterrupt):
             jobs.once("mail:1", lambda: None, in_doubt="redo")
         assert db.session.scalars(db.select(JobEffect.state)).all() == ["in_doubt"]

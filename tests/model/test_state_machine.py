@@ -23,15 +23,16 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
+from flask_cronjobs.store import definitions, operations
 from flask_cronjobs.store.claims import Claims
 from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.definitions import Definitions
 from flask_cronjobs.store.enqueue import insert_run
 from flask_cronjobs.store.exchange import ClaimRequest
 from flask_cronjobs.store.leases import look_for_expired, progress, renew
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.store.pruning import prune
+from flask_cronjobs.store.slots import record_slots
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome
 from tests.model.model import TERMINAL, ModelRun
 
@@ -53,7 +54,6 @@ class StoreMachine(RuleBasedStateMachine):
         for table in ("job_failures", "job_effects", "job_runs", "job_definitions"):
             self.sql(f"DELETE FROM {table}")
         self.claims, self.operator = Claims(self.books), Operator(self.books)
-        self.definitions = Definitions(self.books)
         self.runs: dict[int, ModelRun] = {}
         self.held: list[Claim] = []
         """Every claim ever made: those that were lost go on trying to write."""
@@ -75,9 +75,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(attempts=st.integers(1, 3), key=st.sampled_from([None, None, "k"]))
     def enqueue(self, attempts: int, key: str | None) -> None:
         limit = None if key is None else 1
-        values = {"job_type": "t", "max_attempts": attempts, "payload": {}}
-        keyed = {"concurrency_key": key, "concurrency_limit": limit}
-        self.runs[self.operator.insert(values | keyed)] = ModelRun(attempts)
+        values = {"job_type": "t", "max_attempts": attempts, "payload": "{}", "on_dead": None,
+                  "concurrency_key": key, "concurrency_limit": limit,
+                  "run_at": None, "delay": 0.0}  # fmt: skip
+        id_, _ = operations.insert_run(self.books, values)
+        self.runs[id_] = ModelRun(attempts)
 
     @property
     def key_holders(self) -> list[int]:
@@ -89,7 +91,7 @@ class StoreMachine(RuleBasedStateMachine):
         values = {"job_type": "t", "queue": "default", "priority": 0, "max_attempts": 2,
                   "concurrency_limit": None, "concurrency_key": None, "payload": "{}", "delay": 0.0,
                   "run_at": None, "idempotency_key": "u", "unique_while": "pending",
-                  "batch_id": None, "on_dead": None, "turn": None}  # fmt: skip
+                  "batch_id": None, "on_dead": None}  # fmt: skip
         with Session(self.engine) as session:
             run, became, _ = insert_run(session, values)
             id_ = run.id
@@ -101,9 +103,9 @@ class StoreMachine(RuleBasedStateMachine):
     def define(self) -> None:
         name = f"d{len(self.slots)}"
         spec = DefinitionSpec(name, "t", "* * * * *", "UTC", {}, max_attempts=2)
-        assert self.definitions.declare([(spec, SLOT)], "database") == 1
-        assert self.definitions.declare([(spec, SLOT)], "database") == 0
-        row = self.definitions.find(name)
+        assert definitions.declare(self.books, [(spec, SLOT)], "database") == 1
+        assert definitions.declare(self.books, [(spec, SLOT)], "database") == 0
+        row = definitions.find(self.books, name)
         assert row is not None
         self.slots[row.id] = []
 
@@ -118,7 +120,7 @@ class StoreMachine(RuleBasedStateMachine):
         plan = SlotPlan(id_, first, times[-1] + MINUTE, tuple(slots))
         self.plans.append(plan)
         overlapping = any(self.live_of(id_))
-        recorded = self.definitions.record_slots([plan])
+        recorded = record_slots(self.books, [plan])
         assert [slot.at for slot in recorded] == times
         for slot in recorded:
             assert (slot.skipped > 0) == (overlapping or (slot.at == first and skipped > 0))
@@ -134,7 +136,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def record_slots_late(self, data: st.DataObject) -> None:
         """A tick that was slower than another records nothing."""
-        assert self.definitions.record_slots([data.draw(st.sampled_from(self.plans))]) == []
+        assert record_slots(self.books, [data.draw(st.sampled_from(self.plans))]) == []
 
     @rule(limit=st.integers(1, 4), idle=st.booleans())
     def claim(self, limit: int, idle: bool) -> None:

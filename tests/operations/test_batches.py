@@ -21,10 +21,16 @@ from flask_cronjobs import (
     current_run,
 )
 from flask_cronjobs.models import JobBatch, JobRun
-from flask_cronjobs.operations.batches import cancel_batch, close_batch, retry_batch
 from flask_cronjobs.operations.maintenance import prune
 from flask_cronjobs.operations.payloads import run_again
-from flask_cronjobs.operations.runs import CANCEL, DISCARD, RETRY
+from flask_cronjobs.operations.runs import (
+    CANCEL,
+    DISCARD,
+    RETRY,
+    cancel_batch,
+    close_batch,
+    retry_batch,
+)
 from flask_cronjobs.report.batches import BatchView, find_batch
 from flask_cronjobs.state import State
 

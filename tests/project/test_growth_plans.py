@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, Executable, create_engine, event, text
+from sqlalchemy import Engine, Executable, TextClause, create_engine, event, text
 
 from flask_cronjobs.store.create import create_tables
 from flask_cronjobs.store.dialect import dialect_of
@@ -111,6 +111,10 @@ def old(engine: Engine) -> Executable:
     return text(old_ticks(dialect_of(engine))).bindparams(age=86400.0)
 
 
+def oldest_failures(engine: Engine) -> TextClause:
+    return delete_failures(dialect_of(engine)).bindparams(id=7, attempt=3)
+
+
 def test_old_ticks_are_found_by_when_they_began(engine: Engine) -> None:
     shown = plan(engine, old(engine))
     assert "ix_job_ticks_started_at" in shown, shown
@@ -123,7 +127,7 @@ def test_only_old_ticks_are_deleted(engine: Engine) -> None:
 
 
 def test_oldest_failures_are_found_by_run_and_attempt(engine: Engine) -> None:
-    shown = plan(engine, delete_failures(7, 3))
+    shown = plan(engine, oldest_failures(engine))
     assert "uq_job_failures_attempt" in shown, shown
     assert not walks_all(shown, "job_failures"), shown
 
@@ -132,6 +136,6 @@ def test_only_the_oldest_failures_of_one_run_are_deleted(engine: Engine) -> None
     left = "SELECT count(*) FROM job_failures WHERE run_id IN (7, 8)"
     with engine.connect() as connection:
         before = connection.execute(text(left)).scalar_one()
-        connection.execute(delete_failures(7, 3))
+        connection.execute(oldest_failures(engine))
         assert connection.execute(text(left)).scalar_one() == before - 3
         connection.rollback()

@@ -14,22 +14,17 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from flask_cronjobs.store import exchange
-from flask_cronjobs.store.batch_statements import many
 from flask_cronjobs.store.claims import Claims, front_of_queue
 from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.definition_statements import (
-    insert_slots,
-    read_definitions,
-    record_at_once,
-)
-from flask_cronjobs.store.definitions import NEAR, SOME
+from flask_cronjobs.store.definitions import NEAR, SOME, read_definitions
 from flask_cronjobs.store.dialect import dialect_of
 from flask_cronjobs.store.exchange import ClaimRequest
 from flask_cronjobs.store.leases import expired
 from flask_cronjobs.store.outcomes import OUTCOME_COLUMNS, record
 from flask_cronjobs.store.planner import SETTINGS
 from flask_cronjobs.store.pruning import BATCHES, DEAD_RUNS, EFFECTS, RUNS, Kind, delete, oldest
+from flask_cronjobs.store.slots import insert_slots, record_at_once
 from tests.plans import explain, pages
 from tests.postgres import Server
 
@@ -269,7 +264,7 @@ def test_what_goes_with_old_runs_is_looked_up_by_index(
     engine: Engine, table: str, column: str
 ) -> None:
     dialect = dialect_of(engine)
-    shown = plan(engine, delete(dialect, table, column), {"ids": many(dialect, range(1, 500))})
+    shown = plan(engine, delete(dialect, table, column), {"ids": dialect.many(range(1, 500))})
     assert not walks_all(shown, table), shown
 
 

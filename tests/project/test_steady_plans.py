@@ -17,11 +17,11 @@ from flask_cronjobs.store import turns
 from flask_cronjobs.store.batches import OpenBatch, close, open_batch
 from flask_cronjobs.store.definitions import DefinitionRow
 from flask_cronjobs.store.handed import in_brokers
-from flask_cronjobs.store.late import late_slots, mark_late
 from flask_cronjobs.store.leases import give_up_exhausted, look_for_expired, progress, renew, watch
 from flask_cronjobs.store.operations import Operator
 from flask_cronjobs.store.outcomes import write_output
 from flask_cronjobs.store.pruning import behind, prune
+from flask_cronjobs.store.slots import late_slots, mark_late
 from flask_cronjobs.types import Claim, LateSlot
 from tests.plans import Sent, explain, faults, pages, paths, sent_by
 from tests.postgres import Server
@@ -258,7 +258,7 @@ def plan_definitions(kit: Kit) -> None:
     kit.define()
     (found,) = read(kit)
     assert found.next_run_at is not None
-    kit.definitions.record_slots([plan(found.id, found.next_run_at)])
+    kit.slots.record_slots([plan(found.id, found.next_run_at)])
     (found,) = [kit.found("definition")]
     kit.definitions.change(found, spec(timezone="Europe/Rome"), datetime.now(timezone.utc), "app")
     kit.definitions.mark_declared([found.id], "app")

@@ -6,6 +6,8 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 from sqlalchemy import Engine, Row, create_engine, event, insert, select, text, update
@@ -13,12 +15,12 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
+from flask_cronjobs.store import definitions, effects, slots
 from flask_cronjobs.store.claims import Claims
 from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.definitions import DefinitionRow, Definitions
+from flask_cronjobs.store.definitions import DefinitionRow
 from flask_cronjobs.store.dialect import dialect_of
-from flask_cronjobs.store.effects import Effects
 from flask_cronjobs.store.exchange import ClaimRequest
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome, OutcomeKind
 from tests.rows import ago
@@ -28,6 +30,16 @@ TASKS = ("task",)
 _numbers = itertools.count(1)
 
 
+class Bound:
+    """The functions of a module of the store, with a bookkeeping connection given."""
+
+    def __init__(self, module: ModuleType, books: Bookkeeping) -> None:
+        self._module, self._books = module, books
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(getattr(self._module, name), self._books)
+
+
 class Kit:
     """One bookkeeping connection and all that writes through it."""
 
@@ -35,8 +47,9 @@ class Kit:
         self.engine = engine
         self.books = Bookkeeping(engine, patience=20)
         self.claims = Claims(self.books)
-        self.definitions = Definitions(self.books)
-        self.effects = Effects(self.books)
+        self.definitions = Bound(definitions, self.books)
+        self.slots = Bound(slots, self.books)
+        self.effects = Bound(effects, self.books)
 
     @classmethod
     def on(cls, url: str) -> Kit:
@@ -144,8 +157,8 @@ class Kit:
             return session.get_one(JobDefinition, definition_id)
 
     def found(self, name: str) -> DefinitionRow:
-        """A definition as `Definitions.find` reads it."""
-        row = self.definitions.find(name)
+        """A definition as `definitions.find` reads it."""
+        row: DefinitionRow | None = self.definitions.find(name)
         assert row is not None
         return row
 

@@ -14,9 +14,7 @@ def define_with_slots(kit: Kit, *minutes: int, **values: Any) -> int:
     """A definition with a queued run for the slot of each of *minutes* ago."""
     times = [ago(minutes=each) for each in minutes]
     definition = kit.define(due=times[0], **values)
-    kit.definitions.record_slots(
-        [plan(definition, times[0], *(Slot(definition, at) for at in times))]
-    )
+    kit.slots.record_slots([plan(definition, times[0], *(Slot(definition, at) for at in times))])
     return definition
 
 
@@ -40,7 +38,7 @@ def test_retry_and_the_next_slot_s_run_are_not_at_work_at_once(kit: Kit) -> None
     assert kit.finish(first, "failed", delay=3600)
     watermark = kit.definition(definition).next_run_at
     assert watermark is not None
-    (recorded,) = kit.definitions.record_slots(
+    (recorded,) = kit.slots.record_slots(
         [plan(definition, watermark, Slot(definition, ago(minutes=1)))]
     )
     assert recorded.skipped == 0

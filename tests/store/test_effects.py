@@ -29,7 +29,7 @@ def test_other_keys_are_other_effects(kit: Kit) -> None:
 @pytest.mark.parametrize("result", [None, 0, "", [1], {"a": "é"}])
 def test_done_effect_gives_its_result_to_everybody(kit: Kit, result: object) -> None:
     begin(kit, "one")
-    assert kit.effects.done("key", "one", result)  # type: ignore[arg-type]
+    assert kit.effects.done("key", "one", result)
     assert begin(kit, "two") == Mark("done", "one", result)  # type: ignore[arg-type]
 
 

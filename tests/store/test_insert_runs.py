@@ -20,7 +20,7 @@ from tests.store.kit import Kit, in_threads
 SHARED: dict[str, Any] = {
     "job_type": "task", "queue": "default", "priority": 0, "max_attempts": 10,
     "concurrency_limit": None, "unique_while": None, "batch_id": None,
-    "on_dead": None, "turn": None, "run_at": None, "delay": 0.0,
+    "on_dead": None, "run_at": None, "delay": 0.0,
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def test_due_slot_becomes_a_queued_run_and_the_watermark_moves_on(kit: Kit) -> N
     definition = kit.define(
         due=at, payload={"a": 1}, queue="mail", priority=3, max_attempts=4, overlap="allow"
     )
-    (recorded,) = kit.definitions.record_slots([plan(definition, at, following=following)])
+    (recorded,) = kit.slots.record_slots([plan(definition, at, following=following)])
     assert kit.definition(definition).next_run_at == following
     row = kit.row(recorded.run_id)
     assert (row.definition_id, row.job_type, row.status) == (definition, "task", "queued")
@@ -34,7 +34,7 @@ def test_due_slot_becomes_a_queued_run_and_the_watermark_moves_on(kit: Kit) -> N
 def test_run_of_a_definition_carries_its_concurrency(kit: Kit) -> None:
     at = ago(minutes=1)
     definition = kit.define(due=at, overlap="allow", concurrency_key="key", concurrency_limit=2)
-    (recorded,) = kit.definitions.record_slots([plan(definition, at)])
+    (recorded,) = kit.slots.record_slots([plan(definition, at)])
     row = kit.row(recorded.run_id)
     assert (row.concurrency_key, row.concurrency_limit) == ("key", 2)
 
@@ -43,9 +43,9 @@ def test_plan_made_from_an_older_watermark_is_dropped(kit: Kit) -> None:
     at = ago(minutes=1)
     definition = kit.define(due=at)
     stale = plan(definition, at)
-    assert len(kit.definitions.record_slots([stale])) == 1
+    assert len(kit.slots.record_slots([stale])) == 1
     watermark = kit.definition(definition).next_run_at
-    assert kit.definitions.record_slots([stale]) == []
+    assert kit.slots.record_slots([stale]) == []
     assert kit.definition(definition).next_run_at == watermark
     assert len(kit.all_rows()) == 1
 
@@ -54,14 +54,14 @@ def test_slot_whose_row_is_there_makes_no_second_one(kit: Kit) -> None:
     """Whatever moved the watermark back: a restored backup, a hand."""
     at = ago(minutes=1)
     definition = kit.define(due=at, overlap="allow")
-    kit.definitions.record_slots([plan(definition, at)])
+    kit.slots.record_slots([plan(definition, at)])
     kit.sql("UPDATE job_definitions SET next_run_at = NULL")
     kit.define("other", due=at)
     with kit.engine.begin() as connection:
         connection.execute(
             update(JobDefinition).where(JobDefinition.id == definition).values(next_run_at=at)
         )
-    assert kit.definitions.record_slots([plan(definition, at)]) == []
+    assert kit.slots.record_slots([plan(definition, at)]) == []
     assert len(kit.all_rows()) == 1
 
 
@@ -69,29 +69,29 @@ def test_slot_whose_run_was_pruned_makes_no_second_one(kit: Kit) -> None:
     at = ago(minutes=1)
     definition = kit.define(due=at)
     first = plan(definition, at)
-    kit.definitions.record_slots([first])
+    kit.slots.record_slots([first])
     kit.sql("DELETE FROM job_runs")
-    assert kit.definitions.record_slots([first]) == []
+    assert kit.slots.record_slots([first]) == []
 
 
 def test_paused_definition_records_nothing(kit: Kit) -> None:
     at = ago(minutes=1)
     definition = kit.define("one", due=at)
     assert kit.definitions.pause("one")
-    assert kit.definitions.record_slots([plan(definition, at)]) == []
+    assert kit.slots.record_slots([plan(definition, at)]) == []
     assert kit.definition(definition).next_run_at == at
 
 
 def test_several_plans_are_recorded_at_once_and_stale_ones_dropped(kit: Kit) -> None:
     at = ago(minutes=1)
     one, two, three = (kit.define(name, due=at) for name in "abc")
-    kit.definitions.record_slots([plan(two, at)])
-    recorded = kit.definitions.record_slots([plan(each, at) for each in (one, two, three)])
+    kit.slots.record_slots([plan(two, at)])
+    recorded = kit.slots.record_slots([plan(each, at) for each in (one, two, three)])
     assert {slot.definition_id for slot in recorded} == {one, three}
 
 
 def test_no_plans_are_no_statement(kit: Kit) -> None:
-    assert kit.definitions.record_slots([]) == []
+    assert kit.slots.record_slots([]) == []
 
 
 class TestOverlap:
@@ -114,7 +114,7 @@ class TestOverlap:
         at = ago(minutes=1)
         definition = kit.define(due=at)
         kit.run(definition_id=definition, scheduled_for=ago(hours=1), **live)
-        (recorded,) = kit.definitions.record_slots([plan(definition, at)])
+        (recorded,) = kit.slots.record_slots([plan(definition, at)])
         row = kit.row(recorded.run_id)
         assert (row.status, row.error_type, row.attempts) == ("skipped", "Overlap", 0)
         assert row.finished_at is not None
@@ -128,7 +128,7 @@ class TestOverlap:
             definition_id=definition, status="failed", attempts=1, scheduled_for=ago(hours=1),
             run_at=now() + timedelta(hours=1),
         )  # fmt: skip
-        (recorded,) = kit.definitions.record_slots([plan(definition, at)])
+        (recorded,) = kit.slots.record_slots([plan(definition, at)])
         assert recorded.skipped == 0
 
     @pytest.mark.parametrize("status", ["succeeded", "dead", "cancelled", "skipped"])
@@ -138,21 +138,21 @@ class TestOverlap:
         kit.run(
             definition_id=definition, status=status, finished_at=now(), scheduled_for=ago(hours=1)
         )
-        (recorded,) = kit.definitions.record_slots([plan(definition, at)])
+        (recorded,) = kit.slots.record_slots([plan(definition, at)])
         assert recorded.skipped == 0
 
     def test_another_definition_s_run_does_not_stand_in_the_way(self, kit: Kit) -> None:
         at = ago(minutes=1)
         definition = kit.define(due=at)
         kit.run(definition_id=kit.define("other"), scheduled_for=ago(hours=1))
-        (recorded,) = kit.definitions.record_slots([plan(definition, at)])
+        (recorded,) = kit.slots.record_slots([plan(definition, at)])
         assert recorded.skipped == 0
 
     def test_allowed_overlap_queues_the_slot(self, kit: Kit) -> None:
         at = ago(minutes=1)
         definition = kit.define(due=at, overlap="allow")
         kit.run(definition_id=definition, scheduled_for=ago(hours=1))
-        (recorded,) = kit.definitions.record_slots([plan(definition, at)])
+        (recorded,) = kit.slots.record_slots([plan(definition, at)])
         assert (recorded.skipped, kit.row(recorded.run_id).status) == (0, "queued")
 
 
@@ -160,9 +160,7 @@ def test_gap_is_one_skipped_row_with_its_count_and_reason(kit: Kit) -> None:
     first, last, newest = ago(hours=5), ago(hours=1), ago(minutes=1)
     definition = kit.define(due=first)
     gap = Slot(definition, last, skipped=240, first=first, reason="missed: no tick ran in time")
-    recorded = kit.definitions.record_slots(
-        [plan(definition, first, gap, Slot(definition, newest))]
-    )
+    recorded = kit.slots.record_slots([plan(definition, first, gap, Slot(definition, newest))])
     skipped, run = sorted(recorded, key=lambda slot: slot.at)
     assert (skipped.skipped, skipped.reason) == (240, "missed: no tick ran in time")
     row = kit.row(skipped.run_id)
@@ -174,7 +172,7 @@ def test_gap_is_one_skipped_row_with_its_count_and_reason(kit: Kit) -> None:
 def test_catch_up_of_several_slots_queues_each(kit: Kit) -> None:
     times = [ago(minutes=minutes) for minutes in (4, 3, 2)]
     definition = kit.define(due=times[0], overlap="allow")
-    recorded = kit.definitions.record_slots(
+    recorded = kit.slots.record_slots(
         [plan(definition, times[0], *(Slot(definition, at) for at in times))]
     )
     assert [kit.row(slot.run_id).status for slot in recorded] == ["queued"] * 3
@@ -193,10 +191,8 @@ def test_racing_ticks_record_each_slot_once(kit: Kit) -> None:
         start.wait()
         with worker.books:
             for each in mine:
-                recorded.extend(
-                    slot.definition_id for slot in worker.definitions.record_slots([each])
-                )
-            recorded.extend(slot.run_id for slot in worker.definitions.record_slots(plans))
+                recorded.extend(slot.definition_id for slot in worker.slots.record_slots([each]))
+            recorded.extend(slot.run_id for slot in worker.slots.record_slots(plans))
 
     threads = [threading.Thread(target=compete, args=(order * 5,)) for order in range(6)]
     for thread in threads:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from flask_cronjobs import (
     CronJobs,
@@ -20,8 +20,9 @@ from flask_cronjobs import (
     UnknownTask,
 )
 from flask_cronjobs.models import JobDefinition, JobEffect
-from flask_cronjobs.store.clock import clock_shift, database_now
+from flask_cronjobs.store.dialect import clock_shift, dialect_of
 from flask_cronjobs.testing import drain, enqueued, fire, run, travel
+from flask_cronjobs.types import stored_time
 from tests.testing.conftest import in_each_setup
 from tests.testing.shop import OutOfStockError, Shop
 
@@ -169,8 +170,8 @@ def test_fire_raises_what_the_handler_raised(shop: Shop) -> None:
 
 def now(shop: Shop) -> datetime:
     """The time that the jobs see."""
-    found: datetime = shop.db.session.scalar(select(database_now()))
-    return found
+    clock = dialect_of(shop.db.engine).now
+    return stored_time(shop.db.session.scalar(text(f"SELECT {clock}")))
 
 
 def test_travel_moves_the_clock_and_sets_it_back(shop: Shop) -> None:

@@ -24,10 +24,10 @@ from ...signals import notify
 from ...state import State
 from ...store import ticks
 from ...store.claims import Claims
+from ...store.connection import is_locked
 from ...store.exchange import Exchange
 from ...store.leases import progress as write_progress
 from ...store.notify import WAKE_EVERY
-from ...store.sqlite import is_locked
 from ...types import Outcome
 from ..batches import end_batches
 from .admission import LONG, NOTHING, Admission, Wanted

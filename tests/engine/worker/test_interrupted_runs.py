@@ -20,7 +20,7 @@ from sqlalchemy import event, select, text
 from flask_cronjobs import CronJobs, Retry, TimedOut, current_run, in_run, signals
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun
-from flask_cronjobs.store.effects import Effects
+from flask_cronjobs.store import effects
 from flask_cronjobs.types import Claim
 from tests.leases import EndlessLeases
 from tests.marks import on_sqlite
@@ -137,16 +137,16 @@ def test_effect_whose_mark_was_interrupted_is_done_by_the_retry(
     jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mark is committed, and the timeout rings before the worker hears of it."""
-    begin = Effects.begin
+    begin = effects.begin
     done: list[int] = []
 
-    def interrupted(self: Effects, *args: Any) -> Any:
-        mark = begin(self, *args)
+    def interrupted(*args: Any) -> Any:
+        mark = begin(*args)
         if current_run.attempt == 1:
             raise TimedOut("while the mark was made")
         return mark
 
-    monkeypatch.setattr(Effects, "begin", interrupted)
+    monkeypatch.setattr(effects, "begin", interrupted)
 
     @jobs.task(retry=AGAIN)
     def mails() -> None:

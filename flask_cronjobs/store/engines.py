@@ -1,15 +1,16 @@
-"""Whether an app keeps its tables by migrations, and so how to create the job tables."""
+"""The app's engine: connections apart from its pool, and how its tables come to be."""
 
 from __future__ import annotations
 
+from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from flask import Flask
-from sqlalchemy import Engine, inspect
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import SingletonThreadPool, StaticPool
+from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import PoolProxiedConnection, SingletonThreadPool, StaticPool
 
-from .apart import connect_apart
+from .frames import free_frames
 
 #: Why nothing of an app may run whose database is SQLite in memory, and what to do.
 IN_MEMORY = (
@@ -56,3 +57,29 @@ def how_to_create_tables(engine: Engine) -> str:
     if uses_migrations(engine):
         return "Run: flask db migrate, then: flask db upgrade"
     return "Run: flask jobs admin init"
+
+
+def connect_apart(engine: Engine) -> Connection:
+    """Open a connection with the app's connect arguments and listeners, outside of its pool.
+
+    A handler may hold all connections that the pool has.
+
+    :param engine: the app's engine.
+    :raises sqlalchemy.exc.DBAPIError: the database cannot be reached.
+    """
+    dbapi: Any = engine.dialect.loaded_dbapi
+    pool = engine.pool.recreate()  # A copy has the connect arguments and the events.
+    own: PoolProxiedConnection | None = None
+    try:
+        own = pool.connect()
+        own.detach()
+        return Connection(engine, own)
+    except dbapi.Error as error:
+        raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=engine.dialect) from error
+    except BaseException as error:
+        # What the driver has opened so far is in the frames of the traceback, or in the pool.
+        own = None
+        if not isinstance(error, Exception):
+            free_frames(error)
+        pool.dispose()
+        raise
