@@ -12,12 +12,19 @@ from sqlalchemy import ColumnElement, Row, case, func, select, text
 
 from ..models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
 from ..types import TERMINAL, BatchCounts
-from .reader import BATCHES, RUNS, Page, Reader, Source, cut_page, is_one_of, readable, reading
+from .reader import (
+    BATCHES,
+    RUNS,
+    Page,
+    Reader,
+    Source,
+    cut_page,
+    is_one_of,
+    readable,
+    reading,
+    record,
+)
 
-_COPIED = (
-    "id", "key", "parent", "on_dead", "then_task", "then_run_id",
-    "opened_at", "closed_at", "finished_at",
-)  # fmt: skip
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
 
 
@@ -139,8 +146,9 @@ def _view(row: Row[Any], members: Counter[str]) -> BatchView:
     else:
         counts = members + _pruned(row.pruned)
         numbers = {"total": counts.total(), **{name: counts[name] for name in TERMINAL}}
-    return BatchView(
-        **{name: getattr(row, name) for name in _COPIED},
+    return record(
+        BatchView,
+        row,
         counts=BatchCounts(key=row.key, finished=row.finished_at is not None, **numbers),
         waiting=members["queued"] + members["failed"],
         running=members["running"],

@@ -21,7 +21,7 @@ from ..types import JSON
 from .definitions import DefinitionView, definition_views, next_slots, whole_rows
 from .humanize import duration, plural
 from .needs import missed_slots, needs
-from .reader import DEFINITIONS, RUNS, Query, Source, readable, reading
+from .reader import DEFINITIONS, RUNS, Query, Source, readable, reading, record
 from .run_list import RunFilter, RunRow, page_ids, rows_of
 
 #: How many of the latest runs the statistics look at, and how many of them are shown.
@@ -92,16 +92,13 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
         found = rows_of(reader, [run.id for run in reader.rows(_last_runs(row.id))])
         # A run by hand, or of a slot that was caught up, may have been inserted later than others.
         found.sort(key=lambda run: run.scheduled_for, reverse=True)
-        return DefinitionDetail(
+        return record(
+            DefinitionDetail,
+            row,
             view=view,
             words=_words(row.schedule),
             slots=_slots(view, reader.now),
             payload=redacted(row.payload, reader.state.settings.redact),
-            max_attempts=row.max_attempts,
-            concurrency_key=row.concurrency_key,
-            concurrency_limit=row.concurrency_limit,
-            created_at=row.created_at,
-            updated_at=row.updated_at,
             task=task_code(reader.state, row.job_type),
             runs=tuple(found[:SHOWN]),
             statistics=statistics(found),

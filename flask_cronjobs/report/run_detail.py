@@ -14,16 +14,12 @@ from ..store.outcomes import FAILURES_KEPT
 from ..text import redacted
 from ..types import JSON, without_secret
 from .key_orders import before_it
-from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading
+from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading, record
 from .run_list import RunRow, run_row, with_definition
 from .waiting import PauseView, list_pauses, stopping
 
 #: How many outputs a view has: each may have 64 kB.
 OUTPUTS_SHOWN = 10
-_COPIED = (
-    "last_error", "idempotency_key", "concurrency_key", "concurrency_limit", "progress_message",
-    "cancel_requested_at", "snoozes", "created_at", "updated_at", "batch", "on_dead",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,40 +116,34 @@ def _view(
     names = reader.state.settings.redact
     waits = row.status in ("queued", "failed")
     first = before_it(reader, row.id) if waits and row.on_dead is not None else None
-    return RunView(
-        row=run_row(row),
-        payload=redacted(row.payload, names),
-        result=redacted(row.result, names),
-        **{name: getattr(row, name) for name in _COPIED},
-        attempts=tuple(
+    shown: dict[str, Any] = {
+        "row": run_row(row),
+        "payload": redacted(row.payload, names),
+        "result": redacted(row.result, names),
+        "attempts": tuple(
             replace(attempt, output=outputs.get(attempt.number))
             for attempt in _attempts(row, failures)
         ),
-        now=reader.now,
-        waits_for=None if first is None else first.id,
-        stopped=first is not None and first.status == "dead",
-        pauses=stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
-    )
+        "now": reader.now,
+        "waits_for": None if first is None else first.id,
+        "stopped": first is not None and first.status == "dead",
+        "pauses": stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
+    }
+    return record(RunView, row, **shown)
 
 
 def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:
-    failed = tuple(
-        Attempt(
-            failure.attempt,
-            "failed",
-            without_secret(failure.worker),
-            failure.started_at,
-            failure.failed_at,
-            failure.error_type,
-            failure.error,
-            failure.stack,
-        )
-        for failure in failures
-    )
+    failed = tuple(map(_failed, failures))
     latest = _latest(row)
     if latest is None or any(attempt.number == latest.number for attempt in failed):
         return failed
     return (latest, *failed)
+
+
+def _failed(failure: Row[Any]) -> Attempt:
+    worker, ended = without_secret(failure.worker), failure.failed_at
+    others = {"worker": worker, "ended_at": ended, "output": None}
+    return record(Attempt, failure, number=failure.attempt, outcome="failed", **others)
 
 
 def _latest(row: Row[Any]) -> Attempt | None:

@@ -22,7 +22,7 @@ from ..models.conditions import (
     SET_ASIDE,
 )
 from ..types import STATUSES, Status, handed_to, without_secret
-from .reader import BATCHES, DEFINITIONS, RUNS, Count, Query, Reader, Source, reading
+from .reader import BATCHES, DEFINITIONS, RUNS, Count, Query, Reader, Source, reading, record
 from .run_search import (
     DUE_FIRST,
     LATEST_DEATH,
@@ -171,7 +171,6 @@ _LONGEST_PAGE = 500
 _MOST_MATCHING = 1_000_000
 #: Of the waiting runs in their order, most match these.
 _NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
-_SHOWN = tuple(RunRow.__dataclass_fields__)
 
 
 def list_runs(
@@ -416,10 +415,9 @@ def rows_of(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
     """Return the runs *ids*, in their order."""
     if not ids:
         return []
-    own = [name for name in _SHOWN if name in RUNS.c and name != "last_error"]
+    shown = {"job_type", *RunRow.__dataclass_fields__} - {"last_error"}
     statement = with_definition(
-        *(RUNS.c[name] for name in own),
-        RUNS.c.job_type,
+        *(column for column in RUNS.c if column.name in shown),
         func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("last_error"),
     )
     rows = {row.id: run_row(row) for row in reader.rows(statement.where(RUNS.c.id.in_(ids)))}
@@ -440,10 +438,8 @@ def seconds_taken(
 
 def run_row(row: Row[Any]) -> RunRow:
     """Return the `RunRow` of a database row."""
-    values = {name: getattr(row, name) for name in _SHOWN if name != "task"}
-    values["locked_by"] = without_secret(row.locked_by)
-    values["last_error"] = first_line(row.last_error)
-    return RunRow(**values, task=row.job_type)
+    holder, error = without_secret(row.locked_by), first_line(row.last_error)
+    return record(RunRow, row, task=row.job_type, locked_by=holder, last_error=error)
 
 
 def first_line(error: str | bytes | None) -> str | None:
