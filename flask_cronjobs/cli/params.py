@@ -17,6 +17,7 @@ from flask.cli import ScriptInfo
 
 from ..report.humanize import parse_age
 from ..report.run_list import RunFilter
+from ..report.run_search import FILTERS, Filter
 from ..state import State, state_of
 from ..types import STATUSES
 
@@ -133,30 +134,22 @@ def _not_empty(ctx: click.Context, param: click.Parameter, value: str | None) ->
     return value
 
 
-_FILTERS = (
-    click.option("--status", type=click.Choice(STATUSES), help="Only runs of this status."),
-    click.option(
-        "--task", metavar="NAME", shell_complete=complete_tasks, help="Only runs of this task."
-    ),
-    click.option("--queue", metavar="NAME", help="Only runs of this queue."),
-    click.option(
-        "--definition",
-        metavar="NAME",
-        shell_complete=complete_definitions,
-        help="Only runs of this definition.",
-    ),
-    click.option("--batch", metavar="KEY", help="Only runs of this batch."),
-    click.option(
-        "--error",
-        metavar="TEXT",
-        callback=_not_empty,
-        help="Only with TEXT in the error's type or message.",
-    ),
-    click.option("--older-than", type=age, metavar="AGE", help="Ended (or due) over AGE ago."),
-    click.option("--newer-than", type=age, metavar="AGE", help="Ended (or due) within AGE: 2h."),
-    click.option("--overdue", is_flag=True, help="Only runs that have waited too long."),
-    click.option("--stale", is_flag=True, help="Only running runs whose lease ran out."),
-)
+_OF_KIND: dict[str, dict[str, Any]] = {
+    "status": {"type": click.Choice(STATUSES)},
+    "age": {"type": age, "metavar": "AGE"},
+    "flag": {"is_flag": True},
+}
+_OF_FIELD: dict[str, dict[str, Any]] = {
+    "task": {"shell_complete": complete_tasks},
+    "definition": {"shell_complete": complete_definitions},
+    "error": {"callback": _not_empty},
+}
+
+
+def _option(each: Filter) -> Callable[[F], F]:
+    own = _OF_KIND.get(each.kind, {"metavar": each.kind.upper()})
+    own = own | _OF_FIELD.get(each.field, {})
+    return click.option(f"--{each.field.replace('_', '-')}", help=each.help, **own)
 
 
 def filtered(command: F) -> F:
@@ -171,8 +164,8 @@ def filtered(command: F) -> F:
     wrapped: Any = call
     # The options and arguments of decorators below this one.
     wrapped.__click_params__ = list(getattr(command, "__click_params__", []))
-    for option in reversed(_FILTERS):
-        wrapped = option(wrapped)
+    for each in reversed(FILTERS):
+        wrapped = _option(each)(wrapped) if each.help is not None else wrapped
     return wrapped  # type: ignore[no-any-return]
 
 

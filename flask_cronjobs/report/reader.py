@@ -195,7 +195,7 @@ def capped(statement: Query) -> ScalarSelect[int]:
 Record = TypeVar("Record")
 
 
-def record(kind: type[Record], row: Any, **others: Any) -> Record:
+def record(kind: type[Record], row: Any, /, **others: Any) -> Record:
     """Return the dataclass *kind* with *others*, and the columns of *row* for its other fields."""
     names = (field.name for field in fields(cast("Any", kind)) if field.name not in others)
     return kind(**{name: getattr(row, name) for name in names}, **others)

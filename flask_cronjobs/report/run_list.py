@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import ColumnElement, Row, func, not_, null, or_, select, text, union_all
+from sqlalchemy import ColumnElement, Row, func, not_, null, select, text, union_all
 
 from ..errors import StateConflict
 from ..models.conditions import (
@@ -22,17 +22,18 @@ from ..models.conditions import (
     SET_ASIDE,
 )
 from ..types import STATUSES, Status, handed_to, without_secret
-from .reader import BATCHES, DEFINITIONS, RUNS, Count, Query, Reader, Source, reading, record
+from .reader import DEFINITIONS, RUNS, Count, Query, Reader, Source, reading, record
 from .run_search import (
     DUE_FIRST,
+    FILTERS,
     LATEST_DEATH,
     NEWEST,
     SEARCH_ALL_FOR,
     SEARCH_FOR,
     Cursor,
+    Filter,
     Order,
     named,
-    of_task,
     reads_payloads,
     showing,
 )
@@ -67,6 +68,13 @@ class RunFilter:
     stale: bool = False
     search: str | None = None
     batch: str | None = None
+
+    def given(self) -> Iterator[tuple[Filter, Any]]:
+        """Yield the filters that narrow it, each with its value."""
+        for each in FILTERS:
+            value = getattr(self, each.field)
+            if value is not None and value is not False:
+                yield each, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +202,7 @@ def list_runs(
         found, floor = page_ids(reader, which, cursor, limit, order, by_name)
         first = by_name if cursor is None else []
         rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
-        paused = list_pauses(reader)
+        now, paused = reader.now, list_pauses(reader)
     if len(found) > limit:
         last = found[limit - 1]
         going_on: Cursor | None = Cursor(last.id, last.moment)
@@ -202,7 +210,7 @@ def list_runs(
         going_on = None if floor is None else floor.cursor
     partial = floor is not None and len(found) <= limit
     back_to = None if floor is None else floor.created_at
-    return RunPage(tuple(rows), going_on, partial, back_to, reader.now, paused)
+    return RunPage(tuple(rows), going_on, partial, back_to, now, paused)
 
 
 def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[int]:
@@ -283,44 +291,8 @@ def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
 def _conditions(
     reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()
 ) -> list[ColumnElement[bool]]:
-    c = RUNS.c
-    equal = {"status": which.status, "job_type": which.task, "queue": which.queue}
-    found = [c[name] == value for name, value in equal.items() if value is not None]
-    if statuses:
-        found.append(c.status.in_(statuses))
-    if which.error is not None:
-        found.append(
-            or_(
-                c.error_type.icontains(which.error, autoescape=True),
-                c.last_error.icontains(which.error, autoescape=True),
-            )
-        )
-    if which.error_type is not None:
-        found.append(func.coalesce(c.error_type, "") == which.error_type)
-    if which.definition is not None:
-        found.append(c.definition_id == _definition_id(which.definition))
-    if which.batch is not None:
-        key = BATCHES.c.key == which.batch
-        found.append(c.batch_id == select(BATCHES.c.id).where(key).scalar_subquery())
-    if which.stale:
-        found.append(c.locked_until <= reader.now)
-    if which.search is not None and not reads_payloads(reader):
-        found.append(of_task(which.search))
-    return found + _ages(reader.now, which)
-
-
-def _definition_id(name: str) -> Any:
-    return select(DEFINITIONS.c.id).where(DEFINITIONS.c.name == name).scalar_subquery()
-
-
-def _ages(now: datetime, which: RunFilter) -> list[ColumnElement[bool]]:
-    moment = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
-    found: list[ColumnElement[bool]] = []
-    if which.older_than is not None:
-        found.append(moment <= now - timedelta(seconds=which.older_than))
-    if which.newer_than is not None:
-        found.append(moment >= now - timedelta(seconds=which.newer_than))
-    return found
+    found = [each.condition(reader, value) for each, value in which.given()]
+    return [*found, RUNS.c.status.in_(statuses)] if statuses else found
 
 
 def page_ids(

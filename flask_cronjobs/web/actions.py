@@ -282,6 +282,7 @@ def bulk() -> ResponseReturnValue:
         action=action,
         statuses=action.statuses(which),
         count=count,
+        which=which,
         args=filter_args(which),
         data={"do": action.name, "statuses": action.statuses(which), "count": count},
     )

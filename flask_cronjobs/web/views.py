@@ -21,7 +21,7 @@ from ..report.overview import read_overview
 from ..report.reader import Page, reading
 from ..report.run_detail import RunView, find_run, without_own_frames
 from ..report.run_list import WINDOW, RunFilter, list_runs
-from ..report.run_search import DUE_FIRST, LATEST_DEATH, NEWEST, order_of
+from ..report.run_search import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, order_of
 from ..state import State, state_of
 from .actions import BULK
 from .format import Tone, chart
@@ -268,6 +268,7 @@ def runs() -> ResponseReturnValue:
 def _form(state: State, typed: dict[str, str], status: int = 200, **values: Any) -> Response:
     common: dict[str, Any] = {
         "which": RunFilter(),
+        "filters": FILTERS,
         "found": None,
         "typed": typed,
         "wrong": None,
