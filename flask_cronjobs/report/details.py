@@ -145,19 +145,11 @@ def _slots(view: DefinitionView, now: datetime) -> tuple[datetime, ...]:
     return next_slots(view.schedule, view.timezone, now, SLOTS)
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """The task that a name stands for, and the payload that goes with it.
+def read_arguments(source: Source, name: str) -> tuple[str, JSON] | None:
+    """Return the task that the definition or task *name* stands for, and its payload, redacted.
 
-    :ivar payload: the definition's, redacted; None for a task without one.
+    A task without a definition has None. Returns None if there is neither.
     """
-
-    task: str
-    payload: JSON
-
-
-def read_arguments(source: Source, name: str) -> Arguments | None:
-    """Return what the definition *name* would run, or else the task; None if there is neither."""
     with reading(source) as reader:
         registry, hidden = reader.state.registry, reader.state.settings.redact
         payload = readable(reader, DEFINITIONS.c.payload)
@@ -165,11 +157,11 @@ def read_arguments(source: Source, name: str) -> Arguments | None:
             select(DEFINITIONS.c.job_type, payload).where(DEFINITIONS.c.name == name)
         )
     if rows:
-        return Arguments(rows[0].job_type, redacted(rows[0].payload, hidden))
+        return rows[0].job_type, redacted(rows[0].payload, hidden)
     if name in registry.declarations:
         spec = registry.declarations[name].spec(reader.state.settings)
-        return Arguments(spec.job_type, redacted(spec.payload, hidden))
-    return Arguments(name, None) if name in registry.tasks else None
+        return spec.job_type, redacted(spec.payload, hidden)
+    return (name, None) if name in registry.tasks else None
 
 
 _LONGEST_TEXT = 4_000

@@ -13,6 +13,7 @@ from sqlalchemy import Row, select
 from ..store.outcomes import FAILURES_KEPT
 from ..text import redacted
 from ..types import JSON, without_secret
+from .humanize import Fact, duration, known, plural, since
 from .key_orders import before_it
 from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading, record
 from .run_list import RunRow, run_row, with_definition
@@ -101,6 +102,70 @@ def find_run(source: Source, run_id: int) -> RunView | None:
             .limit(FAILURES_KEPT)
         )
         return _view(reader, rows[0], failures, _outputs(reader, run_id))
+
+
+def facts_of(run: RunView) -> list[Fact]:
+    """Return what the page of *run* and the command ``show`` say of it, in this order."""
+    row, now = run.row, run.now
+    waits = row.status in ("queued", "failed")
+    back, behind = since(row.locked_until, now), "stop" if run.on_dead == "stop" else "go on"
+    is_over = row.locked_until is not None and row.locked_until <= now
+    return known(
+        Fact("definition", row.definition, link=("definition", {"name": row.definition})),
+        Fact("queue", row.queue),
+        Fact("priority", row.priority or None),
+        Fact("attempts", f"{row.attempts} of {row.max_attempts}"),
+        Fact("scheduled for", row.scheduled_for),
+        Fact("due", row.run_at if waits else None, row.run_at),
+        Fact("last started", row.started_at, row.started_at),
+        Fact("waited, then ran", _waited_and_took(row)),
+        Fact("finished", row.finished_at, row.finished_at),
+        Fact("handed to", row.handed_to, f"if it does not begin there, it comes back {back}"),
+        Fact(
+            "worker",
+            row.locked_by if back and row.handed_to is None else None,
+            f"lease {'ran out' if is_over else 'until'} {back}",
+        ),
+        Fact("cancel asked", run.cancel_requested_at, run.cancel_requested_at),
+        Fact("snoozed", plural(run.snoozes, "time") if run.snoozes else None),
+        Fact("progress", _progress(run)),
+        Fact("batch", run.batch, link=("batch", {"key": run.batch})),
+        Fact("idempotency key", run.idempotency_key),
+        Fact("concurrency key", run.concurrency_key, f"at most {run.concurrency_limit} at once"),
+        Fact("order", _order(run), f"if a run ends dead, those behind it {behind}", ("order", {})),
+        Fact("reason", _reason(run)),
+        *(Fact("paused", _paused(pause, now)) for pause in run.pauses),
+    )
+
+
+def _waited_and_took(row: RunRow) -> str | None:
+    if row.waited is None:
+        return None
+    return ", then ".join(duration(each) for each in (row.waited, row.took) if each is not None)
+
+
+def _progress(run: RunView) -> str:
+    done = run.row.progress if run.row.status == "running" else None
+    parts = (None if done is None else f"{done:.0%}", run.progress_message)
+    return ", ".join(part for part in parts if part)
+
+
+def _order(run: RunView) -> str | None:
+    if run.on_dead is None:
+        return None
+    stops = ", which is dead and stops its key" if run.stopped else ""
+    return "strict" if run.waits_for is None else f"strict, waits for run {run.waits_for}{stops}"
+
+
+def _reason(run: RunView) -> str | None:
+    """Return why it has its status, where no attempt says so."""
+    tells = run.row.status in ("cancelled", "skipped") or run.row.error_type == "Snooze"
+    return run.last_error if tells or not run.attempts else None
+
+
+def _paused(pause: PauseView, now: datetime) -> str:
+    by = f" by {pause.paused_by}" if pause.paused_by else ""
+    return f"the {pause.kind} {pause.name}, {since(pause.paused_at, now)}{by}"
 
 
 def _outputs(reader: Reader, run_id: int) -> dict[int, str]:

@@ -22,7 +22,7 @@ from ..models.conditions import (
     SET_ASIDE,
 )
 from ..types import STATUSES, Status, handed_to, without_secret
-from .reader import DEFINITIONS, RUNS, Count, Query, Reader, Source, reading, record
+from .reader import DEFINITIONS, RUNS, Count, Page, Query, Reader, Source, reading, record
 from .run_search import (
     DUE_FIRST,
     FILTERS,
@@ -135,21 +135,16 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RunPage:
-    """One page of runs.
+class RunPage(Page[RunRow]):
+    """One page of runs; `next` is a `Cursor`.
 
-    :ivar next: the next page's cursor; None on the last.
     :ivar partial: the search stopped before the page was full; the next page goes on.
     :ivar searched_to: when the oldest run was created at which such a search looked.
-    :ivar now: the database's now.
     :ivar pauses: the tasks and queues that are paused.
     """
 
-    rows: tuple[RunRow, ...]
-    next: Cursor | None
     partial: bool
     searched_to: datetime | None
-    now: datetime
     pauses: tuple[PauseView, ...] = ()
 
     @property
@@ -210,7 +205,7 @@ def list_runs(
         going_on = None if floor is None else floor.cursor
     partial = floor is not None and len(found) <= limit
     back_to = None if floor is None else floor.created_at
-    return RunPage(tuple(rows), going_on, partial, back_to, now, paused)
+    return RunPage(tuple(rows), going_on, now, partial, back_to, paused)
 
 
 def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[int]:

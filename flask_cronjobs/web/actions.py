@@ -266,6 +266,14 @@ def _known(run_id: int) -> int:
     return run_id
 
 
+def run_or_404(run_id: int) -> RunView:
+    """Return the run of a page."""
+    found = find_run(state_of(), run_id) if run_id <= MAX_ID else None
+    if found is None:
+        abort(404, f"There is no run {str(run_id)[:20]}. It may have been pruned.")
+    return found
+
+
 BULK: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
 
 
@@ -353,15 +361,14 @@ def _new_run(name: str, status: int = 200, **typed: str) -> Response:
     found = read_arguments(state, name)
     if found is None:
         abort(404, f"There is no definition and no task {name}.")
-    payload = found.payload if state.settings.show_payload else None
-    return _form(state, found.task, payload, status, typed, name=name, run=None, can_retry=False)
+    task, stored = found
+    payload = stored if state.settings.show_payload else None
+    return _form(state, task, payload, status, typed, name=name, run=None, can_retry=False)
 
 
 def _edited_run(run_id: int, status: int = 200, **typed: str) -> Response:
     state = state_of()
-    found: RunView | None = find_run(state, run_id) if run_id <= MAX_ID else None
-    if found is None:
-        abort(404, f"There is no run {str(run_id)[:20]}. It may have been pruned.")
+    found = run_or_404(run_id)
     if not state.settings.show_payload:
         abort(403, "Payloads are hidden: CRONJOBS_SHOW_PAYLOAD is not set.")
     row = found.row

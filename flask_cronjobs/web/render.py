@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 from zlib import crc32
@@ -27,6 +28,7 @@ from ..errors import (
     UnknownTask,
 )
 from ..log import logger
+from ..report import humanize
 from ..report.reader import plain_data
 from ..state import state_of
 from ..store.migrations import how_to_create_tables
@@ -47,6 +49,8 @@ _MESSAGE_AGE = 60
 # Where the app has no SECRET_KEY. Only the process that made a message shows it then.
 _OWN_KEY = secrets.token_bytes(32)
 _TEMPLATES = "cronjobs.templates"
+# What templates call ``say``.
+_SAY = SimpleNamespace(**{**vars(humanize), **vars(format)})
 
 
 @dataclass
@@ -86,7 +90,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     message = _message() if status < 400 else None
     # Every name has a value, since the app may use StrictUndefined.
     common: dict[str, Any] = {
-        "say": format,
+        "say": _SAY,
         "tone": tone,
         "version": VERSION,
         "url_for": page_urls(),

@@ -11,6 +11,7 @@ from flask.typing import ResponseReturnValue
 
 from ..operations.pauses import queues
 from ..operations.runs import CANCEL, DISCARD, RETRY
+from ..report import batches as batches_report
 from ..report.activity import list_effects, list_gaps, list_ticks
 from ..report.batches import BatchView, find_batch, list_batches
 from ..report.definitions import SORTS, STATES, DefinitionView, list_definitions
@@ -19,15 +20,14 @@ from ..report.health import headline_of, tone_of
 from ..report.key_orders import list_key_orders
 from ..report.overview import read_overview
 from ..report.reader import Page, reading
-from ..report.run_detail import RunView, find_run, without_own_frames
+from ..report.run_detail import RunView, facts_of, without_own_frames
 from ..report.run_list import WINDOW, RunFilter, list_runs
 from ..report.run_search import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, order_of
 from ..state import State, state_of
-from .actions import BULK
+from .actions import BULK, run_or_404
 from .format import Tone, chart
 from .format import tone_of as tone_of_status
 from .params import (
-    MAX_ID,
     BadQuery,
     clamped,
     cursor,
@@ -80,7 +80,8 @@ def ticks() -> ResponseReturnValue:
     with reading(state_of()) as reader:
         found = list_ticks(reader, _TICKS, before)
         gaps = list_gaps(reader) if before is None else ()
-    return _list_page("ticks", found, before, {"gaps": gaps}, gaps=gaps)
+    data = {"ticks": found.rows, "gaps": gaps, "before": found.next}
+    return _list_page("ticks", found, before, data, gaps=gaps)
 
 
 #: A concurrency key has no more characters.
@@ -93,15 +94,8 @@ def order() -> ResponseReturnValue:
     after = request.args.get("after", "")[:_LONGEST].replace("\0", "")
     limit = clamped(request.args, "limit", 50)
     found = list_key_orders(state_of(), stopped=stopped, after=after, limit=limit)
-    return reader_page(
-        "order",
-        found=found,
-        stopped=stopped,
-        after=after,
-        now=found.now,
-        refresh=0 if after else REFRESH,
-        data={"keys": found.rows, "after": found.next},
-    )
+    data = {"keys": found.rows, "after": found.next}
+    return _list_page("order", found, after, data, after=after, stopped=stopped)
 
 
 def definitions() -> ResponseReturnValue:
@@ -195,6 +189,7 @@ def batch() -> ResponseReturnValue:
         "batch",
         batch_tone(found),
         batch=found,
+        facts=batches_report.facts_of(found),
         now=now,
         refresh=0 if found.finished_at else _REFRESH_BATCH,
         data=found,
@@ -211,19 +206,19 @@ def batch_tone(found: BatchView) -> Tone:
 def _list_page(
     name: str,
     found: Page[Any],
-    before: int | None,
+    before: int | str | None,
     data: Mapping[str, object] | None = None,
     refresh: int = REFRESH,
     **values: Any,
 ) -> Response:
     """Render a page of rows, of which only the first is refreshed.
 
-    :param name: of the template, and of the rows in JSON.
-    :param before: the id before which the page begins.
-    :param data: what JSON has besides.
+    :param name: of the template.
+    :param before: what the page begins after.
+    :param data: the answer in JSON; else the rows by *name*, and ``before``.
     """
-    shown = {name: found.rows, **(data or {}), "before": found.next}
-    values |= {"found": found, "before": before, "now": found.now, "data": shown}
+    data = data or {name: found.rows, "before": found.next}
+    values |= {"found": found, "before": before, "now": found.now, "data": data}
     return reader_page(name, refresh=0 if before else refresh, **values)
 
 
@@ -284,9 +279,7 @@ def _form(state: State, typed: dict[str, str], status: int = 200, **values: Any)
 def run(run_id: int) -> ResponseReturnValue:
     """Render one run with its attempts."""
     state = state_of()
-    found = find_run(state, run_id) if run_id <= MAX_ID else None
-    if found is None:
-        abort(404, f"There is no run {str(run_id)[:20]}. It may have been pruned.")
+    found = run_or_404(run_id)
     whole = request.args.get("frames") == "1"
     shown = state.settings.show_payload
     return reader_page(
@@ -294,6 +287,7 @@ def run(run_id: int) -> ResponseReturnValue:
         tone_of_status(found.row.status),
         own_zones=[found.row.timezone],
         run=found if whole else _shortened(found),
+        facts=facts_of(found),
         whole=whole,
         hides=not whole and _shortened(found) != found,
         can_retry=found.row.status in RETRY.allowed,
