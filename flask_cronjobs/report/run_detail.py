@@ -109,6 +109,7 @@ def facts_of(run: RunView) -> list[Fact]:
     row, now = run.row, run.now
     waits = row.status in ("queued", "failed")
     back, behind = since(row.locked_until, now), "stop" if run.on_dead == "stop" else "go on"
+    latest = f"in attempt {row.attempts}" if row.attempts > 1 else None
     is_over = row.locked_until is not None and row.locked_until <= now
     return known(
         Fact("definition", row.definition, link=("definition", {"name": row.definition})),
@@ -118,7 +119,7 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("scheduled for", row.scheduled_for),
         Fact("due", row.run_at if waits else None, row.run_at),
         Fact("last started", row.started_at, row.started_at),
-        Fact("waited, then ran", _waited_and_took(row)),
+        Fact("waited, then ran", _waited_and_took(row), latest),
         Fact("finished", row.finished_at, row.finished_at),
         Fact("handed to", row.handed_to, f"if it does not begin there, it comes back {back}"),
         Fact(
@@ -147,7 +148,7 @@ def _waited_and_took(row: RunRow) -> str | None:
 def _progress(run: RunView) -> str:
     done = run.row.progress if run.row.status == "running" else None
     parts = (None if done is None else f"{done:.0%}", run.progress_message)
-    return ", ".join(part for part in parts if part)
+    return ", ".join(str(part) for part in parts if part)
 
 
 def _order(run: RunView) -> str | None:
