@@ -100,6 +100,11 @@ class Fact(NamedTuple):
     link: Link | None = None
 
     @property
+    def is_time(self) -> bool:
+        """Return whether the value is a time; on SQLite, others may have stored anything."""
+        return isinstance(self.value, datetime)
+
+    @property
     def text(self) -> str:
         """Return the value as a text."""
         if isinstance(self.value, datetime):
@@ -109,7 +114,7 @@ class Fact(NamedTuple):
 
 def known(*facts: Fact) -> list[Fact]:
     """Return those of *facts* that have a value."""
-    return [each for each in facts if each.value is not None and each.value != ""]
+    return [each for each in facts if each.value or each.value == 0]
 
 
 #: The longest age, in seconds: ten years. Longer ones are cut to it.

@@ -128,7 +128,7 @@ def facts_of(run: RunView) -> list[Fact]:
             f"lease {'ran out' if is_over else 'until'} {back}",
         ),
         Fact("cancel asked", run.cancel_requested_at, run.cancel_requested_at),
-        Fact("snoozed", plural(run.snoozes, "time") if run.snoozes else None),
+        Fact("snoozed", _snoozed(run)),
         Fact("progress", _progress(run)),
         Fact("batch", run.batch, link=("batch", {"key": run.batch})),
         Fact("idempotency key", run.idempotency_key),
@@ -158,10 +158,18 @@ def _order(run: RunView) -> str | None:
     return "strict" if run.waits_for is None else f"strict, waits for run {run.waits_for}{stops}"
 
 
+def _snoozed(run: RunView) -> str | None:
+    if not run.snoozes:
+        return None
+    why = f": {run.last_error}" if run.row.error_type == "Snooze" else ""
+    return f"{plural(run.snoozes, 'time')}{why}"
+
+
 def _reason(run: RunView) -> str | None:
-    """Return why it has its status, where no attempt says so."""
-    tells = run.row.status in ("cancelled", "skipped") or run.row.error_type == "Snooze"
-    return run.last_error if tells or not run.attempts else None
+    """Return why it has its status, where neither an attempt nor a snooze says so."""
+    if run.attempts and run.row.status not in ("cancelled", "skipped"):
+        return None
+    return None if run.row.error_type == "Snooze" and run.snoozes else run.last_error
 
 
 def _paused(pause: PauseView, now: datetime) -> str:
