@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from ..operations.runs import BulkResult, cancel_batch, close_batch, retry_batch
-from ..report.batches import BatchView, find_batch, list_batches
+from ..report.batches import facts_of, find_batch, list_batches
 from ..report.humanize import plural
 from ..report.reader import reading
 from ..state import state_of
 from ..text import one_line, printable
 from .command_text import command
 from .group import JobsGroup, examples
-from .output import moment, print_json, since, table, tell_older
+from .output import print_facts, print_json, since, table, tell_older
 from .params import Id, actor, json_option, limit_option
 from .watch import refuse_to_list, watchable
 
@@ -114,29 +114,9 @@ def _show(key: str, as_json: bool) -> None:
     counts = found.counts
     click.echo(f"Batch {printable(found.key)}: {found.state}")
     click.echo(f"  {bar(found.fraction)} {found.fraction:.0%} of {plural(counts.total, 'member')}")
-    for label, value in (
-        *((name, f"{getattr(counts, name):,}") for name in ("succeeded", "dead", "cancelled")),
-        ("skipped", f"{counts.skipped:,}" if counts.skipped else None),
-        ("waiting", f"{found.waiting:,}" if found.waiting else None),
-        ("running", f"{found.running:,}" if found.running else None),
-        ("batches inside", f"{found.inside:,}" if found.inside else None),
-        ("inside", found.parent),
-        ("on dead", found.on_dead),
-        ("then", _then(found)),
-        ("opened", f"{moment(found.opened_at)} ({since(now, found.opened_at)})"),
-        ("closed", moment(found.closed_at)),
-        ("finished", moment(found.finished_at)),
-    ):
-        if value is not None:
-            click.echo(f"  {label:<16} {printable(value)}")
+    print_facts(facts_of(found), now)
     if counts.dead:
         click.echo(f"Its dead runs: {command('list', '--batch', key, '--status', 'dead')}")
-
-
-def _then(found: BatchView) -> str | None:
-    if found.then_task is None:
-        return None
-    return f"{found.then_task}, run {found.then_run_id}" if found.then_run_id else found.then_task
 
 
 def bar(fraction: float) -> str:

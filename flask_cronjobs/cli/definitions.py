@@ -15,11 +15,10 @@ from ..report.definitions import DefinitionView, definitions_by_name
 from ..report.humanize import duration, plural
 from ..state import state_of
 from ..text import one_line, printable
-from . import completion
 from .command_text import command, this_command
 from .group import JobsGroup, examples
 from .output import print_json
-from .params import actor, json_option, limit_option
+from .params import actor, complete_definitions, complete_tasks, json_option, limit_option
 from .terminal import paint
 from .watch import watchable
 
@@ -51,7 +50,7 @@ def definitions(limit: int, after: str | None, as_json: bool) -> None:
 
 
 @group.command("remove", epilog=examples("flask jobs admin remove old_report"))
-@click.argument("name", shell_complete=completion.definitions)
+@click.argument("name", shell_complete=complete_definitions)
 def remove(name: str) -> None:
     """Remove a definition that the code does not declare.
 
@@ -120,10 +119,10 @@ def _which(command: F) -> F:
     task = click.option(
         "--task",
         metavar="NAME",
-        shell_complete=completion.tasks,
+        shell_complete=complete_tasks,
         help="All runs of this task.",
     )
-    name = click.argument("name", required=False, shell_complete=completion.definitions)
+    name = click.argument("name", required=False, shell_complete=complete_definitions)
     return name(queue(task(command)))
 
 

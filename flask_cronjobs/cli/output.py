@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ..report.humanize import ago, seconds_since, utc
+from ..report.humanize import Fact, ago, seconds_since, utc
 from ..report.reader import Page, plain_data
 from ..text import one_line, printable
 from .command_text import this_command
@@ -64,6 +64,14 @@ def moment(value: datetime | None) -> str:
 def since(now: datetime, value: datetime | None) -> str:
     """Return *value* as a distance from *now*, such as ``3 min ago``; ``-`` for None."""
     return "-" if value is None else ago(seconds_since(value, now))
+
+
+def print_facts(facts: Sequence[Fact], now: datetime) -> None:
+    """Print *facts*, one a line."""
+    for fact in facts:
+        note = since(now, fact.note) if isinstance(fact.note, datetime) else fact.note
+        after = f" ({note})" if note else ""
+        click.echo(f"  {fact.label:<16} {printable(f'{fact.text}{after}')}")
 
 
 def tell_older(page: Page[Any]) -> None:

@@ -1,20 +1,25 @@
-"""Parameters of commands: ages, payloads, filters; and the user who calls them."""
+"""Parameters of commands: ages, payloads, names that a shell completes, filters; the user."""
 
 from __future__ import annotations
 
 import getpass
 import json
 import os
+import threading
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
+from flask.cli import ScriptInfo
 
 from ..report.humanize import parse_age
 from ..report.run_list import RunFilter
+from ..report.run_search import FILTERS, Filter
+from ..state import State, state_of
 from ..types import STATUSES
-from . import completion
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,36 +74,82 @@ class Id(click.IntRange):
         super().__init__(1, 2**63 - 1)
 
 
+# Complete names in a shell. Whatever goes wrong, nothing is printed, and nothing completed.
+#: How long completion waits for the database, in seconds.
+PATIENCE = 1.0
+#: How many names it offers at most.
+MOST = 200
+
+
+def complete_definitions(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of definitions that begin with *incomplete*."""
+    return _names(ctx, incomplete, lambda state: {*state.registry.declarations, *_recorded(state)})
+
+
+def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of tasks that begin with *incomplete*."""
+    return _names(ctx, incomplete, lambda state: set(state.registry.tasks))
+
+
+def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of definitions and of tasks that begin with *incomplete*."""
+    found = {*complete_definitions(ctx, param, incomplete), *complete_tasks(ctx, param, incomplete)}
+    return sorted(found)[:MOST]
+
+
+def _names(ctx: click.Context, incomplete: str, find: Callable[[State], set[str]]) -> list[str]:
+    info = ctx.find_object(ScriptInfo)
+    if info is None:
+        return []
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        try:
+            with info.load_app().app_context():
+                found = find(state_of())
+        except (Exception, SystemExit):  # The app may be missing or broken.
+            return []
+    return sorted(name for name in found if name.startswith(incomplete))[:MOST]
+
+
+def _recorded(state: State) -> set[str]:
+    """Return the names in the database, if it answers soon."""
+    found: set[str] = set()
+
+    def read() -> None:
+        from ..report.definitions import definition_names
+
+        try:
+            found.update(definition_names(state))
+        except Exception:  # No database, no tables.
+            return
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(PATIENCE)
+    return set(found)
+
+
 def _not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and not value.strip():
         raise click.BadParameter("it is empty, and would match every run with an error.")
     return value
 
 
-_FILTERS = (
-    click.option("--status", type=click.Choice(STATUSES), help="Only runs of this status."),
-    click.option(
-        "--task", metavar="NAME", shell_complete=completion.tasks, help="Only runs of this task."
-    ),
-    click.option("--queue", metavar="NAME", help="Only runs of this queue."),
-    click.option(
-        "--definition",
-        metavar="NAME",
-        shell_complete=completion.definitions,
-        help="Only runs of this definition.",
-    ),
-    click.option("--batch", metavar="KEY", help="Only runs of this batch."),
-    click.option(
-        "--error",
-        metavar="TEXT",
-        callback=_not_empty,
-        help="Only with TEXT in the error's type or message.",
-    ),
-    click.option("--older-than", type=age, metavar="AGE", help="Ended (or due) over AGE ago."),
-    click.option("--newer-than", type=age, metavar="AGE", help="Ended (or due) within AGE: 2h."),
-    click.option("--overdue", is_flag=True, help="Only runs that have waited too long."),
-    click.option("--stale", is_flag=True, help="Only running runs whose lease ran out."),
-)
+_OF_KIND: dict[str, dict[str, Any]] = {
+    "status": {"type": click.Choice(STATUSES)},
+    "age": {"type": age, "metavar": "AGE"},
+    "flag": {"is_flag": True},
+}
+_OF_FIELD: dict[str, dict[str, Any]] = {
+    "task": {"shell_complete": complete_tasks},
+    "definition": {"shell_complete": complete_definitions},
+    "error": {"callback": _not_empty},
+}
+
+
+def _option(each: Filter) -> Callable[[F], F]:
+    own = _OF_KIND.get(each.kind, {"metavar": each.kind.upper()})
+    own = own | _OF_FIELD.get(each.field, {})
+    return click.option(f"--{each.field.replace('_', '-')}", help=each.help, **own)
 
 
 def filtered(command: F) -> F:
@@ -113,8 +164,8 @@ def filtered(command: F) -> F:
     wrapped: Any = call
     # The options and arguments of decorators below this one.
     wrapped.__click_params__ = list(getattr(command, "__click_params__", []))
-    for option in reversed(_FILTERS):
-        wrapped = option(wrapped)
+    for each in reversed(FILTERS):
+        wrapped = _option(each)(wrapped) if each.help is not None else wrapped
     return wrapped  # type: ignore[no-any-return]
 
 

@@ -12,10 +12,9 @@ from ..report.humanize import duration
 from ..state import state_of
 from ..text import printable
 from ..types import JSON
-from . import completion
 from .group import JobsGroup, examples
 from .output import moment, print_json
-from .params import actor, age, json_object, json_option, time_in_zone
+from .params import actor, age, complete_names, json_object, json_option, time_in_zone
 
 group: JobsGroup = JobsGroup("run")
 
@@ -28,7 +27,7 @@ group: JobsGroup = JobsGroup("run")
         "flask jobs admin run send_mail --delay 10m --key mail-1",
     ),
 )
-@click.argument("name", shell_complete=completion.names)
+@click.argument("name", shell_complete=complete_names)
 @click.option("--payload", type=json_object, metavar="JSON", help="The handler's arguments.")
 @click.option(
     "--at", "run_at", type=time_in_zone, metavar="TIME", help="Not before TIME: 2026-11-20T06:00Z."

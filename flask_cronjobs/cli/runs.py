@@ -17,15 +17,14 @@ from ..operations.runs import CANCEL, DISCARD, RETRY, Action, Progress, no_run
 from ..report.definitions import definition_names
 from ..report.humanize import duration, plural
 from ..report.reader import CAP
-from ..report.run_detail import Attempt, RunView, find_run, without_own_frames
+from ..report.run_detail import Attempt, RunView, facts_of, find_run, without_own_frames
 from ..report.run_list import RunFilter, RunPage, RunRow, list_runs
-from ..report.waiting import PauseView
 from ..state import State, state_of
 from ..text import cut, printable
 from ..types import JSON
 from .command_text import as_called, command, this_command
 from .group import JobsGroup, examples
-from .output import heading, moment, print_json, since, table
+from .output import heading, moment, print_facts, print_json, since, table
 from .params import Id, actor, filtered, json_object, json_option, limit_option
 from .terminal import paint
 from .watch import watchable
@@ -171,7 +170,7 @@ def _explained() -> Generator[None, None, None]:
 
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
     """Return a full page, in as many searches as it takes."""
-    rows: tuple[RunRow, ...] = ()
+    rows: list[RunRow] = []
     while True:
         page = list_runs(state, which, before, limit - len(rows))
         rows += page.rows
@@ -210,60 +209,18 @@ def _print(view: RunView, frames: bool) -> None:
     if row.handed_to is not None:
         lost = f", handed to {row.handed_to} {since(view.now, row.started_at)}"
     click.echo(f"Run {row.id} of {printable(row.task)}: {paint(row.status)}{lost}")
-    for label, value in _facts(view):
-        if value not in (None, "-", ""):
-            click.echo(f"  {label:<16} {printable(str(value))}")
+    print_facts(facts_of(view), view.now)
+    if view.stopped:
+        first = str(view.waits_for)
+        click.echo(f"To go on: {command('retry', first)}, or: {command('discard', first)}")
+    for pause in view.pauses:
+        resume = command("resume", f"--{pause.kind}", pause.name)
+        click.echo(printable(f"{pause}; to resume it: {resume}"))
     _print_json("Payload", view.payload)
     if view.result is not None:
         _print_json("Result", view.result)
-    if view.last_error and not view.attempts:
-        heading("Note")
-        click.echo(printable(view.last_error))
     for attempt in view.attempts:
         _print_attempt(attempt, frames)
-
-
-def _facts(view: RunView) -> list[tuple[str, object]]:
-    row = view.row
-    progress = None if row.progress is None else f"{row.progress:.0%} {view.progress_message or ''}"
-    return [
-        ("definition", row.definition),
-        ("queue", row.queue),
-        ("priority", row.priority or None),
-        ("attempts", f"{row.attempts} of {row.max_attempts}"),
-        ("scheduled for", moment(row.scheduled_for)),
-        ("due", f"{moment(row.run_at)} ({since(view.now, row.run_at)})"),
-        ("started", moment(row.started_at)),
-        ("finished", moment(row.finished_at)),
-        ("held by", row.locked_by),
-        ("lease until", moment(row.locked_until)),
-        ("cancel asked", moment(view.cancel_requested_at)),
-        ("snoozed", view.snoozes and plural(view.snoozes, "time")),
-        ("progress", progress),
-        ("batch", view.batch),
-        ("idempotency key", view.idempotency_key),
-        ("concurrency key", view.concurrency_key and f"{view.concurrency_key} "
-         f"(at most {view.concurrency_limit} at once)"),
-        ("order", view.on_dead and f"strict{_before(view)}"),
-        *(("paused", _paused(pause, view)) for pause in view.pauses),
-    ]  # fmt: skip
-
-
-def _before(view: RunView) -> str:
-    if view.waits_for is None:
-        return ""
-    if not view.stopped:
-        return f", waits for run {view.waits_for}"
-    first = str(view.waits_for)
-    ways = f"{command('retry', first)}, or: {command('discard', first)}"
-    return f", waits for run {first}, which is dead and stops its key. To go on: {ways}"
-
-
-def _paused(pause: PauseView, view: RunView) -> str:
-    by = f" by {pause.paused_by}" if pause.paused_by else ""
-    resume = command("resume", f"--{pause.kind}", pause.name)
-    when = since(view.now, pause.paused_at)
-    return f"the {pause.kind} {pause.name}, {when}{by}; to resume it: {resume}"
 
 
 def _print_json(title: str, value: JSON) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from .. import signals
 from ..engine.batches import end_batches, telling
@@ -268,8 +268,7 @@ def _described(which: RunFilter | Sequence[int], ids: Sequence[int]) -> str:
     """Describe *ids*: how many they are, and which filter found them."""
     if not isinstance(which, RunFilter):
         return plural(len(ids), "run")
-    given = ((field.name, getattr(which, field.name)) for field in fields(which))
-    by = ", ".join(f"{name}={value!r}" for name, value in given if value not in (None, False))
+    by = ", ".join(f"{each.field}={value!r}" for each, value in which.given())
     return f"{plural(len(ids), 'run')} of {by or 'all'}"
 
 

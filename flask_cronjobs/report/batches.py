@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias, cast
@@ -12,12 +12,20 @@ from sqlalchemy import ColumnElement, Row, case, func, select, text
 
 from ..models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
 from ..types import TERMINAL, BatchCounts
-from .reader import BATCHES, RUNS, Page, Reader, Source, cut_page, is_one_of, readable, reading
+from .humanize import Fact, known
+from .reader import (
+    BATCHES,
+    RUNS,
+    Page,
+    Reader,
+    Source,
+    cut_page,
+    is_one_of,
+    readable,
+    reading,
+    record,
+)
 
-_COPIED = (
-    "id", "key", "parent", "on_dead", "then_task", "then_run_id",
-    "opened_at", "closed_at", "finished_at",
-)  # fmt: skip
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
 
 
@@ -61,6 +69,32 @@ class BatchView:
         if not self.counts.total:
             return float(self.counts.finished)
         return self.counts.ended / self.counts.total
+
+
+def facts_of(batch: BatchView) -> list[Fact]:
+    """Return what the page of *batch* and the command ``batches KEY`` say of it, in this order."""
+    then = f"{batch.then_task}, run {batch.then_run_id}" if batch.then_run_id else batch.then_task
+    run = ("run", {"run_id": batch.then_run_id}) if batch.then_run_id else None
+    others = {"continue": "the others go on", "stop": "what waits is cancelled"}
+    return known(
+        *_members_of(batch),
+        Fact("batches inside", batch.inside or None),
+        Fact("inside of", batch.parent, link=("batch", {"key": batch.parent})),
+        Fact("then", then, link=run),
+        Fact("when one dies", others.get(batch.on_dead, batch.on_dead)),
+        Fact("opened", batch.opened_at, batch.opened_at),
+        Fact("closed", batch.closed_at, batch.closed_at),
+        Fact("finished", batch.finished_at, batch.finished_at),
+    )
+
+
+def _members_of(batch: BatchView) -> Iterator[Fact]:
+    """Yield how many members there are of each kind."""
+    live = {"waiting": batch.waiting, "running": batch.running}
+    for name, number in ({name: getattr(batch.counts, name) for name in TERMINAL} | live).items():
+        status = "queued" if name == "waiting" else name
+        if number or name in ("succeeded", "dead"):
+            yield Fact(name, number, link=("runs", {"batch": batch.key, "status": status}))
 
 
 def list_batches(
@@ -139,8 +173,9 @@ def _view(row: Row[Any], members: Counter[str]) -> BatchView:
     else:
         counts = members + _pruned(row.pruned)
         numbers = {"total": counts.total(), **{name: counts[name] for name in TERMINAL}}
-    return BatchView(
-        **{name: getattr(row, name) for name in _COPIED},
+    return record(
+        BatchView,
+        row,
         counts=BatchCounts(key=row.key, finished=row.finished_at is not None, **numbers),
         waiting=members["queued"] + members["failed"],
         running=members["running"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import islice
@@ -19,7 +19,18 @@ from ..schedule.cron_text import parse_zone
 from ..text import host_of
 from ..types import Status
 from .needs import NEEDS, Missed, Need, Needs, missed_slots, needs
-from .reader import DEFINITIONS, RUNS, Page, Query, Reader, Source, cut_page, readable, reading
+from .reader import (
+    DEFINITIONS,
+    RUNS,
+    Page,
+    Query,
+    Reader,
+    Source,
+    cut_page,
+    readable,
+    reading,
+    record,
+)
 from .run_list import seconds_taken
 
 
@@ -93,10 +104,6 @@ _NAMES = 5_000
 # half the time of a page of definitions.
 _known: dict[tuple[str, str, int], tuple[datetime, tuple[datetime, ...]]] = {}
 _MOST_KNOWN = 1_000
-_OWN = (
-    "id", "name", "schedule", "timezone", "queue", "priority", "catchup", "overlap", "origin",
-    "paused_at", "next_run_at", "app",
-)  # fmt: skip
 _OF_A_RUN = (
     "id", "definition_id", "status", "scheduled_for", "started_at", "finished_at", "error_type",
 )  # fmt: skip
@@ -155,7 +162,10 @@ def definition_views(
 ) -> tuple[DefinitionView, ...]:
     """Return the definitions of *rows* with their last runs."""
     cells = _cells(reader, [row.id for row in rows])
-    return tuple(_whole(reader, row, tuple(cells[row.id]), found.of(row)) for row in rows)
+    return tuple(
+        _view(reader, row, tuple(cells[row.id]), _slots(row, reader.now), found.of(row))
+        for row in rows
+    )
 
 
 def bare_definitions(reader: Reader) -> Iterator[DefinitionView]:
@@ -164,36 +174,29 @@ def bare_definitions(reader: Reader) -> Iterator[DefinitionView]:
         yield _view(reader, row)
 
 
-def _whole(
-    reader: Reader, row: Row[Any], cells: tuple[Cell, ...], needed: tuple[Need, ...]
+def _view(
+    reader: Reader,
+    row: Row[Any],
+    cells: tuple[Cell, ...] = (),
+    next_slots: tuple[datetime, ...] = (),
+    needs: tuple[Need, ...] = (),
 ) -> DefinitionView:
-    view = _view(reader, row)
-    waits = view.broken is None and view.paused_at is None
-    return replace(
-        view,
-        cells=cells,
-        last_seconds=next((c.took for c in reversed(cells) if c.took is not None), None),
-        next_slots=_slots(row, reader.now) if waits else (),
-        needs=needed,
-    )
-
-
-def _view(reader: Reader, row: Row[Any]) -> DefinitionView:
     jobs = reader.state.registry
     undeclared = row.origin == "code" and row.name not in jobs.declarations
-    return DefinitionView(
-        **{name: getattr(row, name) for name in _OWN},
+    return record(
+        DefinitionView,
+        row,
         task=row.job_type,
-        cells=(),
-        last_seconds=None,
-        next_slots=(),
+        cells=cells,
+        last_seconds=next((c.took for c in reversed(cells) if c.took is not None), None),
+        next_slots=next_slots,
         broken=_broken(row),
         orphaned=row.job_type not in jobs.tasks,
         undeclared=undeclared,
         elsewhere=undeclared and row.app is not None and row.undeclared_since is None,
         due_since=_due_since(row, reader.now),
         ping=None if row.ping_url is None else host_of(str(row.ping_url)),
-        needs=(),
+        needs=needs,
     )
 
 
@@ -223,11 +226,10 @@ def _unreadable(cron: str, zone: str) -> str | None:
 
 
 def _slots(row: Row[Any], now: datetime) -> tuple[datetime, ...]:
-    return _with_owed(row, next_slots(row.schedule, row.timezone, now), now)
-
-
-def _with_owed(row: Row[Any], slots: tuple[datetime, ...], now: datetime) -> tuple[datetime, ...]:
-    """Put the slot that is due, and that no tick has recorded yet, before those to come."""
+    """Return the next slots; before them the one that is due, and that no tick has recorded yet."""
+    if row.paused_at is not None or _broken(row) is not None:
+        return ()
+    slots = next_slots(row.schedule, row.timezone, now)
     if row.next_run_at is None or row.next_run_at > now:
         return slots
     owed = row.next_run_at.astimezone(parse_zone(row.timezone))
@@ -240,7 +242,8 @@ def _cells(reader: Reader, ids: Sequence[int]) -> dict[int, list[Cell]]:
     if not ids:
         return cells
     for row in reader.rows(_last_runs(reader, ids)):
-        cells[row.definition_id].insert(0, _cell(row))
+        took = seconds_taken(row.status, row.started_at, row.finished_at)
+        cells[row.definition_id].insert(0, record(Cell, row, took=took))
     return cells
 
 
@@ -269,11 +272,6 @@ def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
         .where(some)
         .order_by(RUNS.c.definition_id, RUNS.c.scheduled_for.desc())
     )
-
-
-def _cell(row: Row[Any]) -> Cell:
-    took = seconds_taken(row.status, row.started_at, row.finished_at)
-    return Cell(row.id, row.status, row.scheduled_for, took, row.error_type)
 
 
 #: ``attention``: those that need a person; ``unknown``: those that no code declares.

@@ -21,7 +21,7 @@ from ..types import JSON
 from .definitions import DefinitionView, definition_views, next_slots, whole_rows
 from .humanize import duration, plural
 from .needs import missed_slots, needs
-from .reader import DEFINITIONS, RUNS, Query, Source, readable, reading
+from .reader import DEFINITIONS, RUNS, Query, Source, readable, reading, record
 from .run_list import RunFilter, RunRow, page_ids, rows_of
 
 #: How many of the latest runs the statistics look at, and how many of them are shown.
@@ -92,16 +92,13 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
         found = rows_of(reader, [run.id for run in reader.rows(_last_runs(row.id))])
         # A run by hand, or of a slot that was caught up, may have been inserted later than others.
         found.sort(key=lambda run: run.scheduled_for, reverse=True)
-        return DefinitionDetail(
+        return record(
+            DefinitionDetail,
+            row,
             view=view,
             words=_words(row.schedule),
             slots=_slots(view, reader.now),
             payload=redacted(row.payload, reader.state.settings.redact),
-            max_attempts=row.max_attempts,
-            concurrency_key=row.concurrency_key,
-            concurrency_limit=row.concurrency_limit,
-            created_at=row.created_at,
-            updated_at=row.updated_at,
             task=task_code(reader.state, row.job_type),
             runs=tuple(found[:SHOWN]),
             statistics=statistics(found),
@@ -148,19 +145,11 @@ def _slots(view: DefinitionView, now: datetime) -> tuple[datetime, ...]:
     return next_slots(view.schedule, view.timezone, now, SLOTS)
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """The task that a name stands for, and the payload that goes with it.
+def read_arguments(source: Source, name: str) -> tuple[str, JSON] | None:
+    """Return the task that the definition or task *name* stands for, and its payload, redacted.
 
-    :ivar payload: the definition's, redacted; None for a task without one.
+    A task without a definition has None. Returns None if there is neither.
     """
-
-    task: str
-    payload: JSON
-
-
-def read_arguments(source: Source, name: str) -> Arguments | None:
-    """Return what the definition *name* would run, or else the task; None if there is neither."""
     with reading(source) as reader:
         registry, hidden = reader.state.registry, reader.state.settings.redact
         payload = readable(reader, DEFINITIONS.c.payload)
@@ -168,11 +157,11 @@ def read_arguments(source: Source, name: str) -> Arguments | None:
             select(DEFINITIONS.c.job_type, payload).where(DEFINITIONS.c.name == name)
         )
     if rows:
-        return Arguments(rows[0].job_type, redacted(rows[0].payload, hidden))
+        return rows[0].job_type, redacted(rows[0].payload, hidden)
     if name in registry.declarations:
         spec = registry.declarations[name].spec(reader.state.settings)
-        return Arguments(spec.job_type, redacted(spec.payload, hidden))
-    return Arguments(name, None) if name in registry.tasks else None
+        return spec.job_type, redacted(spec.payload, hidden)
+    return (name, None) if name in registry.tasks else None
 
 
 _LONGEST_TEXT = 4_000

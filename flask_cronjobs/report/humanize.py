@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime, timezone
+from typing import NamedTuple, TypeAlias
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
@@ -66,6 +68,11 @@ def seconds_since(moment: datetime, now: datetime) -> float:
     return (now - moment).total_seconds()
 
 
+def since(moment: datetime | None, now: datetime) -> str:
+    """Return *moment* as a distance from now, such as ``3 min ago``; empty for None."""
+    return "" if moment is None else ago(seconds_since(moment, now))
+
+
 def utc(moment: datetime) -> str:
     """Return *moment* in full: ``2026-11-20 06:00:00 UTC``."""
     return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
@@ -74,6 +81,40 @@ def utc(moment: datetime) -> str:
 def plural(count: int, noun: str) -> str:
     """Return ``1 run``, ``2 runs``, ``1,000 runs``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+#: A page, and the values of its URL.
+Link: TypeAlias = "tuple[str, Mapping[str, object]]"
+
+
+class Fact(NamedTuple):
+    """What a page and a command show of a run or a batch.
+
+    :ivar note: words about the value; a time is shown as its distance from now.
+    :ivar link: the page of what the value names.
+    """
+
+    label: str
+    value: str | int | datetime | None
+    note: str | datetime | None = None
+    link: Link | None = None
+
+    @property
+    def is_time(self) -> bool:
+        """Return whether the value is a time; on SQLite, others may have stored anything."""
+        return isinstance(self.value, datetime)
+
+    @property
+    def text(self) -> str:
+        """Return the value as a text."""
+        if isinstance(self.value, datetime):
+            return utc(self.value)
+        return f"{self.value:,}" if isinstance(self.value, int) else str(self.value)
+
+
+def known(*facts: Fact) -> list[Fact]:
+    """Return those of *facts* that have a value."""
+    return [each for each in facts if each.value or each.value == 0]
 
 
 #: The longest age, in seconds: ten years. Longer ones are cut to it.

@@ -194,6 +194,15 @@ def capped(statement: Query) -> ScalarSelect[int]:
     return select(func.count()).select_from(some).scalar_subquery()
 
 
+Record = TypeVar("Record")
+
+
+def record(kind: type[Record], row: Any, /, **others: Any) -> Record:
+    """Return the dataclass *kind* with *others*, and the columns of *row* for its other fields."""
+    names = (field.name for field in fields(cast("Any", kind)) if field.name not in others)
+    return kind(**{name: getattr(row, name) for name in names}, **others)
+
+
 Shown = TypeVar("Shown")
 
 

@@ -13,17 +13,14 @@ from sqlalchemy import Row, select
 from ..store.outcomes import FAILURES_KEPT
 from ..text import redacted
 from ..types import JSON, without_secret
+from .humanize import Fact, duration, known, plural, since
 from .key_orders import before_it
-from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading
+from .reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading, record
 from .run_list import RunRow, run_row, with_definition
 from .waiting import PauseView, list_pauses, stopping
 
 #: How many outputs a view has: each may have 64 kB.
 OUTPUTS_SHOWN = 10
-_COPIED = (
-    "last_error", "idempotency_key", "concurrency_key", "concurrency_limit", "progress_message",
-    "cancel_requested_at", "snoozes", "created_at", "updated_at", "batch", "on_dead",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +104,79 @@ def find_run(source: Source, run_id: int) -> RunView | None:
         return _view(reader, rows[0], failures, _outputs(reader, run_id))
 
 
+def facts_of(run: RunView) -> list[Fact]:
+    """Return what the page of *run* and the command ``show`` say of it, in this order."""
+    row, now = run.row, run.now
+    waits = row.status in ("queued", "failed")
+    back, behind = since(row.locked_until, now), "stop" if run.on_dead == "stop" else "go on"
+    latest = f"in attempt {row.attempts}" if row.attempts > 1 else None
+    is_over = row.locked_until is not None and row.locked_until <= now
+    return known(
+        Fact("definition", row.definition, link=("definition", {"name": row.definition})),
+        Fact("queue", row.queue),
+        Fact("priority", row.priority or None),
+        Fact("attempts", f"{row.attempts} of {row.max_attempts}"),
+        Fact("scheduled for", row.scheduled_for),
+        Fact("due", row.run_at if waits else None, row.run_at),
+        Fact("last started", row.started_at, row.started_at),
+        Fact("waited, then ran", _waited_and_took(row), latest),
+        Fact("finished", row.finished_at, row.finished_at),
+        Fact("handed to", row.handed_to, f"if it does not begin there, it comes back {back}"),
+        Fact(
+            "worker",
+            row.locked_by if back and row.handed_to is None else None,
+            f"lease {'ran out' if is_over else 'until'} {back}",
+        ),
+        Fact("cancel asked", run.cancel_requested_at, run.cancel_requested_at),
+        Fact("snoozed", _snoozed(run)),
+        Fact("progress", _progress(run)),
+        Fact("batch", run.batch, link=("batch", {"key": run.batch})),
+        Fact("idempotency key", run.idempotency_key),
+        Fact("concurrency key", run.concurrency_key, f"at most {run.concurrency_limit} at once"),
+        Fact("order", _order(run), f"if a run ends dead, those behind it {behind}", ("order", {})),
+        Fact("reason", _reason(run)),
+        *(Fact("paused", _paused(pause, now)) for pause in run.pauses),
+    )
+
+
+def _waited_and_took(row: RunRow) -> str | None:
+    if row.waited is None:
+        return None
+    return ", then ".join(duration(each) for each in (row.waited, row.took) if each is not None)
+
+
+def _progress(run: RunView) -> str:
+    done = run.row.progress if run.row.status == "running" else None
+    parts = (None if done is None else f"{done:.0%}", run.progress_message)
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _order(run: RunView) -> str | None:
+    if run.on_dead is None:
+        return None
+    stops = ", which is dead and stops its key" if run.stopped else ""
+    return "strict" if run.waits_for is None else f"strict, waits for run {run.waits_for}{stops}"
+
+
+def _snoozed(run: RunView) -> str | None:
+    if not run.snoozes:
+        return None
+    why = f": {run.last_error}" if run.row.error_type == "Snooze" else ""
+    return f"{plural(run.snoozes, 'time')}{why}"
+
+
+def _reason(run: RunView) -> str | None:
+    """Return why it has its status, where neither an attempt nor a snooze says so."""
+    if run.attempts and run.row.status not in ("cancelled", "skipped"):
+        return None
+    return None if run.row.error_type == "Snooze" and run.snoozes else run.last_error
+
+
+def _paused(pause: PauseView, now: datetime) -> str:
+    by = f" by {pause.paused_by}" if pause.paused_by else ""
+    return f"the {pause.kind} {pause.name}, {since(pause.paused_at, now)}{by}"
+
+
 def _outputs(reader: Reader, run_id: int) -> dict[int, str]:
     """Return the latest outputs of a run, by attempt."""
     c = OUTPUTS.c
@@ -120,40 +190,34 @@ def _view(
     names = reader.state.settings.redact
     waits = row.status in ("queued", "failed")
     first = before_it(reader, row.id) if waits and row.on_dead is not None else None
-    return RunView(
-        row=run_row(row),
-        payload=redacted(row.payload, names),
-        result=redacted(row.result, names),
-        **{name: getattr(row, name) for name in _COPIED},
-        attempts=tuple(
+    shown: dict[str, Any] = {
+        "row": run_row(row),
+        "payload": redacted(row.payload, names),
+        "result": redacted(row.result, names),
+        "attempts": tuple(
             replace(attempt, output=outputs.get(attempt.number))
             for attempt in _attempts(row, failures)
         ),
-        now=reader.now,
-        waits_for=None if first is None else first.id,
-        stopped=first is not None and first.status == "dead",
-        pauses=stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
-    )
+        "now": reader.now,
+        "waits_for": None if first is None else first.id,
+        "stopped": first is not None and first.status == "dead",
+        "pauses": stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
+    }
+    return record(RunView, row, **shown)
 
 
 def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:
-    failed = tuple(
-        Attempt(
-            failure.attempt,
-            "failed",
-            without_secret(failure.worker),
-            failure.started_at,
-            failure.failed_at,
-            failure.error_type,
-            failure.error,
-            failure.stack,
-        )
-        for failure in failures
-    )
+    failed = tuple(map(_failed, failures))
     latest = _latest(row)
     if latest is None or any(attempt.number == latest.number for attempt in failed):
         return failed
     return (latest, *failed)
+
+
+def _failed(failure: Row[Any]) -> Attempt:
+    worker, ended = without_secret(failure.worker), failure.failed_at
+    others = {"worker": worker, "ended_at": ended, "output": None}
+    return record(Attempt, failure, number=failure.attempt, outcome="failed", **others)
 
 
 def _latest(row: Row[Any]) -> Attempt | None:

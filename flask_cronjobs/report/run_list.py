@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import ColumnElement, Row, func, not_, null, or_, select, text, union_all
+from sqlalchemy import ColumnElement, Row, func, not_, null, select, text, union_all
 
 from ..errors import StateConflict
 from ..models.conditions import (
@@ -22,17 +22,18 @@ from ..models.conditions import (
     SET_ASIDE,
 )
 from ..types import STATUSES, Status, handed_to, without_secret
-from .reader import BATCHES, DEFINITIONS, RUNS, Count, Query, Reader, Source, reading
+from .reader import DEFINITIONS, RUNS, Count, Page, Query, Reader, Source, reading, record
 from .run_search import (
     DUE_FIRST,
+    FILTERS,
     LATEST_DEATH,
     NEWEST,
     SEARCH_ALL_FOR,
     SEARCH_FOR,
     Cursor,
+    Filter,
     Order,
     named,
-    of_task,
     reads_payloads,
     showing,
 )
@@ -67,6 +68,13 @@ class RunFilter:
     stale: bool = False
     search: str | None = None
     batch: str | None = None
+
+    def given(self) -> Iterator[tuple[Filter, Any]]:
+        """Yield the filters that narrow it, each with its value."""
+        for each in FILTERS:
+            value = getattr(self, each.field)
+            if value is not None and value is not False:
+                yield each, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +135,16 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
-class RunPage:
-    """One page of runs.
+class RunPage(Page[RunRow]):
+    """One page of runs; `next` is a `Cursor`.
 
-    :ivar next: the next page's cursor; None on the last.
     :ivar partial: the search stopped before the page was full; the next page goes on.
     :ivar searched_to: when the oldest run was created at which such a search looked.
-    :ivar now: the database's now.
     :ivar pauses: the tasks and queues that are paused.
     """
 
-    rows: tuple[RunRow, ...]
-    next: Cursor | None
     partial: bool
     searched_to: datetime | None
-    now: datetime
     pauses: tuple[PauseView, ...] = ()
 
     @property
@@ -171,7 +174,6 @@ _LONGEST_PAGE = 500
 _MOST_MATCHING = 1_000_000
 #: Of the waiting runs in their order, most match these.
 _NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
-_SHOWN = tuple(RunRow.__dataclass_fields__)
 
 
 def list_runs(
@@ -195,7 +197,7 @@ def list_runs(
         found, floor = page_ids(reader, which, cursor, limit, order, by_name)
         first = by_name if cursor is None else []
         rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
-        paused = list_pauses(reader)
+        now, paused = reader.now, list_pauses(reader)
     if len(found) > limit:
         last = found[limit - 1]
         going_on: Cursor | None = Cursor(last.id, last.moment)
@@ -203,7 +205,7 @@ def list_runs(
         going_on = None if floor is None else floor.cursor
     partial = floor is not None and len(found) <= limit
     back_to = None if floor is None else floor.created_at
-    return RunPage(tuple(rows), going_on, partial, back_to, reader.now, paused)
+    return RunPage(tuple(rows), going_on, now, partial, back_to, paused)
 
 
 def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[int]:
@@ -284,44 +286,8 @@ def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
 def _conditions(
     reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()
 ) -> list[ColumnElement[bool]]:
-    c = RUNS.c
-    equal = {"status": which.status, "job_type": which.task, "queue": which.queue}
-    found = [c[name] == value for name, value in equal.items() if value is not None]
-    if statuses:
-        found.append(c.status.in_(statuses))
-    if which.error is not None:
-        found.append(
-            or_(
-                c.error_type.icontains(which.error, autoescape=True),
-                c.last_error.icontains(which.error, autoescape=True),
-            )
-        )
-    if which.error_type is not None:
-        found.append(func.coalesce(c.error_type, "") == which.error_type)
-    if which.definition is not None:
-        found.append(c.definition_id == _definition_id(which.definition))
-    if which.batch is not None:
-        key = BATCHES.c.key == which.batch
-        found.append(c.batch_id == select(BATCHES.c.id).where(key).scalar_subquery())
-    if which.stale:
-        found.append(c.locked_until <= reader.now)
-    if which.search is not None and not reads_payloads(reader):
-        found.append(of_task(which.search))
-    return found + _ages(reader.now, which)
-
-
-def _definition_id(name: str) -> Any:
-    return select(DEFINITIONS.c.id).where(DEFINITIONS.c.name == name).scalar_subquery()
-
-
-def _ages(now: datetime, which: RunFilter) -> list[ColumnElement[bool]]:
-    moment = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
-    found: list[ColumnElement[bool]] = []
-    if which.older_than is not None:
-        found.append(moment <= now - timedelta(seconds=which.older_than))
-    if which.newer_than is not None:
-        found.append(moment >= now - timedelta(seconds=which.newer_than))
-    return found
+    found = [each.condition(reader, value) for each, value in which.given()]
+    return [*found, RUNS.c.status.in_(statuses)] if statuses else found
 
 
 def page_ids(
@@ -416,10 +382,9 @@ def rows_of(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
     """Return the runs *ids*, in their order."""
     if not ids:
         return []
-    own = [name for name in _SHOWN if name in RUNS.c and name != "last_error"]
+    shown = {"job_type", *RunRow.__dataclass_fields__} - {"last_error"}
     statement = with_definition(
-        *(RUNS.c[name] for name in own),
-        RUNS.c.job_type,
+        *(column for column in RUNS.c if column.name in shown),
         func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("last_error"),
     )
     rows = {row.id: run_row(row) for row in reader.rows(statement.where(RUNS.c.id.in_(ids)))}
@@ -440,10 +405,8 @@ def seconds_taken(
 
 def run_row(row: Row[Any]) -> RunRow:
     """Return the `RunRow` of a database row."""
-    values = {name: getattr(row, name) for name in _SHOWN if name != "task"}
-    values["locked_by"] = without_secret(row.locked_by)
-    values["last_error"] = first_line(row.last_error)
-    return RunRow(**values, task=row.job_type)
+    holder, error = without_secret(row.locked_by), first_line(row.last_error)
+    return record(RunRow, row, task=row.job_type, locked_by=holder, last_error=error)
 
 
 def first_line(error: str | bytes | None) -> str | None:

@@ -1,19 +1,19 @@
-"""The order of lists of runs, and their search: what the pages hide is not found, either."""
+"""What runs can be listed by: filters, orders, and a search that does not find what is hidden."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, and_, literal, or_, select, union
+from sqlalchemy import ColumnElement, Row, and_, func, literal, or_, select, true, union
 
 from ..text import redacted
 from ..types import Status
-from .reader import RUNS, Query, Reader, is_one_of, readable
+from .reader import BATCHES, DEFINITIONS, RUNS, Query, Reader, is_one_of, readable
 
 MAX_ID = 2**63 - 1
 #: How long a page's search of payloads may take, and one for an action on all, in seconds.
@@ -29,11 +29,6 @@ def named(search: str) -> Query:
     if number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= MAX_ID:
         return union(select(RUNS.c.id).where(RUNS.c.id == int(number)), by_key)
     return by_key
-
-
-def of_task(search: str) -> ColumnElement[bool]:
-    """Return the condition that a task's name has *search* in it."""
-    return RUNS.c.job_type.icontains(search, autoescape=True)
 
 
 def reads_payloads(reader: Reader) -> bool:
@@ -80,6 +75,95 @@ def _shows(reader: Reader, row: Row[Any], search: str) -> bool:
     return any(
         text.lower() in shown for text in (search, json.dumps(search, ensure_ascii=False)[1:-1])
     )
+
+
+Condition: TypeAlias = Callable[[Reader, Any], ColumnElement[bool]]
+
+
+class Filter(NamedTuple):
+    """One of the filters of runs: for commands, for pages and in SQL.
+
+    :ivar field: the field of `RunFilter`; the option of commands is named so, too.
+    :ivar kind: what its value is; ``type`` is a text that may be empty: runs without one.
+    :ivar condition: the condition for a value.
+    :ivar help: what the option does; None: commands do not have it.
+    :ivar label: what the pages call it, if not by its name.
+    :ivar parameter: its name in URLs, if it is another one.
+    :ivar is_rare: a page says that it has it, and removes it on a click; there is no other field.
+    """
+
+    field: str
+    kind: Literal["status", "name", "key", "text", "type", "age", "flag"]
+    condition: Condition
+    help: str | None = None
+    label: str = ""
+    parameter: str = ""
+    is_rare: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name in URLs."""
+        return self.parameter or self.field
+
+
+def _equals(column: str) -> Condition:
+    return lambda _, value: RUNS.c[column] == value
+
+
+def _refers_to(column: str, key: Any) -> Condition:
+    owner = key.table.c.id
+    return lambda _, value: RUNS.c[column] == select(owner).where(key == value).scalar_subquery()
+
+
+def _has_error(_: Reader, part: str) -> ColumnElement[bool]:
+    texts = (RUNS.c.error_type, RUNS.c.last_error)
+    return or_(*(each.icontains(part, autoescape=True) for each in texts))
+
+
+def _is_of_type(_: Reader, name: str) -> ColumnElement[bool]:
+    return func.coalesce(RUNS.c.error_type, "") == name
+
+
+def _is_newer(reader: Reader, age: float) -> ColumnElement[bool]:
+    return reader.now - timedelta(seconds=age) <= _MOMENT
+
+
+def _is_older(reader: Reader, age: float) -> ColumnElement[bool]:
+    return reader.now - timedelta(seconds=age) >= _MOMENT
+
+
+def _is_stale(reader: Reader, _: bool) -> ColumnElement[bool]:
+    return RUNS.c.locked_until <= reader.now
+
+
+def _is_overdue(*_: object) -> ColumnElement[bool]:
+    return true()  # Its statements have the condition: see `overdue`.
+
+
+def _is_searched(reader: Reader, part: str) -> ColumnElement[bool]:
+    """Return the condition for a task's name; where payloads are read, `showing` looks for it."""
+    return true() if reads_payloads(reader) else RUNS.c.job_type.icontains(part, autoescape=True)
+
+
+_MOMENT = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
+_OF_DEFINITION = _refers_to("definition_id", DEFINITIONS.c.name)
+_OF_BATCH = _refers_to("batch_id", BATCHES.c.key)
+_IN_ERROR = "Only with TEXT in the error's type or message."
+#: In the order of the options of commands, and of the fields of the page.
+FILTERS = (
+    Filter("status", "status", _equals("status"), "Only runs of this status."),
+    Filter("task", "name", _equals("job_type"), "Only runs of this task."),
+    Filter("queue", "name", _equals("queue"), "Only runs of this queue."),
+    Filter("error", "text", _has_error, _IN_ERROR, "error contains"),
+    Filter("newer_than", "age", _is_newer, "Ended (or due) within AGE: 2h.", "within", "newer"),
+    Filter("older_than", "age", _is_older, "Ended (or due) over AGE ago.", "older than", "older"),
+    Filter("definition", "name", _OF_DEFINITION, "Only runs of this definition.", is_rare=True),
+    Filter("batch", "key", _OF_BATCH, "Only runs of this batch.", is_rare=True),
+    Filter("overdue", "flag", _is_overdue, "Only runs that have waited too long.", is_rare=True),
+    Filter("stale", "flag", _is_stale, "Only running runs whose lease ran out.", is_rare=True),
+    Filter("error_type", "type", _is_of_type, label="error", is_rare=True),
+    Filter("search", "text", _is_searched, parameter="q"),
+)
 
 
 #: The columns by which runs are listed.

@@ -5,25 +5,38 @@ The guard has checked the right to act and the origin of the request before.
 
 from __future__ import annotations
 
+import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
-from flask import request
+from flask import abort, request
 from flask.typing import ResponseReturnValue
+from werkzeug.wrappers import Response
 
-from ..errors import CronJobsError, DatabaseTrouble, NotFound, StateConflict, TablesMissing
+from ..errors import (
+    CronJobsError,
+    DatabaseTrouble,
+    NotFound,
+    PayloadError,
+    StateConflict,
+    TablesMissing,
+)
 from ..log import logger
 from ..operations import maintenance, payloads
 from ..operations.definitions import remove, run_now
 from ..operations.pauses import Target, pause, resume
 from ..operations.payloads import retry_with
 from ..operations.runs import CANCEL, DISCARD, RETRY, Action, cancel_batch, close_batch, retry_batch
+from ..registry.handler import Handler
+from ..report.details import read_arguments
+from ..report.run_detail import RunView, find_run
 from ..report.run_list import RunFilter
-from ..state import state_of
+from ..state import State, state_of
 from ..text import one_line
-from .arguments import form_again, typed_payload
+from ..types import JSON
 from .format import Tone
 from .params import MAX_ID, BadQuery, filter_args, needed, run_filter, text
 from .render import Said, back, place_of, reader_page, sent_from
@@ -252,6 +265,14 @@ def _known(run_id: int) -> int:
     return run_id
 
 
+def run_or_404(run_id: int) -> RunView:
+    """Return the run of a page."""
+    found = find_run(state_of(), run_id) if run_id <= MAX_ID else None
+    if found is None:
+        abort(404, f"There is no run {str(run_id)[:20]}. It may have been pruned.")
+    return found
+
+
 BULK: dict[str, Action] = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
 
 
@@ -268,6 +289,7 @@ def bulk() -> ResponseReturnValue:
         action=action,
         statuses=action.statuses(which),
         count=count,
+        which=which,
         args=filter_args(which),
         data={"do": action.name, "statuses": action.statuses(which), "count": count},
     )
@@ -293,3 +315,93 @@ def _action(args: Mapping[str, str]) -> Action:
     if action is None:
         raise BadQuery(f"do must be one of {', '.join(BULK)}.")
     return action
+
+
+# The forms for arguments: run something now, or a run again with another payload.
+
+
+def prepare() -> ResponseReturnValue:
+    """Render a form for the arguments of a run of the definition or task ``name``."""
+    return _new_run(needed(request.args, "name"))
+
+
+def edit(run_id: int) -> ResponseReturnValue:
+    """Render a form for another payload of a run."""
+    return _edited_run(run_id)
+
+
+def typed_payload() -> dict[str, object] | None:
+    """Return the payload that the request's form has, or None if it has none.
+
+    :raises PayloadError: it is not a JSON object.
+    """
+    typed = request.form.get("payload")
+    if typed is None:
+        return None
+    try:
+        payload: object = json.loads(typed)
+    except (ValueError, RecursionError) as error:
+        raise PayloadError(f"The payload is not JSON: {error}.") from None
+    if not isinstance(payload, dict):
+        raise PayloadError('The payload is not a JSON object. Write one, such as {"user_id": 1}.')
+    return cast("dict[str, object]", payload)
+
+
+def form_again(error: Exception, run_id: int | None) -> Response:
+    """Render the form that was sent, as it was typed, with what is wrong."""
+    typed = {"typed": request.form["payload"], "error": str(error)}
+    if run_id is not None:
+        return _edited_run(run_id, 400, **typed)
+    return _new_run(needed(request.form, "name"), 400, **typed)
+
+
+def _new_run(name: str, status: int = 200, **typed: str) -> Response:
+    state = state_of()
+    found = read_arguments(state, name)
+    if found is None:
+        abort(404, f"There is no definition and no task {name}.")
+    task, stored = found
+    payload = stored if state.settings.show_payload else None
+    return _form(state, task, payload, status, typed, name=name, run=None, can_retry=False)
+
+
+def _edited_run(run_id: int, status: int = 200, **typed: str) -> Response:
+    state = state_of()
+    found = run_or_404(run_id)
+    if not state.settings.show_payload:
+        abort(403, "Payloads are hidden: CRONJOBS_SHOW_PAYLOAD is not set.")
+    row = found.row
+    return _form(
+        state, row.task, found.payload, status, typed,
+        name=row.definition or row.task, run=row, can_retry=row.status in RETRY.allowed,
+    )  # fmt: skip
+
+
+def _form(
+    state: State,
+    task: str,
+    payload: JSON,
+    status: int,
+    typed: Mapping[str, str],
+    **values: Any,
+) -> Response:
+    handler = state.registry.tasks.get(task)
+    text = json.dumps(_proposed(handler, payload), indent=2, ensure_ascii=False)
+    response = reader_page(
+        "arguments",
+        task=task,
+        handler=handler,
+        about=(inspect.getdoc(handler.func) or "") if handler else "",
+        typed=typed.get("typed", text),
+        error=typed.get("error"),
+        **values,
+    )
+    response.status_code = status
+    return response
+
+
+def _proposed(handler: Handler | None, payload: JSON) -> JSON:
+    """Return *payload*, or one with a place for each argument that is needed."""
+    if payload is None:
+        return dict.fromkeys(handler.required if handler else (), None)
+    return payload

@@ -71,14 +71,14 @@ def _add_headers(response: Response) -> Response:
 
 
 def _http_error(error: Exception) -> ResponseReturnValue:
-    from .errors import http_failure
+    from .render import http_failure
 
     assert isinstance(error, HTTPException)
     return http_failure(error)
 
 
 def _own_error(error: CronJobsError) -> ResponseReturnValue:
-    from .errors import own_failure
+    from .render import own_failure
 
     return own_failure(error)
 

@@ -1,4 +1,4 @@
-"""Format times, statuses and sentences for the pages. Pure; templates call it ``say``."""
+"""Format times, statuses and sentences for the pages. Pure. Templates call them ``say``."""
 
 from __future__ import annotations
 
@@ -14,31 +14,11 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup, escape
 
 from ..report.activity import Bucket
-from ..report.humanize import ago, duration, late, plural, roughly, seconds_since, utc
+from ..report.humanize import late, seconds_since, since
 from ..report.run_detail import RunView
 from ..report.waiting import PauseView
 from ..text import cut, printable
 from ..types import JSON, Status
-
-__all__ = [
-    "Tone",
-    "ago",
-    "breakable",
-    "clock",
-    "describe",
-    "duration",
-    "hour",
-    "iso",
-    "late",
-    "percent",
-    "plural",
-    "pretty",
-    "roughly",
-    "same_day",
-    "seconds_since",
-    "tone_of",
-    "utc",
-]
 
 #: A color of the pages: a class name of the style sheet.
 Tone: TypeAlias = Literal["good", "warn", "bad", "busy", "idle"]
@@ -114,23 +94,23 @@ def percent(part: float) -> str:
 def describe(run: RunView) -> str:
     """Return the state of *run* as a sentence."""
     row, of = run.row, f"attempt {run.row.attempts} of {run.row.max_attempts}"
-    ended = _ago(row.finished_at, run.now)
+    ended = since(row.finished_at, run.now)
     match row.status:
         case "queued":
             return _waiting(run, "It is due", "It is waiting for a worker:")
         case "running" if row.handed_to:
-            since = _ago(row.started_at, run.now)
-            return f"It was handed to {row.handed_to} {since}, and has not begun there."
+            begun = since(row.started_at, run.now)
+            return f"It was handed to {row.handed_to} {begun}, and has not begun there."
         case "running" if row.is_stale(run.now):
-            lost = _ago(row.locked_until, run.now)
+            lost = since(row.locked_until, run.now)
             return (
                 f"Its worker {row.locked_by} was lost in {of}: the lease ran out {lost}. The "
                 "next tick takes the run back."
             )
         case "running":
             asked = " It was asked to stop." if run.cancel_requested_at else ""
-            since = _ago(row.started_at, run.now)
-            return f"It is running on {row.locked_by}, {of}, started {since}.{asked}"
+            begun = since(row.started_at, run.now)
+            return f"It is running on {row.locked_by}, {of}, started {begun}.{asked}"
         case "succeeded":
             return f"It succeeded {ended}, in {of}."
         case "failed":
@@ -164,12 +144,8 @@ def _waiting(run: RunView, early: str, due: str) -> str:
 
 
 def _until_resumed(pause: PauseView, now: datetime) -> str:
-    by, when = pause.paused_by or "somebody", _ago(pause.paused_at, now)
+    by, when = pause.paused_by or "somebody", since(pause.paused_at, now)
     return f"It waits until the {pause.kind} {pause.name} is resumed: {by} paused it {when}."
-
-
-def _ago(moment: datetime | None, now: datetime) -> str:
-    return "" if moment is None else ago(seconds_since(moment, now))
 
 
 @lru_cache(maxsize=64)

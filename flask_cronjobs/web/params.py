@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -17,15 +16,13 @@ from ..errors import ScheduleError
 from ..report.definitions import SORTS, STATES, DefinitionFilter
 from ..report.humanize import parse_age, print_age
 from ..report.run_list import RunFilter
-from ..report.run_search import Cursor
+from ..report.run_search import FILTERS, Cursor
 from ..schedule.cron_text import parse_zone
 from ..types import STATUSES
 
 #: Ids are 64-bit; SQLite refuses what is larger.
 MAX_ID = 2**63 - 1
 MAX_TEXT = 500
-#: The parameters that are named otherwise than the fields of a filter.
-_NAMES = {"older_than": "older", "newer_than": "newer", "search": "q"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: In microseconds since then: the year 9999.
 _LAST_MOMENT = 253_000_000_000_000_000
@@ -43,32 +40,17 @@ def run_filter(args: Mapping[str, str]) -> RunFilter:
     :raises BadQuery: a value is wrong.
     """
     return RunFilter(
-        status=_choice(args, "status", STATUSES),
-        task=text(args, "task"),
-        queue=text(args, "queue"),
-        error=text(args, "error"),
-        # Empty means runs without a type.
-        error_type=text(args, "error_type", empty=""),
-        definition=text(args, "definition"),
-        older_than=_age(args, "older"),
-        newer_than=_age(args, "newer"),
-        overdue=_flag(args, "overdue"),
-        stale=_flag(args, "stale"),
-        search=text(args, "q"),
-        batch=text(args, "batch"),
+        **{each.field: _READ.get(each.kind, text)(args, each.name) for each in FILTERS}
     )
 
 
 def filter_args(which: RunFilter) -> dict[str, str]:
     """Return the parameters that `run_filter` reads as *which*."""
-    found: dict[str, str] = {}
-    for field in fields(which):
-        value: Any = getattr(which, field.name)
-        if value is None or value is False:
-            continue
-        shown = print_age(value) if isinstance(value, float) else "1" if value is True else value
-        found[_NAMES.get(field.name, field.name)] = str(shown)
-    return found
+    return {each.name: _printed(value) for each, value in which.given()}
+
+
+def _printed(value: object) -> str:
+    return print_age(value) if isinstance(value, float) else "1" if value is True else str(value)
 
 
 def definition_filter(args: Mapping[str, str]) -> DefinitionFilter:
@@ -88,9 +70,8 @@ def typed_args(args: Mapping[str, str]) -> dict[str, str]:
 
     An empty type of error is one: it means runs without a type.
     """
-    names = [_NAMES.get(field.name, field.name) for field in fields(RunFilter)]
-    given = {name: args[name] for name in names if name in args}
-    return {name: value for name, value in given.items() if value or name == "error_type"}
+    given = {each: args[each.name] for each in FILTERS if each.name in args}
+    return {each.name: value for each, value in given.items() if value or each.kind == "type"}
 
 
 def cursor(args: Mapping[str, str], name: str) -> Cursor | None:
@@ -188,6 +169,12 @@ def _flag(args: Mapping[str, str], name: str) -> bool:
     return value == "1"
 
 
+_READ: dict[str, Callable[[Mapping[str, str], str], Any]] = {
+    "type": lambda args, name: text(args, name, empty=""),
+    "status": lambda args, name: _choice(args, name, STATUSES),
+    "age": _age,
+    "flag": _flag,
+}
 #: The choice to show times in the zone of the schedule that a page is about.
 SCHEDULE = "schedule"
 _COOKIE = "cronjobs_zone"

@@ -1,4 +1,4 @@
-"""Render pages, build their URLs, and keep a message over a redirect."""
+"""Render pages and errors, build their URLs, and keep a message over a redirect."""
 
 from __future__ import annotations
 
@@ -7,22 +7,37 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 from zlib import crc32
 
 from flask import Response, current_app, make_response, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
 from itsdangerous import BadSignature, TimestampSigner
 from jinja2 import Environment
+from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
+from ..errors import (
+    CronJobsError,
+    DatabaseTrouble,
+    NotFound,
+    StateConflict,
+    TablesMissing,
+    UnknownTask,
+)
+from ..log import logger
+from ..report import humanize
 from ..report.reader import plain_data
 from ..state import state_of
+from ..store.engines import how_to_create_tables
 from ..text import printable, shortened
 from . import format
 from .format import Tone
-from .guard import may
+from .guard import is_reader, may
 from .params import MAX_ID, keep_zone, other_zones, page_zone
+from .routes import MACHINES
 
 #: A part of the URLs of static files.
 VERSION = version("Flask-CronJobs")
@@ -34,6 +49,8 @@ _MESSAGE_AGE = 60
 # Where the app has no SECRET_KEY. Only the process that made a message shows it then.
 _OWN_KEY = secrets.token_bytes(32)
 _TEMPLATES = "cronjobs.templates"
+# What templates call ``say``.
+_SAY = SimpleNamespace(**{**vars(humanize), **vars(format)})
 
 
 @dataclass
@@ -73,7 +90,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     message = _message() if status < 400 else None
     # Every name has a value, since the app may use StrictUndefined.
     common: dict[str, Any] = {
-        "say": format,
+        "say": _SAY,
         "tone": tone,
         "version": VERSION,
         "url_for": page_urls(),
@@ -232,3 +249,68 @@ def page_urls() -> Callable[..., str]:
         return url if run_id is None else url.replace(str(MAX_ID), str(run_id))
 
     return page_url
+
+
+_TITLES = {
+    400: "Bad request",
+    401: "Please log in",
+    403: "Not allowed",
+    404: "Not found",
+    409: "Nothing was changed",
+    413: "Request too large",
+    500: "Something went wrong",
+    501: "Not installed",
+    503: "The database does not answer",
+}
+#: How many characters of a message are shown.
+_LONGEST_ERROR = 500
+_CODES: tuple[tuple[type[CronJobsError], int], ...] = (
+    (NotFound, 404),
+    (StateConflict, 409),
+    (UnknownTask, 409),
+    (TablesMissing, 503),
+    (DatabaseTrouble, 503),
+)
+
+
+def http_failure(error: HTTPException) -> ResponseReturnValue:
+    """Render an HTTP error, of ours or of the app's other extensions."""
+    code = error.code or 500
+    unforeseen = getattr(error, "original_exception", None) is not None
+    text = "The app's log says why." if unforeseen else error.description or error.name
+    answer = failure(code, text)
+    # Keep the headers of the error, such as Allow and Retry-After.
+    for name, value in error.get_headers():
+        if name.lower() not in ("content-type", "content-length"):
+            answer.headers.setdefault(name, value)
+    return answer
+
+
+def own_failure(error: CronJobsError) -> ResponseReturnValue:
+    """Render an error of ours."""
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), 400)
+    if isinstance(error, TablesMissing):
+        # The error names the host and the user of the database.
+        logger.error("The job pages find no tables of this version: %s", error)
+        text = (
+            "The job tables do not exist, or are of another version. "
+            f"{how_to_create_tables(state_of().engine)}. The app's log says in which database."
+        )
+        return failure(code, text, title="The tables are missing")
+    if code == 503:
+        logger.error("The job pages cannot read the database: %s", error)
+        return failure(code, "The app's log says why. Try again in a moment.")
+    return failure(code, str(error))
+
+
+def failure(code: int, text: str, title: str | None = None) -> Response:
+    """Render *text* as a page or, for machines, as a line; cut, since it may repeat the request."""
+    text = shortened(text, _LONGEST_ERROR)
+    if wants_json():
+        return Response(json.dumps({"error": text}), code, mimetype="application/json")
+    if request.endpoint in MACHINES:
+        return Response(f"{text}\n", code, mimetype="text/plain")
+    title = title or _TITLES.get(code, "Something went wrong")
+    tone: Tone = "bad" if code >= 500 else "idle"
+    # Users who may not read see only the message.
+    return page("failure", code, tone, title=title, text=text, may_read=is_reader())

@@ -37,10 +37,10 @@ class Route(NamedTuple):
 
 ROUTES: tuple[Route, ...] = (
     Route("/", "overview", "views", "read"),
-    Route("/runs", "runs", "views_runs", "read"),
-    Route("/runs/<int:run_id>", "run", "views_runs", "read"),
-    Route("/runs/<int:run_id>/edit", "edit", "arguments", "form"),
-    Route("/run", "prepare", "arguments", "form"),
+    Route("/runs", "runs", "views", "read"),
+    Route("/runs/<int:run_id>", "run", "views", "read"),
+    Route("/runs/<int:run_id>/edit", "edit", "actions", "form"),
+    Route("/run", "prepare", "actions", "form"),
     Route("/runs/bulk", "bulk", "actions", "read"),
     Route("/definitions", "definitions", "views", "read"),
     Route("/definition", "definition", "views", "read"),

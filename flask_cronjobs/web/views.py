@@ -10,6 +10,8 @@ from flask import Response, abort, request
 from flask.typing import ResponseReturnValue
 
 from ..operations.pauses import queues
+from ..operations.runs import CANCEL, DISCARD, RETRY
+from ..report import batches as batches_report
 from ..report.activity import list_effects, list_gaps, list_ticks
 from ..report.batches import BatchView, find_batch, list_batches
 from ..report.definitions import SORTS, STATES, DefinitionView, list_definitions
@@ -18,11 +20,25 @@ from ..report.health import headline_of, tone_of
 from ..report.key_orders import list_key_orders
 from ..report.overview import read_overview
 from ..report.reader import Page, reading
-from ..report.run_list import WINDOW
-from ..state import state_of
+from ..report.run_detail import RunView, facts_of, without_own_frames
+from ..report.run_list import WINDOW, RunFilter, list_runs
+from ..report.run_search import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, order_of
+from ..state import State, state_of
+from .actions import BULK, run_or_404
 from .format import Tone, chart
-from .params import clamped, definition_filter, needed, row_id
-from .render import reader_page
+from .format import tone_of as tone_of_status
+from .params import (
+    BadQuery,
+    clamped,
+    cursor,
+    cursor_text,
+    definition_filter,
+    needed,
+    row_id,
+    run_filter,
+    typed_args,
+)
+from .render import reader_page, wants_json
 
 #: Seconds after which the script refreshes a page.
 REFRESH = 15
@@ -64,7 +80,8 @@ def ticks() -> ResponseReturnValue:
     with reading(state_of()) as reader:
         found = list_ticks(reader, _TICKS, before)
         gaps = list_gaps(reader) if before is None else ()
-    return _list_page("ticks", found, before, {"gaps": gaps}, gaps=gaps)
+    data = {"ticks": found.rows, "gaps": gaps, "before": found.next}
+    return _list_page("ticks", found, before, data, gaps=gaps)
 
 
 #: A concurrency key has no more characters.
@@ -77,15 +94,8 @@ def order() -> ResponseReturnValue:
     after = request.args.get("after", "")[:_LONGEST].replace("\0", "")
     limit = clamped(request.args, "limit", 50)
     found = list_key_orders(state_of(), stopped=stopped, after=after, limit=limit)
-    return reader_page(
-        "order",
-        found=found,
-        stopped=stopped,
-        after=after,
-        now=found.now,
-        refresh=0 if after else REFRESH,
-        data={"keys": found.rows, "after": found.next},
-    )
+    data = {"keys": found.rows, "after": found.next}
+    return _list_page("order", found, after, data, after=after, stopped=stopped)
 
 
 def definitions() -> ResponseReturnValue:
@@ -179,6 +189,7 @@ def batch() -> ResponseReturnValue:
         "batch",
         batch_tone(found),
         batch=found,
+        facts=batches_report.facts_of(found),
         now=now,
         refresh=0 if found.finished_at else _REFRESH_BATCH,
         data=found,
@@ -195,17 +206,111 @@ def batch_tone(found: BatchView) -> Tone:
 def _list_page(
     name: str,
     found: Page[Any],
-    before: int | None,
+    before: int | str | None,
     data: Mapping[str, object] | None = None,
     refresh: int = REFRESH,
     **values: Any,
 ) -> Response:
     """Render a page of rows, of which only the first is refreshed.
 
-    :param name: of the template, and of the rows in JSON.
-    :param before: the id before which the page begins.
-    :param data: what JSON has besides.
+    :param name: of the template.
+    :param before: what the page begins after.
+    :param data: the answer in JSON; else the rows by *name*, and ``before``.
     """
-    shown = {name: found.rows, **(data or {}), "before": found.next}
-    values |= {"found": found, "before": before, "now": found.now, "data": shown}
+    data = data or {name: found.rows, "before": found.next}
+    values |= {"found": found, "before": before, "now": found.now, "data": data}
     return reader_page(name, refresh=0 if before else refresh, **values)
+
+
+#: What the head of the column of times says, and how the list is ordered.
+_HEADS = {
+    NEWEST: ("Scheduled for", "newest first"),
+    LATEST_DEATH: ("Died", "latest death first"),
+    DUE_FIRST: ("Due", "first due first"),
+}
+#: Seconds after which the page of a run is refreshed, by its status.
+_REFRESH_RUN: dict[str, int] = {"running": 5, "queued": 5, "failed": REFRESH}
+#: How many names of tasks a field suggests.
+_SUGGESTED = 500
+
+
+def runs() -> ResponseReturnValue:
+    """Render a page of runs, filtered by the URL."""
+    state, typed = state_of(), typed_args(request.args)
+    try:
+        which = run_filter(request.args)
+        before = cursor(request.args, "before")
+        limit = clamped(request.args, "limit", 50)
+    except BadQuery as error:
+        if wants_json():
+            raise
+        return _form(state, typed, 400, wrong=error.description)
+    order = order_of(which.status, which.overdue)
+    found = list_runs(state, which, before, limit, order)
+    following = None if found.next is None else cursor_text(found.next)
+    head, described = _HEADS[order]
+    return _form(
+        state, typed, which=which, found=found, before=before, following=following,
+        column=order.column, head=head, described=described, now=found.now,
+        bulk=[each for each in BULK.values() if which != RunFilter() and each.statuses(which)],
+        own_zones=[row.timezone for row in found.rows],
+        advice=state.registry.advice(which.task) if not found.rows else "",
+        refresh=REFRESH if before is None else 0,
+        data={"runs": found.rows, "before": following, "partial": found.partial},
+    )  # fmt: skip
+
+
+def _form(state: State, typed: dict[str, str], status: int = 200, **values: Any) -> Response:
+    common: dict[str, Any] = {
+        "which": RunFilter(),
+        "filters": FILTERS,
+        "found": None,
+        "typed": typed,
+        "wrong": None,
+        "bulk": [],
+        "shown": state.settings.show_payload,
+        "suggested": sorted(state.registry.tasks)[:_SUGGESTED],
+    }
+    response = reader_page("runs", **(common | values))
+    response.status_code = status
+    return response
+
+
+def run(run_id: int) -> ResponseReturnValue:
+    """Render one run with its attempts."""
+    state = state_of()
+    found = run_or_404(run_id)
+    whole = request.args.get("frames") == "1"
+    shown = state.settings.show_payload
+    return reader_page(
+        "run",
+        tone_of_status(found.row.status),
+        own_zones=[found.row.timezone],
+        run=found if whole else _shortened(found),
+        facts=facts_of(found),
+        whole=whole,
+        hides=not whole and _shortened(found) != found,
+        can_retry=found.row.status in RETRY.allowed,
+        can_cancel=found.row.status in CANCEL.allowed,
+        can_discard=found.row.status in DISCARD.allowed,
+        known=found.row.task in state.registry.tasks,
+        now=found.now,
+        shown=shown,
+        refresh=_REFRESH_RUN.get(found.row.status, 0),
+        data=found if shown else _hidden(found),
+    )
+
+
+def _shortened(run: RunView) -> RunView:
+    """Return *run* without our own frames in its stacks."""
+    attempts = (
+        replace(attempt, stack=attempt.stack and without_own_frames(attempt.stack))
+        for attempt in run.attempts
+    )
+    return replace(run, attempts=tuple(attempts))
+
+
+def _hidden(run: RunView) -> RunView:
+    """Return *run* without what pages do not show."""
+    attempts = tuple(replace(attempt, stack=None, output=None) for attempt in run.attempts)
+    return replace(run, payload=None, result=None, attempts=attempts)

@@ -14,7 +14,7 @@ from flask.cli import FlaskGroup
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.cli import completion, jobs_group
+from flask_cronjobs.cli import jobs_group, params
 from tests.rows import Rows
 
 Offered = Callable[..., list[str]]
@@ -74,7 +74,7 @@ def test_without_a_database_the_code_s_names_are_offered(
 def test_a_database_that_hangs_is_not_waited_for(
     offered: Offered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completion, "PATIENCE", 0.05)
+    monkeypatch.setattr(params, "PATIENCE", 0.05)
     answers, answered = threading.Event(), list[bool]()
     monkeypatch.setattr(
         "flask_cronjobs.report.definitions.definition_names",

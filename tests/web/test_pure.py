@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from flask_cronjobs.report.activity import Bucket
+from flask_cronjobs.report.humanize import roughly
 from flask_cronjobs.report.run_list import RunFilter
 from flask_cronjobs.web import format
 from flask_cronjobs.web.format import HEIGHT, chart
@@ -52,7 +53,7 @@ def test_the_clock_of_a_zone(moment: datetime, zone: str, shown: str) -> None:
     ],
 )
 def test_rough_durations(seconds: float, shown: str) -> None:
-    assert format.roughly(seconds) == shown
+    assert roughly(seconds) == shown
 
 
 def test_a_filter_survives_the_way_through_a_url() -> None:
