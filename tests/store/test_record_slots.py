@@ -118,7 +118,9 @@ class TestOverlap:
     ) -> None:
         at = ago(minutes=1)
         definition = kit.define(due=at)
-        ended = {"finished_at": now()} if status != "failed" else {"run_at": ago(hours=-1)}
+        ended: dict[str, Any] = (
+            {"finished_at": now()} if status != "failed" else {"run_at": ago(hours=-1)}
+        )
         kit.run(definition_id=definition, status=status, scheduled_for=ago(hours=1), **ended)
         (recorded,) = kit.definitions.record_slots([plan(definition, at)])
         assert recorded.skipped == 0
