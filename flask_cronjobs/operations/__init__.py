@@ -3,3 +3,9 @@
 The condition of every write says which rows it may change. If it changes none, the error explains
 why. Every action is logged with the one who asked for it (*actor*, a text for people).
 """
+
+from __future__ import annotations
+
+from ..store.operations import Change
+
+__all__ = ["Change"]

@@ -198,14 +198,6 @@ class TestSlots:
         (run,) = runs(db)
         assert (run.scheduled_for, run.status) == (due, "succeeded")
 
-    def test_second_tick_records_no_second_run(self, deploy: Deploy, db: SQLAlchemy) -> None:
-        code = deploy()
-        code.tick()
-        set_watermark(db, datetime(now().year, 1, 1, tzinfo=timezone.utc))
-        assert code.tick().recorded == 1
-        assert code.tick().recorded == 0
-        assert len(runs(db)) == 1
-
     def test_year_of_missed_minutes_is_one_run_and_one_gap(
         self, app: Flask, deploy: Deploy, db: SQLAlchemy
     ) -> None:
@@ -332,19 +324,6 @@ class TestSlots:
         assert row.schedule == "@yearly"
         assert row.next_run_at is not None
         assert row.next_run_at > now()
-
-    def test_slot_whose_earlier_run_is_live_is_skipped(
-        self, deploy: Deploy, db: SQLAlchemy
-    ) -> None:
-        code = deploy()
-        code.tick()
-        first = datetime(now().year, 1, 1, tzinfo=timezone.utc)
-        set_watermark(db, first)
-        code.tick(max_runs=1, queues=["none of ours"])
-        set_watermark(db, first - timedelta(days=365))
-        report = code.tick(queues=["none of ours"])
-        assert report.skipped >= 1
-        assert {run.status for run in runs(db)} == {"queued", "skipped"}
 
 
 class TestOfTheDatabase:

@@ -70,16 +70,6 @@ def test_one_tick_runs_all_of_a_key_in_order(
     assert ledger.of("a") == ledger.of("b") == list(range(12))
 
 
-def test_failed_run_is_retried_before_the_next(
-    context: None, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    ledger = Ledger(jobs)
-    ledger.fail = {1: 2}
-    ledger.enqueue("a", range(4))
-    commit_and_tick(db, jobs, 4)
-    assert ledger.of("a") == [0, 1, 2, 3]
-
-
 def test_dead_run_is_skipped(context: None, jobs: CronJobs, db: SQLAlchemy) -> None:
     ledger = Ledger(jobs)
     ledger.fail = {1: 3}
@@ -132,17 +122,6 @@ def test_order_is_that_of_ids_also_with_priorities_and_keys(
     commit_and_tick(db, jobs)
     assert list(ids) == sorted(ids)
     assert ledger.of("a") == list(range(5))
-
-
-def test_next_waits_for_a_delayed_run(context: None, jobs: CronJobs, db: SQLAlchemy) -> None:
-    ledger = Ledger(jobs)
-    ledger.book.using(delay=3600).enqueue(account="a", number=0)
-    ledger.book.enqueue(account="a", number=1)
-    commit_and_tick(db, jobs)
-    assert ledger.done == []
-    db.session.execute(text("UPDATE job_runs SET run_at = created_at"))
-    commit_and_tick(db, jobs)
-    assert ledger.of("a") == [0, 1]
 
 
 def test_slots_of_a_definition_are_in_order_too(

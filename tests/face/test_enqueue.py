@@ -64,14 +64,6 @@ class TestTransaction:
         db.session.rollback()
         assert runs(db) == []
 
-    def test_run_is_dropped_with_the_order_that_it_belongs_to(
-        self, db: SQLAlchemy, greet: Greet
-    ) -> None:
-        db.session.add(JobRun(job_type="order"))
-        greet.enqueue(1, "x")
-        db.session.rollback()
-        assert runs(db) == []
-
     def test_savepoint_that_is_rolled_back_drops_its_runs_only(
         self, db: SQLAlchemy, greet: Greet
     ) -> None:

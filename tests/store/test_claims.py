@@ -7,25 +7,8 @@ from datetime import timedelta, timezone
 
 import pytest
 
-from tests.rows import ago, now
+from tests.rows import ago
 from tests.store.kit import Kit, outcome
-
-
-def test_higher_priority_is_claimed_first_then_earlier_then_lower_id(kit: Kit) -> None:
-    early, late = ago(minutes=5), ago(minutes=2)
-    second = kit.run(run_at=late)
-    third = kit.run(run_at=late)
-    first = kit.run(run_at=early)
-    low = kit.run(run_at=early, priority=-1)
-    high = kit.run(run_at=late, priority=1)
-    assert kit.claim_ids() == [high, first, second, third, low]
-
-
-def test_limit_is_kept_in_the_same_order(kit: Kit) -> None:
-    early, late = ago(minutes=5), ago(minutes=2)
-    kit.runs(3, run_at=late)
-    first = kit.runs(3, run_at=early)
-    assert kit.claim_ids(limit=3) == first
 
 
 def test_claim_tells_what_the_runner_needs(kit: Kit) -> None:
@@ -61,11 +44,6 @@ def test_claim_forgets_the_progress_of_an_earlier_attempt(kit: Kit) -> None:
     assert (kit.row(run).progress, kit.row(run).progress_message) == (None, None)
 
 
-def test_run_that_is_not_due_is_left(kit: Kit) -> None:
-    kit.run(run_at=now() + timedelta(hours=1))
-    assert kit.claim() == ()
-
-
 def test_due_is_told_by_the_database_s_clock_to_the_millisecond(kit: Kit) -> None:
     clock = kit.definitions.now()
     due = kit.run(run_at=clock - timedelta(milliseconds=2))
@@ -77,99 +55,6 @@ def test_run_that_is_due_in_this_very_second_is_claimed(kit: Kit) -> None:
     """On SQLite times are texts, and one of whole seconds sorts before the same with digits."""
     due = kit.run(run_at=kit.definitions.now().replace(microsecond=0))
     assert kit.claim_ids() == [due]
-
-
-def test_unknown_tasks_are_left_for_code_that_knows_them(kit: Kit) -> None:
-    unknown = kit.run("unknown", priority=9)
-    known = kit.run()
-    assert kit.claim_ids() == [known]
-    assert kit.row(unknown).status == "queued"
-    assert kit.claim_ids(tasks=("unknown", "task")) == [unknown]
-
-
-def test_worker_without_tasks_claims_nothing(kit: Kit) -> None:
-    kit.run()
-    assert kit.claim(tasks=()) == ()
-
-
-def test_only_the_queues_asked_for_are_claimed(kit: Kit) -> None:
-    mail = kit.run(queue="mail")
-    other = kit.run(queue="other")
-    default = kit.run()
-    assert kit.claim_ids(queues=("mail", "other")) == [mail, other]
-    assert kit.claim_ids() == [default]
-
-
-@pytest.mark.parametrize("status", ["succeeded", "dead", "cancelled", "skipped"])
-def test_finished_runs_are_never_claimed(kit: Kit, status: str) -> None:
-    kit.run(status=status, finished_at=ago(minutes=1))
-    assert kit.claim() == ()
-
-
-def test_held_run_is_not_claimed_again_even_when_its_lease_ran_out(kit: Kit) -> None:
-    """It is taken back first, and counted as a failed attempt: by reclaim, not by a claim."""
-    kit.run()
-    kit.expire(kit.claim_one())
-    assert kit.claim() == ()
-
-
-def test_run_with_no_attempt_left_is_not_claimed(kit: Kit) -> None:
-    kit.run(status="failed", attempts=3, max_attempts=3)
-    assert kit.claim() == ()
-
-
-def test_each_claim_s_token_holds_only_its_own_runs(kit: Kit) -> None:
-    one, two = kit.runs(2)
-    kit.claim(limit=1, token="host:1:one")
-    kit.claim(limit=1, token="host:1:two")
-    assert (kit.row(one).locked_by, kit.row(two).locked_by) == ("host:1:one", "host:1:two")
-
-
-class TestRetries:
-    """A retry travels alone, so that a run which kills its process takes no neighbors along."""
-
-    def test_retry_that_comes_first_is_claimed_by_itself(self, kit: Kit) -> None:
-        retry = kit.run(status="failed", attempts=1, run_at=ago(minutes=9))
-        fresh = kit.runs(3)
-        assert kit.claim_ids() == [retry]
-        assert kit.claim_ids() == fresh
-
-    def test_run_with_one_attempt_is_claimed_by_itself(self, kit: Kit) -> None:
-        """Its first attempt is its last: a neighbor that kills the process must not spend it."""
-        fresh = kit.run(run_at=ago(minutes=9))
-        only, other = kit.runs(2, max_attempts=1)
-        assert kit.claim_ids() == [fresh]
-        assert kit.claim_ids(idle=False) == []
-        assert (kit.claim_ids(), kit.claim_ids()) == ([only], [other])
-
-    def test_retry_counts_its_attempt(self, kit: Kit) -> None:
-        retry = kit.run(status="failed", attempts=4)
-        assert kit.claim_one().attempt == 5
-        assert kit.row(retry).attempts == 5
-
-    def test_retry_behind_first_attempts_is_left_for_a_claim_of_its_own(self, kit: Kit) -> None:
-        fresh = kit.runs(2, run_at=ago(minutes=9))
-        retry = kit.run(status="failed", attempts=1)
-        later = kit.run(run_at=ago(seconds=1))
-        assert kit.claim_ids() == [*fresh, later]
-        assert kit.claim_ids() == [retry]
-
-    def test_retry_is_not_claimed_by_a_worker_that_holds_something(self, kit: Kit) -> None:
-        retry = kit.run(status="failed", attempts=1, run_at=ago(minutes=9))
-        kit.run()
-        assert kit.claim(idle=False) == ()
-        assert kit.claim_ids(idle=True) == [retry]
-
-    def test_two_retries_are_claimed_one_after_the_other(self, kit: Kit) -> None:
-        one, two = kit.runs(2, status="failed", attempts=1)
-        assert kit.claim_ids() == [one]
-        assert kit.claim_ids() == [two]
-
-    def test_queued_run_that_has_been_tried_counts_as_a_retry(self, kit: Kit) -> None:
-        """As an operator's retry leaves it."""
-        run = kit.run(status="queued", attempts=1, run_at=ago(minutes=9))
-        kit.run()
-        assert kit.claim_ids() == [run]
 
 
 def test_outcomes_and_claims_go_in_one_exchange(kit: Kit) -> None:

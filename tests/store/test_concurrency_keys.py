@@ -11,7 +11,6 @@ from sqlalchemy import text
 
 from flask_cronjobs.store.candidates import FRONT
 from flask_cronjobs.store.leases import watch
-from flask_cronjobs.types import OutcomeKind
 from tests.marks import on_postgresql
 from tests.rows import ago
 from tests.store.kit import Kit
@@ -19,114 +18,6 @@ from tests.store.kit import Kit
 
 def keyed(kit: Kit, key: str = "key", limit: int = 1, **values: Any) -> int:
     return kit.run(concurrency_key=key, concurrency_limit=limit, **values)
-
-
-def claim_all(kit: Kit) -> list[int]:
-    """Claim until there is nothing; a claim takes one run of a key at a time."""
-    ids: list[int] = []
-    while claimed := kit.claim_ids():
-        ids += claimed
-    return ids
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3])
-def test_no_more_of_a_key_run_than_its_limit(kit: Kit, limit: int) -> None:
-    ids = [keyed(kit, limit=limit) for _ in range(5)]
-    assert claim_all(kit) == ids[:limit]
-    assert sorted(row.concurrency_share or 0 for row in kit.all_rows())[-limit:] == list(
-        range(1, limit + 1)
-    )
-
-
-def test_keys_do_not_disturb_each_other_nor_runs_without_a_key(kit: Kit) -> None:
-    first, _, other, free = keyed(kit, "a"), keyed(kit, "a"), keyed(kit, "b"), kit.run()
-    assert sorted(claim_all(kit)) == [first, other, free]
-
-
-@pytest.mark.parametrize(
-    "kind", ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
-)
-def test_share_comes_free_with_every_outcome(kit: Kit, kind: OutcomeKind) -> None:
-    keyed(kit)
-    second = keyed(kit)
-    claim = kit.claim_one()
-    assert kit.claim() == ()
-    kit.finish(claim, kind, delay=3600.0)
-    if kind == "released":
-        kit.sql("UPDATE job_runs SET run_at = '2999-01-01' WHERE id = :id", id=claim.id)
-    assert kit.claim_one().id == second
-
-
-def test_share_of_a_dead_worker_comes_free_with_its_lease(kit: Kit) -> None:
-    keyed(kit)
-    second = keyed(kit)
-    claim = kit.claim_one()
-    kit.expire(claim)
-    assert kit.claim() == (), "the lease ran out, but nobody has taken the run back yet"
-    kit.finish(claim, "failed", reclaimed=True, delay=3600.0)
-    assert kit.claim_one().id == second
-
-
-def test_lowest_free_share_is_taken(kit: Kit) -> None:
-    for _ in range(4):
-        keyed(kit, limit=3)
-    one, two, _ = (kit.claim_one() for _ in range(3))
-    kit.finish(two)
-    assert kit.row(kit.claim_one().id).concurrency_share == 2
-    kit.finish(one)
-    assert kit.claim() == ()
-
-
-def test_runs_of_one_key_keep_their_order(kit: Kit) -> None:
-    ids = [keyed(kit) for _ in range(4)]
-    order = []
-    while claimed := kit.claim():
-        order += [claim.id for claim in claimed]
-        for claim in claimed:
-            kit.finish(claim)
-    assert order == ids
-
-
-def test_keyed_and_free_runs_are_claimed_in_one_order(kit: Kit) -> None:
-    late = kit.run(run_at=ago(minutes=1))
-    early = keyed(kit, run_at=ago(minutes=2))
-    high = keyed(kit, "other", priority=5)
-    assert kit.claim_ids() == [high, early, late]
-
-
-def test_limit_of_the_claim_holds_over_keyed_and_free_runs_together(kit: Kit) -> None:
-    kit.runs(3)
-    for number in range(3):
-        keyed(kit, f"key {number}")
-    assert len(kit.claim(limit=4)) == 4
-
-
-def test_run_of_a_key_that_is_not_due_does_not_stand_in_the_way(kit: Kit) -> None:
-    keyed(kit, run_at=ago(minutes=-60), priority=9)
-    due = keyed(kit)
-    assert kit.claim_ids() == [due]
-
-
-def test_run_of_an_unknown_task_does_not_block_its_key(kit: Kit) -> None:
-    keyed(kit, job_type="unknown", priority=9)
-    due = keyed(kit)
-    assert kit.claim_ids() == [due]
-
-
-def test_retry_of_a_key_travels_alone(kit: Kit) -> None:
-    retry = keyed(kit, status="failed", attempts=1, run_at=ago(minutes=9))
-    free = kit.run()
-    assert kit.claim_ids() == [retry]
-    assert kit.claim_ids() == [free]
-
-
-def test_lowered_limit_holds_for_the_next_claim(kit: Kit) -> None:
-    """A deploy lowered concurrency from 3 to 1 while two run."""
-    for _ in range(2):
-        keyed(kit, limit=3)
-    claim_all(kit)
-    keyed(kit, limit=1)
-    assert kit.claim() == ()
 
 
 def test_ten_thousand_runs_of_a_busy_key_are_stepped_over(kit: Kit) -> None:
@@ -145,14 +36,6 @@ def test_ten_thousand_runs_of_a_busy_key_are_stepped_over(kit: Kit) -> None:
     assert kit.claim() == ()
     # A walk over ten thousand rows with a look at each takes far longer than a step over them.
     assert time.monotonic() - started < 60
-
-
-def test_keys_are_served_in_the_order_of_their_next_runs(kit: Kit) -> None:
-    late = keyed(kit, "a", run_at=ago(seconds=10))
-    urgent = keyed(kit, "c", priority=5, run_at=ago(seconds=5))
-    early = keyed(kit, "b", run_at=ago(seconds=20))
-    assert kit.claim_ids(limit=2) == [urgent, early]
-    assert kit.claim_ids() == [late]
 
 
 class TestBehindABusyKey:

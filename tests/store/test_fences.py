@@ -6,6 +6,8 @@ another claim, which makes all three equal again, and lets the first come back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from flask_cronjobs.store.leases import progress, renew, watch
@@ -49,24 +51,22 @@ def test_stale_outcome_is_refused_though_the_new_lease_ran_out_too(kit: Kit, sta
     assert snapshot(kit, stale) == before
 
 
-def test_stale_heartbeat_renews_nothing(kit: Kit, stale: Claim) -> None:
+@pytest.mark.parametrize(
+    ("write", "refused"),
+    [
+        (lambda kit, stale: renew(kit.books, [stale], 3600).held, frozenset()),
+        (lambda kit, stale: watch(kit.books, [stale]).held, frozenset()),
+        (lambda kit, stale: progress(kit.books, stale, 0.9, "stale"), False),
+        (lambda kit, stale: kit.claims.release_token(stale.token), 0),
+    ],
+    ids=["heartbeat", "look", "progress", "release"],
+)
+def test_stale_token_changes_nothing(
+    kit: Kit, stale: Claim, write: Callable[[Kit, Claim], object], refused: object
+) -> None:
     before = snapshot(kit, stale)
-    assert renew(kit.books, [stale], 3600).held == frozenset()
+    assert write(kit, stale) == refused
     assert snapshot(kit, stale) == before
-
-
-def test_stale_worker_learns_by_a_look_that_its_lease_is_lost(kit: Kit, stale: Claim) -> None:
-    assert watch(kit.books, [stale]).held == frozenset()
-
-
-def test_stale_progress_is_refused(kit: Kit, stale: Claim) -> None:
-    assert not progress(kit.books, stale, 0.9, "stale")
-    assert kit.row(stale.id).progress is None
-
-
-def test_stale_token_releases_nothing(kit: Kit, stale: Claim) -> None:
-    assert kit.claims.release_token(stale.token) == 0
-    assert kit.row(stale.id).status == "running"
 
 
 def test_live_holder_is_not_disturbed_by_all_that(kit: Kit, stale: Claim) -> None:

@@ -36,33 +36,6 @@ def row(payload: dict[str, JSON], key: str | None = None) -> RunRow:
 pytestmark = pytest.mark.usefixtures("writers")
 
 
-def test_run_exists_when_the_transaction_commits(kit: Kit) -> None:
-    with Session(kit.engine) as session:
-        insert_run(session, values())
-        session.rollback()
-    assert kit.all_rows() == []
-    with Session(kit.engine) as session:
-        insert_run(session, values())
-        session.commit()
-    assert len(kit.claim()) == 1
-
-
-def test_key_that_exists_returns_the_run_that_has_it(kit: Kit) -> None:
-    with Session(kit.engine) as session:
-        first, first_became, _ = insert_run(session, values("key", payload={"a": 1}))
-        again, again_became, _ = insert_run(session, values("key", payload={"a": 2}))
-        assert again.id == first.id
-        assert (first_became, again_became) == ("new", "found")
-        assert again.payload == {"a": 1}
-        session.commit()
-    assert len(kit.all_rows()) == 1
-
-
-def test_keyless_runs_are_all_new(kit: Kit) -> None:
-    with Session(kit.engine) as session:
-        assert insert_run(session, values())[0].id != insert_run(session, values())[0].id
-
-
 def test_racing_enqueues_of_one_key_are_one_run_and_break_no_transaction(kit: Kit) -> None:
     kit.sql("CREATE TABLE entries (name VARCHAR)")
     start = threading.Barrier(4)
@@ -160,13 +133,3 @@ class TestMany:
         assert (kept.concurrency_key, kept.concurrency_limit) == ("user:1", 3)
         assert kept.payload == payload
         assert abs(kept.run_at - kept.scheduled_for) < timedelta(seconds=1)
-
-    def test_none_are_no_statement(self, kit: Kit) -> None:
-        with Session(kit.engine) as session:
-            assert insert_runs(session, SHARED, []) == []
-
-    def test_rollback_drops_them(self, kit: Kit) -> None:
-        with Session(kit.engine) as session:
-            insert_runs(session, SHARED, [row({})] * 3)
-            session.rollback()
-        assert kit.all_rows() == []

@@ -48,13 +48,6 @@ def test_failure_waits_for_its_delay_by_the_database_s_clock(kit: Kit) -> None:
     assert kit.claim() == ()
 
 
-def test_failed_run_without_delay_is_claimable_at_once(kit: Kit) -> None:
-    run = kit.run()
-    kit.finish(kit.claim_one(), "failed")
-    again = kit.claim_one()
-    assert (again.id, again.attempt) == (run, 2)
-
-
 def test_slot_and_first_due_time_survive_a_failure(kit: Kit) -> None:
     slot = ago(days=1)
     run = kit.run(scheduled_for=slot)
@@ -84,13 +77,6 @@ def test_each_failed_attempt_leaves_a_row_with_its_worker_and_stack(kit: Kit) ->
     assert (two.attempt, two.worker, two.error_type) == (2, second.token, "KeyError")
     assert one.started_at is not None
     assert one.started_at <= one.failed_at
-
-
-@pytest.mark.parametrize("kind", ["succeeded", "cancelled", "released", "snoozed"])
-def test_other_outcomes_leave_no_failure(kit: Kit, kind: OutcomeKind) -> None:
-    run = kit.run()
-    assert kit.finish(kit.claim_one(), kind)
-    assert kit.failures(run) == []
 
 
 def test_cancelled_is_terminal_and_keeps_the_reason(kit: Kit) -> None:
@@ -193,13 +179,6 @@ class TestReclaim:
             kit.expire(claim)
         assert len(look_for_expired(kit.books, limit=2).leases) == 2
 
-    def test_expired_run_is_taken_back_as_a_failed_attempt(self, kit: Kit) -> None:
-        run = kit.run()
-        claim = kit.claim_one()
-        kit.expire(claim)
-        assert kit.finish(claim, "failed", reclaimed=True)
-        assert (kit.row(run).status, len(kit.failures(run))) == ("failed", 1)
-
     def test_run_whose_lease_was_renewed_meanwhile_is_left_to_its_worker(self, kit: Kit) -> None:
         run = kit.run()
         claim = kit.claim_one()
@@ -209,14 +188,6 @@ class TestReclaim:
         assert not kit.finish(claim, "failed", reclaimed=True)
         assert (kit.row(run).status, kit.failures(run)) == ("running", [])
         assert kit.finish(claim)
-
-    def test_run_that_two_ticks_take_back_fails_once(self, kit: Kit) -> None:
-        run = kit.run()
-        claim = kit.claim_one()
-        kit.expire(claim)
-        assert kit.finish(claim, "failed", reclaimed=True)
-        assert not kit.finish(claim, "failed", reclaimed=True)
-        assert len(kit.failures(run)) == 1
 
     def test_expired_run_that_its_worker_finishes_first_is_finished(self, kit: Kit) -> None:
         """The lease ran out, yet nobody took the run: its work is not thrown away."""
@@ -308,14 +279,6 @@ class TestLostAnswers:
         kit.run()
         kit.claim()
         assert kit.claims.release_token("host:1:none") == 0
-
-
-def test_outcome_of_a_run_that_is_gone_is_dropped(kit: Kit) -> None:
-    run = kit.run()
-    claim = kit.claim_one()
-    kit.sql("DELETE FROM job_runs WHERE id = :id", id=run)
-    assert not kit.finish(claim, "failed")
-    assert kit.failures(run) == []
 
 
 def test_outcome_with_another_s_id_but_the_own_token_touches_nothing(kit: Kit) -> None:

@@ -65,15 +65,6 @@ def test_slot_whose_row_is_there_makes_no_second_one(kit: Kit) -> None:
     assert len(kit.all_rows()) == 1
 
 
-def test_slot_whose_run_was_pruned_makes_no_second_one(kit: Kit) -> None:
-    at = ago(minutes=1)
-    definition = kit.define(due=at)
-    first = plan(definition, at)
-    kit.slots.record_slots([first])
-    kit.sql("DELETE FROM job_runs")
-    assert kit.slots.record_slots([first]) == []
-
-
 def test_paused_definition_records_nothing(kit: Kit) -> None:
     at = ago(minutes=1)
     definition = kit.define("one", due=at)
@@ -121,23 +112,16 @@ class TestOverlap:
         assert row.last_error == recorded.reason == "overlap: an earlier run was not finished"
         assert recorded.skipped == 1
 
-    def test_run_that_waits_for_its_retry_does_not_stand_in_the_way(self, kit: Kit) -> None:
+    @pytest.mark.parametrize("status", ["failed", "succeeded", "dead", "cancelled", "skipped"])
+    def test_run_that_has_ended_or_waits_for_its_retry_does_not_stand_in_the_way(
+        self, kit: Kit, status: str
+    ) -> None:
         at = ago(minutes=1)
         definition = kit.define(due=at)
-        kit.run(
-            definition_id=definition, status="failed", attempts=1, scheduled_for=ago(hours=1),
-            run_at=now() + timedelta(hours=1),
-        )  # fmt: skip
-        (recorded,) = kit.slots.record_slots([plan(definition, at)])
-        assert recorded.skipped == 0
-
-    @pytest.mark.parametrize("status", ["succeeded", "dead", "cancelled", "skipped"])
-    def test_finished_run_does_not_stand_in_the_way(self, kit: Kit, status: str) -> None:
-        at = ago(minutes=1)
-        definition = kit.define(due=at)
-        kit.run(
-            definition_id=definition, status=status, finished_at=now(), scheduled_for=ago(hours=1)
+        ended: dict[str, Any] = (
+            {"finished_at": now()} if status != "failed" else {"run_at": ago(hours=-1)}
         )
+        kit.run(definition_id=definition, status=status, scheduled_for=ago(hours=1), **ended)
         (recorded,) = kit.slots.record_slots([plan(definition, at)])
         assert recorded.skipped == 0
 

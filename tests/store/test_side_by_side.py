@@ -6,32 +6,6 @@ from tests.rows import ago
 from tests.store.kit import Kit
 
 
-def test_retries_are_claimed_together_with_first_attempts(kit: Kit) -> None:
-    retries = kit.runs(2, status="failed", attempts=1, error_type="ValueError")
-    fresh = kit.runs(2)
-    claims = kit.claim(side_by_side=True)
-    assert [claim.id for claim in claims] == [*retries, *fresh]
-    assert not any(claim.alone for claim in claims)
-
-
-def test_last_attempt_and_one_after_a_lost_worker_are_claimed_by_themselves(kit: Kit) -> None:
-    last = kit.run(status="failed", attempts=2, max_attempts=3, error_type="ValueError")
-    lost = kit.run(status="failed", attempts=1, error_type="WorkerLost")
-    fresh = kit.runs(2)
-    for expected in (last, lost):
-        claim = kit.claim_one(side_by_side=True)
-        assert (claim.id, claim.alone) == (expected, True)
-    assert kit.claim_ids(side_by_side=True) == fresh
-
-
-def test_those_are_passed_over_by_a_worker_that_holds_something(kit: Kit) -> None:
-    kit.run(max_attempts=1)
-    kit.run(status="failed", attempts=1, error_type="WorkerLost")
-    fresh = kit.runs(2)
-    assert kit.claim_ids(side_by_side=True, idle=False) == fresh
-    assert kit.claim_ids(side_by_side=True, idle=False) == []
-
-
 def test_first_is_what_an_idle_worker_would_claim(kit: Kit) -> None:
     tasks = ("task", "other")
     assert kit.claims.first(tasks) is None

@@ -1,0 +1,185 @@
+"""What a claim takes of any rows, by an oracle: order, limits, keys, shares, turns and pauses."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain, repeat
+from random import Random
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+
+from flask_cronjobs.models import JobPause, JobRun
+from flask_cronjobs.store.exchange import ClaimRequest
+from flask_cronjobs.types import WORKER_LOST, Claim
+from tests.rows import TERMINAL, ago
+from tests.store.kit import Kit
+
+#: How an attempt may end; ``lost`` is by a reclaim, and ``expired`` is what comes before that.
+ENDS = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost", "expired")
+
+#: When runs are due, by the minutes ago; those of one age at the same moment.
+AGES = {minutes: ago(minutes=minutes) for minutes in (9, 5, 2, -60)}
+
+
+def make_row(chance: Random, turns: Iterator[str | None]) -> dict[str, Any]:
+    """The columns of a run, as an enqueue, an attempt or an operator may leave them."""
+    most = chance.choice([1, 2, 5, 5, 5, 5])
+    tried = chance.choice([0, 0, 0, 0, 1, most])
+    key = chance.choice([None, None, None, "a", "b", "strict"])
+    ended = chance.random() < 0.15
+    values: dict[str, Any] = {
+        "job_type": chance.choice(["task"] * 6 + ["other", "unknown"]),
+        "queue": chance.choice(["default"] * 6 + ["mail", "bulk"]),
+        "priority": chance.choice([0, 0, 0, -1, 5]),
+        "run_at": AGES[chance.choice([9, 9, 5, 2, 2, -60])],
+        "max_attempts": most,
+        "attempts": tried,
+        "status": chance.choice(TERMINAL if ended else ["failed", "queued"][not tried :]),
+        "error_type": chance.choice(["ValueError", WORKER_LOST]) if tried else None,
+        "finished_at": ago(minutes=1) if ended else None,
+        "concurrency_key": key,
+        "concurrency_limit": {None: None, "strict": 1}.get(key, chance.randint(1, 3)),
+        "on_dead": "skip" if key == "strict" else None,
+    }
+    return values | {"turn": next(turns) if key == "strict" and not ended else None}
+
+
+def make_request(chance: Random) -> dict[str, Any]:
+    return {
+        "limit": chance.choice([1, 2, 3, 100]),
+        "tasks": chance.choice([("task", "other")] * 5 + [("task",), ()]),
+        "queues": chance.choice([()] * 5 + [("mail",), ("mail", "default", "bulk")]),
+        "elsewhere": chance.choice([frozenset[str](), frozenset({"bulk"})]),
+        "idle": chance.random() < 0.7,
+        "side_by_side": chance.random() < 0.4,
+    }
+
+
+@dataclass
+class Oracle:
+    """The rows, and what a claim of them should take."""
+
+    rows: dict[int, JobRun]
+    pauses: list[tuple[str, str]]
+
+    def claim(self, request: ClaimRequest) -> list[tuple[int, int | None]]:
+        """The ids and shares of the runs that a claim should take, in order."""
+        found: list[JobRun] = []
+        keys: set[str] = set()
+        for row in sorted(self.rows.values(), key=_place):
+            if not self._may_be_claimed(row, request) or row.concurrency_key in keys:
+                continue
+            if row.concurrency_key is not None:
+                keys.add(row.concurrency_key)  # Its first run speaks for the key.
+                if self.free_share(row) > (row.concurrency_limit or 0):
+                    continue
+            found.append(row)
+        found = found[: request.limit]
+        company = [row for row in found if goes_in_company(row, request.side_by_side)]
+        if found and found[0] not in company and not (request.side_by_side and not request.idle):
+            found = found[:1] if request.idle else []
+        else:
+            found = company
+        return [(row.id, self.free_share(row) if row.concurrency_key else None) for row in found]
+
+    def _may_be_claimed(self, row: JobRun, request: ClaimRequest) -> bool:
+        return (
+            row.status in ("queued", "failed")
+            and row.run_at <= ago()
+            and row.attempts < row.max_attempts
+            and row.turn is None
+            and row.job_type in request.tasks
+            and (row.queue in request.queues if request.queues else True)
+            and row.queue not in request.elsewhere
+            and ("task", row.job_type) not in self.pauses
+            and ("queue", row.queue) not in self.pauses
+        )
+
+    def free_share(self, row: JobRun) -> int:
+        """The lowest share of its key that no run has."""
+        taken = {
+            each.concurrency_share
+            for each in self.rows.values()
+            if each.status == "running" and each.concurrency_key == row.concurrency_key
+        }
+        return next(share for share in range(1, 100) if share not in taken)
+
+
+def _place(row: JobRun) -> tuple[int, datetime, int]:
+    return (-row.priority, row.run_at, row.id)
+
+
+def goes_in_company(row: JobRun, side_by_side: bool) -> bool:
+    """Whether a run may be claimed together with others: not on its last attempt, for one."""
+    retry = row.attempts > 0 and not (side_by_side and row.error_type != WORKER_LOST)
+    return row.max_attempts - row.attempts > 1 and not retry
+
+
+def end(kit: Kit, claim: Claim, kind: Any) -> None:
+    """End an attempt; a run that is to be tried again waits for an hour, but not a lost one."""
+    if kind in ("lost", "expired"):
+        kit.expire(claim)
+    if kind == "lost":
+        last = claim.attempt == claim.max_attempts
+        kit.finish(claim, "dead" if last else "failed", reclaimed=True, error_type=WORKER_LOST)
+    elif kind != "expired":
+        kit.finish(claim, kind, delay=3600.0)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_claim_takes_what_the_oracle_says(kit: Kit, part: int) -> None:
+    for seed in range(part * 20, part * 20 + 20):
+        expect_history(kit, Random(seed))  # A failure's traceback shows the seed, with -l.
+
+
+def expect_history(kit: Kit, chance: Random) -> None:
+    """Make rows, and let requests and ends follow each other."""
+    for table in ("job_failures", "job_runs", "job_pauses"):
+        kit.sql(f"DELETE FROM {table}")
+    turns = chain([chance.choice([None, None, "new"])], repeat("waits"))
+    paused = [("task", "other"), ("queue", "mail"), ("queue", "task"), ("task", "mail")]
+    pauses = chance.sample(paused, chance.choice([0, 0, 1, 2]))
+    with kit.engine.begin() as connection:
+        for _ in range(chance.randint(5, 20)):
+            connection.execute(
+                insert(JobRun).values(scheduled_for=ago(), **make_row(chance, turns))
+            )
+        for kind, name in pauses:
+            connection.execute(insert(JobPause).values(kind=kind, name=name))
+    held: list[Claim] = []
+    for _ in range(8):
+        held += expect_claim(kit, kit.request(**make_request(chance)), pauses)
+        for _ in range(min(len(held), chance.randrange(3))):
+            kind = chance.choice(ENDS)
+            end(kit, held[0] if kind == "expired" else held.pop(0), kind)
+        expect_no_share_of_what_does_not_run(kit)
+
+
+def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]]) -> list[Claim]:
+    """Claim, and compare with the oracle; the claims."""
+    oracle = Oracle({row.id: row for row in kit.all_rows()}, pauses)
+    wanted = oracle.claim(request)
+    claims = kit.claims.exchange([], request).claims
+    assert [claim.id for claim in claims] == [run_id for run_id, _ in wanted]
+    for claim, (run_id, share) in zip(claims, wanted, strict=True):
+        before, row = oracle.rows[run_id], kit.row(run_id)
+        assert (row.status, row.locked_by) == ("running", request.token)
+        assert row.attempts == claim.attempt == before.attempts + 1
+        assert row.concurrency_share == share
+        last = claim.attempt == before.max_attempts
+        assert claim.alone == (last or before.error_type == WORKER_LOST)
+    return list(claims)
+
+
+def expect_no_share_of_what_does_not_run(kit: Kit) -> None:
+    shares: dict[str, list[int | None]] = defaultdict(list)
+    for row in kit.all_rows():
+        assert row.status == "running" or row.concurrency_share is None
+        if row.status == "running" and row.concurrency_key is not None:
+            shares[row.concurrency_key].append(row.concurrency_share)
+    assert all(len(set(taken)) == len(taken) for taken in shares.values())
