@@ -21,13 +21,10 @@ from ..store import ticks
 from ..store.connection import Bookkeeping
 from ..store.notify import wake_all
 from ..types import OUTCOME_KINDS, Outcome, TickReport
-from .batches import end_batches, telling
 from .beside import Beside
 from .ping import TIMEOUT, ping, ping_ended
 from .processes import run_workers
-from .reclaim import reclaim
-from .scheduler import enqueue_slots, sync_definitions, tell_late
-from .tick import OpenTick, TickOptions, begin, finish, prune
+from .tick import OpenTick, TickOptions, begin, finish, housekeeping, prune
 from .worker.options import ResidentWorker, WorkOptions
 
 #: The kinds of outcomes that are counted.
@@ -204,9 +201,14 @@ class _Minute:
         self.finish()
         if self.opened is None:
             self._begin()
-        for step in (self._reclaim, self._enqueue_slots, self._end_batches, self._prune):
-            if not self.stopped.is_set():
-                step()
+        steps = housekeeping(
+            self.state, self.books, self.worker.news, self._counts, self.sender.put
+        )
+        while not self.stopped.is_set() and (ready := next(steps, None)) is not None:
+            self._wake(ready)
+        if self.opened is not None and not self.stopped.is_set():
+            stopped = self.stopped.is_set
+            self._counts["pruned"] += prune(self.state, self.books, self.opened, stopped)
         self.done = True
         self._trouble.over("The database")
 
@@ -241,26 +243,6 @@ class _Minute:
         self.opened = begin(self.books, self.listening)
         self.tally.tick_id = self.opened.id
         self._counts.clear()
-
-    def _reclaim(self) -> None:
-        outcomes = reclaim(self.state, self.books, self.worker.news).outcomes
-        self._counts["reclaimed"] += len(outcomes)
-        self._wake(len(outcomes))
-        self.sender.put(outcomes)
-
-    def _enqueue_slots(self) -> None:
-        tell_late(self.state, self.books)
-        counts, rows = enqueue_slots(self.state, self.books, self.worker.news)
-        self._counts += counts
-        self._wake(counts["recorded"])
-        sync_definitions(self.state, self.books, rows)
-
-    def _end_batches(self) -> None:
-        self._wake(end_batches(self.books, telling(self.state)).enqueued)
-
-    def _prune(self) -> None:
-        assert self.opened is not None
-        self._counts["pruned"] += prune(self.state, self.books, self.opened, self.stopped.is_set)
 
     def _wake(self, number: int) -> None:
         """Let workers look for runs at once, if there are some: one that listens seldom looks."""

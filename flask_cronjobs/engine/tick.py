@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import signals
@@ -23,7 +23,7 @@ from ..store.errors import is_about_the_rows
 from ..store.pruning import behind
 from ..store.pruning import prune as prune_old
 from ..store.shared import refuse_shared
-from ..types import TickReport
+from ..types import Outcome, TickReport
 from .batches import end_batches, telling
 from .ping import ping, ping_ended
 from .reclaim import reclaim
@@ -84,15 +84,9 @@ def tick(state: State, options: TickOptions) -> TickReport:
     """
     refuse_shared(state.database)
     with Bookkeeping(state.engine, guard=keyboard_held) as books:
-        opened = begin(books)
-        reclaimed = reclaim(state, books, options.news)
-        counts = Counter(reclaimed=len(reclaimed.outcomes))
-        tell_late(state, books)
-        slots, rows = enqueue_slots(state, books, options.news)
-        counts += slots
-        sync_definitions(state, books, rows)
-        if reclaimed.open_batches:
-            end_batches(books, telling(state))
+        opened, counts, lost = begin(books), Counter[str](), list[Outcome]()
+        for _ in housekeeping(state, books, options.news, counts, lost.extend):
+            pass
         front = Claims(books).front()
         if front.may_find or front.ahead:
             work_options = _work_options(state, options, opened)._replace(
@@ -103,9 +97,34 @@ def tick(state: State, options: TickOptions) -> TickReport:
         counts["pruned"] = prune(state, books, opened)
         report = finish(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
-    ping_ended(state, reclaimed.outcomes)
+    ping_ended(state, lost)
     ping(state.settings.ping_url)
     return report
+
+
+def housekeeping(
+    state: State,
+    books: Bookkeeping,
+    news: News,
+    counts: Counter[str],
+    take_lost: Callable[[list[Outcome]], object],
+) -> Iterator[int]:
+    """Do what a tick does before its runs; yield after each step how many runs it made ready.
+
+    :param counts: takes the numbers of the tick's row.
+    :param take_lost: called with the outcomes of attempts that were taken back.
+    """
+    reclaimed = reclaim(state, books, news)
+    counts["reclaimed"] += len(reclaimed.outcomes)
+    take_lost(reclaimed.outcomes)
+    yield len(reclaimed.outcomes)
+    tell_late(state, books)
+    slots, rows = enqueue_slots(state, books, news)
+    counts.update(slots)
+    yield slots["recorded"]
+    sync_definitions(state, books, rows)
+    if reclaimed.open_batches:
+        yield end_batches(books, telling(state)).enqueued
 
 
 def begin(books: Bookkeeping, listening: bool = False) -> OpenTick:

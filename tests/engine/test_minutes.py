@@ -16,10 +16,10 @@ from sqlalchemy import event, make_url, select, update
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, current_run, run_succeeded
 from flask_cronjobs.engine import resident as resident_module
+from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.engine.reclaim import Reclaimed
 from flask_cronjobs.engine.resident import Tally, serve
 from flask_cronjobs.engine.tick import TickOptions
-from flask_cronjobs.engine.tick import begin as begin_tick
 from flask_cronjobs.engine.worker import announcer as announcer_module
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker.keeper import Keeper
@@ -101,7 +101,7 @@ def test_slow_minute_work_loses_no_run_however_short_the_lease(
         gate.wait(60)
         return Reclaimed([], open_batches=False)
 
-    monkeypatch.setattr(resident_module, "reclaim", slow_reclaim)
+    monkeypatch.setattr(tick_module, "reclaim", slow_reclaim)
 
     @jobs.task
     def long() -> None:
@@ -193,7 +193,7 @@ def test_minute_work_is_tried_again_soon_after_trouble_with_the_same_row(
         outcomes = [Outcome(number, "a:1:x", "failed", 1, "it") for number in range(3)]
         return Reclaimed(outcomes, open_batches=False)
 
-    monkeypatch.setattr(resident_module, "reclaim", troubled)
+    monkeypatch.setattr(tick_module, "reclaim", troubled)
     worker = resident()
     wait_until(lambda: len(calls) == 2)
     worker.stop()
@@ -209,7 +209,7 @@ def test_trouble_that_does_not_pass_ends_the_worker(
     def lacking(*args: object) -> int:
         raise TablesMissing("The table job_definitions is missing.")
 
-    monkeypatch.setattr(resident_module, "enqueue_slots", lacking)
+    monkeypatch.setattr(tick_module, "enqueue_slots", lacking)
     worker = resident()
     worker.join()
     assert isinstance(worker.error, TablesMissing)
@@ -229,7 +229,7 @@ def test_a_worker_stops_soon_though_its_minute_work_hangs(
         gate.wait(60)
         return Reclaimed([], open_batches=False)
 
-    monkeypatch.setattr(resident_module, "reclaim", hang)
+    monkeypatch.setattr(tick_module, "reclaim", hang)
     worker = resident()
     assert hanging.wait(60)
     try:
@@ -384,14 +384,14 @@ def test_the_work_begins_just_after_the_full_minute_of_the_database(
             return self.now
 
     clock = Clock()
-    begin, finish_work = begin_tick, resident_module._Minute._prune
+    begin, prune = tick_module.begin, tick_module.prune
 
     def begin_ahead(*args: Any) -> Any:
         return begin(*args)._replace(clock_offset=ahead)
 
-    def work_for_long(minute: Any) -> None:
-        finish_work(minute)
+    def prune_for_long(*args: Any) -> int:
         clock.now += took
+        return prune(*args)
 
     def note(self: object, minute: object, seconds: float) -> None:
         rests.append(round(seconds, 3))
@@ -401,7 +401,7 @@ def test_the_work_begins_just_after_the_full_minute_of_the_database(
     stop = threading.Event()
     monkeypatch.setattr(resident_module, "time", clock)
     monkeypatch.setattr(resident_module, "begin", begin_ahead)
-    monkeypatch.setattr(resident_module._Minute, "_prune", work_for_long)
+    monkeypatch.setattr(resident_module, "prune", prune_for_long)
     monkeypatch.setattr(resident_module.ResidentMinutes, "_rest", note)
     worker = resident()
     assert rested.wait(60)

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, NewRun, TickReport, enqueue, tick_finished
 from flask_cronjobs.engine import resident as resident_module
+from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker import keeper as keeper_module
@@ -416,7 +417,7 @@ def test_minute_whose_slots_cannot_be_recorded_is_never_finished(
 
     monkeypatch.setattr(resident_module, "RETRY", 0.05)
     monkeypatch.setattr(resident_module, "MINUTE", 0.05)
-    monkeypatch.setattr(resident_module, "enqueue_slots", fail)
+    monkeypatch.setattr(tick_module, "enqueue_slots", fail)
     resident()
     until(lambda: len(tries) > 2)
     assert {row.finished_at for row in ticks(db)} == {None}
