@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partialmethod
 
 import psycopg
 import pytest
@@ -274,9 +275,8 @@ class TestTick:
         self, app: Flask, jobs: CronJobs, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It waits for its limits, which are half a minute in all: so make them short here."""
-        monkeypatch.setattr(
-            Bookkeeping.__init__, "__defaults__", (0.1, 0.3, nullcontext, nullcontext)
-        )
+        impatient = partialmethod(Bookkeeping.__init__, patience=0.1, limit=0.3)
+        monkeypatch.setattr(Bookkeeping, "__init__", impatient)
         with psycopg.connect(psycopg_url(database_url)) as migration:
             migration.execute("LOCK TABLE job_runs IN ACCESS EXCLUSIVE MODE")
             began = time.monotonic()
