@@ -25,9 +25,9 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, text
 
 from flask_cronjobs import Batch, CronJobs
-from flask_cronjobs.report.batches import find_batch
+from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.jobs.batches.views import find_batch
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store.create import create_tables
 from tests import postgres
 
 #: How fast the drain in a batch must be, relative to that without.

@@ -21,11 +21,11 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, text
 
-from flask_cronjobs.store import turns
-from flask_cronjobs.store.claims import Claims
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.exchange import ClaimRequest
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.jobs import orders
+from flask_cronjobs.jobs.runs.claim import ClaimRequest
+from flask_cronjobs.jobs.runs.exchange import Claims
 from tests import postgres
 
 BUSY = 10_000
@@ -125,7 +125,7 @@ def median_of_turns(books: Bookkeeping, rounds: int) -> float:
             )
         )
         began = time.perf_counter()
-        assert turns.give(books)
+        assert orders.give(books)
         times.append(time.perf_counter() - began)
     return statistics.median(times)
 

@@ -90,7 +90,7 @@ class _App:
         self.jobs = CronJobs(self.app)
         self.noop = self.jobs.task(name="noop")(_noop)
         with self.app.app_context():
-            from flask_cronjobs.store.create import create_tables
+            from flask_cronjobs.db.create import create_tables
 
             create_tables(self.db.engine)
 

@@ -29,7 +29,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, text
 
 from flask_cronjobs import CronJobs, NewRun
-from flask_cronjobs.store.create import create_tables
+from flask_cronjobs.db.create import create_tables
 from tests import postgres
 
 #: How many times as fast as the second of each pair the first must be, at the least.

@@ -35,12 +35,12 @@ from sqlalchemy import Connection, text
 from benchmarks._chart import line_chart
 from flask_cronjobs import CronJobs
 from flask_cronjobs.config import Settings
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.jobs import pruning
+from flask_cronjobs.jobs.runs.claim import ClaimRequest
+from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.models.copies import VACUUM_OFTEN
-from flask_cronjobs.store import pruning
-from flask_cronjobs.store.claims import Claims
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.exchange import ClaimRequest
 from flask_cronjobs.types import Outcome
 from tests import postgres
 

@@ -39,7 +39,7 @@ import psycopg
 from sqlalchemy import create_engine, make_url, text
 
 from benchmarks._chart import line_chart
-from flask_cronjobs.store.create import create_tables
+from flask_cronjobs.db.create import create_tables
 from tests import postgres
 
 #: How much more two workers must drain than one.

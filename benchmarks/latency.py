@@ -31,7 +31,7 @@ import os
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from flask_cronjobs import CronJobs
-from flask_cronjobs.store.notify import Notifications
+from flask_cronjobs.db.notify import Notifications
 
 app = Flask(__name__)
 app.config["SQLALCHEMY_DATABASE_URI"] = os.environ["DATABASE_URL"]

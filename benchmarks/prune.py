@@ -31,8 +31,8 @@ from sqlalchemy import Engine, text
 
 from benchmarks.batches import _stat
 from flask_cronjobs import CronJobs
-from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.dialect import dialect_of
+from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.db.dialect import dialect_of
 from tests import postgres
 
 #: For how many seconds of a minute pruning may take the runs of that minute.

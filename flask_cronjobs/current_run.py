@@ -22,7 +22,7 @@ from .text import safe_text
 from .types import JSON, BatchCounts, Claim
 
 if TYPE_CHECKING:
-    from .store.connection import Bookkeeping
+    from .db.connection import Bookkeeping
 
 #: Progress is written at most this often, in seconds, and once more when the handler ends.
 PROGRESS_INTERVAL = 0.5
@@ -174,7 +174,7 @@ class CurrentRun:
     @cached_property
     def batch(self) -> BatchCounts | None:
         """How the batch ended whose ``then`` this run is; None for every other run."""
-        from .store.batches import ended_for
+        from .jobs.batches.rows import ended_for
 
         with self._books_here() as books:
             return ended_for(books, self.id)
@@ -185,7 +185,7 @@ class CurrentRun:
         id_ = self.claim.definition_id
         if id_ is None:
             return None, self._default_timezone
-        from .store.definitions import name_and_timezone
+        from .jobs.definitions.rows import name_and_timezone
 
         with self._books_here() as books:
             found = name_and_timezone(books, id_)
@@ -201,7 +201,7 @@ class CurrentRun:
     @contextmanager
     def _books_here(self) -> Generator[Bookkeeping]:
         """Yield a connection for this thread: `books` is for the first one only."""
-        from .store.connection import Bookkeeping
+        from .db.connection import Bookkeeping
 
         if self.thread == threading.get_ident():
             yield self.books

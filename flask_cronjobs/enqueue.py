@@ -14,15 +14,11 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from .config import Settings
+from .db.errors import explain, remedy_for
+from .db.notify import WAKE_EVERY, wake_listeners
 from .errors import CronJobsError, KeyConflict, TaskError
-from .log import logger
-from .models import JobRun
-from .registry.handler import Handler, policy_columns, run_columns, stored_payload
-from .registry.options import EnqueueOptions, NewRun
-from .state import State
-from .store.commits import note_enqueued
-from .store.enqueue import insert_run, writing_connection
-from .store.enqueue_many import (
+from .jobs.runs.enqueue import insert_run, writing_connection
+from .jobs.runs.enqueue_many import (
     CHUNK,
     Holder,
     Inserted,
@@ -31,8 +27,12 @@ from .store.enqueue_many import (
     insert_keyed_runs,
     insert_runs,
 )
-from .store.errors import explain, remedy_for
-from .store.notify import WAKE_EVERY, wake_listeners
+from .jobs.runs.uncommitted import note_enqueued
+from .log import logger
+from .models import JobRun
+from .registry.handler import Handler, policy_columns, run_columns, stored_payload
+from .registry.options import EnqueueOptions, NewRun
+from .state import State
 from .types import RunIds
 
 #: How often it asks whether there are any, in seconds.

@@ -12,7 +12,10 @@ from flask_sqlalchemy import SQLAlchemy
 
 from .config import read_settings
 from .current_run import running
+from .db.connection import mend_transactions
+from .db.engines import remember_app
 from .errors import SetupError
+from .jobs.runs.uncommitted import watch_commits
 from .models.copies import add_tables, table_of_its_own
 from .operator_api import OperatorMethods
 from .registry.options import AroundHook, EnqueueOptions, TaskOptions
@@ -20,9 +23,6 @@ from .registry.registry import Declaration, Registry, name_of
 from .registry.retry import Retry, RetryCallable, why_uncallable
 from .registry.validation import as_around, check_task, check_unscheduled
 from .state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
-from .store.commits import watch_commits
-from .store.connection import mend_transactions
-from .store.engines import remember_app
 from .task import Task
 from .types import BatchOnDead, Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
 

@@ -25,6 +25,8 @@ from sqlalchemy.exc import OperationalError
 
 from . import failpoints
 from .current_run import running
+from .db.connection import Bookkeeping, refusing_own_lock, session_holds_lock
+from .db.dialect import json_text
 from .errors import (
     CronJobsError,
     DatabaseTrouble,
@@ -33,13 +35,11 @@ from .errors import (
     LeaseLost,
     SetupError,
 )
+from .jobs import effects
 from .log import logger
 from .registry.options import check_key
 from .registry.payload import close_unrun, kept_result
 from .state import State
-from .store import effects
-from .store.connection import Bookkeeping, refusing_own_lock, session_holds_lock
-from .store.dialect import json_text
 from .types import JSON, InDoubt
 
 T = TypeVar("T")

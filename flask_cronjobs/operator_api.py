@@ -12,9 +12,9 @@ from .state import State, state_of
 from .types import BatchCounts, Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:
-    from .operations.pauses import Target
-    from .report.health import Verdict
-    from .store.operations import Change
+    from .jobs.health import Verdict
+    from .jobs.pauses import Target
+    from .jobs.runs.changes import Change
     from .task import Task
 
 
@@ -48,7 +48,7 @@ class OperatorMethods:
         It works in any thread. Timeouts, and cancelling a running handler, need the main thread.
         """
         from .engine.tick import TickOptions, tick
-        from .store.commits import uncommitted_runs
+        from .jobs.runs.uncommitted import uncommitted_runs
 
         if isinstance(queues, str):
             raise TypeError(f"queues is {queues!r}. Give a list of names: queues=[{queues!r}].")
@@ -77,8 +77,8 @@ class OperatorMethods:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .operations.payloads import retry_with
-        from .operations.runs import RETRY
+        from .jobs.runs.actions import RETRY
+        from .jobs.runs.payloads import retry_with
 
         if payload is None:
             return RETRY.one(_writable(), run_id)
@@ -95,7 +95,7 @@ class OperatorMethods:
         :raises TypeError: the handler does not take the payload.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .operations.payloads import run_again
+        from .jobs.runs.payloads import run_again
 
         return run_again(_writable(), run_id, payload)
 
@@ -108,7 +108,7 @@ class OperatorMethods:
         :raises StateConflict: it has ended already.
         """
 
-        from .operations.runs import CANCEL
+        from .jobs.runs.actions import CANCEL
 
         return CANCEL.one(_writable(), run_id)
 
@@ -126,7 +126,7 @@ class OperatorMethods:
         :param task: a task, or its name: the same for all of its runs, those of definitions too.
         :raises NotFound: no definition or task has that name.
         """
-        from .operations.pauses import pause
+        from .jobs.pauses import pause
 
         pause(_writable(), _target(name, queue, task))
 
@@ -145,7 +145,7 @@ class OperatorMethods:
         :returns: False if it was not paused.
         :raises NotFound: no definition has that name.
         """
-        from .operations.pauses import resume
+        from .jobs.pauses import resume
 
         return resume(_writable(), _target(name, queue, task))
 
@@ -161,7 +161,7 @@ class OperatorMethods:
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        from .operations.definitions import run_now
+        from .jobs.definitions.actions import run_now
 
         return run_now(_writable(), name_of(name), payload)
 
@@ -171,7 +171,7 @@ class OperatorMethods:
         :param key: the batch's key.
         :returns: the counts, with whether it has ``finished``; None if there is no such batch.
         """
-        from .report.batches import find_batch
+        from .jobs.batches.views import find_batch
 
         found = find_batch(state_of(), key)
         return None if found is None else found.counts
@@ -182,9 +182,10 @@ class OperatorMethods:
         :param dry_run: only count them.
         :returns: how many runs there were.
         """
-        from .operations.maintenance import prune
 
-        return prune(_writable(), dry_run)
+        from .jobs.pruning import prune_all
+
+        return prune_all(_writable(), dry_run)
 
     def health(self) -> Verdict:
         """Return whether ticks run and due runs start in time.
@@ -192,7 +193,7 @@ class OperatorMethods:
         :returns: the verdict: ``ok``; ``sentence``, which says why; and ``age``, how many seconds
             ago the last tick was alive.
         """
-        from .report.health import read_verdict
+        from .jobs.health import read_verdict
 
         return read_verdict(state_of())
 
@@ -235,7 +236,7 @@ class OperatorMethods:
         state = _writable()
         handler = task if isinstance(task, Task) else state.registry.get(name_of(task))
         declared = declaration(handler, schedule, name, payload, timezone, catchup, overlap, ping)
-        from .operations.definitions import add_definition
+        from .jobs.definitions.actions import add_definition
 
         return add_definition(state, declared.spec(state.settings))
 
@@ -248,7 +249,7 @@ class OperatorMethods:
         :returns: False if there was none.
         :raises TaskError: this app's code declares it.
         """
-        from .operations.definitions import remove_definition
+        from .jobs.definitions.actions import remove_definition
 
         return remove_definition(_writable(), name_of(name))
 
@@ -260,7 +261,7 @@ def _target(
 
     :raises TypeError: none was, or several.
     """
-    from .operations.pauses import only
+    from .jobs.pauses import only
 
     names = [None if each is None else name_of(each) for each in (name, task)]
     target = only(names[0], queue, names[1])
@@ -270,7 +271,7 @@ def _target(
 
 
 def _writable() -> State:
-    from .store.connection import refuse_own_lock
+    from .db.connection import refuse_own_lock
 
     state = state_of()
     refuse_own_lock(state.db.session(), state.bookkeeping())

@@ -16,13 +16,13 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import UnboundExecutionError
 
 from .config import PREFIX, Settings
+from .db.dialect import check_driver
 from .errors import SetupError
 from .log import logger
 from .registry.registry import Registry
-from .store.dialect import check_driver
 
 if TYPE_CHECKING:
-    from .store.connection import Bookkeeping
+    from .db.connection import Bookkeeping
 
 
 class Throttle:
@@ -114,8 +114,8 @@ class State:
         :param guard: as of `Bookkeeping`.
         """
         # Here, since an app imports this module at its start.
-        from .store.connection import Bookkeeping
-        from .store.shared import SharedBookkeeping, is_shared
+        from .db.connection import Bookkeeping
+        from .db.test_connection import SharedBookkeeping, is_shared
 
         database = self.database
         if is_shared(database):

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import Engine, event
 
-from flask_cronjobs.store.planner import SETTINGS
+from flask_cronjobs.db.planner import SETTINGS
 
 Node = dict[str, Any]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from ..operations.runs import BulkResult, cancel_batch, close_batch, retry_batch
-from ..report.batches import facts_of, find_batch, list_batches
-from ..report.humanize import plural
-from ..report.reader import reading
+from ..jobs.batches.views import facts_of, find_batch, list_batches
+from ..jobs.humanize import plural
+from ..jobs.reader import reading
+from ..jobs.runs.actions import BulkResult, cancel_batch, close_batch, retry_batch
 from ..state import state_of
 from ..text import one_line, printable
 from .command_text import command

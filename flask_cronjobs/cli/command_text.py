@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 from flask.cli import FlaskGroup
 
-from ..report.humanize import print_age
+from ..jobs.humanize import print_age
 from ..text import one_line, similar_names
 
 #: What people call our commands elsewhere.

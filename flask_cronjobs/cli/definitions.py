@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import click
 
-from ..operations import pauses
-from ..operations.definitions import remove as remove_definition
-from ..operations.pauses import Target, only, queues
-from ..report.definitions import DefinitionView, definitions_by_name
-from ..report.humanize import duration, plural
+from ..jobs import pauses
+from ..jobs.definitions.actions import remove as remove_definition
+from ..jobs.definitions.views import DefinitionView, definitions_by_name
+from ..jobs.humanize import duration, plural
+from ..jobs.pauses import Target, only, queues
 from ..state import state_of
 from ..text import one_line, printable
 from .command_text import command, this_command

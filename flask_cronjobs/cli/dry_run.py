@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import click
 
-from ..report.due import Due, due, next_due
-from ..report.humanize import plural
-from ..report.reader import Reader, reading
+from ..jobs.due import Due, due, next_due
+from ..jobs.humanize import plural
+from ..jobs.reader import Reader, reading
 from ..state import State
 from ..text import one_line
 from .output import moment, since

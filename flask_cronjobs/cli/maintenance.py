@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import click
 
-from ..operations import maintenance
-from ..operations.maintenance import effect_done, effect_redo
-from ..report.activity import list_effects
-from ..report.doctor import examine
-from ..report.doctor_database import Finding
-from ..report.humanize import plural
+from ..db.connection import refuse_shared_memory
+from ..db.create import are_tables_missing, create_tables, set_storage, set_wal
+from ..db.engines import how_to_create_tables, uses_migrations
+from ..jobs.doctor import examine
+from ..jobs.doctor_database import Finding
+from ..jobs.effect_views import list_effects
+from ..jobs.effects import effect_done, effect_redo
+from ..jobs.humanize import plural
+from ..jobs.pruning import prune_all
 from ..state import state_of
-from ..store.connection import refuse_shared_memory
-from ..store.create import are_tables_missing, create_tables, set_storage, set_wal
-from ..store.engines import how_to_create_tables, uses_migrations
 from ..text import one_line
 from .command_text import as_called
 from .group import JobsGroup, examples
@@ -70,10 +70,10 @@ def effects(
 def prune(dry_run: bool, as_json: bool) -> None:
     """Delete runs older than their retention. Each tick deletes a few, too."""
     state = state_of()
-    found = maintenance.prune(state, dry_run=True)
+    found = prune_all(state, dry_run=True)
     if not dry_run:
         with progress_bar("Prune", found) as advance:
-            found = maintenance.prune(state, actor=actor(), progress=advance)
+            found = prune_all(state, actor=actor(), progress=advance)
     if as_json:
         print_json({"runs": found, "dry_run": dry_run})
     else:

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from ..report.humanize import Fact, ago, seconds_since, utc
-from ..report.reader import Page, plain_data
+from ..jobs.humanize import Fact, ago, seconds_since, utc
+from ..jobs.reader import Page, plain_data
 from ..text import one_line, printable
 from .command_text import this_command
 from .terminal import cut_to_width, paint, text_width

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 from flask.cli import with_appcontext
 
-from ..report.definitions import Cell, DefinitionView
-from ..report.health import headline_of, tone_of
-from ..report.humanize import duration, late, plural, seconds_since
-from ..report.overview import Overview, read_overview
+from ..jobs.definitions.views import Cell, DefinitionView
+from ..jobs.health import headline_of, tone_of
+from ..jobs.humanize import duration, late, plural, seconds_since
+from ..jobs.overview import Overview, read_overview
 from ..state import state_of
 from ..text import one_line
 from . import batches, crontab, definitions, maintenance, run, runs, ticks

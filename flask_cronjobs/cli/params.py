@@ -15,9 +15,9 @@ from typing import Any, TypeVar, cast
 import click
 from flask.cli import ScriptInfo
 
-from ..report.humanize import parse_age
-from ..report.run_list import RunFilter
-from ..report.run_search import FILTERS, Filter
+from ..jobs.humanize import parse_age
+from ..jobs.runs.list import RunFilter
+from ..jobs.runs.search import FILTERS, Filter
 from ..state import State, state_of
 from ..types import STATUSES
 
@@ -115,7 +115,7 @@ def _recorded(state: State) -> set[str]:
     found: set[str] = set()
 
     def read() -> None:
-        from ..report.definitions import definition_names
+        from ..jobs.definitions.views import definition_names
 
         try:
             found.update(definition_names(state))

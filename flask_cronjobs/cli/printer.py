@@ -90,7 +90,7 @@ class Printer:
         if self.as_json:
             self.slots.append({**slot._asdict(), "at": slot.at.isoformat()})
         elif slot.skipped:
-            from ..report.humanize import plural
+            from ..jobs.humanize import plural
 
             skipped = plural(slot.skipped, "slot")
             self.put(

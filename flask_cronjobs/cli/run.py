@@ -6,9 +6,9 @@ from datetime import datetime
 
 import click
 
-from ..operations.definitions import queue_run
+from ..jobs.definitions.actions import queue_run
+from ..jobs.humanize import duration
 from ..registry.options import EnqueueOptions
-from ..report.humanize import duration
 from ..state import state_of
 from ..text import printable
 from ..types import JSON

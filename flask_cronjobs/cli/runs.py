@@ -11,14 +11,14 @@ from dataclasses import replace
 import click
 
 from ..errors import CronJobsError
-from ..operations.definitions import no_definition
-from ..operations.payloads import retry_with, run_again
-from ..operations.runs import CANCEL, DISCARD, RETRY, Action, Progress, no_run
-from ..report.definitions import definition_names
-from ..report.humanize import duration, plural
-from ..report.reader import CAP
-from ..report.run_detail import Attempt, RunView, facts_of, find_run, without_own_frames
-from ..report.run_list import RunFilter, RunPage, RunRow, list_runs
+from ..jobs.definitions.actions import no_definition
+from ..jobs.definitions.views import definition_names
+from ..jobs.humanize import duration, plural
+from ..jobs.reader import CAP
+from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run
+from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
+from ..jobs.runs.list import RunFilter, RunPage, RunRow, list_runs
+from ..jobs.runs.payloads import retry_with, run_again
 from ..state import State, state_of
 from ..text import cut, printable
 from ..types import JSON

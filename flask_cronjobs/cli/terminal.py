@@ -154,7 +154,7 @@ def describe(runs: Iterable[RunAtWork]) -> str:
 
 
 def _described(run: RunAtWork) -> str:
-    from ..report.humanize import duration, roughly
+    from ..jobs.humanize import duration, roughly
 
     age = roughly(run.seconds) if run.seconds < 60 else duration(int(run.seconds))
     attempt = "" if run.attempt == 1 else f", attempt {run.attempt}"

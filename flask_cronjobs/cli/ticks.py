@@ -8,10 +8,10 @@ from typing import Any
 import click
 from sqlalchemy import Row
 
-from ..report.activity import TICK_COUNTS, Gap, list_gaps, list_ticks
-from ..report.humanize import ago, duration, seconds_since, utc
-from ..report.key_orders import list_key_orders
-from ..report.reader import reading
+from ..jobs.humanize import ago, duration, seconds_since, utc
+from ..jobs.order_views import list_key_orders
+from ..jobs.reader import reading
+from ..jobs.tick_views import TICK_COUNTS, Gap, list_gaps, list_ticks
 from ..state import state_of
 from ..text import one_line
 from .command_text import command

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from .. import failpoints
+from ..db.connection import Bookkeeping
 from ..errors import CronJobsError, DatabaseTrouble
+from ..jobs.runs.exchange import Claims
+from ..jobs.runs.handed import ended_since, fingerprint, in_brokers, refused
 from ..log import Outage, logger, worker_name
 from ..registry.executor import Executor, executor_of
 from ..state import State, Throttle
-from ..store.claims import Claims
-from ..store.connection import Bookkeeping
-from ..store.handed import ended_since, fingerprint, in_brokers, refused
 from ..text import one_line
 from ..types import HANDED, NO_SUCH_TASK, Claim, HandedRun
 from .worker.exchanger import Exchanger

@@ -7,11 +7,11 @@ import threading
 from contextlib import suppress
 from functools import cached_property
 
+from ..db.connection import Bookkeeping
+from ..jobs.runs.exchange import Claims
+from ..jobs.runs.handed import fingerprint, refuse
 from ..log import logger, worker_name
 from ..state import State, Throttle, state_of
-from ..store.claims import Claims
-from ..store.connection import Bookkeeping
-from ..store.handed import fingerprint, refuse
 from ..types import is_handed_by
 from .worker.options import KeeperConnection, WorkOptions
 from .worker.worker import work

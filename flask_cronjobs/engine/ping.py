@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
+from ..db.connection import Bookkeeping
 from ..errors import CronJobsError
+from ..jobs.definitions.rows import ping_urls
 from ..log import logger
 from ..state import State
-from ..store.connection import Bookkeeping
-from ..store.definitions import ping_urls
 from ..text import host_of
 from ..types import Claim, Outcome
 from .beside import Beside

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
+from ..db.deadlines import deadlines
 from ..errors import CronJobsError
 from ..log import logger, worker_name
 from ..signals import News, counted, notify
 from ..state import State
-from ..store.deadlines import deadlines
 from ..types import AtWork
 from .child import HOPELESS, Pipe, be_worker, flush_output, receive
 from .worker.options import WorkOptions

@@ -10,15 +10,15 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..db.connection import Bookkeeping
 from ..errors import DatabaseTrouble, WorkerLost
+from ..jobs.runs import leases
+from ..jobs.runs.claim import Exchange
+from ..jobs.runs.exchange import Claims
+from ..jobs.runs.leases import Expired, Expiry
 from ..log import worker_name
 from ..signals import News, announce, notify
 from ..state import State
-from ..store import leases
-from ..store.claims import Claims
-from ..store.connection import Bookkeeping
-from ..store.exchange import Exchange
-from ..store.leases import Expired, Expiry
 from ..types import Outcome, handed_to
 from .worker.leases import renewal_window
 

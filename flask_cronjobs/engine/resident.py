@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from .. import signals
+from ..db.connection import Bookkeeping
+from ..db.notify import wake_all
 from ..errors import DatabaseTrouble
+from ..jobs import ticks
 from ..log import Outage, logger, worker_name
 from ..state import State
-from ..store import ticks
-from ..store.connection import Bookkeeping
-from ..store.notify import wake_all
 from ..types import OUTCOME_KINDS, Outcome, TickReport
 from .beside import Beside
 from .ping import TIMEOUT, ping, ping_ended

@@ -10,24 +10,22 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import signals
+from ..db.connection import Bookkeeping
+from ..db.dialect import clock_shift
+from ..db.errors import is_about_the_rows
+from ..db.test_connection import refuse_shared
 from ..errors import DatabaseTrouble
+from ..jobs import orders, pruning, ticks
+from ..jobs.batches.ending import end_batches, telling
+from ..jobs.definitions.rows import has_pings
+from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions, tell_late
+from ..jobs.runs.exchange import Claims
 from ..log import logger, worker_name
 from ..signals import News, unheard
 from ..state import State
-from ..store import ticks, turns
-from ..store.claims import Claims
-from ..store.connection import Bookkeeping
-from ..store.definitions import has_pings
-from ..store.dialect import clock_shift
-from ..store.errors import is_about_the_rows
-from ..store.pruning import behind
-from ..store.pruning import prune as prune_old
-from ..store.shared import refuse_shared
 from ..types import Outcome, TickReport
-from .batches import end_batches, telling
 from .ping import ping, ping_ended
 from .reclaim import reclaim
-from .scheduler import enqueue_slots, sync_definitions, tell_late
 from .worker.interrupts import keyboard_held
 
 if TYPE_CHECKING:
@@ -161,12 +159,12 @@ def prune(
     :param stopped: returns whether to stop after the current chunks.
     """
     if not opened.id % PRUNE_EVERY:
-        turns.mend(books)
-    elif behind(books.rows, books.dialect, state.settings) < PRUNE_SLACK:
+        orders.mend(books)
+    elif pruning.behind(books.rows, books.dialect, state.settings) < PRUNE_SLACK:
         return 0
     until, pruned = time.monotonic() + PRUNE_BUDGET, 0
     try:
-        for deleted in prune_old(books, state.settings):
+        for deleted in pruning.prune(books, state.settings):
             pruned += deleted
             if stopped() or time.monotonic() > until:
                 break

@@ -16,8 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from ..current_run import CurrentRun
-from ..engine.batches import end_batches
-from ..engine.scheduler import announce_slot, first_slot
+from ..db.test_connection import SharedBookkeeping
 from ..engine.worker.at_work import ProgressRequest
 from ..engine.worker.context import RunnerContext
 from ..engine.worker.exchanger import Exchanger
@@ -28,6 +27,14 @@ from ..engine.worker.runner import Runner
 from ..engine.worker.watchdog import Watchdog
 from ..enqueue import enqueue_one
 from ..errors import NotFound, RetryLater, SetupError, StateConflict
+from ..jobs.batches.ending import end_batches
+from ..jobs.definitions import rows as definitions
+from ..jobs.definitions.rows import DefinitionRow
+from ..jobs.definitions.scheduler import announce_slot, first_slot
+from ..jobs.definitions.slots import record_slots
+from ..jobs.runs.exchange import Claims
+from ..jobs.runs.for_tests import prepare_run
+from ..jobs.runs.leases import progress as write_progress
 from ..log import worker_name
 from ..models import JobRun
 from ..registry.options import EnqueueOptions, is_moment
@@ -35,12 +42,6 @@ from ..schedule import Schedule
 from ..schedule.slots import Slot, SlotPlan
 from ..signals import announce
 from ..state import State
-from ..store import definitions
-from ..store.claims import Claims
-from ..store.definitions import DefinitionRow
-from ..store.leases import progress as write_progress
-from ..store.shared import SharedBookkeeping, prepare_run
-from ..store.slots import record_slots
 from ..text import did_you_mean
 from ..types import FAILED_KINDS, Claim, Outcome, RecordedSlot
 

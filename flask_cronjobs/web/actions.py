@@ -24,16 +24,25 @@ from ..errors import (
     StateConflict,
     TablesMissing,
 )
+from ..jobs import effects
+from ..jobs.definitions.actions import remove, run_now
+from ..jobs.pauses import Target, pause, resume
+from ..jobs.runs import payloads
+from ..jobs.runs.actions import (
+    CANCEL,
+    DISCARD,
+    RETRY,
+    Action,
+    cancel_batch,
+    close_batch,
+    retry_batch,
+)
+from ..jobs.runs.detail import RunView, find_run
+from ..jobs.runs.details import read_arguments
+from ..jobs.runs.list import RunFilter
+from ..jobs.runs.payloads import retry_with
 from ..log import logger
-from ..operations import maintenance, payloads
-from ..operations.definitions import remove, run_now
-from ..operations.pauses import Target, pause, resume
-from ..operations.payloads import retry_with
-from ..operations.runs import CANCEL, DISCARD, RETRY, Action, cancel_batch, close_batch, retry_batch
 from ..registry.handler import Handler
-from ..report.details import read_arguments
-from ..report.run_detail import RunView, find_run
-from ..report.run_list import RunFilter
 from ..state import State, state_of
 from ..text import one_line
 from ..types import JSON
@@ -234,7 +243,7 @@ def batch_close() -> str:
 def effect_done() -> str:
     """Mark an effect in doubt as done."""
     key = needed(request.form, "key")
-    maintenance.effect_done(state_of(), key, actor=actor())
+    effects.effect_done(state_of(), key, actor=actor())
     return f"{key} is marked as done. It will not be done again."
 
 
@@ -242,7 +251,7 @@ def effect_done() -> str:
 def effect_redo() -> str:
     """Mark an effect in doubt as not done."""
     key = needed(request.form, "key")
-    maintenance.effect_redo(state_of(), key, actor=actor())
+    effects.effect_redo(state_of(), key, actor=actor())
     return f"{key} is marked as not done. The next run that needs it does it."
 
 

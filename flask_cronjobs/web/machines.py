@@ -21,10 +21,10 @@ from flask.typing import ResponseReturnValue
 from ..engine.tick import TickOptions
 from ..engine.tick import tick as run_tick
 from ..errors import CronJobsError
+from ..jobs.health import Figures, Verdict, read_verdict, read_verdict_and_figures
+from ..jobs.reader import reading
+from ..jobs.tick_views import Bucket, read_activity, seconds_unpruned
 from ..log import logger
-from ..report.activity import Bucket, read_activity, seconds_unpruned
-from ..report.health import Figures, Verdict, read_verdict, read_verdict_and_figures
-from ..report.reader import reading
 from ..state import State, state_of
 from ..types import TickReport
 from .params import clamped

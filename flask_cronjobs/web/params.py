@@ -13,10 +13,10 @@ from flask import Response, request, url_for
 from werkzeug.exceptions import BadRequest
 
 from ..errors import ScheduleError
-from ..report.definitions import SORTS, STATES, DefinitionFilter
-from ..report.humanize import parse_age, print_age
-from ..report.run_list import RunFilter
-from ..report.run_search import FILTERS, Cursor
+from ..jobs.definitions.views import SORTS, STATES, DefinitionFilter
+from ..jobs.humanize import parse_age, print_age
+from ..jobs.runs.list import RunFilter
+from ..jobs.runs.search import FILTERS, Cursor
 from ..schedule.cron_text import parse_zone
 from ..types import STATUSES
 

@@ -19,6 +19,7 @@ from jinja2 import Environment
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
+from ..db.engines import how_to_create_tables
 from ..errors import (
     CronJobsError,
     DatabaseTrouble,
@@ -27,11 +28,10 @@ from ..errors import (
     TablesMissing,
     UnknownTask,
 )
+from ..jobs import humanize
+from ..jobs.reader import plain_data
 from ..log import logger
-from ..report import humanize
-from ..report.reader import plain_data
 from ..state import state_of
-from ..store.engines import how_to_create_tables
 from ..text import printable, shortened
 from . import format
 from .format import Tone

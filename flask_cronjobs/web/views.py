@@ -9,20 +9,21 @@ from typing import Any
 from flask import Response, abort, request
 from flask.typing import ResponseReturnValue
 
-from ..operations.pauses import queues
-from ..operations.runs import CANCEL, DISCARD, RETRY
-from ..report import batches as batches_report
-from ..report.activity import list_effects, list_gaps, list_ticks
-from ..report.batches import BatchView, find_batch, list_batches
-from ..report.definitions import SORTS, STATES, DefinitionView, list_definitions
-from ..report.details import find_definition, find_task
-from ..report.health import headline_of, tone_of
-from ..report.key_orders import list_key_orders
-from ..report.overview import read_overview
-from ..report.reader import Page, reading
-from ..report.run_detail import RunView, facts_of, without_own_frames
-from ..report.run_list import WINDOW, RunFilter, list_runs
-from ..report.run_search import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, order_of
+from ..jobs.batches import views as batches_report
+from ..jobs.batches.views import BatchView, find_batch, list_batches
+from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definitions
+from ..jobs.effect_views import list_effects
+from ..jobs.health import headline_of, tone_of
+from ..jobs.order_views import list_key_orders
+from ..jobs.overview import read_overview
+from ..jobs.pauses import queues
+from ..jobs.reader import Page, reading
+from ..jobs.runs.actions import CANCEL, DISCARD, RETRY
+from ..jobs.runs.detail import RunView, facts_of, without_own_frames
+from ..jobs.runs.details import find_definition, find_task
+from ..jobs.runs.list import WINDOW, RunFilter, list_runs
+from ..jobs.runs.search import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, order_of
+from ..jobs.tick_views import list_gaps, list_ticks
 from ..state import State, state_of
 from .actions import BULK, run_or_404
 from .format import Tone, chart

@@ -19,8 +19,8 @@ from flask_sqlalchemy import SQLAlchemy
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import crontab
 from flask_cronjobs.cli.crontab import Wake
+from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store.operations import Operator
 from tests.rows import Rows, ago
 
 Run = Callable[..., Result]
@@ -143,7 +143,7 @@ def test_older_is_a_whole_command_with_all_that_was_asked(run: Run, rows: Rows) 
 def test_list_goes_on_searching_until_it_has_a_page(
     run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.report.run_list.WINDOW", 2)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.list.WINDOW", 2)
     wanted = rows.run(queue="rare")
     for _ in range(7):
         rows.run()
@@ -638,7 +638,7 @@ def test_ctrl_c_says_how_many_runs_are_done(
         return retry(self, ids, *rest)
 
     monkeypatch.setattr(Operator, "retry", interrupted)
-    monkeypatch.setattr("flask_cronjobs.operations.runs.CHUNK", 2)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHUNK", 2)
     result = run("retry", "--status", "dead", "--yes")
     assert result.exit_code == 1
     assert "Stopped: at least 2 of 3 runs are done." in result.output
@@ -654,7 +654,7 @@ def test_ctrl_c_says_how_many_runs_are_pruned(
         yield 2
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flask_cronjobs.operations.maintenance.prune_old", prune)
+    monkeypatch.setattr("flask_cronjobs.jobs.pruning.prune", prune)
     result = run("prune")
     assert result.exit_code == 1
     assert "Stopped: at least 2 of 3 runs are done." in result.output

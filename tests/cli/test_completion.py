@@ -77,7 +77,7 @@ def test_a_database_that_hangs_is_not_waited_for(
     monkeypatch.setattr(params, "PATIENCE", 0.05)
     answers, answered = threading.Event(), list[bool]()
     monkeypatch.setattr(
-        "flask_cronjobs.report.definitions.definition_names",
+        "flask_cronjobs.jobs.definitions.views.definition_names",
         lambda state: answered.append(answers.wait(120)),
     )
     assert offered("admin", "pause", "") == ["report"]

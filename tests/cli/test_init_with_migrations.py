@@ -12,7 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import inspect, text
 
 from flask_cronjobs import CronJobs, TablesMissing
-from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.state import state_of
 
 Run = Callable[..., Result]

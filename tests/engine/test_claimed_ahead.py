@@ -12,11 +12,11 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, TickReport
+from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.outcomes import released
-from flask_cronjobs.store.claims import Claims
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.exchange import ClaimRequest
+from flask_cronjobs.jobs.runs.claim import ClaimRequest
+from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.types import Claim
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -59,7 +59,7 @@ def test_what_another_gives_back_runs_in_the_tick_that_is_there(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, other: Claims, looked: threading.Event,
     monkeypatch: pytest.MonkeyPatch, own: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("flask_cronjobs.store.claims.AHEAD_FOR", 600.0)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.exchange.AHEAD_FOR", 600.0)
     jobs.task(name="it")(lambda: None)
     claims = claimed(other, db, jobs)
     jobs.get("it").enqueue_many([{}] * own)
@@ -81,7 +81,7 @@ def test_what_another_gives_back_runs_in_the_tick_that_is_there(
 def test_what_another_gives_back_between_claim_and_look_runs_in_the_tick_that_is_there(
     db: SQLAlchemy, jobs: CronJobs, other: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.store.claims.AHEAD_FOR", 600.0)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.exchange.AHEAD_FOR", 600.0)
     jobs.task(name="it")(lambda: None)
     claims = claimed(other, db, jobs)
     look = Exchanger.may_come_back
@@ -101,7 +101,7 @@ def test_tick_ends_while_others_work_on_what_they_claimed_before_or_handed_on(
     monkeypatch: pytest.MonkeyPatch, token: str,
 ) -> None:  # fmt: skip
     if token.startswith("handed"):
-        monkeypatch.setattr("flask_cronjobs.store.claims.AHEAD_FOR", 600.0)
+        monkeypatch.setattr("flask_cronjobs.jobs.runs.exchange.AHEAD_FOR", 600.0)
     jobs.task(name="it")(lambda: None)
     claimed(other, db, jobs, token)
     if not token.startswith("handed"):

@@ -11,12 +11,12 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, TickReport
+from flask_cronjobs.jobs.definitions.views import definitions_by_name
+from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.overview import read_overview
+from flask_cronjobs.jobs.runs.detail import find_run
+from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.report.definitions import definitions_by_name
-from flask_cronjobs.report.doctor import examine
-from flask_cronjobs.report.overview import read_overview
-from flask_cronjobs.report.run_detail import find_run
-from flask_cronjobs.report.run_list import list_runs
 from flask_cronjobs.state import State, state_of
 from tests.marks import on_sqlite
 

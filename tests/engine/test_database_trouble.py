@@ -15,8 +15,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, Retry, TickReport, current_run
+from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.store.connection import Bookkeeping
 from tests.marks import on_postgresql, on_sqlite
 
 Tick = Callable[[], TickReport]

@@ -13,9 +13,9 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, Schedule
+from flask_cronjobs.jobs.definitions.views import definitions_by_name
+from flask_cronjobs.jobs.overview import list_orphans
 from flask_cronjobs.models import JobDefinition, JobRun
-from flask_cronjobs.report.definitions import definitions_by_name
-from flask_cronjobs.report.overview import list_orphans
 from flask_cronjobs.state import State, state_of
 from tests.rows import now
 

@@ -13,14 +13,14 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text, update
 
 from flask_cronjobs import CronJobs, definition_late
+from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.resident import serve
-from flask_cronjobs.engine.scheduler import tell_late
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker.keeper import Keeper
+from flask_cronjobs.jobs.definitions.scheduler import tell_late
 from flask_cronjobs.models import JobDefinition, JobRun
 from flask_cronjobs.state import State
-from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.types import LateSlot
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago

@@ -11,14 +11,14 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, insert
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine.scheduler import enqueue_slots
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.jobs.definitions.rows import CHUNK
+from flask_cronjobs.jobs.definitions.scheduler import enqueue_slots
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.schedule import Schedule
 from flask_cronjobs.schedule.slots import _plan
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.definitions import CHUNK
 
 NUMBER = 1_100
 

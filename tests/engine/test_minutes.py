@@ -15,6 +15,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, make_url, select, update
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, current_run, run_succeeded
+from flask_cronjobs.db.notify import CHANNEL, Notifications
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.engine.reclaim import Reclaimed
@@ -27,7 +28,6 @@ from flask_cronjobs.engine.worker.listener import Listener
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.signals import counted, unheard
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store.notify import CHANNEL, Notifications
 from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until

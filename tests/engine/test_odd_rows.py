@@ -11,14 +11,14 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, Retry, TickReport
 from flask_cronjobs.engine import reclaim
+from flask_cronjobs.jobs.batches.views import list_batches
+from flask_cronjobs.jobs.definitions.views import definitions_by_name
+from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.overview import read_overview
+from flask_cronjobs.jobs.pruning import prune_all as prune
+from flask_cronjobs.jobs.runs.detail import find_run
+from flask_cronjobs.jobs.runs.list import list_runs
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.operations.maintenance import prune
-from flask_cronjobs.report.batches import list_batches
-from flask_cronjobs.report.definitions import definitions_by_name
-from flask_cronjobs.report.doctor import examine
-from flask_cronjobs.report.overview import read_overview
-from flask_cronjobs.report.run_detail import find_run
-from flask_cronjobs.report.run_list import list_runs
 from flask_cronjobs.signals import run_dead
 from flask_cronjobs.state import State, state_of
 from flask_cronjobs.types import Outcome

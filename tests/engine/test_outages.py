@@ -13,6 +13,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, DatabaseTrouble
+from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine import hand_over as hand_over_module
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.resident import serve
@@ -21,7 +22,6 @@ from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.log import Outage
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store.connection import Bookkeeping
 from tests.executors.threads import Threads
 from tests.process.support import wait_until
 

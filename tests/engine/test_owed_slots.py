@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.engine import scheduler
+from flask_cronjobs.jobs.definitions import scheduler
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.schedule import schedule as schedules
 from flask_cronjobs.schedule import slots

@@ -10,10 +10,10 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import func, select, text
 
 from flask_cronjobs import CronJobs, NotFound
+from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.due import due
+from flask_cronjobs.jobs.health import headline_of, read_verdict_and_figures, tone_of
 from flask_cronjobs.models import JobPause, JobRun
-from flask_cronjobs.report.doctor import examine
-from flask_cronjobs.report.due import due
-from flask_cronjobs.report.health import headline_of, read_verdict_and_figures, tone_of
 from flask_cronjobs.state import State
 from tests.rows import Rows
 

@@ -17,13 +17,13 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from flask_cronjobs import CronJobs, Retry
+from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine import reclaim as reclaim_module
 from flask_cronjobs.engine.reclaim import reclaim
+from flask_cronjobs.jobs.runs import leases
+from flask_cronjobs.jobs.runs.leases import Expiry, renew
 from flask_cronjobs.signals import run_failed, unheard
 from flask_cronjobs.state import State
-from flask_cronjobs.store import leases
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.leases import Expiry, renew
 from flask_cronjobs.types import Claim, Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago

@@ -14,6 +14,7 @@ from sqlalchemy import event, make_url, select
 from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, NewRun, TickReport, enqueue, tick_finished
+from flask_cronjobs.db.notify import CHANNEL, Notifications, wake_listeners
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.engine.resident import serve
@@ -23,7 +24,6 @@ from flask_cronjobs.engine.worker import listener as listener_module
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.models import JobRun, JobTick
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store.notify import CHANNEL, Notifications, wake_listeners
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import ago
 

@@ -322,8 +322,8 @@ def test_a_message_whose_token_is_gone_makes_no_new_connection(
     database_url: str, far: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a broker has lost time, there may be hundreds of them before the first good one."""
+    from flask_cronjobs.db.engines import connect_apart
     from flask_cronjobs.executors import perform
-    from flask_cronjobs.store.engines import connect_apart
 
     made: list[None] = []
 
@@ -332,7 +332,7 @@ def test_a_message_whose_token_is_gone_makes_no_new_connection(
         return connect_apart(*given)
 
     perform(1, "handed:threads:gone")
-    monkeypatch.setattr("flask_cronjobs.store.connection.connect_apart", count)
+    monkeypatch.setattr("flask_cronjobs.db.connection.connect_apart", count)
     for _ in range(3):
         assert perform(1, "handed:threads:gone") is None
     assert made == [], "each message made a connection"

@@ -13,9 +13,9 @@ from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.engine import hand_over
+from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.report.doctor import examine
-from flask_cronjobs.report.health import read_verdict
 from flask_cronjobs.state import State
 from tests.executors.threads import Threads
 from tests.rows import ago

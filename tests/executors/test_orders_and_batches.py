@@ -11,8 +11,8 @@ from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs, Retry, current_run
 from flask_cronjobs.engine.worker.exchanger import Exchanger
+from flask_cronjobs.jobs.runs.claim import Exchange
 from flask_cronjobs.models import JobBatch, JobRun
-from flask_cronjobs.store.exchange import Exchange
 from tests.executors.threads import Threads
 from tests.marks import on_postgresql
 

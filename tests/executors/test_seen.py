@@ -13,10 +13,10 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.report.doctor import examine
-from flask_cronjobs.report.health import read_verdict, read_verdict_and_figures
-from flask_cronjobs.report.run_detail import find_run
-from flask_cronjobs.report.run_list import RunFilter, list_runs
+from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
+from flask_cronjobs.jobs.runs.detail import find_run
+from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.state import State
 from tests.executors.threads import Threads
 

@@ -11,10 +11,10 @@ from sqlalchemy import MetaData, inspect, make_url, text
 
 from flask_cronjobs import ConfigError, CronJobs, DatabaseTrouble, SetupError, TaskError
 from flask_cronjobs.config import read_settings
+from flask_cronjobs.jobs import effects
+from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.models import JobEffect
-from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store import effects
 from tests.marks import on_sqlite
 from tests.postgres import Server
 from tests.rows import Rows

@@ -15,8 +15,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs, Retry, SetupError, TickReport, current_run
+from flask_cronjobs.jobs import effects
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
-from flask_cronjobs.store import effects
 from flask_cronjobs.types import InDoubt
 from tests.marks import on_postgresql, on_sqlite
 

@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Column, Integer, MetaData, Table
 
 from flask_cronjobs import CronJobs, SetupError
-from flask_cronjobs.report.doctor import examine
+from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.state import state_of
 
 

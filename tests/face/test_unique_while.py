@@ -18,8 +18,8 @@ from flask_cronjobs import (
     StateConflict,
     TaskError,
 )
+from flask_cronjobs.jobs.runs.actions import RETRY
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.operations.runs import RETRY
 from flask_cronjobs.state import State
 
 pytestmark = pytest.mark.usefixtures("context")

@@ -22,17 +22,18 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.jobs.definitions import rows as definitions
+from flask_cronjobs.jobs.definitions.slots import record_slots
+from flask_cronjobs.jobs.pruning import prune
+from flask_cronjobs.jobs.runs import changes
+from flask_cronjobs.jobs.runs.changes import Operator
+from flask_cronjobs.jobs.runs.claim import ClaimRequest
+from flask_cronjobs.jobs.runs.enqueue import insert_run
+from flask_cronjobs.jobs.runs.exchange import Claims
+from flask_cronjobs.jobs.runs.leases import look_for_expired, progress, renew
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
-from flask_cronjobs.store import definitions, operations
-from flask_cronjobs.store.claims import Claims
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.enqueue import insert_run
-from flask_cronjobs.store.exchange import ClaimRequest
-from flask_cronjobs.store.leases import look_for_expired, progress, renew
-from flask_cronjobs.store.operations import Operator
-from flask_cronjobs.store.pruning import prune
-from flask_cronjobs.store.slots import record_slots
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome
 from tests.model.model import TERMINAL, ModelRun
 
@@ -78,7 +79,7 @@ class StoreMachine(RuleBasedStateMachine):
         values = {"job_type": "t", "max_attempts": attempts, "payload": "{}", "on_dead": None,
                   "concurrency_key": key, "concurrency_limit": limit,
                   "run_at": None, "delay": 0.0}  # fmt: skip
-        id_, _ = operations.insert_run(self.books, values)
+        id_, _ = changes.insert_run(self.books, values)
         self.runs[id_] = ModelRun(attempts)
 
     @property

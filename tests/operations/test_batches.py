@@ -20,10 +20,9 @@ from flask_cronjobs import (
     Task,
     current_run,
 )
-from flask_cronjobs.models import JobBatch, JobRun
-from flask_cronjobs.operations.maintenance import prune
-from flask_cronjobs.operations.payloads import run_again
-from flask_cronjobs.operations.runs import (
+from flask_cronjobs.jobs.batches.views import BatchView, find_batch
+from flask_cronjobs.jobs.pruning import prune_all as prune
+from flask_cronjobs.jobs.runs.actions import (
     CANCEL,
     DISCARD,
     RETRY,
@@ -31,7 +30,8 @@ from flask_cronjobs.operations.runs import (
     close_batch,
     retry_batch,
 )
-from flask_cronjobs.report.batches import BatchView, find_batch
+from flask_cronjobs.jobs.runs.payloads import run_again
+from flask_cronjobs.models import JobBatch, JobRun
 from flask_cronjobs.state import State
 
 pytestmark = pytest.mark.usefixtures("context")

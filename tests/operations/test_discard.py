@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from flask_cronjobs import StateConflict, run_cancelled
-from flask_cronjobs.operations.runs import CANCEL, DISCARD, RETRY
-from flask_cronjobs.report.reader import Count
-from flask_cronjobs.report.run_list import RunFilter
+from flask_cronjobs.jobs.reader import Count
+from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY
+from flask_cronjobs.jobs.runs.list import RunFilter
 from flask_cronjobs.state import State
 from flask_cronjobs.types import STATUSES, Outcome
 from tests.rows import Rows, ago

@@ -23,14 +23,15 @@ from flask_cronjobs import (
     run_cancelled,
 )
 from flask_cronjobs.errors import UnknownTask
+from flask_cronjobs.jobs.definitions.actions import QueuedRun, queue_run, run_now
+from flask_cronjobs.jobs.effects import effect_done, effect_redo
+from flask_cronjobs.jobs.health import read_verdict
+from flask_cronjobs.jobs.pauses import Target, pause, resume
+from flask_cronjobs.jobs.pruning import prune_all as prune
+from flask_cronjobs.jobs.runs.actions import CANCEL, RETRY, Action
+from flask_cronjobs.jobs.runs.list import RunFilter
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
-from flask_cronjobs.operations.definitions import QueuedRun, queue_run, run_now
-from flask_cronjobs.operations.maintenance import effect_done, effect_redo, prune
-from flask_cronjobs.operations.pauses import Target, pause, resume
-from flask_cronjobs.operations.runs import CANCEL, RETRY, Action
 from flask_cronjobs.registry.options import EnqueueOptions
-from flask_cronjobs.report.health import read_verdict
-from flask_cronjobs.report.run_list import RunFilter
 from flask_cronjobs.state import State
 from flask_cronjobs.types import STATUSES, Outcome, Status
 from tests.rows import Rows, ago
@@ -151,7 +152,7 @@ def test_cancel_refuses_what_has_ended(state: State, rows: Rows, status: str) ->
 def test_retry_many_by_filter_takes_dead_runs_and_counts_progress(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.operations.runs.CHUNK", 2)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHUNK", 2)
     dead = [rows.run("dead", error_type="OSError") for _ in range(5)]
     others = [rows.run("dead"), rows.run("failed", error_type="OSError")]
     steps: list[int] = []
@@ -188,7 +189,7 @@ def test_many_that_were_stopped_midway_are_logged_with_who_and_how_many(
 ) -> None:
     """A web server ends a worker whose request takes too long by SystemExit."""
     caplog.set_level(logging.INFO, "flask_cronjobs")
-    monkeypatch.setattr("flask_cronjobs.operations.runs.CHUNK", 2)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.actions.CHUNK", 2)
     status: Status = "dead" if verb == "retry" else "queued"
     for _ in range(5):
         rows.run(status, job_type="a\nb")

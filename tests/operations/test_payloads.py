@@ -9,8 +9,8 @@ import pytest
 
 from flask_cronjobs import CronJobs, NotFound, PayloadError, StateConflict
 from flask_cronjobs.errors import UnknownTask
-from flask_cronjobs.operations.definitions import run_now
-from flask_cronjobs.operations.payloads import restored, retry_with, run_again
+from flask_cronjobs.jobs.definitions.actions import run_now
+from flask_cronjobs.jobs.runs.payloads import restored, retry_with, run_again
 from flask_cronjobs.state import State
 from flask_cronjobs.text import redacted
 from flask_cronjobs.types import JSON

@@ -14,8 +14,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.models import JobDefinition, JobRun
-from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.state import state_of
 from tests.rows import Rows
 

@@ -115,7 +115,7 @@ class Site:
         self.trace_file.touch()
         self.app: Flask = self.make_app()
         with self.app.app_context():
-            from flask_cronjobs.store.create import create_tables
+            from flask_cronjobs.db.create import create_tables
 
             create_tables(jobs_app.db.engine)
             jobs_app.db.create_all()

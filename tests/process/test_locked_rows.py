@@ -16,17 +16,17 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, select, text
 
 from flask_cronjobs import CronJobs, StateConflict, TickReport, current_run
+from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.worker import held_runs
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.worker import work
+from flask_cronjobs.jobs.definitions import actions as definition_operations
+from flask_cronjobs.jobs.definitions import rows as store_definitions
+from flask_cronjobs.jobs.runs import changes
+from flask_cronjobs.jobs.runs.exchange import Claims
+from flask_cronjobs.jobs.runs.leases import progress, renew
 from flask_cronjobs.models import JobDefinition
-from flask_cronjobs.operations import definitions as definition_operations
 from flask_cronjobs.state import State
-from flask_cronjobs.store import definitions as store_definitions
-from flask_cronjobs.store import operations
-from flask_cronjobs.store.claims import Claims
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.leases import progress, renew
 from tests.marks import on_postgresql
 from tests.process.support import Site
 from tests.rows import Rows, ago
@@ -213,7 +213,7 @@ class TestTick:
         verb: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(operations, "LOCK_WAIT", 0.2)
+        monkeypatch.setattr(changes, "LOCK_WAIT", 0.2)
         rows = Rows(app, app.extensions["sqlalchemy"])
         run_id = rows.run("failed")
         with app.app_context():

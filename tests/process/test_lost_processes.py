@@ -13,11 +13,11 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, Retry, TickReport
+from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.child import HOPELESS
+from flask_cronjobs.jobs.runs import leases
+from flask_cronjobs.jobs.runs.leases import Expiry
 from flask_cronjobs.models import JobFailure, JobRun
-from flask_cronjobs.store import leases
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.leases import Expiry
 from tests.marks import on_sqlite
 from tests.process.support import Site, wait_until
 

@@ -10,7 +10,7 @@ import pytest
 from flask_cronjobs.config import Settings
 from flask_cronjobs.engine.worker import monitor as warden_module
 from flask_cronjobs.engine.worker.monitor import RunMonitor
-from flask_cronjobs.store.leases import Renewal
+from flask_cronjobs.jobs.runs.leases import Renewal
 from flask_cronjobs.types import Claim
 from tests.clock import Clock
 from tests.marks import on_sqlite

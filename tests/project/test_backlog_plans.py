@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from flask_cronjobs.store.create import create_tables
+from flask_cronjobs.db.create import create_tables
 from tests.project.test_plans import cost_of_a_claim
 
 pytestmark = pytest.mark.slow

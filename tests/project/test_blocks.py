@@ -19,7 +19,7 @@ import yaml  # type: ignore[import-untyped]
 from sqlalchemy import Engine, create_engine, text
 
 from flask_cronjobs.cli import jobs_group
-from flask_cronjobs.store.create import create_tables
+from flask_cronjobs.db.create import create_tables
 
 from .pages import PAGES, ROOT, Block, all_blocks, blocks, named
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, Executable, TextClause, create_engine, event, text
 
-from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.dialect import dialect_of
-from flask_cronjobs.store.outcomes import delete_failures
-from flask_cronjobs.store.ticks import old_ticks
+from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.db.dialect import dialect_of
+from flask_cronjobs.jobs.outcomes import delete_failures
+from flask_cronjobs.jobs.ticks import old_ticks
 from tests.postgres import Server
 
 ROWS = 50_000

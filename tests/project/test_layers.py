@@ -19,11 +19,13 @@ PACKAGE = Path(flask_cronjobs.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "failpoints", "log", "text", "types"),
     ("models", "schedule", "signals"),
-    ("config", "store"),
-    ("current_run", "registry"),
+    ("config", "db"),
+    ("registry",),
     ("state",),
-    ("batch", "engine", "enqueue", "once", "report"),
-    ("executors", "operations", "task"),
+    ("jobs",),
+    ("current_run", "enqueue"),
+    ("batch", "engine", "once", "task"),
+    ("executors",),
     ("cli", "web"),
     ("__init__", "extension", "operator_api"),
     ("testing",),
@@ -181,10 +183,12 @@ def writes(path: Path) -> Iterator[str]:
                     yield f"{path.name}:{node.lineno} imports {alias.name}"
 
 
-def test_writes_to_the_tables_are_in_the_store_alone() -> None:
-    outside = [write for path in MODULES if room(path) != "store" for write in writes(path)]
+def test_writes_to_the_tables_are_in_jobs_and_db_alone() -> None:
+    outside = [
+        write for path in MODULES if room(path) not in ("jobs", "db") for write in writes(path)
+    ]
     assert outside == []
-    assert any(True for path in MODULES if room(path) == "store" for _ in writes(path))
+    assert any(True for path in MODULES if room(path) == "jobs" for _ in writes(path))
 
 
 DECLARING = """
@@ -239,5 +243,4 @@ def test_what_an_app_does_not_need_is_not_imported_at_start(script: str, tmp_pat
     without = loaded_by(flask + r"print('\n'.join(sys.modules))", tmp_path)
     added = loaded_by(script, tmp_path) - without
     assert added.isdisjoint(HEAVY)
-    engine = {f"flask_cronjobs.{name}" for name in ("engine", "operations")}
-    assert added.isdisjoint(engine | {"flask_cronjobs.report"})
+    assert added.isdisjoint({"flask_cronjobs.engine", "flask_cronjobs.jobs.reader"})

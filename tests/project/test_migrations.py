@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, inspect, text
 
+from flask_cronjobs.db.create import set_storage
 from flask_cronjobs.models.copies import storage_options
 from flask_cronjobs.models.tables import Base
-from flask_cronjobs.store.create import set_storage
 
 #: SQLAlchemy 2.0, where migrations can do less.
 OLD_SQLALCHEMY = not storage_options("job_runs")

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from flask_cronjobs.store import exchange
-from flask_cronjobs.store.claims import Claims, front_of_queue
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.definitions import NEAR, SOME, read_definitions
-from flask_cronjobs.store.dialect import dialect_of
-from flask_cronjobs.store.exchange import ClaimRequest
-from flask_cronjobs.store.leases import expired
-from flask_cronjobs.store.outcomes import OUTCOME_COLUMNS, record
-from flask_cronjobs.store.planner import SETTINGS
-from flask_cronjobs.store.pruning import BATCHES, DEAD_RUNS, EFFECTS, RUNS, Kind, delete, oldest
-from flask_cronjobs.store.slots import insert_slots, record_at_once
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.db.dialect import dialect_of
+from flask_cronjobs.db.planner import SETTINGS
+from flask_cronjobs.jobs.definitions.rows import NEAR, SOME, read_definitions
+from flask_cronjobs.jobs.definitions.slots import insert_slots, record_at_once
+from flask_cronjobs.jobs.outcomes import OUTCOME_COLUMNS, record
+from flask_cronjobs.jobs.pruning import BATCHES, DEAD_RUNS, EFFECTS, RUNS, Kind, delete, oldest
+from flask_cronjobs.jobs.runs import claim as claiming
+from flask_cronjobs.jobs.runs.claim import ClaimRequest
+from flask_cronjobs.jobs.runs.exchange import Claims, front_of_queue
+from flask_cronjobs.jobs.runs.leases import expired
 from tests.plans import explain, pages
 from tests.postgres import Server
 
@@ -183,8 +183,8 @@ def claim_statement(engine: Engine) -> str:
     """The statement that claims in every way; PostgreSQL's records outcomes, too."""
     dialect = dialect_of(engine)
     if dialect.one_statement:
-        return exchange.record_and_claim(dialect, plain=False, claims=True).text
-    return exchange.claim(dialect).text
+        return claiming.record_and_claim(dialect, plain=False, claims=True).text
+    return claiming.claim(dialect).text
 
 
 def test_claim_uses_the_partial_indexes_of_runnable_rows(engine: Engine) -> None:
@@ -345,7 +345,7 @@ def cost_of_a_claim(engine: Engine) -> int:
 
 
 def pages_read_by_a_claim(engine: Engine) -> int:
-    claim = str(exchange.claim(dialect_of(engine)).compile(dialect=engine.dialect))
+    claim = str(claiming.claim(dialect_of(engine)).compile(dialect=engine.dialect))
     return pages(explain(engine, claim, claim_parameters(engine), "ANALYZE", "BUFFERS"))
 
 

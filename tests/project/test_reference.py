@@ -16,15 +16,15 @@ import flask_cronjobs
 from flask_cronjobs import CronJobs, models
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.current_run import CurrentRun
-from flask_cronjobs.report.activity import Bucket
-from flask_cronjobs.report.batches import BatchView
-from flask_cronjobs.report.definitions import DefinitionList, DefinitionView
-from flask_cronjobs.report.health import Figures, Verdict
-from flask_cronjobs.report.key_orders import KeyOrder
-from flask_cronjobs.report.overview import DeadGroup, Orphan, Overview
-from flask_cronjobs.report.run_detail import Attempt, RunView
-from flask_cronjobs.report.run_list import RunRow
-from flask_cronjobs.report.waiting import PauseView
+from flask_cronjobs.jobs.batches.views import BatchView
+from flask_cronjobs.jobs.definitions.views import DefinitionList, DefinitionView
+from flask_cronjobs.jobs.health import Figures, Verdict
+from flask_cronjobs.jobs.order_views import KeyOrder
+from flask_cronjobs.jobs.overview import DeadGroup, Orphan, Overview
+from flask_cronjobs.jobs.runs.detail import Attempt, RunView
+from flask_cronjobs.jobs.runs.list import RunRow
+from flask_cronjobs.jobs.tick_views import Bucket
+from flask_cronjobs.jobs.waiting import PauseView
 
 from .pages import ROOT
 

@@ -58,12 +58,12 @@ told()
 IDLE = {
     *("croniter", "alembic", "prometheus_client", "asyncio", "urllib.request", "zoneinfo"),
     *("flask_cronjobs.models.tables", "flask_cronjobs.enqueue", "flask_cronjobs.once"),
-    *("flask_cronjobs.report", "flask_cronjobs.operations", "flask_cronjobs.store.create"),
+    *("flask_cronjobs.jobs.reader", "flask_cronjobs.jobs.runs.actions", "flask_cronjobs.db.create"),
     *("flask_cronjobs.web.views", "flask_cronjobs.web.actions", "flask_cronjobs.cli.overview"),
     *("flask_cronjobs.engine.processes", "flask_cronjobs.engine.worker.worker"),
     *("flask_cronjobs.engine.worker.runner", "flask_cronjobs.engine.worker.keeper"),
 }
-WEB_ONLY = {"flask_cronjobs.engine", "flask_cronjobs.store.claims", "flask_cronjobs.cli.tick"}
+WEB_ONLY = {"flask_cronjobs.engine", "flask_cronjobs.jobs.runs.exchange", "flask_cronjobs.cli.tick"}
 #: A dialect that the app does not use.
 OTHER = {"sqlite": "sqlalchemy.dialects.postgresql", "postgresql": "sqlalchemy.dialects.sqlite"}
 

@@ -10,18 +10,24 @@ import pytest
 from sqlalchemy import Engine, insert, text
 
 from flask_cronjobs.config import Settings
-from flask_cronjobs.engine.batches import end_batches
+from flask_cronjobs.jobs import orders
+from flask_cronjobs.jobs.batches.ending import end_batches
+from flask_cronjobs.jobs.batches.rows import OpenBatch, close, open_batch
+from flask_cronjobs.jobs.definitions.rows import DefinitionRow
+from flask_cronjobs.jobs.definitions.slots import late_slots, mark_late
+from flask_cronjobs.jobs.outcomes import write_output
+from flask_cronjobs.jobs.pruning import behind, prune
+from flask_cronjobs.jobs.runs.changes import Operator
+from flask_cronjobs.jobs.runs.handed import in_brokers
+from flask_cronjobs.jobs.runs.leases import (
+    give_up_exhausted,
+    look_for_expired,
+    progress,
+    renew,
+    watch,
+)
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.schedule.slots import Slot
-from flask_cronjobs.store import turns
-from flask_cronjobs.store.batches import OpenBatch, close, open_batch
-from flask_cronjobs.store.definitions import DefinitionRow
-from flask_cronjobs.store.handed import in_brokers
-from flask_cronjobs.store.leases import give_up_exhausted, look_for_expired, progress, renew, watch
-from flask_cronjobs.store.operations import Operator
-from flask_cronjobs.store.outcomes import write_output
-from flask_cronjobs.store.pruning import behind, prune
-from flask_cronjobs.store.slots import late_slots, mark_late
 from flask_cronjobs.types import Claim, LateSlot
 from tests.plans import Sent, explain, faults, pages, paths, sent_by
 from tests.postgres import Server
@@ -221,16 +227,16 @@ def give_turns(kit: Kit) -> None:
         "on_dead": "skip",
     }
     first, second, *_ = [kit.run(turn="new", **values) for _ in range(4)]
-    turns.give(kit.books)
+    orders.give(kit.books)
     # Of a single id, PostgreSQL would make a constant, and compare it in a loop of one row.
     Operator(kit.books).cancel([first, 0], "no longer wanted")
-    turns.give(kit.books)
+    orders.give(kit.books)
     Operator(kit.books).retry([first, 0])
-    turns.give(kit.books)
+    orders.give(kit.books)
     assert [kit.row(each).turn for each in (first, second)] == [None, "waits"]
     kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
-    turns.mend(kit.books)
-    turns.held_first(kit.books, "nobody")
+    orders.mend(kit.books)
+    orders.held_first(kit.books, "nobody")
     kit.sql("DELETE FROM job_runs WHERE concurrency_key = 'in order'")
 
 

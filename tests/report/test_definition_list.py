@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.report.definitions import DefinitionFilter, DefinitionState, list_definitions
-from flask_cronjobs.report.overview import read_overview
+from flask_cronjobs.jobs.definitions.views import (
+    DefinitionFilter,
+    DefinitionState,
+    list_definitions,
+)
+from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.state import State
 from tests.rows import Rows, ago
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from flask_cronjobs import CronJobs, Retry
-from flask_cronjobs.report.details import find_definition, find_task, task_code
+from flask_cronjobs.jobs.runs.details import find_definition, find_task, task_code
 from flask_cronjobs.state import State
 from tests.rows import Rows, ago
 
@@ -67,7 +67,7 @@ def test_a_task_has_the_runs_of_all_its_definitions_and_others(
 def test_runs_of_a_task_are_searched_among_the_newest(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.report.run_list.WINDOW", 2)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.list.WINDOW", 2)
     rows.definition("a", job_type="rare")
     rows.run("dead", job_type="rare")
     rows.run("dead"), rows.run("dead")

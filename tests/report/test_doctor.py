@@ -14,12 +14,12 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.jobs import doctor_database as database
+from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.doctor_database import Finding
 from flask_cronjobs.registry.options import TaskOptions
-from flask_cronjobs.report import doctor_database as database
-from flask_cronjobs.report.doctor import examine
-from flask_cronjobs.report.doctor_database import Finding
 from flask_cronjobs.state import State, state_of
-from flask_cronjobs.store.create import create_tables
 from flask_cronjobs.task import Task
 from tests.rows import Rows, ago
 
@@ -135,7 +135,7 @@ def test_a_host_clock_that_is_off_is_a_warning(
     rows.tick(host="skewed", clock_offset=-90.0)
     what = found(state)["host-clock"].what
     assert what == "The clock of skewed was 1 min 30 s behind the database's at its last tick"
-    monkeypatch.setattr("flask_cronjobs.report.doctor.time.time", lambda: ago(-90).timestamp())
+    monkeypatch.setattr("flask_cronjobs.jobs.doctor.time.time", lambda: ago(-90).timestamp())
     finding = found(state)["clock"]
     assert finding.level == "warning"
     assert "ahead of" in finding.what

@@ -15,15 +15,16 @@ from sqlalchemy import Engine, event
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
 from flask_cronjobs.config import Settings
-from flask_cronjobs.report.activity import list_effects, list_ticks, read_activity
-from flask_cronjobs.report.definitions import definitions_by_name, next_slots
-from flask_cronjobs.report.health import read_verdict, read_verdict_and_figures
-from flask_cronjobs.report.humanize import ago as ago_words
-from flask_cronjobs.report.humanize import duration, late, parse_age, plural, print_age
-from flask_cronjobs.report.overview import dead_groups, list_orphans, read_overview
-from flask_cronjobs.report.reader import Count, reading
-from flask_cronjobs.report.run_detail import find_run
-from flask_cronjobs.report.run_list import RunFilter, list_runs, matching_ids
+from flask_cronjobs.jobs.definitions.views import definitions_by_name, next_slots
+from flask_cronjobs.jobs.effect_views import list_effects
+from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
+from flask_cronjobs.jobs.humanize import ago as ago_words
+from flask_cronjobs.jobs.humanize import duration, late, parse_age, plural, print_age
+from flask_cronjobs.jobs.overview import dead_groups, list_orphans, read_overview
+from flask_cronjobs.jobs.reader import Count, reading
+from flask_cronjobs.jobs.runs.detail import find_run
+from flask_cronjobs.jobs.runs.list import RunFilter, list_runs, matching_ids
+from flask_cronjobs.jobs.tick_views import list_ticks, read_activity
 from flask_cronjobs.state import State, state_of
 from flask_cronjobs.text import redacted
 from tests.rows import Rows, ago
@@ -120,7 +121,7 @@ def test_figures_of_empty_tables_are_zero(state: State) -> None:
 
 
 def test_counts_stop_at_the_cap(state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flask_cronjobs.report.reader.CAP", 2)
+    monkeypatch.setattr("flask_cronjobs.jobs.reader.CAP", 2)
     for _ in range(4):
         rows.run("dead")
     _, figures = read_verdict_and_figures(state)
@@ -360,7 +361,7 @@ def test_pages_follow_one_another_without_gap_or_repeat(state: State, rows: Rows
 def test_a_search_past_its_window_says_so_and_goes_on(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.report.run_list.WINDOW", 3)
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.list.WINDOW", 3)
     wanted = rows.run(queue="rare")
     for _ in range(5):
         rows.run()

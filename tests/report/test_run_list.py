@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from flask_cronjobs import StateConflict
-from flask_cronjobs.report import run_list, run_search
-from flask_cronjobs.report.run_list import RunFilter, list_runs, matching_ids
-from flask_cronjobs.report.run_search import Cursor, order_of
+from flask_cronjobs.jobs.runs import list as run_list
+from flask_cronjobs.jobs.runs import search as run_search
+from flask_cronjobs.jobs.runs.list import RunFilter, list_runs, matching_ids
+from flask_cronjobs.jobs.runs.search import Cursor, order_of
 from flask_cronjobs.state import State
 from flask_cronjobs.text import redacted
 from flask_cronjobs.types import Status

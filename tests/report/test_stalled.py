@@ -11,14 +11,9 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.health import headline_of, read_verdict, read_verdict_and_figures, tone_of
 from flask_cronjobs.models import JobBatch, JobPause
-from flask_cronjobs.report.doctor import examine
-from flask_cronjobs.report.health import (
-    headline_of,
-    read_verdict,
-    read_verdict_and_figures,
-    tone_of,
-)
 from flask_cronjobs.state import State, state_of
 from tests.rows import Rows, ago
 

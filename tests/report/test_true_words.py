@@ -11,8 +11,8 @@ from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.report import run_list
-from flask_cronjobs.report.definitions import definitions_by_name
+from flask_cronjobs.jobs.definitions.views import definitions_by_name
+from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.state import state_of
 from tests.rows import Rows, ago, now
 

@@ -10,14 +10,14 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.operations.runs import CANCEL
-from flask_cronjobs.report import waiting
-from flask_cronjobs.report.health import read_verdict, read_verdict_and_figures
-from flask_cronjobs.report.overview import list_orphans
-from flask_cronjobs.report.reader import reading
-from flask_cronjobs.report.run_list import RunFilter, list_runs
-from flask_cronjobs.report.run_search import order_of
-from flask_cronjobs.report.waiting import Waiting, waiting_groups
+from flask_cronjobs.jobs import waiting
+from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
+from flask_cronjobs.jobs.overview import list_orphans
+from flask_cronjobs.jobs.reader import reading
+from flask_cronjobs.jobs.runs.actions import CANCEL
+from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
+from flask_cronjobs.jobs.runs.search import order_of
+from flask_cronjobs.jobs.waiting import Waiting, waiting_groups
 from flask_cronjobs.state import State, state_of
 from tests.rows import Rows
 

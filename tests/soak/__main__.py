@@ -160,7 +160,7 @@ def _trouble(
     this: Soak, app: Flask, database: DatabaseFaults, broker: brokers.Broker | None
 ) -> History:
     with app.app_context():
-        from flask_cronjobs.store.create import create_tables
+        from flask_cronjobs.db.create import create_tables
 
         engine = soak_app.db.engine
         create_tables(engine)

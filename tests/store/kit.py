@@ -13,15 +13,17 @@ from typing import Any
 from sqlalchemy import Engine, Row, create_engine, event, insert, select, text, update
 from sqlalchemy.orm import Session
 
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.db.dialect import dialect_of
+from flask_cronjobs.jobs import effects
+from flask_cronjobs.jobs.definitions import rows as definitions
+from flask_cronjobs.jobs.definitions import slots
+from flask_cronjobs.jobs.definitions.rows import DefinitionRow
+from flask_cronjobs.jobs.runs.claim import ClaimRequest
+from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
 from flask_cronjobs.schedule.slots import Slot, SlotPlan
-from flask_cronjobs.store import definitions, effects, slots
-from flask_cronjobs.store.claims import Claims
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.definitions import DefinitionRow
-from flask_cronjobs.store.dialect import dialect_of
-from flask_cronjobs.store.exchange import ClaimRequest
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome, OutcomeKind
 from tests.rows import ago
 from tests.tables import copy_tables

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine
 
-from flask_cronjobs.store.engines import connect_apart
+from flask_cronjobs.db.engines import connect_apart
 from tests.fuzz.inspection import inspector
 
 #: How many moments are tried.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import insert
 
+from flask_cronjobs.jobs.runs import candidates
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.store import candidates
 from tests.marks import on_postgresql
 from tests.rows import ago
 from tests.store.kit import Kit

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from flask_cronjobs.engine.batches import end_batches
-from flask_cronjobs.store.batches import OpenBatch, close_batch, end, open_batch
+from flask_cronjobs.jobs.batches.ending import end_batches
+from flask_cronjobs.jobs.batches.rows import OpenBatch, close_batch, end, open_batch
 from flask_cronjobs.types import Claim
 from tests.store.kit import Kit, in_threads
 

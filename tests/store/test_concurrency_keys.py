@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from flask_cronjobs.store.candidates import FRONT
-from flask_cronjobs.store.leases import watch
+from flask_cronjobs.jobs.runs.candidates import FRONT
+from flask_cronjobs.jobs.runs.leases import watch
 from tests.marks import on_postgresql
 from tests.rows import ago
 from tests.store.kit import Kit

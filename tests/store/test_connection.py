@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, insert, make_url, text
 from sqlalchemy.exc import DBAPIError
 
+from flask_cronjobs.db import connection as connection_module
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.db.dialect import dialect_of
 from flask_cronjobs.errors import DatabaseTrouble, SetupError
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.store import connection as connection_module
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.create import create_tables
-from flask_cronjobs.store.dialect import dialect_of
 from tests.marks import on_postgresql, on_sqlite
 from tests.postgres import LocalServer, Server
 from tests.store.kit import Kit

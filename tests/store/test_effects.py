@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from flask_cronjobs.store.effects import Mark
+from flask_cronjobs.jobs.effects import Mark
 from tests.rows import now
 from tests.store.kit import Kit
 

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from flask_cronjobs import DatabaseTrouble
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.errors import name_of
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.db.errors import name_of
 
 
 def test_a_database_is_named_without_its_password() -> None:

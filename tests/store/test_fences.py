@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flask_cronjobs.store.leases import progress, renew, watch
+from flask_cronjobs.jobs.runs.leases import progress, renew, watch
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.store.kit import Kit
 

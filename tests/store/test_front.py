@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flask_cronjobs.store.claims import LOOKED_AT
+from flask_cronjobs.jobs.runs.exchange import LOOKED_AT
 from tests.rows import ago
 from tests.store.kit import Kit
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text, update
 
+from flask_cronjobs.jobs import outcomes
+from flask_cronjobs.jobs import ticks as ticks_module
 from flask_cronjobs.models import JobTick
-from flask_cronjobs.store import outcomes
-from flask_cronjobs.store import ticks as ticks_module
 from flask_cronjobs.types import TickReport
 from tests.marks import on_postgresql
 from tests.rows import ago

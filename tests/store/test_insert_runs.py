@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.store import enqueue_many
-from flask_cronjobs.store.enqueue import insert_run
-from flask_cronjobs.store.enqueue_many import RunRow, insert_runs
+from flask_cronjobs.jobs.runs import enqueue_many
+from flask_cronjobs.jobs.runs.enqueue import insert_run
+from flask_cronjobs.jobs.runs.enqueue_many import RunRow, insert_runs
 from flask_cronjobs.types import JSON
 from tests.store.kit import Kit, in_threads
 

@@ -12,10 +12,10 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from flask_cronjobs.jobs.runs import enqueue_many
+from flask_cronjobs.jobs.runs.enqueue import insert_run
+from flask_cronjobs.jobs.runs.enqueue_many import RunRow, insert_keyed_runs
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.store import enqueue_many
-from flask_cronjobs.store.enqueue import insert_run
-from flask_cronjobs.store.enqueue_many import RunRow, insert_keyed_runs
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.marks import on_postgresql
 from tests.store.kit import Kit, outcome

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.store import enqueue_many
-from flask_cronjobs.store.enqueue_many import Inserted, RunRow, insert_keyed_runs
+from flask_cronjobs.jobs.runs import enqueue_many
+from flask_cronjobs.jobs.runs.enqueue_many import Inserted, RunRow, insert_keyed_runs
 from tests.store.kit import Kit, in_threads
 from tests.store.test_insert_runs import SHARED
 

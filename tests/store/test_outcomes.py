@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from flask_cronjobs.jobs.runs.leases import look_for_expired, renew
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.store.leases import look_for_expired, renew
 from flask_cronjobs.types import OutcomeKind
 from tests.rows import ago, now
 from tests.store.kit import Kit, outcome

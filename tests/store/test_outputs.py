@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import text
 
-from flask_cronjobs.store.outcomes import FAILURES_KEPT, write_output
+from flask_cronjobs.jobs.outcomes import FAILURES_KEPT, write_output
 from tests.store.kit import Kit
 
 

@@ -8,9 +8,9 @@ import pytest
 from psycopg import Pipeline
 from sqlalchemy import create_engine, text
 
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.errors import DatabaseTrouble
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.create import create_tables
 
 
 def prepared_by(books: Bookkeeping) -> int:

@@ -12,9 +12,9 @@ from sqlalchemy import event, select, text
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.config import Settings
+from flask_cronjobs.jobs import pruning
+from flask_cronjobs.jobs.pruning import behind, prunable, prune
 from flask_cronjobs.models import JobBatch, JobEffect
-from flask_cronjobs.store import pruning
-from flask_cronjobs.store.pruning import behind, prunable, prune
 from tests.marks import on_postgresql
 from tests.rows import ago
 from tests.store.kit import Kit

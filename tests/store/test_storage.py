@@ -10,10 +10,10 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, create_engine, text
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.db.create import create_tables, missing_storage, set_storage
+from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.models.copies import VACUUM_OFTEN
-from flask_cronjobs.report.doctor import examine
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store.create import create_tables, missing_storage, set_storage
 
 WANTED = {f"{name}={value}" for name, value in VACUUM_OFTEN.items()}
 FORGET = f"ALTER TABLE job_runs RESET ({', '.join(VACUUM_OFTEN)})"

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from flask_cronjobs.jobs.ticks import begin, finish, seen
 from flask_cronjobs.models import JobTick
-from flask_cronjobs.store.ticks import begin, finish, seen
 from flask_cronjobs.types import TickReport
 from tests.rows import ago
 from tests.store.kit import Kit

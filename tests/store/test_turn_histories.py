@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flask_cronjobs.store import turns
-from flask_cronjobs.store.operations import Operator
+from flask_cronjobs.jobs import orders
+from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.types import Claim
 from tests.rows import ago
 from tests.store.kit import Kit
@@ -69,7 +69,7 @@ class History:
             self.operate(what, first)
 
     def give(self) -> None:
-        turns.give(self.kit.books)
+        orders.give(self.kit.books)
 
     def claim(self) -> None:
         before = self.kit.all_rows()

@@ -9,11 +9,11 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from flask_cronjobs.config import Settings
-from flask_cronjobs.store import turns as turns_of_orders
-from flask_cronjobs.store.leases import give_up_exhausted
-from flask_cronjobs.store.operations import Operator
-from flask_cronjobs.store.pruning import prunable, prune
-from flask_cronjobs.store.turns import CHUNK
+from flask_cronjobs.jobs import orders as turns_of_orders
+from flask_cronjobs.jobs.orders import CHUNK
+from flask_cronjobs.jobs.pruning import prunable, prune
+from flask_cronjobs.jobs.runs.changes import Operator
+from flask_cronjobs.jobs.runs.leases import give_up_exhausted
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.marks import on_postgresql
 from tests.rows import ago

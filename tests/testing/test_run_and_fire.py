@@ -19,8 +19,8 @@ from flask_cronjobs import (
     TimedOut,
     UnknownTask,
 )
+from flask_cronjobs.db.dialect import clock_shift, dialect_of
 from flask_cronjobs.models import JobDefinition, JobEffect
-from flask_cronjobs.store.dialect import clock_shift, dialect_of
 from flask_cronjobs.testing import drain, enqueued, fire, run, travel
 from flask_cronjobs.types import stored_time
 from tests.testing.conftest import in_each_setup

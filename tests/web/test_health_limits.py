@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.report.health import read_verdict
+from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.web import machines
 
 

@@ -14,7 +14,7 @@ class Ours(Program):
     """
 
     def prepare(self) -> None:
-        from flask_cronjobs.store.create import create_tables
+        from flask_cronjobs.db.create import create_tables
 
         from .ours_app import app, db
 

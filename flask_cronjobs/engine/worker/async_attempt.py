@@ -11,8 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from ... import failpoints, signals
 from ...current_run import CurrentRun, enter_run, running
+from ...db.traceback_frames import free_frames
 from ...registry.payload import kept_result
-from ...store.frames import free_frames
 from ...types import JSON, Outcome
 from .at_work import AsyncRun
 from .context import RunnerContext

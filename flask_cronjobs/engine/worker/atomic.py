@@ -18,11 +18,11 @@ from sqlalchemy.orm import Session, SessionTransaction
 from ... import failpoints
 from ...current_run import CurrentRun
 from ...errors import AtomicCommit, CronJobsError, LeaseLost
+from ...jobs.outcomes import finalize_in
+from ...jobs.runs.exchange import Claims
 from ...log import logger
 from ...registry.payload import kept_result
 from ...state import State
-from ...store.claims import Claims
-from ...store.outcomes import finalize_in
 from ...types import JSON, Claim, Outcome
 
 

@@ -9,11 +9,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from ...current_run import CurrentRun
+from ...db.connection import Bookkeeping
 from ...errors import AtomicCommit, DatabaseTrouble
+from ...jobs import orders
 from ...log import logger
 from ...state import State
-from ...store import turns
-from ...store.connection import Bookkeeping
 from ...types import Claim, Outcome
 from ..ping import Pings
 from .at_work import log_start
@@ -88,7 +88,7 @@ class RunnerContext:
         now, token = time.monotonic(), claim.token
         if token != self._looked_for or now - self._looked_at > LOOK_EVERY:
             try:
-                self._first = turns.held_first(self.books, token)
+                self._first = orders.held_first(self.books, token)
             except DatabaseTrouble as trouble:
                 logger.warning("%s was given back. %s", claim, trouble)
                 return False

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from ... import failpoints
 from ...errors import DatabaseTrouble
+from ...jobs import orders
+from ...jobs.runs.claim import ClaimRequest, Exchange
+from ...jobs.runs.exchange import Claims
 from ...state import State
-from ...store import turns
-from ...store.claims import Claims
-from ...store.exchange import ClaimRequest, Exchange
 from ...types import Outcome
 from .options import WorkOptions
 
@@ -115,7 +115,7 @@ class Exchanger:
         :raises DatabaseTrouble: it is not known for which.
         """
         failpoints.reach("before-turns")
-        turns.give(self._claims.books)
+        orders.give(self._claims.books)
         self._turns_pend = False
         self._turns_at = time.monotonic() + TURNS_EVERY
 

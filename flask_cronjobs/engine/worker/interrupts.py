@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
+from ...db.deadlines import cancel_query
 from ...errors import Interruption, LeaseLost, TimedOut
-from ...store.deadlines import cancel_query
 from ...types import Claim
 from .leases import Leases
 

@@ -18,18 +18,18 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from ... import failpoints
+from ...db.connection import is_locked
+from ...db.notify import WAKE_EVERY
 from ...errors import DatabaseTrouble
+from ...jobs import ticks
+from ...jobs.batches.ending import end_batches
+from ...jobs.runs.claim import Exchange
+from ...jobs.runs.exchange import Claims
+from ...jobs.runs.leases import progress as write_progress
 from ...log import Outage, logger
 from ...signals import notify
 from ...state import State
-from ...store import ticks
-from ...store.claims import Claims
-from ...store.connection import is_locked
-from ...store.exchange import Exchange
-from ...store.leases import progress as write_progress
-from ...store.notify import WAKE_EVERY
 from ...types import Outcome
-from ..batches import end_batches
 from .admission import LONG, NOTHING, Admission, Wanted
 from .announcer import Announcer
 from .exchanger import Exchanger

@@ -12,8 +12,8 @@ from types import TracebackType
 
 from sqlalchemy import Engine
 
+from ...db.notify import Notifications
 from ...log import logger
-from ...store.notify import Notifications
 
 #: How often the thread looks whether it is to stop, in seconds.
 SLICE = 0.5

@@ -12,11 +12,11 @@ import time
 from collections.abc import Mapping
 from typing import NoReturn
 
+from ...db.connection import Bookkeeping
 from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
+from ...jobs.runs.leases import Renewal, renew, watch
 from ...log import logger
 from ...state import State
-from ...store.connection import Bookkeeping
-from ...store.leases import Renewal, renew, watch
 from ...types import Claim, Outcome
 from .at_work import AsyncRun, Blocking, SyncRun
 from .interrupts import HandlerInterrupter

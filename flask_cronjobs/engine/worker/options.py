@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from ...db.connection import Bookkeeping
+from ...jobs.runs.exchange import Front
 from ...signals import News, unheard
 from ...state import State
-from ...store.claims import Front
-from ...store.connection import Bookkeeping
 
 #: How many of the keeper's statements, each as slow as it may be, fit into a lease.
 STATEMENTS_IN_LEASE = 8

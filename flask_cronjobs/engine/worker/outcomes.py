@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Protocol
 
+from ...db.traceback_frames import clear_chain
 from ...errors import (
     AtomicCommit,
     Cancelled,
@@ -21,7 +22,6 @@ from ...errors import (
 from ...log import logger
 from ...registry.retry import Retry
 from ...state import State
-from ...store.frames import clear_chain
 from ...text import error_text, stack_text, type_name
 from ...types import JSON, Claim, Outcome
 

@@ -19,11 +19,11 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from ...current_run import MAX_OUTPUT, CurrentRun, Output, running
+from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
+from ...jobs.outcomes import write_output
 from ...registry.options import TaskOptions
 from ...state import State
-from ...store.connection import Bookkeeping
-from ...store.outcomes import write_output
 from ...text import clean, strip_credentials, without_values
 from .at_work import AsyncRun, SyncRun
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from ... import failpoints, signals
 from ...current_run import CurrentRun, Output, enter_run
+from ...db.traceback_frames import free_frames
 from ...errors import Interruption, ShuttingDown
 from ...log import logger
 from ...registry.payload import kept_result
-from ...store.frames import free_frames
 from ...types import JSON, Claim, Outcome
 from . import atomic
 from .at_work import AsyncRun, Blocking, ProgressRequest, SyncRun

@@ -14,9 +14,9 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
+from ...db.traceback_frames import free_frames
 from ...signals import notify
 from ...state import State
-from ...store.frames import free_frames
 from ...types import AtWork, Claim, RunAtWork
 from ..ping import Pings
 from .admission import Admission, side_by_side_tasks

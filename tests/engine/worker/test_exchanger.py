@@ -11,12 +11,12 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.options import WorkOptions
+from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.state import State
-from flask_cronjobs.store.claims import Claims
-from flask_cronjobs.store.connection import Bookkeeping
 from tests.marks import on_postgresql
 from tests.rows import Rows
 

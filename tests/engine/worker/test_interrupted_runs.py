@@ -19,8 +19,8 @@ from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, Retry, TimedOut, current_run, in_run, signals
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
+from flask_cronjobs.jobs import effects
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun
-from flask_cronjobs.store import effects
 from flask_cronjobs.types import Claim
 from tests.leases import EndlessLeases
 from tests.marks import on_sqlite

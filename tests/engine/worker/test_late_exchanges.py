@@ -13,14 +13,14 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.db.deadlines import cut
 from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.errors import DatabaseTrouble
+from flask_cronjobs.jobs.runs.claim import Exchange
+from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.state import State
-from flask_cronjobs.store.claims import Claims
-from flask_cronjobs.store.connection import Bookkeeping
-from flask_cronjobs.store.deadlines import cut
-from flask_cronjobs.store.exchange import Exchange
 from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql
 from tests.process.support import wait_until

@@ -18,15 +18,15 @@ from sqlalchemy import create_engine, select, text
 from sqlalchemy.exc import OperationalError
 
 from flask_cronjobs import CronJobs, LeaseLost, Retry, current_run
+from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.leases import Leases
 from flask_cronjobs.engine.worker.monitor import RunMonitor
 from flask_cronjobs.engine.worker.runner import Runner
+from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.state import state_of
-from flask_cronjobs.store.claims import Claims
-from flask_cronjobs.store.connection import Bookkeeping
 from flask_cronjobs.types import Claim, Outcome
 from tests.marks import on_postgresql, on_sqlite
 

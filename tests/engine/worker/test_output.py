@@ -20,8 +20,8 @@ from sqlalchemy import select, text
 from flask_cronjobs import CronJobs, Retry, TaskError
 from flask_cronjobs.current_run import MAX_OUTPUT, Output
 from flask_cronjobs.engine.worker import output as module
+from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.models import JobOutput, JobRun
-from flask_cronjobs.report.run_detail import find_run
 from flask_cronjobs.state import State, state_of
 
 pytestmark = pytest.mark.usefixtures("context")

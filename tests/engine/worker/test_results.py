@@ -10,8 +10,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.models import JobEffect, JobRun
-from flask_cronjobs.report.run_detail import find_run
 from flask_cronjobs.state import State
 
 pytestmark = pytest.mark.usefixtures("context")

@@ -13,8 +13,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, event, select, text
 
 from flask_cronjobs import CronJobs, Retry, TickReport, current_run
+from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.models import JobEffect, JobRun
-from flask_cronjobs.store.create import create_tables
 from tests.marks import on_sqlite
 
 Tick = Callable[[], TickReport]

@@ -11,8 +11,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import delete, insert, select, text, update
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.models import JobRun, JobTick
-from flask_cronjobs.report.run_detail import find_run
 from flask_cronjobs.state import State
 
 Do = Callable[[SQLAlchemy], Any]

@@ -1,0 +1,339 @@
+"""Where PostgreSQL and SQLite need different SQL or different values; the database's clock."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Engine
+
+from ..errors import SetupError
+from ..types import JSON, stored_json
+from .planner import BEGIN, keep_plans
+
+#: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
+LEAST_SQLITE = (3, 35, 0)
+_PSYCOPG = ("postgresql", "psycopg")
+#: By how many seconds a test has moved the clock, in this process.
+_shift = 0.0
+
+
+def clock_shift() -> float:
+    """Return by how many seconds a test has moved the clock."""
+    return _shift
+
+
+@contextmanager
+def moved_by(seconds: float) -> Generator[None]:
+    """Move the clock *seconds* from the database's in this block, for this whole process.
+
+    For tests. Only bookkeeping that is begun in the block has the moved clock.
+    """
+    global _shift
+    before, _shift = _shift, seconds
+    try:
+        yield
+    finally:
+        _shift = before
+
+
+def sql_now(dialect_name: str, seconds: str = "", shift: float = 0.0) -> str:
+    """Return SQL for the database's time, plus *seconds* (an SQL expression) if given.
+
+    :param shift: how many seconds to add.
+    """
+    if dialect_name == "postgresql":
+        # clock_timestamp() is volatile, so PostgreSQL would not use it as an index condition. In a
+        # scalar subquery it is read once, and the index is used.
+        now = f"(SELECT {postgresql_clock(shift)})"
+        if not seconds:
+            return now
+        return f"({now} + make_interval(secs => CAST({seconds} AS double precision)))"
+    # SQLite's own "now" has whole seconds, and sorts before SQLAlchemy's text, which has six
+    # digits. So this one has six as well.
+    later = f", '{shift:+.3f} seconds'" if shift else ""
+    later += f", printf('%+.3f seconds', {seconds})" if seconds else ""
+    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now'{later})"
+
+
+def postgresql_clock(shift: float = 0.0) -> str:
+    """Return SQL for PostgreSQL's time, read at each row, plus *shift* seconds."""
+    moved = f" + interval '{shift:.6f} seconds'" if shift else ""
+    return f"clock_timestamp(){moved}"
+
+
+class Dialect(NamedTuple):
+    """How to write SQL and values for one of the databases.
+
+    :ivar begin: the statement that begins a transaction. On SQLite it takes the write lock: a
+        transaction that reads first and writes later fails at once, without waiting, if another
+        wrote in between.
+    :ivar skip_locked: the clause that locks the rows of a SELECT, and passes over those that
+        another transaction has locked. A foreign key that refers to a row does not count as that.
+    :ivar one_statement: whether one statement can change several tables.
+    :ivar shift: by how many seconds a test has moved the clock.
+    """
+
+    name: str
+    begin: str
+    skip_locked: str
+    one_statement: bool
+    shift: float = 0.0
+
+    @property
+    def now(self) -> str:
+        """SQL for the database's time, which an index may be searched for."""
+        return sql_now(self.name, shift=self.shift)
+
+    @property
+    def clock(self) -> str:
+        """SQL for the database's time, read at each row.
+
+        On PostgreSQL it is cheaper to plan than `now`, and keeps the planner from an index by time.
+        """
+        return postgresql_clock(self.shift) if self.name == "postgresql" else self.now
+
+    def later(self, seconds: str) -> str:
+        """Return SQL for *seconds* (an SQL expression) after the database's time."""
+        return sql_now(self.name, seconds, self.shift)
+
+    def clock_after(self, seconds: str) -> str:
+        """Return SQL for *seconds* (an SQL expression) after `clock`."""
+        return self.later(seconds).replace(self.now, self.clock)
+
+    def latest(self, given: str, time: str) -> str:
+        """Return SQL for the later of two times; *given* may be NULL."""
+        if self.name == "postgresql":
+            return f"GREATEST({given}, {time})"
+        return f"max(COALESCE({given}, {time}), {time})"
+
+    def json(self, value: str) -> str:
+        """Return SQL that turns *value* (SQL for a JSON text) into a JSON column's value."""
+        if self.name == "postgresql":
+            return f"CAST({value} AS jsonb)"
+        # A JSON column in SQLite makes a number of a text that looks like one: 1 of 1.0, a rounded
+        # one of a long one. It leaves a blob alone.
+        is_number = f"{value} GLOB '[-0-9]*' AND ({value} GLOB '*[.e]*' OR length({value}) > 18)"
+        return f"CASE WHEN {is_number} THEN CAST({value} AS BLOB) ELSE {value} END"
+
+    def instant(self, moment: datetime) -> str:
+        """Return *moment* as a text for a JSON parameter, which the database compares correctly."""
+        utc = moment.astimezone(timezone.utc)
+        return utc.isoformat() if self.name == "postgresql" else f"{utc:%Y-%m-%d %H:%M:%S.%f}"
+
+    def same_instant(self, column: str, value: str) -> str:
+        """Return SQL for: *column* is *value*, an `instant` or NULL.
+
+        SQLite keeps times as texts, and somebody may have written one by hand in another format.
+        What `stored_time` cannot read counts as NULL.
+        """
+        readable = f"{column} >= '0002-01-01'"
+        if self.name == "postgresql":
+            found = f"CASE WHEN {readable} AND {column} < '10000-01-01' THEN {column} END"
+            return f"({found}) IS NOT DISTINCT FROM CAST({value} AS timestamptz)"
+        form = "'%Y-%m-%d %H:%M:%f'"
+        found = f"CASE WHEN {readable} THEN strftime({form}, {column}) END"
+        return f"({found}) IS strftime({form}, {value})"
+
+    def sortable(self, time: str) -> str:
+        """Return SQL for *time* (SQL) as a value that Python can sort, whatever is in it."""
+        if self.name == "postgresql":
+            return f"CAST(EXTRACT(EPOCH FROM {time}) AS double precision)"
+        return f"CAST({time} AS text)"
+
+    def table(self, parameter: str, **columns: str) -> str:
+        """Return SQL for *parameter*, a JSON array of objects, as a table.
+
+        :param columns: the names of the columns, and their types in PostgreSQL.
+        """
+        if self.name == "postgresql":
+            typed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+            return f"(SELECT * FROM jsonb_to_recordset(CAST(:{parameter} AS jsonb)) AS t({typed}))"
+        extracted = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in columns)
+        return f"(SELECT {extracted} FROM json_each(:{parameter}))"
+
+    def skip_locked_of(self, table: str) -> str:
+        """Return `skip_locked` for the rows of *table* alone, in a SELECT of several tables."""
+        return self.skip_locked.replace("UPDATE", f"UPDATE OF {table}")
+
+    def one_of(self, column: str, parameter: str) -> str:
+        """Return SQL for: *column* is in *parameter*, which `array` made."""
+        if self.name == "postgresql":
+            return f"{column} = ANY(CAST(:{parameter} AS text[]))"
+        return f"{column} IN (SELECT value FROM json_each(:{parameter}))"
+
+    def any_of(self, column: str, select: str) -> str:
+        """Return SQL for: *column* is one of the few values of *select*, looked up by its index."""
+        if self.name == "postgresql":
+            return f"{column} = ANY(ARRAY({select}))"
+        return f"{column} IN ({select})"
+
+    def many(self, ids: Iterable[object]) -> object:
+        """Return *ids* as the parameter of `among`."""
+        if self.name == "postgresql":
+            return list(ids)
+        return json.dumps([each for each in ids if isinstance(each, int)])  # A row may hold any.
+
+    def among(self, column: str, parameter: str = "ids") -> str:
+        """Return SQL for: *column* is in *parameter*, which `many` made."""
+        if self.name == "postgresql":
+            return f"{column} = ANY(CAST(:{parameter} AS bigint[]))"
+        return f"{column} IN (SELECT value FROM json_each(:{parameter}))"
+
+    def each(self, parameter: str, name: str) -> str:
+        """Return SQL for the values of *parameter*, which `array` made, as a table."""
+        if self.name == "postgresql":
+            return f"unnest(CAST(:{parameter} AS text[])) AS each_value({name})"
+        return f"(SELECT value AS {name} FROM json_each(:{parameter}))"
+
+    def join_each(self, alias: str, columns: str, rest: str) -> str:
+        """Return SQL that joins each row so far to its own rows of ``job_runs``.
+
+        :param columns: those that are needed, beside the id.
+        :param rest: selects the rows, by columns of the row so far: SQL from FROM on.
+        """
+        if self.name == "postgresql":
+            return f"CROSS JOIN LATERAL (SELECT id, {columns} {rest}) AS {alias}"
+        return f"CROSS JOIN job_runs {alias} WHERE {alias}.id IN (SELECT id {rest})"
+
+    def array(self, values: tuple[str, ...]) -> object:
+        """Return *values* as a parameter for `one_of`."""
+        return list(values) if self.name == "postgresql" else json.dumps(values)
+
+    def parsed(self, value: Any) -> Any:
+        """Parse a JSON column's *value* that a textual statement returned.
+
+        :raises ValueError: it cannot be parsed. On PostgreSQL it is returned as a text instead.
+        """
+        # psycopg has parsed it already.
+        return stored_json(value) if self.name == "sqlite" else value
+
+    def prepare(self, connection: Connection, busy_seconds: float) -> None:
+        """Set up a new bookkeeping connection."""
+        if self.name == "postgresql":
+            driver: Any = connection.connection.dbapi_connection
+            load_odd_values(driver)
+            keep_plans(driver)
+        else:
+            connection.exec_driver_sql(busy_timeout(busy_seconds))
+            connection.commit()
+
+
+POSTGRESQL = Dialect(
+    name="postgresql",
+    begin=BEGIN,
+    skip_locked="FOR NO KEY UPDATE SKIP LOCKED",
+    one_statement=True,
+)
+SQLITE = Dialect(name="sqlite", begin="BEGIN IMMEDIATE", skip_locked="", one_statement=False)
+
+
+#: In a JSON text: a text, a large number with an exponent, or minus zero.
+_CHANGED_BY_JSONB = re.compile(r'"(?:[^"\\]|\\.)*"|-?[\d.]+e\+\d+|-0\.0(?!\d)')
+
+
+def json_text(value: JSON) -> str:
+    """Return *value* as a JSON text that both databases store without changing a number.
+
+    PostgreSQL's ``jsonb`` makes a whole number of 1e22, and nothing of the sign of -0.0. So 1e22 is
+    written in full, and -0.0 as 0.0.
+    """
+    written = json.dumps(value)
+    if "e+" not in written and "-0.0" not in written:
+        return written
+    return _CHANGED_BY_JSONB.sub(_plainly, written)
+
+
+def _plainly(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith('"') else f"{float(found[0]) + 0.0:.1f}"
+
+
+def array_text(values: Iterable[object]) -> str:
+    """Return *values* as the text of a PostgreSQL array; psycopg takes ten times as long."""
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return str(value)
+
+
+def busy_timeout(seconds: float) -> str:
+    """Return the SQL that sets for how long a SQLite statement waits for another writer."""
+    return f"PRAGMA busy_timeout = {int(seconds * 1000)}"
+
+
+def load_odd_values(driver: Any) -> None:
+    """Let psycopg return as text what Python has no value for, instead of failing.
+
+    Such as infinity, a year B.C., or a number of 5,000 digits in a payload. The statement that
+    returns it has succeeded: an exception would lose all of its rows.
+
+    :param driver: a psycopg connection or cursor.
+    """
+    from psycopg.pq import Format
+
+    for name in ("timestamptz", "json", "jsonb"):
+        oid = driver.adapters.types[name].oid
+        plain = driver.adapters.get_loader(oid, Format.TEXT)
+        driver.adapters.register_loader(oid, _or_text(plain))
+
+
+@lru_cache
+def _or_text(plain: Any) -> type:
+    """Return a psycopg loader that loads as *plain* does, and a text where that fails."""
+
+    class OrText:
+        format = plain.format
+
+        def __init__(self, oid: int, context: Any = None) -> None:
+            self._load = plain(oid, context).load
+
+        def load(self, data: Any) -> object:
+            with suppress(Exception):
+                return self._load(data)
+            return bytes(data).decode(errors="replace")
+
+    return OrText
+
+
+def dialect_of(engine: Engine) -> Dialect:
+    """Return the dialect of *engine*'s database, with the clock as it stands now.
+
+    :raises SetupError: as `check_driver`.
+    """
+    check_driver(engine)
+    dialect = POSTGRESQL if engine.dialect.name == "postgresql" else SQLITE
+    shift = clock_shift()
+    return dialect._replace(shift=shift) if shift else dialect
+
+
+def check_driver(engine: Engine) -> None:
+    """Refuse an engine that bookkeeping cannot use.
+
+    :raises SetupError: it is neither PostgreSQL with psycopg nor SQLite 3.35 or later.
+    """
+    name, driver = engine.dialect.name, engine.dialect.driver
+    if (name != "sqlite" or engine.dialect.is_async) and (name, driver) != _PSYCOPG:
+        raise SetupError(
+            f"The database URL names {name}+{driver}, but Flask-CronJobs works with SQLite, and "
+            "with PostgreSQL by psycopg 3: pip install 'Flask-CronJobs[postgres]', and write "
+            "postgresql+psycopg://… in SQLALCHEMY_DATABASE_URI."
+        )
+    if name == "sqlite":
+        import sqlite3  # Here, since an app with PostgreSQL does not need it.
+
+        if sqlite3.sqlite_version_info < LEAST_SQLITE:
+            raise SetupError(
+                f"This Python has SQLite {sqlite3.sqlite_version}. Flask-CronJobs needs "
+                f"{'.'.join(map(str, LEAST_SQLITE))} or later."
+            )

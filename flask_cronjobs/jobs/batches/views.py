@@ -1,0 +1,183 @@
+"""Batches, and how far they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeAlias, cast
+
+from sqlalchemy import ColumnElement, Row, case, func, select, text
+
+from ...models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
+from ...types import TERMINAL, BatchCounts
+from ..humanize import Fact, known
+from ..reader import (
+    BATCHES,
+    RUNS,
+    Page,
+    Reader,
+    Source,
+    cut_page,
+    is_one_of,
+    readable,
+    reading,
+    record,
+)
+
+BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchView:
+    """One batch.
+
+    :ivar parent: the key of the batch around it.
+    :ivar counts: its members by how they ended, counted from their rows.
+    :ivar waiting: the runs that wait, also for a retry.
+    :ivar inside: the batches inside it that have not ended.
+    """
+
+    id: int
+    key: str
+    parent: str | None
+    on_dead: str
+    then_task: str | None
+    then_run_id: int | None
+    opened_at: datetime
+    closed_at: datetime | None
+    finished_at: datetime | None
+    counts: BatchCounts
+    waiting: int
+    running: int
+    inside: int
+
+    @property
+    def state(self) -> BatchState:
+        """``open``: it can be filled. ``stopped``: it is not, a member died, and what waits is
+        cancelled. ``running``: members are live. ``finished``: all have ended."""
+        if self.finished_at is not None:
+            return "finished"
+        if self.on_dead == "stop" and self.counts.dead:
+            return "stopped"
+        return "open" if self.closed_at is None else "running"
+
+    @property
+    def fraction(self) -> float:
+        """Which part of its members have ended, from 0 to 1."""
+        if not self.counts.total:
+            return float(self.counts.finished)
+        return self.counts.ended / self.counts.total
+
+
+def facts_of(batch: BatchView) -> list[Fact]:
+    """Return what the page of *batch* and the command ``batches KEY`` say of it, in this order."""
+    then = f"{batch.then_task}, run {batch.then_run_id}" if batch.then_run_id else batch.then_task
+    run = ("run", {"run_id": batch.then_run_id}) if batch.then_run_id else None
+    others = {"continue": "the others go on", "stop": "what waits is cancelled"}
+    return known(
+        *_members_of(batch),
+        Fact("batches inside", batch.inside or None),
+        Fact("inside of", batch.parent, link=("batch", {"key": batch.parent})),
+        Fact("then", then, link=run),
+        Fact("when one dies", others.get(batch.on_dead, batch.on_dead)),
+        Fact("opened", batch.opened_at, batch.opened_at),
+        Fact("closed", batch.closed_at, batch.closed_at),
+        Fact("finished", batch.finished_at, batch.finished_at),
+    )
+
+
+def _members_of(batch: BatchView) -> Iterator[Fact]:
+    """Yield how many members there are of each kind."""
+    live = {"waiting": batch.waiting, "running": batch.running}
+    for name, number in ({name: getattr(batch.counts, name) for name in TERMINAL} | live).items():
+        status = "queued" if name == "waiting" else name
+        if number or name in ("succeeded", "dead"):
+            yield Fact(name, number, link=("runs", {"batch": batch.key, "status": status}))
+
+
+def list_batches(
+    source: Source, *, unfinished: bool = False, before: int | None = None, limit: int = 25
+) -> Page[BatchView]:
+    """Return batches, newest first.
+
+    :param unfinished: leave out those that have finished.
+    :param before: only smaller ids, for paging.
+    """
+    conditions: list[ColumnElement[bool]] = [] if not unfinished else [text(OPEN_BATCH)]  # type: ignore[list-item]
+    if before is not None:
+        conditions.append(BATCHES.c.id < before)
+    with reading(source) as reader:
+        return cut_page(_found(reader, conditions, limit + 1), limit, reader.now)
+
+
+def find_batch(source: Source, which: int | str) -> BatchView | None:
+    """Return one batch by its id or its key; None if there is none."""
+    column = BATCHES.c.id if isinstance(which, int) else BATCHES.c.key
+    found = _found(source, [column == which], 1)
+    return found[0] if found else None
+
+
+def _found(
+    source: Source, conditions: Sequence[ColumnElement[bool]], limit: int
+) -> tuple[BatchView, ...]:
+    outer = BATCHES.alias("outer_batch")
+    parent = select(outer.c.key).where(outer.c.id == BATCHES.c.parent_id).scalar_subquery()
+    with reading(source) as reader:
+        columns = (readable(reader, column) for column in BATCHES.c)
+        statement = select(*columns, parent.label("parent")).where(*conditions)
+        rows = reader.rows(statement.order_by(BATCHES.c.id.desc()).limit(limit))
+        members = _members(reader, [row.id for row in rows if row.finished_at is None])
+    return tuple(_view(row, members.get(row.id, Counter())) for row in rows)
+
+
+def _members(reader: Reader, ids: Sequence[int]) -> dict[int, Counter[str]]:
+    """Return how many members have which status, of batches that have not finished."""
+    found: dict[int, Counter[str]] = {batch_id: Counter() for batch_id in ids}
+    if not ids:
+        return found
+    c, inside = RUNS.c, BATCHES.c
+    count = func.count().label("members")
+    parts = [
+        select(c.batch_id, c.status, count)
+        .where(is_one_of(reader, c.batch_id, ids), text(condition))
+        .group_by(c.batch_id, c.status)
+        for condition in (IN_BATCH, RUNNING)  # Each has an index.
+    ]
+    # As `MEMBERS` of the store has it.
+    status = case(
+        (inside.finished_at.is_(None), "open"),
+        (inside.dead > 0, "dead"),
+        ((inside.total > 0) & (inside.cancelled == inside.total), "cancelled"),
+        else_="succeeded",
+    ).label("status")
+    others = select(inside.parent_id.label("batch_id"), status, count)
+    others = others.where(is_one_of(reader, inside.parent_id, ids))
+    parts.append(others.group_by(inside.parent_id, status))
+    for part in parts:
+        for row in reader.rows(part):
+            found[row.batch_id][row.status] += row.members
+    return found
+
+
+def _pruned(stored: object) -> Counter[str]:
+    """Return how many runs were pruned, by status; nothing if that cannot be read."""
+    pruned = cast("dict[str, object]", stored) if isinstance(stored, dict) else {}
+    return Counter({name: n for name, n in pruned.items() if isinstance(n, int)})
+
+
+def _view(row: Row[Any], members: Counter[str]) -> BatchView:
+    if row.finished_at is not None:
+        numbers = {name: getattr(row, name) or 0 for name in ("total", *TERMINAL)}
+    else:
+        counts = members + _pruned(row.pruned)
+        numbers = {"total": counts.total(), **{name: counts[name] for name in TERMINAL}}
+    return record(
+        BatchView,
+        row,
+        counts=BatchCounts(key=row.key, finished=row.finished_at is not None, **numbers),
+        waiting=members["queued"] + members["failed"],
+        running=members["running"],
+        inside=members["open"],
+    )

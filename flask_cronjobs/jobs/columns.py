@@ -1,0 +1,87 @@
+"""What is written to a run when it is new, begins or ends: each list of columns is here once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..db.dialect import Dialect
+
+#: The columns that a new run is given, and their types in PostgreSQL. A task option that a claim
+#: obeys is one more, here and in `types.RUN_COLUMNS`.
+NEW_RUN = {
+    "job_type": "text",
+    "queue": "text",
+    "priority": "integer",
+    "max_attempts": "integer",
+    "on_dead": "text",
+    "payload": "jsonb",
+    "concurrency_key": "text",
+    "concurrency_limit": "integer",
+    "idempotency_key": "text",
+    "unique_while": "text",
+    "batch_id": "bigint",
+    "definition_id": "bigint",
+}
+_TYPES = {**NEW_RUN, "run_at": "timestamptz", "delay": "double precision"}
+
+
+def parameter(d: Dialect, name: str) -> str:
+    """Return SQL for the parameter *name*, with the type of the column of that name."""
+    return f"CAST(:{name} AS {_TYPES[name]})" if d.name == "postgresql" else f":{name}"
+
+
+def due_sql(d: Dialect) -> str:
+    """Return SQL for the parameter ``run_at``, or ``delay`` seconds from now."""
+    return f"COALESCE({parameter(d, 'run_at')}, {d.later(':delay')})"
+
+
+def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str) -> str:
+    """Return the INSERT of new runs.
+
+    A run in strict order is marked as new, so that somebody looks whose turn it is.
+
+    :param values: SQL for each column that is given, ``on_dead`` among them.
+    :param due: SQL for when they are due; their slot is the same, unless *values* have another.
+    :param source: the statement from its FROM on.
+    """
+    columns = {
+        "turn": f"CASE WHEN {values['on_dead']} IS NOT NULL THEN 'new' END",
+        **dict.fromkeys(("scheduled_for", "run_at"), due),
+        **dict.fromkeys(("created_at", "updated_at"), now),
+        **values,
+    }
+    return (
+        f"INSERT INTO job_runs ({', '.join(columns)}) SELECT {', '.join(columns.values())} {source}"
+    )
+
+
+def ended(status: str, now: str, error: str, error_type: str, run: str = "") -> dict[str, str]:
+    """Return SQL for each column that the end of a run sets.
+
+    In strict order it is marked, so that somebody looks whose turn it is then.
+
+    :param status: SQL, as are the others.
+    :param run: the table's name with a dot, where others are at hand.
+    """
+    return {
+        "status": status,
+        "finished_at": now,
+        "turn": f"CASE WHEN {run}on_dead IS NOT NULL THEN 'over' END",
+        "last_error": error,
+        "error_type": error_type,
+        **dict.fromkeys(("locked_by", "locked_until", "concurrency_share"), "NULL"),
+        "updated_at": now,
+    }
+
+
+def assigned(values: Mapping[str, str]) -> str:
+    """Return *values*, SQL by column, as what follows SET."""
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
+
+
+def begun(d: Dialect) -> str:
+    """Return what a worker sets that begins a run, under ``token`` for ``lease`` seconds."""
+    return f"""
+        locked_by = :token, locked_until = {d.clock_after(":lease")},
+        started_at = {d.clock}, updated_at = {d.clock}
+    """

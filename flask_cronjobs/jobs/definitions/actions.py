@@ -1,0 +1,247 @@
+"""Add, remove and run definitions."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ...db.connection import Bookkeeping
+from ...db.errors import LOCK_WAIT, still_locked
+from ...errors import KeyConflict, NotFound, TaskError, UnknownTask
+from ...log import DEFAULT_ACTOR, log_action, log_run
+from ...registry.handler import run_columns, stored_payload
+from ...registry.options import EnqueueOptions
+from ...state import State
+from ...text import did_you_mean, one_line
+from ...types import RUN_COLUMNS, DefinitionSpec
+from ..runs.changes import insert_run
+from ..runs.payloads import with_hidden_values
+from ..ticks import TickHistory
+from . import rows as definitions
+from .rows import DefinitionRow
+from .scheduler import announce_slot, first_slot, plan_due, record_pause
+from .slots import record_slots
+from .views import definition_names
+
+_DUE_NOW = EnqueueOptions()
+
+
+def record_due(state: State, books: Bookkeeping, row: DefinitionRow) -> bool:
+    """Record the due slots of *row*; return False if it is broken."""
+    plan = plan_due(row, TickHistory(books))
+    if plan is None:
+        return False
+    for slot in record_slots(books, [plan]):
+        announce_slot(state, slot)
+    return True
+
+
+def remove(state: State, name: str, actor: str = DEFAULT_ACTOR) -> None:
+    """Delete a definition that this app's code does not declare (any more). Its runs stay.
+
+    :raises NotFound: no definition has that name.
+    :raises TaskError: this app's code declares it.
+    """
+    if not remove_definition(state, name, actor):
+        raise no_definition(state, name)
+
+
+class QueuedRun(NamedTuple):
+    """A run that was asked for.
+
+    :ivar is_new: False if it was there already, with the same idempotency key.
+    """
+
+    id: int
+    is_new: bool
+
+
+def run_now(
+    state: State,
+    name: str,
+    payload: Mapping[str, object] | None = None,
+    actor: str = DEFAULT_ACTOR,
+    tasks: bool = True,
+) -> int:
+    """Queue a run of a definition or a task, due now.
+
+    :param name: a definition's name, or else a task's.
+    :param payload: the handler's keyword arguments; default: the definition's payload.
+    :param tasks: whether *name* may be a task's.
+    :returns: the run's id.
+    :raises NotFound: no definition or task has that name; the message suggests similar names.
+    :raises UnknownTask: the definition's task is not declared by this app's code.
+    :raises TypeError: the handler does not take *payload*.
+    :raises PayloadError: *payload* is not plain JSON.
+    """
+    return queue_run(state, name, payload, actor, tasks).id
+
+
+def queue_run(
+    state: State,
+    name: str,
+    payload: Mapping[str, object] | None = None,
+    actor: str = DEFAULT_ACTOR,
+    tasks: bool = True,
+    options: EnqueueOptions = _DUE_NOW,
+) -> QueuedRun:
+    """Queue a run of a definition or a task, as `run_now`, with options as of `Task.using`.
+
+    :param options: all but ``replace``: a run that waits with the key stays as it is.
+    :raises TaskError: an option is invalid.
+    :raises KeyConflict: the idempotency key belongs to a run of another task.
+    """
+    options.check()
+    with state.bookkeeping() as books:
+        values = _definition_run(state, definitions.find(books, name), name, payload, options)
+        task = state.registry.tasks.get(name) if tasks else None
+        if values is None and task is not None:
+            given = task.payload_from(payload or {})
+            values = run_columns(task, state.settings, given, options)
+        if values is None:
+            raise _no_name(state, name) if tasks else no_definition(state, name)
+        run_id, holder = insert_run(books, values)
+    if holder not in (None, values["job_type"]):
+        raise KeyConflict(
+            f"The idempotency key {options.idempotency_key!r} is held by run {run_id} of the task "
+            f"{holder}. Nothing was queued. Give another key."
+        )
+    if holder is None:
+        log_run(
+            logging.INFO, "ran now", task=values["job_type"], run_id=run_id, attempt=0,
+            why=one_line(name), actor=actor,
+        )  # fmt: skip
+    return QueuedRun(run_id, is_new=holder is None)
+
+
+def _definition_run(
+    state: State,
+    found: DefinitionRow | None,
+    name: str,
+    payload: Mapping[str, object] | None,
+    options: EnqueueOptions,
+) -> dict[str, Any] | None:
+    """Return the columns of a run of a definition: of *found*, or declared if no tick recorded it.
+
+    With *payload* and *options* if given.
+    """
+    if found is not None:
+        spec = found.spec
+    elif name in state.registry.declarations:
+        spec = state.registry.declarations[name].spec(state.settings)
+    else:
+        return None
+    task = state.registry.tasks.get(spec.job_type)
+    if task is None:
+        raise UnknownTask(
+            f"The definition {spec.name!r} is for the task {spec.job_type!r}, which this app's "
+            "code does not declare. Run it from the code that does, or remove the definition."
+        )
+    values = {
+        **{name: getattr(spec, name) for name in RUN_COLUMNS},
+        "payload": json.dumps(spec.payload),
+        "definition_id": None if found is None else found.id,
+        **options.own_columns,
+    }
+    for name in ("queue", "priority", "max_attempts"):
+        if (given := getattr(options, name)) is not None:
+            values[name] = given
+    if payload is not None:
+        whole = with_hidden_values(state, payload, spec.payload)
+        text, key = stored_payload(task, state.settings, task.payload_from(whole))
+        values |= {"payload": text, "concurrency_key": key}
+        values["concurrency_limit"] = task.concurrency_limit
+    if spec.overlap == "skip":
+        # As for its slots: no two runs of the definition are at work at once.
+        key = values["concurrency_key"] or f"definition:{spec.name}"
+        values |= {"concurrency_key": key, "concurrency_limit": 1}
+    return values
+
+
+def no_definition(state: State, name: str, verb: str | None = None) -> NotFound:
+    """Return the error that there is no definition *name*; it suggests similar names.
+
+    :param verb: the command that takes a task as well, with ``--task``.
+    """
+    if verb is not None and name in state.registry.tasks:
+        return NotFound(
+            f"There is no definition {name!r}. It is a task: flask jobs admin {verb} --task "
+            f"{shlex.quote(name)}"
+        )
+    names = definition_names(state)
+    if not names:
+        return NotFound(
+            f"There is no definition {name!r}, nor any other yet: the first tick creates those "
+            "that code declares."
+        )
+    return NotFound(f"There is no definition {name!r}.{did_you_mean(name, names)}")
+
+
+def _no_name(state: State, name: str) -> NotFound:
+    names = {*definition_names(state), *state.registry.tasks}
+    return NotFound(f"No definition and no task is called {name!r}.{did_you_mean(name, names)}")
+
+
+def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTOR) -> bool:
+    """Insert or change a definition that is kept in the database.
+
+    A slot that is already due is recorded first, under the schedule that the row still has.
+
+    :returns: whether the definition is new.
+    :raises TaskError: code declares a definition of that name.
+    :raises StateConflict: its row stays locked.
+    """
+    with state.bookkeeping() as books:
+        until = time.monotonic() + LOCK_WAIT
+        while True:
+            row = definitions.find(books, spec.name)
+            if spec.name in state.registry.declarations:
+                raise TaskError(
+                    f"The definition {spec.name!r} is declared in code. Give this one another name."
+                )
+            if row is not None and row.origin == "code":
+                raise TaskError(
+                    f"The definition {spec.name!r} came from code, though this app's code does not "
+                    "declare it (any more). Give this one another name, or call "
+                    f"remove_definition({spec.name!r}) first."
+                )
+            if row is None:
+                first = first_slot(spec, definitions.now(books))
+                if definitions.declare(books, [(spec, first)], "database"):
+                    log_action("added", f"definition {spec.name}", actor)
+                    return True
+            elif row.due and record_due(state, books, row):
+                continue
+            else:
+                row = record_pause(state, books, row)
+                if definitions.change(books, row, spec, first_slot(spec, row.now)):
+                    if row.spec != spec:
+                        log_action("changed", f"definition {spec.name}", actor)
+                    return False
+                if time.monotonic() > until:
+                    raise still_locked(f"The definition {spec.name!r}")
+                time.sleep(0.05)
+
+
+def remove_definition(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
+    """Delete a definition that code does not declare (any more).
+
+    :returns: whether there was one.
+    :raises TaskError: this app's code declares it.
+    """
+    with state.bookkeeping() as books:
+        if name in state.registry.declarations:
+            row = definitions.find(books, name)
+            if row is None or row.origin == "code":
+                raise TaskError(
+                    f"The definition {name!r} is declared in code, so the next tick would create "
+                    "it again. Remove its schedule from the code, or pause it."
+                )
+        removed = definitions.remove(books, name)
+    if removed:
+        log_action("removed", f"definition {name}", actor)
+    return removed

@@ -1,0 +1,409 @@
+"""Write definitions, and read those that a tick or an operator looks at."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar, cast
+
+from sqlalchemy import Connection, Row, TextClause, text
+
+from ...db.connection import Bookkeeping
+from ...db.dialect import Dialect
+from ...db.errors import LOCK_WAIT, still_locked
+from ...models.conditions import PINGED, SCHEDULED
+from ...schedule.slots import Slot, SlotPlan
+from ...types import JSON, DefinitionSpec, RecordedSlot, stored_time
+from ..columns import NEW_RUN, assigned
+from .slots import insert_in
+
+#: How many due definitions are read and recorded at a time.
+CHUNK = 500
+#: Of how many definitions a tick looks whether an update of the time zones moved the next slot.
+SOME = 50
+#: How near that slot is, in seconds. No update moves a slot by more than a day.
+NEAR = 90_000.0
+T = TypeVar("T")
+_SPEC = DefinitionSpec._fields
+_STATE = (
+    *("origin", "paused_at", "next_run_at"),
+    *("considered_until", "undeclared_since", "app"),
+)
+_COLUMNS = ", ".join(("id", *_SPEC, *_STATE))
+_PAUSED = "paused_at IS NOT NULL"
+
+
+class DefinitionRow(NamedTuple):
+    """A definition as read from its row.
+
+    :ivar now: the database's time when the row was read.
+    :ivar considered_until: every slot up to here has been recorded, or was never owed.
+    :ivar undeclared_since: from when on the code that ticked did not declare it.
+    :ivar app: the name of the app whose code declared it.
+    :ivar broken: which column cannot be read; *spec* or *next_run_at* then has an empty value.
+    """
+
+    id: int
+    spec: DefinitionSpec
+    origin: str
+    paused: bool
+    next_run_at: datetime | None
+    now: datetime
+    broken: str | None = None
+    considered_until: datetime | None = None
+    undeclared_since: datetime | None = None
+    app: str | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether a slot has to be recorded, or may have to be because the row cannot be read."""
+        if self.next_run_at is None:
+            return not self.paused and self.broken is not None
+        return not self.paused and self.next_run_at <= self.now
+
+
+def read(
+    books: Bookkeeping, declared: Sequence[str], tasks: Sequence[str], after: int = 0
+) -> list[DefinitionRow]:
+    """Return the definitions that this process has to look at, by id.
+
+    1. Due definitions with an id above *after*, at most `CHUNK`: from code those in *declared*,
+       from the database those whose task is in *tasks*.
+    2. If *after* is 0, also those in *declared* that are not due, and from the database `SOME`,
+       chosen at random, whose next slot is `NEAR` in a zone other than UTC.
+    """
+    parameters = {
+        "declared": books.dialect.array(tuple(declared)),
+        "tasks": books.dialect.array(tuple(tasks)),
+        "after": after,
+        "chunk": CHUNK,
+        "all": after == 0,
+        "near": NEAR,
+        "some": SOME,
+    }
+    rows = books.rows(text(read_definitions(books.dialect)), parameters)
+    return sorted((_row(books.dialect, row) for row in rows), key=lambda found: found.id)
+
+
+def find(books: Bookkeeping, name: str) -> DefinitionRow | None:
+    """Return the definition called *name*, or None."""
+    d = books.dialect
+    statement = f"SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions WHERE name = :name"
+    rows = books.rows(text(statement), {"name": name})
+    return _row(d, rows[0]) if rows else None
+
+
+def name_and_timezone(books: Bookkeeping, id_: int) -> tuple[str, str] | None:
+    """Return the name and the time zone of a definition, or None if it has been removed."""
+    statement = text("SELECT name, timezone FROM job_definitions WHERE id = :id")
+    rows = books.rows(statement, {"id": id_})
+    return (rows[0].name, rows[0].timezone) if rows else None
+
+
+def has_pings(books: Bookkeeping) -> bool:
+    """Return whether a definition has a ping URL."""
+    return bool(books.rows(text(f"SELECT id FROM job_definitions WHERE {PINGED} LIMIT 1")))
+
+
+def ping_urls(books: Bookkeeping) -> dict[int, str]:
+    """Return the ping URL of each definition that has one, by the definition's id."""
+    rows = books.rows(text(f"SELECT id, ping_url FROM job_definitions WHERE {PINGED}"))
+    return {row.id: str(row.ping_url) for row in rows}
+
+
+def now(books: Bookkeeping) -> datetime:
+    """Return the database's time."""
+    (row,) = books.rows(text(f"SELECT {books.dialect.now} AS now"))
+    return stored_time(row.now)
+
+
+def declare(
+    books: Bookkeeping,
+    specs: Iterable[tuple[DefinitionSpec, datetime | None]],
+    origin: str,
+    app: str | None = None,
+) -> int:
+    """Insert the definitions that do not exist yet, each with its first slot; return how many.
+
+    :param origin: ``code`` or ``database``.
+    :param app: the name of the app whose code declares them.
+    """
+    d = books.dialect
+    rows = [{**spec._asdict(), "next_run_at": first and d.instant(first)} for spec, first in specs]
+    kinds = {name: NEW_RUN.get(name, "text") for name in _SPEC} | {"next_run_at": "timestamptz"}
+    names = ", ".join(kinds)
+    statement = f"""
+        INSERT INTO job_definitions
+            ({names}, origin, app, considered_until, created_at, updated_at)
+        SELECT {names}, CAST(:origin AS text), CAST(:app AS text), {d.now}, {d.now}, {d.now}
+        FROM {d.table("specs", **kinds)} AS specs WHERE true
+        ON CONFLICT (name) DO NOTHING RETURNING id
+    """
+    values = {"specs": json.dumps(rows), "origin": origin, "app": app}
+    return len(books.rows(text(statement), values))
+
+
+def move(books: Bookkeeping, definition: DefinitionRow, next_run_at: datetime) -> bool:
+    """Set the watermark; return False if it has moved since the definition was read."""
+    return _change(books, definition, next_run_at=next_run_at)
+
+
+def change(
+    books: Bookkeeping,
+    definition: DefinitionRow,
+    spec: DefinitionSpec,
+    first: datetime | None,
+    app: str | None = None,
+) -> bool:
+    """Update a row to *spec*; return False if its watermark has moved since it was read.
+
+    Record due slots first, since they belong to the old schedule. Then old and new code that run
+    side by side lose no slot that both schedules name.
+
+    :param first: the new watermark, used if the schedule or the zone changed.
+    :param app: the name of the app whose code declares it.
+    """
+    old = definition.spec
+    values: dict[str, Any] = {**spec._asdict(), "app": app}
+    moved = (spec.schedule, spec.timezone) != (old.schedule, old.timezone)
+    if moved or definition.next_run_at is None:
+        values |= {"next_run_at": first, "considered_until": definition.now}
+    return _change(books, definition, **values)
+
+
+def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> None:
+    """Record that the code that ticks now does not declare the other definitions of *app*.
+
+    Old and new code may run side by side, so this does not yet mean that no code declares them.
+    """
+    d = books.dialect
+    # "= ANY" with thousands of names would compare each with each.
+    undeclared = f"""
+        SELECT id FROM job_definitions
+        WHERE origin = 'code' AND undeclared_since IS NULL AND (app IS NULL OR app = :app)
+            AND name NOT IN (SELECT name FROM {d.each("declared", "name")})
+        LIMIT :chunk {d.skip_locked}
+    """
+    statement = f"""
+        UPDATE job_definitions SET undeclared_since = {d.now} WHERE {d.any_of("id", undeclared)}
+    """
+    names = d.array(tuple(declared))
+    books.rows(text(statement), {"declared": names, "app": app, "chunk": CHUNK})
+
+
+def mark_declared(books: Bookkeeping, ids: Sequence[int], app: str) -> None:
+    """Record that the code of *app*, which ticks now, declares these definitions."""
+    d = books.dialect
+    statement = f"""
+        UPDATE job_definitions SET undeclared_since = NULL, app = COALESCE(app, :app)
+        WHERE {_free(d, d.among("id"))}
+    """
+    books.rows(text(statement), {"ids": d.many(ids), "app": app})
+
+
+def pause(books: Bookkeeping, name: str) -> bool:
+    """Pause a definition; return False if none has that name.
+
+    :raises StateConflict: its row stays locked.
+    """
+    now = books.dialect.now
+    paused = f"UPDATE job_definitions SET paused_at = {now}, updated_at = {now}"
+    return _change_named(books, name, paused)
+
+
+def resume(
+    books: Bookkeeping,
+    definition: DefinitionRow,
+    next_run_at: datetime | None,
+    slots: Sequence[Slot] = (),
+) -> list[RecordedSlot] | None:
+    """Resume a definition at *next_run_at*; return None if it was not paused.
+
+    :param slots: what stands for the slots that passed during the pause; inserted in the same
+        transaction, and returned.
+    :raises StateConflict: its row stays locked.
+    """
+    own, given = "id = :id", {"id": definition.id}
+
+    def change() -> list[RecordedSlot] | None:
+        return _move_paused(books, definition, next_run_at, slots, own, given, paused_at=None)
+
+    return _when_free(books, definition.spec.name, change, f"{own} AND {_PAUSED}", given)
+
+
+def skip_pause(
+    books: Bookkeeping, definition: DefinitionRow, plan: SlotPlan
+) -> list[RecordedSlot] | None:
+    """Record the slots of *plan*, which a pause has skipped so far, and leave it paused.
+
+    :returns: None if its watermark has moved since it was read, or it is not paused any more.
+    """
+    as_read, given = _as_read(books.dialect, definition)
+    return _move_paused(books, definition, plan.following, plan.slots, as_read, given)
+
+
+def remove(books: Bookkeeping, name: str) -> bool:
+    """Delete a definition, but not its runs; return whether there was one.
+
+    :raises StateConflict: its row stays locked.
+    """
+    return _change_named(books, name, "DELETE FROM job_definitions")
+
+
+def _change_named(books: Bookkeeping, name: str, change: str) -> bool:
+    """Execute *change*, a statement up to its WHERE, for the definition *name*."""
+    named, given = "name = :name", {"name": name}
+    statement = text(f"{change} WHERE {_free(books.dialect, named)} RETURNING id")
+    return bool(_when_free(books, name, lambda: books.rows(statement, given) or None, named, given))
+
+
+def _move_paused(
+    books: Bookkeeping,
+    definition: DefinitionRow,
+    next_run_at: datetime | None,
+    slots: Sequence[Slot],
+    which: str,
+    given: Mapping[str, object],
+    **values: object,
+) -> list[RecordedSlot] | None:
+    """Move the watermark of a paused definition, and insert *slots*, in one transaction."""
+    values |= {"next_run_at": next_run_at, "considered_until": definition.now}
+    moved, parameters = _update(books.dialect, f"{which} AND {_PAUSED}", values)
+
+    def move(connection: Connection) -> list[RecordedSlot] | None:
+        if not connection.execute(moved, {**parameters, **given}).all():
+            return None
+        return insert_in(connection, books.dialect, definition.id, slots)
+
+    return books.transaction(move)
+
+
+def _change(books: Bookkeeping, definition: DefinitionRow, **values: object) -> bool:
+    """Set *values* if the watermark is where it was read."""
+    which, given = _as_read(books.dialect, definition)
+    statement, parameters = _update(books.dialect, which, values)
+    return bool(books.rows(statement, {**parameters, **given}))
+
+
+def _update(
+    d: Dialect, which: str, values: Mapping[str, object]
+) -> tuple[TextClause, dict[str, object]]:
+    """Return the UPDATE of the definitions *which* that are free, and its parameters."""
+    parameters = {
+        name: d.instant(value) if isinstance(value, datetime)
+        else json.dumps(value) if name == "payload" else value
+        for name, value in values.items()
+    }  # fmt: skip
+    given = assigned({name: f":{name}" for name in values})
+    statement = f"""
+        UPDATE job_definitions SET {given}, updated_at = {d.now} WHERE {_free(d, which)}
+        RETURNING id
+    """
+    return text(statement), parameters
+
+
+def _as_read(d: Dialect, definition: DefinitionRow) -> tuple[str, dict[str, object]]:
+    """Return the condition that the watermark is where it was read, and its parameters."""
+    expected = definition.next_run_at and d.instant(definition.next_run_at)
+    which = f"id = :id AND {d.same_instant('next_run_at', ':expected')}"
+    return which, {"id": definition.id, "expected": expected}
+
+
+def _free(d: Dialect, which: str) -> str:
+    """Return the condition *which*, but for rows that another transaction has locked."""
+    return d.any_of("id", f"SELECT id FROM job_definitions WHERE {which} {d.skip_locked}")
+
+
+def _when_free(
+    books: Bookkeeping,
+    name: str,
+    change: Callable[[], T | None],
+    which: str,
+    given: Mapping[str, object],
+) -> T | None:
+    """Call *change* until another transaction no longer locks the definition *name*.
+
+    :param change: changes it; returns None if it is locked, or not there.
+    :param which: the condition under which it is there, with parameters that are *given*.
+    :returns: what *change* returned; None if the definition is not there.
+    :raises StateConflict: it stays locked.
+    """
+    until = time.monotonic() + LOCK_WAIT
+    while (changed := change()) is None:
+        if not books.rows(text(f"SELECT id FROM job_definitions WHERE {which}"), given):
+            return None
+        if time.monotonic() > until:
+            raise still_locked(f"The definition {name!r}")
+        time.sleep(0.05)
+    return changed
+
+
+def read_definitions(d: Dialect) -> str:
+    """Return the SELECT of `read`."""
+    due = f"{SCHEDULED} AND next_run_at <= {d.now}"
+    # The plus keeps SQLite from reading all definitions by id instead of only those that are due.
+    return f"""
+    SELECT * FROM (
+        SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions
+        WHERE {due} AND {_ours(d)} AND +id > :after ORDER BY +id LIMIT :chunk
+    ) AS due
+    UNION ALL
+    SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions
+    WHERE :all AND origin = 'code' AND {d.one_of("name", "declared")}
+        AND (paused_at IS NOT NULL OR next_run_at IS NULL OR next_run_at > {d.now})
+    UNION ALL
+    SELECT * FROM (
+        SELECT {_COLUMNS}, {d.now} AS now FROM job_definitions
+        WHERE :all AND {SCHEDULED} AND next_run_at > {d.now}
+            AND next_run_at <= {d.later(":near")} AND timezone <> 'UTC'
+            AND origin = 'database' AND {d.one_of("job_type", "tasks")}
+        ORDER BY random() LIMIT :some
+    ) AS near
+    """
+
+
+def _ours(d: Dialect) -> str:
+    return (
+        f"((origin = 'code' AND {d.one_of('name', 'declared')})"
+        f" OR (origin = 'database' AND {d.one_of('job_type', 'tasks')}))"
+    )
+
+
+def _row(d: Dialect, row: Row[Any]) -> DefinitionRow:
+    payload, no_payload = _payload(d, row.payload)
+    next_run_at, no_time = _time(row.next_run_at)
+    values: dict[str, Any] = {name: getattr(row, name) for name in _SPEC}
+    values["payload"] = payload
+    return DefinitionRow(
+        id=row.id,
+        spec=DefinitionSpec(**values),
+        origin=row.origin,
+        paused=row.paused_at is not None,
+        next_run_at=next_run_at,
+        now=stored_time(row.now),
+        broken=no_payload or no_time,
+        considered_until=_time(row.considered_until)[0],
+        undeclared_since=_time(row.undeclared_since)[0],
+        app=row.app,
+    )
+
+
+def _payload(d: Dialect, value: Any) -> tuple[dict[str, JSON], str | None]:
+    """Return the payload, and why it cannot be read: SQLite accepts any text."""
+    try:
+        payload = d.parsed(value)
+    except ValueError as error:
+        return {}, f"its payload is not JSON ({error})."
+    if not isinstance(payload, dict):
+        return {}, "its payload is not a JSON object."
+    return cast("dict[str, JSON]", payload), None
+
+
+def _time(value: Any) -> tuple[datetime | None, str | None]:
+    """Return a time as a row has it, and if it is the watermark, why it cannot be read."""
+    try:
+        return None if value is None else stored_time(value), None
+    except (ValueError, AttributeError):  # Not a time, or not even a text.
+        return None, f"its next_run_at is {value!r}, which is not a time."

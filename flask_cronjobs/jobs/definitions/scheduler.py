@@ -1,0 +1,307 @@
+"""Turn due slots into runs, keep the definitions in step with the code, and tell of late slots."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
+
+from ... import failpoints, signals
+from ...db.connection import Bookkeeping
+from ...db.errors import is_about_the_rows
+from ...errors import CronJobsError, DatabaseTrouble
+from ...log import log_run, logger
+from ...schedule import Schedule
+from ...schedule.slots import SlotPlan, plan_skipped, plan_slots
+from ...signals import News, notify, unheard
+from ...state import State
+from ...types import DefinitionSpec, LateSlot, RecordedSlot
+from ..ticks import TickHistory
+from . import rows as definitions
+from .rows import CHUNK, NEAR, SOME, DefinitionRow
+from .slots import late_slots, mark_late, record_slots
+
+
+def enqueue_slots(
+    state: State, books: Bookkeeping, news: News
+) -> tuple[Counter[str], list[DefinitionRow]]:
+    """Turn due slots into runs. Do this before `sync_definitions`.
+
+    A slot that is due is owed under the schedule that its row still has, and under the time zones
+    as they are now.
+
+    :returns: how many rows were recorded and skipped, and the definitions that were read, with
+        their watermarks as they now stand.
+    """
+    counts: Counter[str] = Counter()
+    seen: list[DefinitionRow] = []
+    declared, tasks = list(state.registry.declarations), list(state.registry.tasks)
+    after, history = 0, TickHistory(books)
+    while True:
+        rows = definitions.read(books, declared, tasks, after)
+        if after == 0 and _move_earlier(books, rows):
+            rows = definitions.read(books, declared, tasks)
+        due = [row for row in rows if row.due]
+        plans = [plan for row in due if (plan := plan_due(row, history))]
+        for slot in _record(books, rows, plans):
+            counts["skipped" if slot.skipped else "recorded"] += 1
+            announce_slot(state, slot, news)
+        following = {plan.definition_id: plan.following for plan in plans}
+        seen += [
+            row._replace(next_run_at=following[row.id]) if row.id in following else row
+            for row in rows
+        ]
+        if len(due) < CHUNK:
+            break
+        after = due[-1].id
+    failpoints.reach("after-slots")
+    return counts, seen
+
+
+def sync_definitions(state: State, books: Bookkeeping, rows: Sequence[DefinitionRow]) -> None:
+    """Insert the definitions that only the code has; change the rows that differ from the code.
+
+    :param rows: the definitions that `enqueue_slots` read.
+    """
+    by_name = {row.spec.name: row for row in rows if row.origin == "code"}
+    app = state.app.name
+    missing: list[DefinitionSpec] = []
+    for name, declaration in state.registry.declarations.items():
+        try:
+            spec = declaration.spec(state.settings)
+        except CronJobsError as error:
+            logger.error("The definition %r is declared wrongly, and left out: %s", name, error)
+            continue
+        row = by_name.get(name)
+        if row is None:
+            missing.append(spec)
+        elif spec != row.spec or row.broken is not None:
+            if row.app not in (None, app):
+                _log_overwritten(row, app)
+            row = record_pause(state, books, row)
+            definitions.change(books, row, spec, first_slot(spec, row.now), app)
+    if missing:
+        now = definitions.now(books)
+        with_slots = [(spec, first_slot(spec, now)) for spec in missing]
+        made = definitions.declare(books, with_slots, "code", app)
+        if made < len(missing):
+            _log_taken_names(books, missing)
+    definitions.mark_undeclared(books, list(state.registry.declarations), app)
+    marked = [row.id for row in rows if _needs_mark(row)]
+    if marked:
+        definitions.mark_declared(books, marked[:CHUNK], app)
+
+
+def _needs_mark(row: DefinitionRow) -> bool:
+    return row.origin == "code" and (row.undeclared_since is not None or row.app is None)
+
+
+def _move_earlier(books: Bookkeeping, rows: Sequence[DefinitionRow]) -> bool:
+    """Move watermarks back to slots that an update of the time zones made earlier.
+
+    This looks at `SOME` of the definitions at a time, chosen at random, so that each gets its turn.
+    A slot that an update made later needs nothing: the watermark comes due, and no slot is found.
+
+    :returns: whether one was moved.
+    """
+    near = [row for row in rows if _is_near(row)]
+    moved = False
+    for row in random.sample(near, min(SOME, len(near))):
+        following = _earlier_slot(row)
+        if following is not None:
+            moved |= definitions.move(books, row, following)
+    return moved
+
+
+def _earlier_slot(row: DefinitionRow) -> datetime | None:
+    """Return the next slot of *row* if it is earlier than its watermark."""
+    if row.next_run_at is None:
+        return None
+    try:
+        schedule = Schedule(row.spec.schedule, row.spec.timezone)
+        if schedule.lists_time_of_day(row.next_run_at):
+            return None  # The time zone has not changed.
+        following = schedule.next_after(row.considered_until or row.now)
+    except CronJobsError:
+        return None  # The tick logs it when it is due.
+    return following if following is not None and following < row.next_run_at else None
+
+
+def _is_near(row: DefinitionRow) -> bool:
+    at = row.next_run_at
+    if at is None or row.paused or row.due or row.spec.timezone == "UTC":
+        return False
+    return (at - row.now).total_seconds() <= NEAR
+
+
+def _log_overwritten(row: DefinitionRow, app: str) -> None:
+    logger.warning(
+        "The app %r declares the definition %r otherwise than the app %r, and overwrites it. Two "
+        "apps on one database need different names for their definitions and tasks.",
+        app,
+        row.spec.name,
+        row.app,
+    )
+
+
+def _record(
+    books: Bookkeeping, rows: Sequence[DefinitionRow], plans: Sequence[SlotPlan]
+) -> list[RecordedSlot]:
+    """Record *plans*, one by one if the database refuses a row, so that it stops no other."""
+    try:
+        return record_slots(books, plans)
+    except DatabaseTrouble as trouble:
+        if not is_about_the_rows(trouble):
+            raise
+        if len(plans) == 1:
+            _log_broken(next(row for row in rows if row.id == plans[0].definition_id), trouble)
+            return []
+    return [slot for plan in plans for slot in _record(books, rows, [plan])]
+
+
+def _log_taken_names(books: Bookkeeping, specs: Sequence[DefinitionSpec]) -> None:
+    """Log which of *specs*, declared in code, have a name that `add_definition` took before."""
+    for spec in specs:
+        row = definitions.find(books, spec.name)
+        if row is not None and row.origin == "database":
+            logger.error(
+                "The definition %r is declared in code, but add_definition() made one of that name "
+                "before, which holds. Rename one of them, or call remove_definition(%r).",
+                spec.name,
+                spec.name,
+            )
+
+
+def first_slot(spec: DefinitionSpec, now: datetime) -> datetime | None:
+    """Return the first slot of *spec* after *now*."""
+    return Schedule(spec.schedule, spec.timezone).next_after(now)
+
+
+@lru_cache(maxsize=1024)
+def _schedule(cron: str, timezone: str) -> Schedule:
+    return Schedule(cron, timezone)
+
+
+def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
+    """Return the plan for a due definition's slots; None if the row is broken, which is logged.
+
+    No slot runs that came due while the code that ticked did not declare the definition.
+    """
+    if row.broken is not None or row.next_run_at is None:
+        _log_broken(row, row.broken)
+        return None
+    try:
+        schedule = _schedule(row.spec.schedule, row.spec.timezone)
+        since = row.undeclared_since
+        if since is not None and row.now - since > history.grace:
+            return plan_skipped(
+                row.id, schedule, row.next_run_at, row.now, considered=row.considered_until,
+                reason=f"not declared by the code that ticked since {since.isoformat()}",
+                kind="Undeclared",
+            )  # fmt: skip
+        return _plan_declared(row, schedule, row.next_run_at, history)
+    except CronJobsError as error:
+        _log_broken(row, error)
+        return None
+
+
+def plan_paused(row: DefinitionRow) -> SlotPlan:
+    """Return the plan for the slots of a definition's pause so far: all are skipped.
+
+    :raises ScheduleError: its schedule cannot be read.
+    """
+    schedule = _schedule(row.spec.schedule, row.spec.timezone)
+    return plan_skipped(
+        row.id, schedule, row.next_run_at or row.now, row.now, considered=row.considered_until,
+        reason="paused: its slots are not made up", kind="Paused",
+    )  # fmt: skip
+
+
+def record_pause(state: State, books: Bookkeeping, row: DefinitionRow) -> DefinitionRow:
+    """Record which slots a pause has skipped so far; do this before the schedule is changed.
+
+    :returns: *row* as it now stands.
+    """
+    if not row.paused:
+        return row
+    try:
+        plan = plan_paused(row)
+    except CronJobsError:
+        return row  # The schedule cannot be read, so it names no slots.
+    if not plan.slots:
+        return row
+    for slot in definitions.skip_pause(books, row, plan) or ():
+        announce_slot(state, slot)
+    return row._replace(next_run_at=plan.following, considered_until=row.now)
+
+
+def _plan_declared(
+    row: DefinitionRow, schedule: Schedule, first: datetime, history: TickHistory
+) -> SlotPlan:
+    plan = plan_slots(
+        row.id, schedule, row.spec.catchup, first, row.now, considered=row.considered_until
+    )
+    if not any(slot.skipped for slot in plan.slots):
+        return plan
+    last, reason = history.last_finished, "missed: no tick ran in time"
+    if last is not None and last >= first:
+        reason = "missed: ticks ran, but none recorded it in time"
+    return plan_slots(
+        row.id, schedule, row.spec.catchup, first, row.now,
+        considered=row.considered_until, grace=history.grace, reason=reason,
+    )  # fmt: skip
+
+
+def _log_broken(row: DefinitionRow, why: object) -> None:
+    logger.error(
+        "The definition %r is broken, and its slots wait: %s Mend it in the code or in "
+        "job_definitions, or run: flask jobs admin pause %s",
+        row.spec.name,
+        why,
+        shlex.quote(row.spec.name),
+    )
+
+
+def announce_slot(state: State, slot: RecordedSlot, news: News = unheard) -> None:
+    """Log a recorded slot, send its signal, and tell *news*."""
+    if slot.skipped:
+        why = f"{slot.skipped} slot(s) up to {slot.at.isoformat()}: {slot.reason}"
+        log_run(
+            logging.WARNING, "skipped", task=slot.job_type, run_id=slot.run_id, attempt=0, why=why
+        )
+        signals.send(signals.slot_skipped, state.app, slot=slot)
+    else:
+        why = f"slot of {slot.at.isoformat()}"
+        log_run(logging.INFO, "queued", task=slot.job_type, run_id=slot.run_id, attempt=0, why=why)
+    notify(news, "slot", slot)
+
+
+def tell_late(state: State, books: Bookkeeping) -> None:
+    """Send ``definition_late`` for slots that no worker has told of yet.
+
+    Without a receiver do nothing: then another process may have one, or nobody asks.
+    """
+    if not signals.definition_late.has_receivers_for(state.app):
+        return
+    passed_over: set[int] = set()
+    for late in late_slots(books, state.settings.health_overdue):
+        # Never a later slot before an earlier one: the mark would stand for both.
+        if late.definition_id not in passed_over and mark_late(books, late):
+            _tell(state, late)
+        else:
+            passed_over.add(late.definition_id)
+
+
+def _tell(state: State, late: LateSlot) -> None:
+    logger.warning(
+        "The definition %r is late: its slot of %s %s",
+        late.definition,
+        late.at.isoformat(),
+        "is not recorded" if late.run_id is None else f"is run {late.run_id}, which has not begun",
+        extra={"cronjobs_event": "late", "cronjobs_task": late.job_type},
+    )
+    signals.send(signals.definition_late, state.app, late=late)

@@ -1,0 +1,243 @@
+"""Record the slots of definitions as runs, and find those that did not come in time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from ... import failpoints
+from ...db.connection import Bookkeeping, Rows
+from ...db.dialect import Dialect
+from ...models.conditions import LIVE, SCHEDULED
+from ...schedule.slots import Slot, SlotPlan
+from ...types import RUN_COLUMNS, LateSlot, RecordedSlot, stored_time
+from ..columns import insert_into_runs
+
+#: How many late slots of each kind are found at a time.
+CHUNK = 100
+_SLOT_COLUMNS = {
+    **dict.fromkeys(("at", "reason", "kind", "note"), "text"),
+    "definition_id": "bigint",
+    "skipped": "integer",
+}
+_ONE_SKIPPED = """'{"skipped": 1}'"""
+# A failed run that waits for its retry does not count as an overlap. The condition still contains
+# LIVE: SQLite uses a partial index only if the query repeats the index's condition literally.
+_OVERLAPS = f"{LIVE} AND live.status <> 'failed'"
+# No two runs of a definition with overlap='skip' are at work at once: each takes the first share of
+# the definition's key, and if it has none, of one made of its name.
+_KEY = "COALESCE(d.concurrency_key, CASE WHEN d.overlap = 'skip' THEN 'definition:' || d.name END)"
+_LIMIT = "CASE WHEN d.overlap = 'skip' THEN 1 ELSE d.concurrency_limit END"
+
+
+def record_slots(books: Bookkeeping, plans: Sequence[SlotPlan]) -> list[RecordedSlot]:
+    """Move the watermarks of *plans* and insert a row for each slot, in one transaction.
+
+    1. Move a watermark only if it is where its plan expected it: otherwise another tick was
+       faster, and the plan is dropped.
+    2. Insert each slot as ``queued`` or ``skipped``. With ``overlap='skip'``, skip it while an
+       earlier run of the definition is queued or running.
+    """
+    if not plans:
+        return []
+    d = books.dialect
+    each = [slot for plan in plans for slot in plan.slots]
+    parameters = {"plans": _plans(d, plans), "slots": _slots(d, each)}
+    if d.one_statement:
+        rows = books.rows(text(record_at_once(d)), parameters)
+    else:
+        rows = books.transaction(lambda c: _record_in_steps(c, d, parameters))
+    return [_recorded(d, row) for row in rows]
+
+
+def insert_in(
+    connection: Connection, d: Dialect, definition_id: int, slots: Sequence[Slot]
+) -> list[RecordedSlot]:
+    """Insert a row for each of *slots* of a definition, in the transaction of *connection*."""
+    insert = text(insert_slots(d, "SELECT CAST(:id AS bigint)"))
+    rows = connection.execute(insert, {"id": definition_id, "slots": _slots(d, slots)})
+    return [_recorded(d, row) for row in rows]
+
+
+def late_slots(books: Bookkeeping, overdue: float) -> list[LateSlot]:
+    """Return slots that are *overdue* seconds late, and of which nobody was told, oldest first.
+
+    A slot is late if it is not recorded, or if no attempt of its run has begun. Runs of paused
+    tasks and queues are not late.
+    """
+    parameters = {"since": -overdue, "chunk": CHUNK}
+    statements = _unrecorded(books.dialect), _waiting(books.dialect)
+    found = [row for each in statements for row in books.rows(text(each), parameters)]
+    return sorted(_late(found), key=lambda slot: slot.at)
+
+
+def mark_late(books: Bookkeeping, late: LateSlot) -> bool:
+    """Mark that somebody is told of *late*; return False if somebody was, or the row is locked."""
+    d = books.dialect
+    untold = "id = :id AND (late_slot IS NULL OR late_slot < :at)"
+    free = f"SELECT id FROM job_definitions WHERE {untold} {d.skip_locked}"
+    statement = f"UPDATE job_definitions SET late_slot = :at WHERE {d.any_of('id', free)}"
+    values = {"id": late.definition_id, "at": d.instant(late.at)}
+    return bool(books.rows(text(f"{statement} RETURNING id"), values))
+
+
+def _unrecorded(d: Dialect) -> str:
+    return f"""
+    SELECT id, name, job_type, next_run_at AS at, NULL AS run_id, {d.now} AS now
+    FROM job_definitions
+    WHERE {SCHEDULED} AND next_run_at <= {d.later(":since")}
+        AND (late_slot IS NULL OR late_slot < next_run_at)
+    ORDER BY next_run_at LIMIT :chunk
+    """
+
+
+def _waiting(d: Dialect) -> str:
+    # Most definitions have one run that waits, or none. What is paused waits on purpose.
+    late = f"status = 'queued' AND attempts = 0 AND scheduled_for <= {d.later(':since')}"
+    return f"""
+    WITH waiting AS MATERIALIZED (
+        SELECT id, definition_id, scheduled_for, job_type, queue FROM job_runs
+        WHERE {LIVE} AND definition_id IS NOT NULL AND ({late}) IS TRUE
+    )
+    SELECT d.id, d.name, d.job_type, w.scheduled_for AS at, w.id AS run_id, {d.now} AS now
+    FROM job_definitions d JOIN waiting w ON w.definition_id = d.id
+    WHERE {d.any_of("d.id", "SELECT definition_id FROM waiting")}
+        AND (d.late_slot IS NULL OR d.late_slot < w.scheduled_for)
+        AND NOT EXISTS (SELECT 1 FROM job_pauses WHERE kind = 'task' AND name = w.job_type)
+        AND NOT EXISTS (SELECT 1 FROM job_pauses WHERE kind = 'queue' AND name = w.queue)
+    ORDER BY w.scheduled_for LIMIT :chunk
+    """
+
+
+def _late(rows: Rows) -> Iterator[LateSlot]:
+    """Yield the slots that can be read: SQLite accepts any text, and the tick logs it."""
+    for row in rows:
+        try:
+            at: datetime = stored_time(row.at)
+        except (ValueError, AttributeError):
+            continue
+        waited = (stored_time(row.now) - at).total_seconds()
+        yield LateSlot(row.id, row.name, row.job_type, at, waited, row.run_id)
+
+
+def _record_in_steps(connection: Connection, d: Dialect, parameters: dict[str, Any]) -> Rows:
+    moved = connection.execute(text(_move_watermarks(d)), parameters).all()
+    failpoints.reach("between-watermark-and-insert")
+    ids = json.dumps([row.id for row in moved])
+    insert = text(insert_slots(d, "SELECT value FROM json_each(:moved)"))
+    return connection.execute(insert, {**parameters, "moved": ids}).all()
+
+
+def _moment(d: Dialect, value: str) -> str:
+    """Return SQL for the time that *value* (SQL) is the text of; see `Dialect.instant`."""
+    return f"CAST({value} AS timestamptz)" if d.name == "postgresql" else value
+
+
+def _move_watermarks(d: Dialect) -> str:
+    """Return the UPDATE that moves each watermark from ``expected`` to ``following``.
+
+    A definition that another transaction has locked is left to the next tick on PostgreSQL.
+    """
+    free = ""
+    if d.skip_locked:
+        planned = f"SELECT definition_id FROM {d.table('plans', definition_id='bigint')} AS p"
+        found = f"SELECT id FROM job_definitions WHERE {d.any_of('id', planned)} {d.skip_locked}"
+        free = f"AND {d.any_of('job_definitions.id', found)}"
+    plans = d.table(
+        "plans", definition_id="bigint", expected="text", following="text", considered="text"
+    )
+    return f"""
+    UPDATE job_definitions SET next_run_at = {_moment(d, "p.following")},
+        considered_until = COALESCE({_moment(d, "p.considered")}, considered_until),
+        undeclared_since = NULL, updated_at = {d.now}
+    FROM {plans} AS p
+    WHERE job_definitions.id = p.definition_id AND job_definitions.paused_at IS NULL
+        AND {d.same_instant("job_definitions.next_run_at", "p.expected")}
+        {free}
+    RETURNING job_definitions.id AS id
+    """
+
+
+def insert_slots(d: Dialect, moved: str) -> str:
+    """Return the INSERT of slots as runs; *moved* is SQL for the ids of their definitions."""
+    # Not by EXISTS, for which PostgreSQL may choose to read all live runs instead.
+    overlapping = (
+        "(d.overlap = 'skip' AND (SELECT live.id FROM job_runs live"
+        f" WHERE live.definition_id = d.id AND live.{_OVERLAPS} LIMIT 1) IS NOT NULL)"
+    )
+    at = _moment(d, "s.at")
+    skipped = f"(s.skipped > 0 OR {overlapping})"
+    overlap = "'overlap: an earlier run was not finished'"
+    values = {
+        **{name: f"d.{name}" for name in ("payload", *RUN_COLUMNS)},
+        "definition_id": "d.id",
+        "concurrency_key": _KEY,
+        "concurrency_limit": _LIMIT,
+        "status": f"CASE WHEN {skipped} THEN 'skipped' ELSE 'queued' END",
+        "finished_at": f"CASE WHEN {skipped} THEN {d.now} END",
+        "turn": f"CASE WHEN d.on_dead IS NOT NULL AND NOT {skipped} THEN 'new' END",
+        **{
+            name: f"CASE WHEN s.skipped > 0 THEN {given} WHEN {overlapping} THEN {by_overlap} END"
+            for name, given, by_overlap in (
+                ("last_error", "s.reason", overlap),
+                ("error_type", "s.kind", "'Overlap'"),
+                ("result", d.json("s.note"), d.json(_ONE_SKIPPED)),
+            )
+        },
+    }
+    source = f"""
+    FROM {d.table("slots", **_SLOT_COLUMNS)} AS s JOIN job_definitions d ON d.id = s.definition_id
+    WHERE {d.any_of("d.id", moved)}
+    ORDER BY s.at
+    ON CONFLICT DO NOTHING
+    RETURNING id, definition_id, job_type, scheduled_for, status, result, last_error
+    """
+    return insert_into_runs(values, at, d.now, source)
+
+
+def record_at_once(d: Dialect) -> str:
+    """Return PostgreSQL's one statement for both steps of `record_slots`."""
+    return f"WITH moved AS ({_move_watermarks(d)}) {insert_slots(d, 'SELECT id FROM moved')}"
+
+
+def _recorded(d: Dialect, row: Row[Any]) -> RecordedSlot:
+    result = d.parsed(row.result)
+    return RecordedSlot(
+        run_id=row.id,
+        definition_id=row.definition_id,
+        job_type=row.job_type,
+        at=stored_time(row.scheduled_for),
+        skipped=result["skipped"] if row.status == "skipped" else 0,
+        reason=row.last_error,
+    )
+
+
+def _plans(d: Dialect, plans: Sequence[SlotPlan]) -> str:
+    return json.dumps(
+        [
+            {
+                "definition_id": plan.definition_id,
+                "expected": d.instant(plan.expected),
+                "following": d.instant(plan.following) if plan.following else None,
+                "considered": d.instant(plan.considered) if plan.considered else None,
+            }
+            for plan in plans
+        ]
+    )
+
+
+def _slots(d: Dialect, slots: Sequence[Slot]) -> str:
+    rows = [slot._asdict() | {"at": d.instant(slot.at), "note": _note(slot)} for slot in slots]
+    return json.dumps([{name: row[name] for name in _SLOT_COLUMNS} for row in rows])
+
+
+def _note(slot: Slot) -> str | None:
+    """Return the result of a skipped run: which slots it stands for."""
+    if slot.first is None:
+        return None
+    first, last = slot.first.isoformat(), slot.at.isoformat()
+    return json.dumps({"skipped": slot.skipped, "from": first, "to": last})

@@ -1,0 +1,385 @@
+"""Definitions, with their last outcomes and next slots; the list of all of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+from sqlalchemy import ColumnElement, Row, func, or_, select, true
+
+from ...errors import ScheduleError
+from ...models.columns import UNREADABLE
+from ...schedule import Schedule
+from ...schedule.cron_text import parse_zone
+from ...text import host_of
+from ...types import Status
+from ..needs import NEEDS, Missed, Need, Needs, missed_slots, needs
+from ..reader import (
+    DEFINITIONS,
+    RUNS,
+    Page,
+    Query,
+    Reader,
+    Source,
+    cut_page,
+    readable,
+    reading,
+    record,
+)
+from ..runs.list import seconds_taken
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One of the last runs of a definition.
+
+    :ivar took: how many seconds its last attempt took, if it ran to an end.
+    """
+
+    id: int
+    status: Status
+    scheduled_for: datetime
+    took: float | None
+    error_type: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionView:
+    """A definition with its last runs.
+
+    :ivar origin: ``code`` or ``database``.
+    :ivar cells: its last ten runs, oldest first.
+    :ivar last_seconds: the duration of the newest of them that ran to an end.
+    :ivar next_slots: the next three slots, in the definition's zone; none while it is paused. The
+        first is past if no tick has recorded it yet.
+    :ivar broken: why its schedule cannot be read, if it cannot.
+    :ivar orphaned: whether this app's code does not declare its task.
+    :ivar undeclared: whether it came from code, but this app's code does not declare it.
+    :ivar elsewhere: whether it is undeclared here, but other code that ticks declares it.
+    :ivar app: the name of the app whose code declared it.
+    :ivar due_since: the slot that is due and not recorded yet, if there is one.
+    :ivar ping: the host of its ping URL; the rest is a secret.
+    :ivar needs: why it needs a person, the most urgent first.
+    """
+
+    id: int
+    name: str
+    task: str
+    schedule: str
+    timezone: str
+    queue: str
+    priority: int
+    catchup: str
+    overlap: str
+    origin: str
+    paused_at: datetime | None
+    next_run_at: datetime | None
+    cells: tuple[Cell, ...]
+    last_seconds: float | None
+    next_slots: tuple[datetime, ...]
+    broken: str | None
+    orphaned: bool
+    undeclared: bool
+    elsewhere: bool
+    app: str | None
+    due_since: datetime | None
+    ping: str | None
+    needs: tuple[Need, ...]
+
+
+#: How many runs of each definition are shown.
+CELLS = 10
+#: How many of its next slots are shown.
+NEXT = 3
+# How far ahead to search for a slot: the next February 29 can be 8 years away, on a Monday 40.
+_HORIZON = timedelta(days=366 * 41)
+_LONGEST_PAGE = 200
+_NAMES = 5_000
+# The next slots stay the same until the first one passes. They are cached, since finding them takes
+# half the time of a page of definitions.
+_known: dict[tuple[str, str, int], tuple[datetime, tuple[datetime, ...]]] = {}
+_MOST_KNOWN = 1_000
+_OF_A_RUN = (
+    "id", "definition_id", "status", "scheduled_for", "started_at", "finished_at", "error_type",
+)  # fmt: skip
+
+
+def definitions_by_name(
+    source: Source, after: str | None = None, limit: int = 50
+) -> Page[DefinitionView]:
+    """Return definitions by name, with their last ten runs and next three slots.
+
+    :param after: only names after this one: the ``next`` of the page before.
+    :param limit: how many definitions; at most 200.
+    """
+    limit = max(1, min(limit, _LONGEST_PAGE))
+    with reading(source) as reader:
+        statement = whole_rows(reader).order_by(DEFINITIONS.c.name).limit(limit + 1)
+        if after is not None:
+            statement = statement.where(DEFINITIONS.c.name > after)
+        page = cut_page(reader.rows(statement), limit, reader.now, by="name")
+        views = definition_views(reader, page.rows, needs(reader, missed_slots(reader)))
+    return Page(views, page.next, page.now)
+
+
+def definition_names(source: Source) -> list[str]:
+    """Return the names of all definitions, up to 5,000, to suggest one for a typo."""
+    with reading(source) as reader:
+        statement = select(DEFINITIONS.c.name).order_by(DEFINITIONS.c.name).limit(_NAMES)
+        return [row.name for row in reader.rows(statement)]
+
+
+def next_slots(cron: str, zone: str, now: datetime, number: int = NEXT) -> tuple[datetime, ...]:
+    """Return the next slots after *now*, in the schedule's zone.
+
+    :raises ScheduleError: the schedule or its zone cannot be read.
+    """
+    key = (cron, zone, number)
+    found, slots = _known.get(key, (now, ()))
+    if slots and found <= now < slots[0]:
+        return slots
+    following = islice(Schedule(cron, zone).between(now, now + _HORIZON), number)
+    local = parse_zone(zone)
+    slots = tuple(slot.astimezone(local) for slot in following)
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[key] = (now, slots)
+    return slots
+
+
+def whole_rows(reader: Reader) -> Query:
+    """Return a SELECT of definitions, with all columns that `definition_views` needs."""
+    return select(*(readable(reader, column) for column in DEFINITIONS.c))
+
+
+def definition_views(
+    reader: Reader, rows: Sequence[Row[Any]], found: Needs
+) -> tuple[DefinitionView, ...]:
+    """Return the definitions of *rows* with their last runs."""
+    cells = _cells(reader, [row.id for row in rows])
+    return tuple(
+        _view(reader, row, tuple(cells[row.id]), _slots(row, reader.now), found.of(row))
+        for row in rows
+    )
+
+
+def bare_definitions(reader: Reader) -> Iterator[DefinitionView]:
+    """Yield all definitions by name, without their runs, next slots and needs."""
+    for row in reader.rows(whole_rows(reader).order_by(DEFINITIONS.c.name)):
+        yield _view(reader, row)
+
+
+def _view(
+    reader: Reader,
+    row: Row[Any],
+    cells: tuple[Cell, ...] = (),
+    next_slots: tuple[datetime, ...] = (),
+    needs: tuple[Need, ...] = (),
+) -> DefinitionView:
+    jobs = reader.state.registry
+    undeclared = row.origin == "code" and row.name not in jobs.declarations
+    return record(
+        DefinitionView,
+        row,
+        task=row.job_type,
+        cells=cells,
+        last_seconds=next((c.took for c in reversed(cells) if c.took is not None), None),
+        next_slots=next_slots,
+        broken=_broken(row),
+        orphaned=row.job_type not in jobs.tasks,
+        undeclared=undeclared,
+        elsewhere=undeclared and row.app is not None and row.undeclared_since is None,
+        due_since=_due_since(row, reader.now),
+        ping=None if row.ping_url is None else host_of(str(row.ping_url)),
+        needs=needs,
+    )
+
+
+def _due_since(row: Row[Any], now: datetime) -> datetime | None:
+    at: datetime | None = row.next_run_at
+    if at is None or at == UNREADABLE or row.paused_at is not None or at > now:
+        return None
+    return at
+
+
+def _broken(row: Row[Any]) -> str | None:
+    """Return why the definition *row* cannot be read, if it cannot."""
+    if row.next_run_at == UNREADABLE:
+        return "Its next_run_at is not a time."
+    if not isinstance(row.payload, dict):
+        return "Its payload is not a JSON object."
+    return _unreadable(row.schedule, row.timezone)
+
+
+@lru_cache(maxsize=1_000)
+def _unreadable(cron: str, zone: str) -> str | None:
+    try:
+        Schedule(cron, zone)
+    except ScheduleError as error:
+        return str(error)
+    return None
+
+
+def _slots(row: Row[Any], now: datetime) -> tuple[datetime, ...]:
+    """Return the next slots; before them the one that is due, and that no tick has recorded yet."""
+    if row.paused_at is not None or _broken(row) is not None:
+        return ()
+    slots = next_slots(row.schedule, row.timezone, now)
+    if row.next_run_at is None or row.next_run_at > now:
+        return slots
+    owed = row.next_run_at.astimezone(parse_zone(row.timezone))
+    return (owed, *slots[: NEXT - 1])
+
+
+def _cells(reader: Reader, ids: Sequence[int]) -> dict[int, list[Cell]]:
+    """Return the last runs of each definition, oldest first."""
+    cells: dict[int, list[Cell]] = defaultdict(list)
+    if not ids:
+        return cells
+    for row in reader.rows(_last_runs(reader, ids)):
+        took = seconds_taken(row.status, row.started_at, row.finished_at)
+        cells[row.definition_id].insert(0, record(Cell, row, took=took))
+    return cells
+
+
+def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
+    latest = RUNS.alias("latest")
+    last = (
+        select(*(latest.c[name] for name in _OF_A_RUN))
+        .where(latest.c.definition_id == DEFINITIONS.c.id)
+        .order_by(latest.c.scheduled_for.desc())
+        .limit(CELLS)
+    )
+    some = DEFINITIONS.c.id.in_(ids)
+    if not reader.sqlite:
+        found = last.lateral("last")
+        return (
+            select(found)
+            .select_from(DEFINITIONS.join(found, true()))
+            .where(some)
+            .order_by(found.c.definition_id, found.c.scheduled_for.desc())
+        )
+    # SQLite has no LATERAL, but a correlated subquery of ids uses the index too.
+    own = last.with_only_columns(latest.c.id).correlate(DEFINITIONS)
+    return (
+        select(*(RUNS.c[name] for name in _OF_A_RUN))
+        .select_from(DEFINITIONS.join(RUNS, RUNS.c.id.in_(own)))
+        .where(some)
+        .order_by(RUNS.c.definition_id, RUNS.c.scheduled_for.desc())
+    )
+
+
+#: ``attention``: those that need a person; ``unknown``: those that no code declares.
+DefinitionState: TypeAlias = Literal["attention", "paused", "unknown"] | Need
+STATES: tuple[DefinitionState, ...] = ("attention", *NEEDS, "paused", "unknown")
+#: ``need``: those that need a person first, then by name; ``next``: by the next slot.
+Sort: TypeAlias = Literal["need", "name", "task", "next"]
+SORTS: tuple[Sort, ...] = get_args(Sort)
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionFilter:
+    """Which definitions to find, and in which order; None means any.
+
+    :ivar search: a part of the name or the task; case does not matter.
+    """
+
+    search: str | None = None
+    state: DefinitionState | None = None
+    sort: Sort = "need"
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionList:
+    """One page of definitions.
+
+    :ivar total: how many match, on all pages.
+    :ivar page: the number of this page, from 1.
+    :ivar pages: how many pages there are, at least 1.
+    :ivar now: the database's now.
+    """
+
+    rows: tuple[DefinitionView, ...]
+    total: int
+    page: int
+    pages: int
+    now: datetime
+
+
+def list_definitions(
+    source: Source, which: DefinitionFilter | None = None, page: int = 1, limit: int = 50
+) -> DefinitionList:
+    """Return one page of the definitions that match *which*; the last one if *page* is too high."""
+    with reading(source) as reader:
+        return find_definitions(reader, missed_slots(reader), which, page, limit)
+
+
+def find_definitions(
+    reader: Reader,
+    missed: Missed | None,
+    which: DefinitionFilter | None = None,
+    page: int = 1,
+    limit: int = 50,
+) -> DefinitionList:
+    """Return what `list_definitions` does, for a caller that knows the *missed* slots."""
+    which, page = which or DefinitionFilter(), max(1, page)
+    found = needs(reader, missed)
+    conditions = _conditions(reader, which, found)
+    total = select(func.count()).select_from(DEFINITIONS).where(*conditions)
+    statement = (
+        whole_rows(reader)
+        .add_columns(total.scalar_subquery().label("total"))
+        .where(*conditions)
+        .order_by(*_order(which.sort, found))
+        .limit(limit)
+    )
+    rows = reader.rows(statement.offset((page - 1) * limit))
+    if not rows and page > 1:
+        page = max(1, -(-cast("int", reader.value(total)) // limit))
+        rows = reader.rows(statement.offset((page - 1) * limit))
+    number = rows[0].total if rows else 0
+    pages = max(1, -(-number // limit))
+    return DefinitionList(definition_views(reader, rows, found), number, page, pages, reader.now)
+
+
+def _conditions(reader: Reader, which: DefinitionFilter, found: Needs) -> list[ColumnElement[bool]]:
+    c = DEFINITIONS.c
+    conditions: list[ColumnElement[bool]] = []
+    if which.search is not None:
+        part = which.search.strip()
+        names = (c.name, c.job_type)
+        conditions.append(or_(*(name.icontains(part, autoescape=True) for name in names)))
+    if which.state == "attention":
+        conditions.append(found.any)
+    elif which.state == "paused":
+        conditions.append(c.paused_at.is_not(None))
+    elif which.state == "unknown":
+        conditions.append(_unknown(reader))
+    elif which.state is not None:
+        conditions.append(found.condition(which.state))
+    return conditions
+
+
+def _unknown(reader: Reader) -> ColumnElement[bool]:
+    """Return the condition that no code declares a definition, or not its task."""
+    # The tasks are compared here, not in SQL: a long NOT IN would be compared with each row.
+    tasks: Query = select(DEFINITIONS.c.job_type).distinct()
+    unknown = {row.job_type for row in reader.rows(tasks)} - reader.state.registry.tasks.keys()
+    undeclared = DEFINITIONS.c.undeclared_since.is_not(None)
+    return or_(undeclared, DEFINITIONS.c.job_type.in_(unknown))
+
+
+def _order(sort: Sort, found: Needs) -> tuple[ColumnElement[Any], ...]:
+    name = DEFINITIONS.c.name
+    if sort == "need":
+        return found.order, name
+    if sort == "next":
+        # Those without a next slot, or paused, come last.
+        waits = (DEFINITIONS.c.paused_at.is_(None) & DEFINITIONS.c.next_run_at.is_not(None)).desc()
+        return waits, DEFINITIONS.c.next_run_at, name
+    return (DEFINITIONS.c.job_type, name) if sort == "task" else (name,)

@@ -1,0 +1,409 @@
+"""Check the app's jobs and database: what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from flask import Flask
+from sqlalchemy import Row, select, text
+from werkzeug.exceptions import HTTPException
+
+from ..db.dialect import clock_shift
+from ..db.engines import IN_MEMORY, is_in_memory
+from ..db.errors import LEARN_MORE, name_of
+from ..errors import CronJobsError, SetupError
+from ..models.conditions import OPEN_BATCH
+from ..state import State
+from .definitions.views import DefinitionView, bare_definitions
+from .doctor_database import Finding, Level, database, engines, schema, versions
+from .health import Figures, Verdict, read_verdict_and_figures
+from .humanize import ago, duration, plural, seconds_since
+from .needs import CHECK, unrecorded
+from .order_views import list_key_orders
+from .overview import list_orphans
+from .reader import BATCHES, DEFINITIONS, Reader, reading
+from .stalled import PATIENCE
+from .tick_views import list_ticks, seconds_unpruned
+from .waiting import Waiting, waiting_groups
+
+#: How far a host's clock may be off before it is worth a warning, in seconds.
+CLOCK_TOLERANCE = 2.0
+#: The shortest lease without a warning, in seconds: a busy handler (a long regular expression, say)
+#: can stop the thread that renews the lease for seconds.
+_LEASE = 60.0
+#: How far pruning may be behind without a warning, in seconds: one tick in twenty prunes.
+_UNPRUNED = 3600.0
+_TICKS = 100
+#: How many batches are named at most, the oldest first.
+_SHOWN = 10
+
+
+def examine(state: State) -> tuple[Finding, ...]:
+    """Run all checks; a database that cannot be read is a finding, too."""
+    findings: list[Finding] = []
+    try:
+        with reading(state) as reader:
+            findings.extend(_examine(reader))
+    except SetupError as error:
+        findings.append(Finding("database", "error", str(error)))
+    except CronJobsError as error:
+        todo = (
+            f"Check the database, and SQLALCHEMY_DATABASE_URI, which is "
+            f"{name_of(state.engine)} here. Then run this again."
+        )
+        findings.append(Finding("database", "error", str(error).removesuffix(LEARN_MORE), todo))
+    return tuple(findings)
+
+
+def _examine(reader: Reader) -> Iterator[Finding]:
+    yield versions(reader)
+    if is_in_memory(reader.connection.engine):
+        yield Finding("database", "error", IN_MEMORY)
+        return
+    yield from database(reader)
+    found = list(schema(reader.connection))
+    yield from found
+    errors = {finding.id for finding in found if finding.level == "error"}
+    if errors.isdisjoint(("tables", "columns")):
+        yield from _jobs(reader)
+
+
+def _jobs(reader: Reader) -> Iterator[Finding]:
+    groups = waiting_groups(reader)
+    verdict, figures = read_verdict_and_figures(reader, groups)
+    yield _ticks(verdict)
+    yield _own_clock(reader)
+    yield from _host_clocks(list_ticks(reader, _TICKS).rows)
+    yield from _figures(verdict, figures)
+    yield from _missed(figures)
+    yield from _stalled(verdict)
+    yield from _paused(verdict)
+    yield _tasks(reader)
+    yield from _orphans(reader, groups)
+    yield from _definitions(reader, verdict)
+    yield from _doubts(figures)
+    yield from _stopped_keys(reader, figures)
+    yield from _open_batches(reader)
+    yield from _pruning(reader)
+    yield from _settings(reader)
+    yield from _hidden_pages(reader.state.app, reader.state.settings.url_prefix)
+    yield from engines(reader)
+
+
+def _ticks(verdict: Verdict) -> Finding:
+    if verdict.failing and verdict.word in ("never", "late"):
+        todo = "See what cron mails or logs, and run `flask jobs tick` by hand."
+        return Finding("ticks", "error", f"{verdict.sentence}; nothing runs", todo)
+    crontab = "Put the line that `flask jobs admin crontab` prints into the crontab"
+    if verdict.word == "never":
+        todo = (
+            f"{crontab}. If it is there, its ticks may use another database than this command: "
+            "cron does not know the variables of your shell. See its log."
+        )
+        return Finding("ticks", "error", "No tick has run yet: nothing runs", todo)
+    if verdict.word == "late":
+        todo = f"{crontab}; see its log, and run `flask jobs tick` by hand."
+        return Finding("ticks", "error", f"{verdict.sentence}; nothing runs", todo)
+    return Finding("ticks", "ok", verdict.sentence.partition(",")[0])
+
+
+def _own_clock(reader: Reader) -> Finding:
+    # reader.now was read earlier, so read the time again.
+    before = time.time()
+    fresh = Reader(reader.state, reader.connection).now.timestamp()
+    offset = (before + time.time()) / 2 - fresh + clock_shift()
+    if abs(offset) <= CLOCK_TOLERANCE:
+        return Finding("clock", "ok", "this host's clock agrees with the database's")
+    return Finding("clock", "warning", f"This host's clock is {_off(offset)}", _CLOCK_TODO)
+
+
+_CLOCK_TODO = "Set up NTP there. Jobs use the database's time, but logs and handlers do not."
+
+
+def _off(offset: float) -> str:
+    return f"{duration(offset)} {'ahead of' if offset > 0 else 'behind'} the database's"
+
+
+def _host_clocks(recent: Sequence[Row[Any]]) -> Iterator[Finding]:
+    """Check the clocks of other hosts by their latest ticks."""
+    measured = (tick for tick in reversed(recent) if tick.clock_offset is not None)
+    latest = {tick.host: tick.clock_offset or 0.0 for tick in measured}
+    for host, offset in sorted(latest.items()):
+        if abs(offset) > CLOCK_TOLERANCE:
+            what = f"The clock of {host} was {_off(offset)} at its last tick"
+            yield Finding("host-clock", "warning", what, _CLOCK_TODO)
+
+
+def _figures(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
+    if figures.overdue and verdict.oldest is not None:
+        yield Finding(
+            "overdue",
+            "error",
+            f"{figures.overdue.of('run')} overdue, the oldest for {duration(verdict.oldest)}",
+            "See `flask jobs admin list --overdue`: are there too few --workers?",
+        )
+    else:
+        yield Finding("overdue", "ok", "no run has waited too long")
+    if figures.stale:
+        yield Finding(
+            "stale-runs",
+            "warning",
+            f"{figures.stale.of('running run')} without a live worker",
+            "The next tick reclaims them. If they stay, ticks have stopped.",
+        )
+    if figures.dead:
+        what = f"{figures.dead.of('run')} ended dead in the last 24 hours"
+        todo = (
+            "See `flask jobs admin list --status dead --newer-than 24h`. When the cause is fixed: "
+            "flask jobs admin retry --status dead --newer-than 24h"
+        )
+        yield Finding("dead", "warning", what, todo)
+
+
+def _missed(figures: Figures) -> Iterator[Finding]:
+    if figures.missed:
+        todo = (
+            "See when no tick came, on the page /ticks, and what was skipped: "
+            "flask jobs admin list --status skipped --newer-than 24h"
+        )
+        what = f"In the last 24 hours, {figures.missed}"
+        yield Finding("missed-slots", "warning", what, todo)
+
+
+def _stalled(verdict: Verdict) -> Iterator[Finding]:
+    for each in verdict.stalled:
+        if each.kind not in ("undeclared", "batch"):  # There are findings for each of them.
+            level: Level = "error" if each.overdue else "warning"
+            yield Finding("stalled", level, each.what[:1].upper() + each.what[1:], each.todo)
+
+
+def _paused(verdict: Verdict) -> Iterator[Finding]:
+    for each in verdict.pauses:
+        by = f" by {each.paused_by}" if each.paused_by else ""
+        yield Finding(
+            "paused",
+            "warning",
+            f"The {each.kind} {each.name!r} is paused since {each.paused_at:%Y-%m-%d %H:%M} UTC"
+            f"{by}: its runs wait",
+            f"To resume it: flask jobs admin resume --{each.kind} {shlex.quote(each.name)}",
+        )
+
+
+def _tasks(reader: Reader) -> Finding:
+    tasks = reader.state.registry.tasks
+    if tasks:
+        return Finding("tasks", "ok", f"this app's code declares {plural(len(tasks), 'task')}")
+    todo = "Import the modules that declare tasks where the app is created, such as its factory."
+    return Finding("tasks", "warning", "This app's code declares no task: nothing can run", todo)
+
+
+def _orphans(reader: Reader, groups: Sequence[Waiting]) -> Iterator[Finding]:
+    for orphan in list_orphans(reader, groups):
+        yield Finding(
+            "orphaned-task",
+            "warning",
+            f"This app's code does not declare the task {orphan.task!r}. Waiting for code that "
+            f"does: {orphan.count.of('run')}",
+            "Declare it, import the module that does, or cancel them: "
+            f"flask jobs admin cancel --task {shlex.quote(orphan.task)}",
+        )
+
+
+def _definitions(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
+    number, sound = 0, True
+    apps: dict[str, list[str]] = {}
+    for view in bare_definitions(reader):
+        number += 1
+        if view.elsewhere and view.app not in (None, reader.state.app.name):
+            apps.setdefault(str(view.app), []).append(view.name)
+        for finding in (
+            *_definition(view),
+            *_late(reader, view, verdict),
+            *_overwritten(reader, view),
+        ):
+            sound = False
+            yield finding
+    if sound:
+        yield Finding("definitions", "ok", f"{plural(number, 'definition')}, none broken")
+    yield from _unrecorded(reader, verdict)
+    yield from _same_name(reader)
+    for app, names in sorted(apps.items()):
+        yield Finding(
+            "two-apps",
+            "warning",
+            f"The app {app!r} uses this database too, for the definition {names[0]!r}"
+            + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
+            "A tick of one app runs every task that it knows by name, of the other app too. If the "
+            "tasks, definitions and keys of the two apps have different names, there is nothing to "
+            "do. Otherwise rename those of one, or give each app a database.",
+        )
+
+
+def _late(reader: Reader, view: DefinitionView, verdict: Verdict) -> Iterator[Finding]:
+    """Check whether ticks record the slots of a definition, if ticks come."""
+    if verdict.word in ("never", "late") or view.due_since is None or view.broken:
+        return
+    waited = (reader.now - view.due_since).total_seconds()
+    if waited > reader.state.settings.health_overdue:
+        yield Finding(
+            "late-definition",
+            "error",
+            f"The definition {view.name!r} has been due for {duration(waited)}: ticks come, but "
+            "none of them records its slots",
+            f"{CHECK} If no code should declare it any more: "
+            f"flask jobs admin pause {shlex.quote(view.name)}",
+        )
+
+
+def _unrecorded(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
+    names = unrecorded(reader) if verdict.word not in ("never", "late") else []
+    if names:
+        yield Finding(
+            "unrecorded-definition",
+            "warning",
+            f"Ticks come, but none has recorded the definition {names[0]!r}"
+            + (f", nor {len(names) - 1} more that this app's code declares" if names[1:] else ""),
+            f"If it was deployed more than a minute ago: {CHECK}",
+        )
+
+
+def _same_name(reader: Reader) -> Iterator[Finding]:
+    """Check whether another app ticks under this one's name, by which apps are told apart."""
+    app, c = reader.state.app.name, DEFINITIONS.c
+    marked = select(c.name).where(c.app == app, c.undeclared_since.is_not(None)).order_by(c.name)
+    declared = reader.state.registry.declarations
+    names = [row.name for row in reader.rows(marked) if row.name in declared]
+    if names:
+        yield Finding(
+            "same-name",
+            "warning",
+            f"Code of an app that is called {app!r}, too, has ticked since, and does not declare "
+            f"the definition {names[0]!r}"
+            + (f", nor {len(names) - 1} more of this app's" if names[1:] else ""),
+            "If that is another app, slots of the one that ticks less often are skipped: give each "
+            "a name of its own, as in Flask('shop'). If it is old code, stop its ticks.",
+        )
+
+
+def _overwritten(reader: Reader, view: DefinitionView) -> Iterator[Finding]:
+    declaration = reader.state.registry.declarations.get(view.name)
+    if declaration is None or view.app in (None, reader.state.app.name):
+        return
+    spec = declaration.spec(reader.state.settings)
+    if (spec.job_type, spec.schedule, spec.timezone) != (view.task, view.schedule, view.timezone):
+        yield Finding(
+            "overwritten-definition",
+            "warning",
+            f"The app {view.app!r} declares the definition {view.name!r} otherwise than this app: "
+            "each tick overwrites what the other app's wrote",
+            "Give one of them another name, or each app a database.",
+        )
+
+
+def _definition(view: DefinitionView) -> Iterator[Finding]:
+    remove = f"flask jobs admin remove {shlex.quote(view.name)}"
+    if view.broken is not None:
+        what = f"The definition {view.name!r} is broken and never due: {view.broken}"
+        yield Finding("broken-definition", "error", what, f"Fix its row, or run: {remove}")
+    if view.elsewhere:
+        return
+    if view.orphaned:
+        yield Finding(
+            "orphaned-definition",
+            "warning",
+            f"The definition {view.name!r} is for the task {view.task!r}, which this app's code "
+            "does not declare: none of its slots is recorded",
+            f"Declare the task, import the module that does, or run: {remove}",
+        )
+    elif view.undeclared:
+        yield Finding(
+            "undeclared-definition",
+            "info",
+            f"The definition {view.name!r} came from code that no longer declares it: none of its "
+            "slots is recorded",
+            f"If that is intended, and no other app of this name declares it, run: {remove}",
+        )
+
+
+def _doubts(figures: Figures) -> Iterator[Finding]:
+    number = figures.doubts
+    if number:
+        yield Finding(
+            "effects-in-doubt",
+            "warning",
+            f"{number.of('effect')} in doubt: a process died before it could record the result",
+            "See `flask jobs admin effects`. Find out what happened, then use --done or --redo.",
+        )
+
+
+def _stopped_keys(reader: Reader, figures: Figures) -> Iterator[Finding]:
+    # None if somebody has retried or discarded the last of them meanwhile.
+    for order in list_key_orders(reader, stopped=True, limit=1).rows if figures.stops else ():
+        yield Finding(
+            "stopped-keys",
+            "warning",
+            f"{figures.stops.of('dead run')} stopped the strict order of a key, such as "
+            f"{order.key!r}: what waits there does not run",
+            "See `flask jobs admin turns --stopped`. Correct the cause, then retry or discard: "
+            f"flask jobs admin retry {order.first.id}",
+        )
+
+
+def _open_batches(reader: Reader) -> Iterator[Finding]:
+    c = BATCHES.c
+    left = (text(OPEN_BATCH), c.closed_at.is_(None), c.opened_at < reader.now - PATIENCE)
+    oldest = select(c.key, c.opened_at).where(*left).order_by(c.id).limit(_SHOWN)
+    for row in reader.rows(oldest):
+        since = ago(seconds_since(row.opened_at, reader.now))
+        yield Finding(
+            "open-batch",
+            "warning",
+            f"The batch {row.key!r} was opened {since} and not closed: it does not end",
+            f"If all of its runs are in: flask jobs admin batches {shlex.quote(row.key)} --close",
+        )
+
+
+def _pruning(reader: Reader) -> Iterator[Finding]:
+    late = seconds_unpruned(reader)
+    if late > _UNPRUNED:
+        yield Finding(
+            "pruning",
+            "warning",
+            f"Pruning is {duration(late)} behind: so long ago, rows that are still there were past "
+            "their retention",
+            "If it grows, ticks cannot keep up, or cannot delete, which their log says. To delete "
+            "all of them now: flask jobs admin prune",
+        )
+
+
+def _settings(reader: Reader) -> Iterator[Finding]:
+    lease = reader.state.settings.lease
+    if lease < _LEASE:
+        what = f"CRONJOBS_LEASE is {duration(lease)}: a busy handler can lose its run"
+        yield Finding("lease", "warning", what, f"Set it to {_LEASE:g} seconds or more.")
+
+
+def _hidden_pages(app: Flask, prefix: str | None) -> Iterator[Finding]:
+    """Check whether pages of ours and of the app have the same URL."""
+    if prefix is None or app.url_map.host_matching:
+        return
+    urls = app.url_map.bind("localhost")
+    for rule in app.url_map.iter_rules():
+        if "<" in rule.rule or not f"{rule.rule}/".startswith(f"{prefix}/"):
+            continue
+        method = min((rule.methods or {"GET"}) - {"HEAD", "OPTIONS"}, default="GET")
+        try:
+            shown, _ = urls.match(rule.rule, method)
+        except HTTPException:
+            continue
+        if shown != rule.endpoint:
+            yield Finding(
+                "hidden-page",
+                "warning",
+                f"At {rule.rule} there are two pages, of the endpoints {shown} and "
+                f"{rule.endpoint}: the first hides the second",
+                "Set CRONJOBS_URL_PREFIX to a path that the app does not use, such as '/cronjobs'.",
+            )

@@ -1,0 +1,230 @@
+"""The doctor's checks of the database, of the connection to it, and of engines for queues."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal, TypeAlias
+
+from sqlalchemy import Connection, Inspector, Table, func, inspect, select, text
+from sqlalchemy.pool import QueuePool
+
+from ..db.connection import USE_UTF8, unfit_encoding
+from ..db.create import missing_storage
+from ..db.engines import how_to_create_tables
+from ..db.errors import WRITABLE, name_of
+from ..db.notify import is_pooled
+from ..errors import CronJobsError
+from ..models.conditions import FREE, KEYED
+from ..models.tables import Base
+from ..registry.executor import Executor, executor_of
+from ..text import one_line
+from ..types import NO_SUCH_TASK
+from .humanize import plural
+from .reader import RUNS, Reader
+
+Level: TypeAlias = Literal["ok", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check.
+
+    :ivar id: the name of the check; it stays the same, to search for.
+    :ivar level: ``error``: jobs do not run, or run wrongly; ``warning``: this may happen.
+    :ivar what: what was found, and what it means.
+    :ivar todo: what to do about it; empty if there is nothing to do.
+    """
+
+    id: str
+    level: Level
+    what: str
+    todo: str = ""
+
+
+_PACKAGES = ("Flask-CronJobs", "Flask", "Flask-SQLAlchemy", "SQLAlchemy", "croniter", "psycopg")
+#: What is wrong with an index, by whether it must be unique.
+_WRONG = {
+    True: "not unique, but must be: runs may be duplicated",
+    False: "unique, but must not be: rows are refused",
+}
+
+
+def schema(connection: Connection) -> Iterator[Finding]:
+    """Check the tables, columns and indexes."""
+    inspector = inspect(connection)
+    names = set(inspector.get_table_names())
+    tables = Base.metadata.sorted_tables
+    missing = [table.name for table in tables if table.name not in names]
+    if missing:
+        what = f"missing: {', '.join(missing)}. No run can start."
+        yield Finding("tables", "error", what, how_to_create_tables(connection.engine))
+    else:
+        yield Finding("tables", "ok", f"all {len(tables)} tables exist")
+    for table in tables:
+        if table.name in names:
+            yield from _columns(inspector, table)
+            yield from _indexes(inspector, table)
+
+
+def _columns(inspector: Inspector, table: Table) -> Iterator[Finding]:
+    found = {column["name"] for column in inspector.get_columns(table.name)}
+    missing = [column.name for column in table.columns if column.name not in found]
+    if missing:
+        what = f"{table.name} lacks {', '.join(missing)}: another version or program created it"
+        todo = "Make a migration: flask db migrate. If the table is another program's, rename that."
+        yield Finding("columns", "error", what, todo)
+
+
+def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
+    found: dict[str | None, Any] = {
+        index["name"]: index for index in inspector.get_indexes(table.name)
+    }
+    for index in sorted(table.indexes, key=lambda index: str(index.name)):
+        have = found.get(str(index.name))
+        todo = (
+            f"Make a migration that creates {index.name}, or create it as "
+            "flask_cronjobs/models/tables.py says."
+        )
+        if have is None and index.unique:
+            what = f"{table.name} lacks the unique index {index.name}: runs may be duplicated"
+            yield Finding("indexes", "error", what, todo)
+        elif have is None:
+            what = f"{table.name} lacks the index {index.name}: it becomes slow as it grows"
+            yield Finding("indexes", "warning", what, todo)
+        elif bool(have["unique"]) != bool(index.unique):
+            what = f"{index.name} is {_WRONG[bool(index.unique)]}"
+            yield Finding("indexes", "error", what, todo)
+
+
+def database(reader: Reader) -> Iterator[Finding]:
+    """Check the database's settings, and those of the connection to it."""
+    yield Finding("database", "info", name_of(reader.connection.engine))
+    if reader.sqlite:
+        yield _journal(reader)
+    else:
+        yield from _postgresql(reader)
+    yield from _pool(reader)
+
+
+def _journal(reader: Reader) -> Finding:
+    # Until it reads the file, an open connection tells the mode that the file had before.
+    reader.rows(text("PRAGMA schema_version"))
+    mode = reader.rows(text("PRAGMA journal_mode"))[0][0]
+    if mode == "wal":
+        return Finding("journal", "ok", "SQLite's journal mode is WAL")
+    what = f"SQLite's journal mode is {mode}: readers and writers block each other"
+    return Finding("journal", "warning", what, "Run: flask jobs admin init")
+
+
+def _postgresql(reader: Reader) -> Iterator[Finding]:
+    kind = "pg_is_in_recovery() AS standby, current_setting('default_transaction_read_only') AS set"
+    row = reader.rows(text(f"SELECT {kind}"))[0]
+    if row.standby or row.set == "on":
+        which = "database is a standby" if row.standby else "connection is set to read-only"
+        what = f"The {which}: nothing can be written, so no run can start"
+        yield Finding("read-only", "error", what, WRITABLE)
+    if unfit := unfit_encoding(reader.connection.connection.driver_connection):
+        yield Finding("encoding", "error", unfit, USE_UTF8)
+    for table in missing_storage(reader.connection):
+        what = f"{table} is vacuumed too seldom: claims become slow as it grows"
+        yield Finding("vacuum", "warning", what, "Run: flask jobs admin init")
+    yield from _pooler(reader.connection)
+
+
+def _pooler(connection: Connection) -> Iterator[Finding]:
+    """Check whether there is a pooler such as PgBouncer, and whether psycopg is set for it."""
+    if not is_pooled(connection):
+        yield Finding("pooler", "ok", "there is no pooler between the app and PostgreSQL")
+        return
+    driver: Any = connection.connection.driver_connection
+    if driver.prepare_threshold is None:
+        yield Finding(
+            "pooler", "ok", "there is a pooler before PostgreSQL, and psycopg is set for it"
+        )
+        return
+    yield Finding(
+        "pooler",
+        "warning",
+        "There is a pooler (PgBouncer?) before PostgreSQL, and psycopg prepares statements: in "
+        "transaction mode a statement may go to a server that did not prepare it, and fail",
+        'Set SQLALCHEMY_ENGINE_OPTIONS = {"connect_args": {"prepare_threshold": None}}.',
+    )
+
+
+def _pool(reader: Reader) -> Iterator[Finding]:
+    pool = reader.connection.engine.pool
+    if isinstance(pool, QueuePool):
+        most = pool.size() + getattr(pool, "_max_overflow", 0)
+        if getattr(pool, "_max_overflow", 0) >= 0 and most < 2:
+            what = "The pool has one connection: pages wait while db.session uses it"
+            todo = "Set pool_size and max_overflow to 2 or more in SQLALCHEMY_ENGINE_OPTIONS."
+            yield Finding("pool", "warning", what, todo)
+
+
+def versions(reader: Reader) -> Finding:
+    """Return the installed versions, for a bug report."""
+    parts = [f"Python {platform.python_version()}"]
+    for name in _PACKAGES:
+        try:
+            parts.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    server = reader.connection.dialect.server_version_info or ()
+    database = "SQLite" if reader.sqlite else "PostgreSQL"
+    parts.append(f"{database} {'.'.join(map(str, server))}")
+    return Finding("versions", "info", ", ".join(parts))
+
+
+_TODO = "Start its broker and its workers: see the page outgrowing.md of the documentation."
+
+
+def engines(reader: Reader) -> Iterator[Finding]:
+    """Check whether each engine can be reached, and has workers for its queues."""
+    queues: dict[str, list[str]] = {}
+    executors: dict[str, Executor] = {}
+    for queue, engine in reader.state.settings.executors.items():
+        try:
+            executor = executor_of(reader.state.app, engine)
+        except CronJobsError as error:
+            yield Finding("engine", "error", f"Runs of the queue {queue!r} wait: {error}", _TODO)
+            continue
+        executors[executor.name] = executor
+        queues.setdefault(executor.name, []).append(queue)
+    for name, executor in executors.items():
+        yield from _engine(name, executor, queues[name])
+    yield from _refused(reader)
+
+
+def _refused(reader: Reader) -> Iterator[Finding]:
+    """Check whether runs wait that workers of an engine gave back, since they lack the task."""
+    columns = RUNS.c.job_type, RUNS.c.queue
+    refused = RUNS.c.error_type == NO_SUCH_TASK, RUNS.c.queue.in_(reader.state.settings.executors)
+    for rows in (FREE, KEYED):
+        why = func.max(RUNS.c.last_error).label("why")
+        groups = select(*columns, func.count().label("number"), why).where(text(rows), *refused)
+        for row in reader.rows(groups.group_by(*columns).order_by(*columns)):
+            yield Finding(
+                "refused-task",
+                "error",
+                f"{plural(row.number, 'run')} of the task {row.job_type!r} in the queue "
+                f"{row.queue!r} went back, and waits: {one_line(str(row.why)).rstrip('.')}",
+                "Deploy this code to the engine's workers. Then their runs begin by themselves.",
+            )
+
+
+def _engine(name: str, executor: Executor, queues: list[str]) -> Iterator[Finding]:
+    try:
+        waiting = {queue: executor.waiting(queue) for queue in queues}
+        problems = executor.check(queues)
+    except Exception as error:
+        what = one_line(f"{name} cannot be reached: {type(error).__name__}: {error}")
+        yield Finding("engine", "error", what, _TODO)
+        return
+    for problem in problems:
+        yield Finding("engine", "error", one_line(problem), _TODO)
+    if not problems:
+        parts = ", ".join(f"{queue} ({number} waiting)" for queue, number in waiting.items())
+        yield Finding("engine", "ok", f"{name} executes {parts}")

@@ -1,0 +1,260 @@
+"""Definitions that need a person: slots missed, slots that no tick records, dead runs, doubts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, Literal, TypeAlias, get_args
+
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Row,
+    String,
+    and_,
+    case,
+    literal,
+    or_,
+    select,
+    text,
+    union_all,
+)
+
+from ..models.columns import UNREADABLE
+from ..models.conditions import DEAD, OPEN_EFFECT, SCHEDULED, SET_ASIDE
+from .effects import is_in_doubt
+from .humanize import duration, plural, seconds_since
+from .reader import (
+    DEFINITIONS,
+    EFFECTS,
+    RUNS,
+    Count,
+    Query,
+    Reader,
+    capped,
+    count_of,
+    is_one_of,
+    readable,
+)
+
+#: How many skipped and cancelled runs, newest first, are searched for missed slots.
+_LOOKED_AT = 2000
+_SHOWN = ("scheduled_for", "definition_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Slots that were missed, as recorded in the last 24 hours.
+
+    :ivar slots: how many.
+    :ivar first: the first of them.
+    :ivar last: the last.
+    :ivar definition_ids: the definitions that missed them.
+    """
+
+    slots: int
+    first: datetime
+    last: datetime
+    definition_ids: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the same for people, such as "3 slots were missed, from … to …"."""
+        were = "was" if self.slots == 1 else "were"
+        span = f"from {_minute(self.first)} to {_minute(self.last)} UTC"
+        return f"{plural(self.slots, 'slot')} {were} missed, {span}"
+
+
+def missed_slots(reader: Reader) -> Missed | None:
+    """Return the slots that were recorded as missed in the last 24 hours; None if there are none.
+
+    Slots of a pause, of a time when no code declared the definition, and overlaps are not missed.
+    """
+    newest = (
+        select(
+            readable(reader, RUNS.c.result),
+            *(RUNS.c[name] for name in (*_SHOWN, "error_type", "finished_at")),
+        )
+        .where(text(SET_ASIDE))
+        .order_by(RUNS.c.id.desc())
+        .limit(_LOOKED_AT)
+        .subquery()
+    )
+    rows = reader.rows(
+        select(newest.c.result, *(newest.c[name] for name in _SHOWN)).where(
+            newest.c.error_type == "Missed",
+            newest.c.finished_at >= reader.now - timedelta(days=1),
+        )
+    )
+    if not rows:
+        return None
+    spans = [_span(row.result, row.scheduled_for) for row in rows]
+    return Missed(
+        sum(number for number, _, _ in spans),
+        min(first for _, first, _ in spans),
+        max(last for _, _, last in spans),
+        tuple({row.definition_id: None for row in rows if row.definition_id is not None}),
+    )
+
+
+def _span(result: Any, last: datetime) -> tuple[int, datetime, datetime]:
+    """Return how many slots a row stands for, the first and the last; 1 if it was edited."""
+    try:
+        return int(result["skipped"]), datetime.fromisoformat(result["from"]), last
+    except (TypeError, KeyError, ValueError):
+        return 1, last, last
+
+
+def _minute(moment: datetime) -> str:
+    return f"{moment.astimezone(timezone.utc):%Y-%m-%d %H:%M}"
+
+
+#: What to check, for the doctor and the verdict.
+CHECK = "Does the FLASK_APP of cron's line import the module that declares it?"
+_NAMES_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Definitions whose next slot has waited for longer than ``CRONJOBS_HEALTH_OVERDUE``.
+
+    :ivar name: the definition whose slot has waited longest.
+    :ivar seconds: for how long; None if no tick has ever recorded the definition.
+    :ivar count: how many definitions there are.
+    """
+
+    name: str
+    seconds: float | None
+    count: Count
+
+    def __str__(self) -> str:
+        """Return the same for people, as the end of a sentence."""
+        others = f" (and {self.count.value - 1} more)" if self.count.value > 1 else ""
+        if self.seconds is None:
+            return f"no tick has recorded the definition {self.name!r}{others}"
+        waited = duration(self.seconds)
+        return f"the definition {self.name!r}{others} has been due for {waited}: no tick records it"
+
+
+def late_definitions(reader: Reader) -> Late | None:
+    """Return the definitions that no tick serves; None if there are none."""
+    overdue = reader.state.settings.health_overdue
+    before = reader.now - timedelta(seconds=overdue)
+    waiting = select(DEFINITIONS.c.name, DEFINITIONS.c.next_run_at).where(
+        text(SCHEDULED), DEFINITIONS.c.next_run_at < before
+    )
+    count = capped(waiting).label("number")
+    first = waiting.add_columns(count).order_by(DEFINITIONS.c.next_run_at).limit(1)
+    for row in reader.rows(first):
+        at: datetime = row.next_run_at
+        waited = None if at == UNREADABLE else seconds_since(at, reader.now)
+        return Late(row.name, waited, count_of(row.number))
+    if time.monotonic() - reader.state.started > overdue and (names := unrecorded(reader)):
+        return Late(names[0], None, Count(len(names)))
+    return None
+
+
+def unrecorded(reader: Reader) -> list[str]:
+    """Return the names of the definitions that this app's code declares and the table lacks.
+
+    A tick inserts them. Those that were found once are not looked for again.
+    """
+    known = reader.state.known_rows
+    wanted = [name for name in reader.state.registry.declarations if name not in known]
+    for start in range(0, len(wanted), _NAMES_AT_ONCE):
+        some = wanted[start : start + _NAMES_AT_ONCE]
+        rows = reader.rows(select(DEFINITIONS.c.name).where(DEFINITIONS.c.name.in_(some)))
+        known.update(row.name for row in rows)
+    return [name for name in wanted if name not in known]
+
+
+#: Why a definition needs a person, the most urgent first. ``missed``: slots in the last 24 hours;
+#: ``dead``: runs that nobody has retried or discarded; ``doubt``: effects of its runs that are in
+#: doubt; ``late``: a slot that no tick records.
+Need: TypeAlias = Literal["missed", "dead", "doubt", "late"]
+NEEDS: tuple[Need, ...] = get_args(Need)
+#: How many dead runs, newest first, are searched.
+_DEAD_LOOKED_AT = 10_000
+#: At most so many definitions are found for each need.
+_MOST = 1_000
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The definitions that need a person.
+
+    :ivar ids: those that missed slots, have dead runs, or effects in doubt.
+    :ivar late_before: a definition is late if its next slot was due before this.
+    """
+
+    reader: Reader
+    ids: Mapping[Need, Set[int]]
+    late_before: datetime
+
+    def of(self, row: Row[Any]) -> tuple[Need, ...]:
+        """Return why the definition *row* needs a person, the most urgent first."""
+        at: datetime | None = row.next_run_at
+        late = row.paused_at is None and at is not None and at < self.late_before
+        return tuple(
+            need for need in NEEDS if (late if need == "late" else row.id in self.ids[need])
+        )
+
+    def condition(self, need: Need) -> ColumnElement[bool]:
+        """Return the condition that a definition has *need*."""
+        if need == "late":
+            return and_(text(SCHEDULED), DEFINITIONS.c.next_run_at < self.late_before)
+        return is_one_of(self.reader, DEFINITIONS.c.id, self.ids[need])
+
+    @property
+    def any(self) -> ColumnElement[bool]:
+        """The condition that a definition needs a person."""
+        return or_(*(self.condition(need) for need in NEEDS))
+
+    @property
+    def order(self) -> ColumnElement[int]:
+        """The place of a definition by its most urgent need; those without one come last."""
+        places = [(self.condition(need), literal(at, Integer)) for at, need in enumerate(NEEDS)]
+        return case(*places, else_=literal(len(NEEDS), Integer))
+
+
+def needs(reader: Reader, missed: Missed | None) -> Needs:
+    """Return which definitions need a person.
+
+    :param missed: what `missed_slots` found.
+    """
+    both = union_all(select(_with_dead_runs().subquery()), select(_in_doubt(reader).subquery()))
+    found: dict[Need, set[int]] = {"missed": set(), "dead": set(), "doubt": set()}
+    found["missed"].update(() if missed is None else missed.definition_ids[:_MOST])
+    for row in reader.rows(both):
+        found[row.need].add(row.definition_id)
+    overdue = timedelta(seconds=reader.state.settings.health_overdue)
+    return Needs(reader, found, reader.now - overdue)
+
+
+def _with_dead_runs() -> Query:
+    newest = (
+        select(RUNS.c.definition_id)
+        .where(text(DEAD))
+        .order_by(RUNS.c.finished_at.desc())
+        .limit(_DEAD_LOOKED_AT)
+        .subquery()
+    )
+    return _having("dead", newest.c.definition_id).select_from(newest)
+
+
+def _in_doubt(reader: Reader) -> Query:
+    doubted = (
+        select(EFFECTS.c.run_id)
+        .where(text(OPEN_EFFECT), EFFECTS.c.run_id.is_not(None), text(is_in_doubt(reader.dialect)))
+        .limit(_MOST)
+        .subquery()
+    )
+    runs = RUNS.join(doubted, doubted.c.run_id == RUNS.c.id)
+    return _having("doubt", RUNS.c.definition_id).select_from(runs)
+
+
+def _having(need: Need, definition_id: ColumnElement[int]) -> Query:
+    """Return a SELECT of the definitions *definition_id*, each once and with *need*."""
+    columns = literal(need, String).label("need"), definition_id.label("definition_id")
+    return select(*columns).where(definition_id.is_not(None)).distinct().limit(_MOST)

@@ -1,0 +1,306 @@
+"""The SQL that records outcomes, with its parameters, and what attempts leave behind.
+
+`recorded` is for PostgreSQL, `record` and `failures` for SQLite. `finalize_in` writes a success in
+the handler's own transaction, for ``atomic=True``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from sqlalchemy import TextClause, text
+from sqlalchemy.orm import Session
+
+from ..db.connection import Bookkeeping
+from ..db.dialect import Dialect, array_text, dialect_of, json_text
+from ..models.conditions import RUNNING, sql_list
+from ..text import clean
+from ..types import FAILED_KINDS, JSON, RETURNED_KINDS, TERMINAL, Claim, Outcome
+from .columns import assigned, ended
+
+#: The columns of an outcome, and their types in PostgreSQL.
+OUTCOME_COLUMNS = {
+    "id": "bigint",
+    **dict.fromkeys(("token", "result"), "text"),
+    **dict.fromkeys(("kind", "error", "error_type", "stack"), "text"),
+    **dict.fromkeys(("attempt", "reclaimed"), "integer"),
+    "delay": "double precision",
+    "until": "timestamptz",
+}
+#: Those that a plain success has: it recorded no error.
+PLAIN_COLUMNS = ("id", "token", "result")
+
+# A run whose cancel was requested while it ran is cancelled instead of retried.
+_STOPPED = f"""
+    (given.kind NOT IN {sql_list(TERMINAL)} AND job_runs.cancel_requested_at IS NOT NULL)
+"""
+_RETURNED = f"given.kind IN {sql_list(RETURNED_KINDS)}"
+_FAILED = f"kind IN {sql_list(FAILED_KINDS)}"
+
+_FAILURE = """
+    INSERT INTO job_failures
+        (run_id, attempt, worker, started_at, failed_at, error_type, error, stack)
+"""
+
+
+def _values(d: Dialect) -> str:
+    """Return what an outcome writes: `ended` where it ends the run, and otherwise when to go on."""
+    status = f"""
+        CASE WHEN {_STOPPED} THEN 'cancelled' WHEN NOT {_RETURNED} THEN given.kind
+             WHEN job_runs.attempts > 1 THEN 'failed' ELSE 'queued' END
+    """
+    values = ended(status, d.clock, "given.error", "given.error_type", "job_runs.")
+    values["failed_at"], later = d.clock, d.clock_after("given.delay")
+    ends = f"given.kind IN {sql_list(TERMINAL)} OR {_STOPPED}"
+    for condition, *names in (
+        (ends, "finished_at", "turn"),
+        ("given.kind <> 'released'", "last_error", "error_type"),
+        (f"given.{_FAILED}", "failed_at"),
+    ):
+        for name in names:
+            values[name] = f"CASE WHEN {condition} THEN {values[name]} ELSE job_runs.{name} END"
+    values |= {
+        "attempts": f"job_runs.attempts - CASE WHEN {_RETURNED} THEN 1 ELSE 0 END",
+        "snoozes": "job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END",
+        "run_at": f"CASE WHEN given.kind = 'failed' THEN {later}"
+        f" WHEN given.kind = 'snoozed' THEN {d.latest('given.until', later)}"
+        " ELSE job_runs.run_at END",
+        "result": d.json("given.result"),
+    }
+    return assigned(values)
+
+
+def _values_of_success(d: Dialect, result: str = "given.result") -> str:
+    values = ended("'succeeded'", d.clock, "NULL", "NULL", "job_runs.")
+    return assigned({**values, "result": d.json(result)})
+
+
+def held(d: Dialect, given: str) -> str:
+    """Return CTEs that end in ``held``: the ids of those runs in *given* that can be written now.
+
+    A row that another transaction has locked, such as an operator's in psql, must not hold up the
+    others. So PostgreSQL passes over it; the caller finds by `watch` that it is held still.
+
+    ``IS TRUE`` hides the status from the planner: until a vacuum, the lease index has an entry for
+    each run of the past minutes.
+
+    :param given: SQL for a table with ids and tokens; ``given`` is its name from here on.
+    """
+    if not d.skip_locked:
+        return f"given AS MATERIALIZED {given}, held AS MATERIALIZED (SELECT id FROM given)"
+    return f"""
+    given AS MATERIALIZED {given},
+    held AS MATERIALIZED (
+        SELECT id FROM job_runs
+        WHERE {d.any_of("id", "SELECT id FROM given")} AND ({RUNNING}) IS TRUE
+            AND {d.any_of("locked_by", "SELECT DISTINCT token FROM given")}
+        {d.skip_locked}
+    )
+    """
+
+
+def is_held(d: Dialect) -> str:
+    """Return the conditions for a row of ``job_runs`` that goes with a row of ``given``."""
+    return f"""
+        {d.any_of("job_runs.id", "SELECT id FROM held")} AND job_runs.id = given.id
+        AND job_runs.locked_by = given.token AND (job_runs.{RUNNING}) IS TRUE
+    """
+
+
+def recorded(d: Dialect, plain: bool) -> str:
+    """Return PostgreSQL's CTEs that end in ``recorded``: the runs whose outcomes were recorded.
+
+    Each column of the outcomes is an array. One that is empty stands for the column's usual value:
+    ``:usual_token``, a success, or NULL.
+
+    :param plain: whether all outcomes are plain successes.
+    """
+    columns = {name: OUTCOME_COLUMNS[name] for name in PLAIN_COLUMNS} if plain else OUTCOME_COLUMNS
+    arrays = ", ".join(f"CAST(:{name}s AS {kind}[])" for name, kind in columns.items())
+    usual = {"token": "COALESCE(token, :usual_token)", "kind": "COALESCE(kind, 'succeeded')"}
+    given = ", ".join(f"{usual.get(name, name)} AS {name}" for name in columns)
+    table = f"(SELECT {given} FROM unnest({arrays}) AS t({', '.join(columns)}))"
+    expired = "" if plain else f"AND {_expired_if_reclaimed(d)}"
+    more = ", ".join(f"given.{name}" for name in columns)
+    failures = "" if plain else f", failures AS ({_failures_of_recorded(d)})"
+    return f"""
+    {held(d, table)},
+    recorded AS (
+        UPDATE job_runs SET {_values_of_success(d) if plain else _values(d)}
+        FROM given WHERE {is_held(d)} {expired}
+        RETURNING job_runs.status, job_runs.started_at, {more}
+    )
+    {failures}
+    """
+
+
+def _failures_of_recorded(d: Dialect) -> str:
+    return f"""
+    {_FAILURE}
+    SELECT id, attempt, token, started_at, {d.clock}, error_type, error, stack
+    FROM recorded WHERE {_FAILED}
+    ON CONFLICT DO NOTHING
+    """
+
+
+def _expired_if_reclaimed(d: Dialect) -> str:
+    return f"(COALESCE(given.reclaimed, 0) = 0 OR job_runs.locked_until <= {d.clock})"
+
+
+def record(d: Dialect) -> str:
+    """Return SQLite's UPDATE that records outcomes."""
+    return f"""
+    UPDATE job_runs SET {_values(d)}
+    FROM {d.table("outcomes", **OUTCOME_COLUMNS)} AS given
+    WHERE job_runs.id = given.id AND job_runs.locked_by = given.token
+        AND (job_runs.{RUNNING}) IS TRUE AND {_expired_if_reclaimed(d)}
+    """
+
+
+@lru_cache(maxsize=2)
+def failures(d: Dialect) -> TextClause:
+    """Return SQLite's INSERT of failures: its RETURNING knows no other table, so join again."""
+    return text(f"""
+    {_FAILURE}
+    SELECT o.id, o.attempt, o.token, r.started_at, {d.now}, o.error_type, o.error, o.stack
+    FROM {d.table("outcomes", **OUTCOME_COLUMNS)} AS o JOIN job_runs r ON r.id = o.id
+    WHERE o.{_FAILED} AND o.id IN (SELECT value FROM json_each(:recorded))
+    ON CONFLICT DO NOTHING
+    """)
+
+
+def outcome_parameters(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return *outcomes* as the JSON array that SQLite's statements read."""
+    return {"outcomes": json.dumps([_outcome_row(dialect, outcome) for outcome in outcomes])}
+
+
+def is_plain(outcome: Outcome) -> bool:
+    """Return whether *outcome* is a success without a warning, as most are."""
+    return outcome.kind == "succeeded" and outcome.error is None
+
+
+def success_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return what `outcome_arrays` does, for plain successes, of which there may be a thousand."""
+    usual = outcomes[0].token
+    tokens = [outcome.token for outcome in outcomes]
+    results = [outcome.result for outcome in outcomes]
+    return {
+        "usual_token": usual,
+        "ids": f"{{{','.join([str(outcome.id) for outcome in outcomes])}}}",
+        "tokens": array_text(tokens if tokens.count(usual) < len(tokens) else ()),
+        "results": array_text(
+            [None if each is None else json_text(each) for each in results]
+            if results.count(None) < len(results)
+            else ()
+        ),
+    }
+
+
+def outcome_arrays(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return *outcomes* as the arrays that PostgreSQL's exchange reads, a column each."""
+    rows = [_outcome_row(dialect, outcome) for outcome in outcomes]
+    usual = {"token": rows[0]["token"], "kind": "succeeded"}
+    arrays: dict[str, object] = {"usual_token": usual["token"]}
+    for name in OUTCOME_COLUMNS:
+        column = [row.get(name) for row in rows]
+        unusual = any(value != usual.get(name) for value in column)
+        arrays[f"{name}s"] = array_text(column if unusual else ())
+    return arrays
+
+
+def _outcome_row(dialect: Dialect, outcome: Outcome) -> dict[str, object]:
+    """Return *outcome* as the statements read it; a plain success needs few keys."""
+    row: dict[str, object] = {"id": outcome.id, "token": outcome.token, "kind": outcome.kind}
+    if outcome.result is not None:
+        row["result"] = json_text(outcome.result)
+    if outcome.error is not None:
+        row |= {"error": clean(outcome.error), "error_type": clean(outcome.error_type)}
+    if outcome.kind != "succeeded":
+        row |= {
+            "attempt": outcome.attempt,
+            "stack": clean(outcome.stack),
+            "delay": outcome.delay,
+            "until": None if outcome.until is None else dialect.instant(outcome.until),
+            "reclaimed": int(outcome.reclaimed),
+        }
+    return row
+
+
+def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
+    """Write ``succeeded`` in *session*'s transaction, if *claim*'s token still holds the run.
+
+    The handler's own writes and its outcome must commit together, so this runs on the app's
+    session. `Claims.exchange` writes all other outcomes, many at a time and with SQL for failures
+    and releases, on the bookkeeping connection.
+
+    :returns: whether the run was still held.
+    """
+    kept = None if result is None else json_text(result)
+    # Here, since that maps the tables, which most processes do not use.
+    from .runs.enqueue import writing_connection
+
+    connection = writing_connection(session)
+    d = dialect_of(connection.engine)
+    statement = f"""
+        UPDATE job_runs SET {_values_of_success(d, "CAST(:result AS text)")}
+        WHERE id = :id AND locked_by = :token AND {RUNNING} RETURNING id
+    """
+    values = {"id": claim.id, "token": claim.token, "result": kept}
+    return connection.execute(text(statement), values).first() is not None
+
+
+#: How many failed attempts of a run have a row: the latest ones, as many as its page shows.
+FAILURES_KEPT = 50
+
+
+def forget_failures(books: Bookkeeping, outcomes: Iterable[Outcome]) -> None:
+    """Make room for the failures in *outcomes*: delete the oldest of runs that have many.
+
+    Call it before the outcomes are recorded. If they are not, as when a lease was lost, nothing is
+    wrong: the run has begun as many attempts.
+    """
+    for outcome in outcomes:
+        if outcome.attempt > FAILURES_KEPT and outcome.kind in FAILED_KINDS:
+            oldest = {"id": outcome.id, "attempt": outcome.attempt - FAILURES_KEPT}
+            books.rows(delete_failures(books.dialect), oldest)
+
+
+def delete_failures(d: Dialect) -> TextClause:
+    """Return the DELETE of a run's failures up to *attempt*, but for those that are locked."""
+    old = f"SELECT id FROM job_failures WHERE run_id = :id AND attempt <= :attempt {d.skip_locked}"
+    return text(f"DELETE FROM job_failures WHERE {d.any_of('id', old)}")
+
+
+_FORGET_OUTPUTS = text("DELETE FROM job_outputs WHERE run_id = :id AND attempt <= :attempt")
+
+
+def write_output(books: Bookkeeping, claim: Claim, output: str) -> bool:
+    """Write what the attempt of *claim* has printed and logged so far.
+
+    The lease may be lost, or the run may have ended: an attempt's output is kept all the same,
+    but never in the place of another claim's.
+
+    :returns: False if the run is gone, or if another transaction has locked its row.
+    """
+    if claim.attempt > FAILURES_KEPT:
+        books.rows(_FORGET_OUTPUTS, {"id": claim.id, "attempt": claim.attempt - FAILURES_KEPT})
+    values = {"id": claim.id, "attempt": claim.attempt, "token": claim.token, "output": output}
+    return bool(books.rows(_write_output(books.dialect), values))
+
+
+@lru_cache(maxsize=2)
+def _write_output(d: Dialect) -> TextClause:
+    # The foreign key takes this lock, and would wait for it.
+    lock = "FOR KEY SHARE SKIP LOCKED" if d.skip_locked else ""
+    return text(f"""
+    INSERT INTO job_outputs (run_id, attempt, worker, output, written_at)
+    SELECT id, :attempt, :token, :output, {d.clock} FROM job_runs WHERE id = :id {lock}
+    ON CONFLICT (run_id, attempt) DO UPDATE
+    SET worker = excluded.worker, output = excluded.output, written_at = excluded.written_at
+    WHERE job_outputs.worker = excluded.worker OR EXISTS (
+        SELECT 1 FROM job_runs AS r WHERE r.id = excluded.run_id AND r.locked_by = excluded.worker
+    )
+    RETURNING run_id
+    """)

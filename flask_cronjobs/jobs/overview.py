@@ -1,0 +1,148 @@
+"""The overview, read over one connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import func, literal, select, text
+
+from ..models.conditions import DEAD, FREE_GROUPS, KEYED_GROUPS
+from .definitions.views import DefinitionList, find_definitions
+from .health import Figures, Verdict, read_verdict_and_figures
+from .reader import RUNS, Count, Reader, Source, capped, count_of, reading, values_of
+from .runs.list import ERROR_SHOWN, first_line
+from .tick_views import Bucket, read_activity
+from .waiting import Waiting, waiting_groups
+
+#: How many dead runs, newest first, `dead_groups` reads.
+DEAD_LOOKED_AT = 10_000
+#: How many definitions the first page shows.
+DEFINITIONS_SHOWN = 25
+_GROUPS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class DeadGroup:
+    """Dead runs of one task that ended with one type of error.
+
+    :ivar count: capped, since only the newest dead runs are read.
+    :ivar newest: when the latest of them ended.
+    :ivar sample_id: the id of the latest.
+    :ivar message: the first line of its error.
+    """
+
+    task: str
+    error_type: str | None
+    count: Count
+    newest: datetime
+    sample_id: int
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A task of waiting runs that this app's code does not declare."""
+
+    task: str
+    count: Count
+    oldest: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the first page shows."""
+
+    verdict: Verdict
+    figures: Figures
+    definitions: DefinitionList
+    dead: tuple[DeadGroup, ...]
+    orphans: tuple[Orphan, ...]
+    activity: tuple[Bucket, ...]
+    doubts: Count
+
+
+def read_overview(source: Source) -> Overview:
+    """Return what the first page shows, of the definitions those first that need a person."""
+    with reading(source) as reader:
+        groups = waiting_groups(reader)
+        verdict, figures = read_verdict_and_figures(reader, groups)
+        return Overview(
+            verdict=verdict,
+            figures=figures,
+            definitions=find_definitions(reader, figures.missed, limit=DEFINITIONS_SHOWN),
+            dead=dead_groups(reader),
+            orphans=list_orphans(reader, groups),
+            activity=read_activity(reader),
+            doubts=figures.doubts,
+        )
+
+
+def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
+    """Return dead runs by task and type of error, newest group first; at most 50 groups."""
+    with reading(source) as reader:
+        newest = (
+            select(RUNS.c.id, RUNS.c.job_type, RUNS.c.error_type, RUNS.c.finished_at)
+            .where(text(DEAD))
+            .order_by(RUNS.c.finished_at.desc())
+            .limit(DEAD_LOOKED_AT)
+            .subquery()
+        )
+        groups = (
+            select(
+                newest.c.job_type,
+                newest.c.error_type,
+                func.count().label("number"),
+                func.max(newest.c.finished_at).label("newest"),
+                func.max(newest.c.id).label("sample"),
+            )
+            .group_by(newest.c.job_type, newest.c.error_type)
+            .order_by(func.max(newest.c.finished_at).desc())
+            .limit(_GROUPS)
+            .subquery()
+        )
+        message = func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("message")
+        sampled = select(groups, message).join(RUNS, RUNS.c.id == groups.c.sample)
+        rows = reader.rows(sampled.order_by(groups.c.newest.desc()))
+    full = sum(row.number for row in rows) >= DEAD_LOOKED_AT
+    return tuple(
+        DeadGroup(
+            row.job_type,
+            row.error_type,
+            Count(row.number, full),
+            row.newest,
+            row.sample,
+            first_line(row.message),
+        )
+        for row in rows
+    )
+
+
+def list_orphans(source: Source, groups: Sequence[Waiting] | None = None) -> tuple[Orphan, ...]:
+    """Return the tasks of waiting runs that this app's code does not declare, the oldest 50.
+
+    :param groups: what `waiting_groups` found, if that was read before.
+    """
+    with reading(source) as reader:
+        oldest: dict[str, datetime] = {}
+        for group in waiting_groups(reader) if groups is None else groups:
+            if group.task not in reader.state.registry.tasks:
+                oldest[group.task] = min(group.oldest, oldest.get(group.task, group.oldest))
+        tasks = sorted(oldest, key=lambda task: (oldest[task], task))[:_GROUPS]
+        numbers = _waiting_of(reader, tasks)
+    return tuple(Orphan(task, numbers[task], oldest[task]) for task in tasks)
+
+
+def _waiting_of(reader: Reader, tasks: Sequence[str]) -> dict[str, Count]:
+    """Return how many runs of each of *tasks* wait."""
+    if not tasks:
+        return {}
+    each = values_of(reader, tasks)
+    own = RUNS.c.job_type == each.c.value
+    free, keyed = (
+        capped(select(literal(1)).select_from(RUNS).where(text(rows), own).correlate(each))
+        for rows in (FREE_GROUPS, KEYED_GROUPS)
+    )
+    rows = reader.rows(select(each.c.value, (free + keyed).label("number")))
+    return {row.value: count_of(row.number) for row in rows}

@@ -1,0 +1,109 @@
+"""Pause and resume a definition, or all runs of a task or of a queue."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+from ..db.connection import Bookkeeping
+from ..errors import NotFound
+from ..log import DEFAULT_ACTOR, log_action
+from ..registry.options import is_key
+from ..state import State
+from ..text import did_you_mean
+from .definitions import rows as definitions
+from .definitions.actions import no_definition, record_due
+from .definitions.scheduler import announce_slot, plan_paused
+from .runs.changes import add_pause, remove_pause
+
+_LONGEST = 100
+
+
+Kind: TypeAlias = Literal["definition", "queue", "task"]
+
+
+class Target(NamedTuple):
+    """What is paused or resumed."""
+
+    kind: Kind
+    name: str
+
+
+def only(name: str | None, queue: str | None, task: str | None) -> Target | None:
+    """Return what was given: a definition's *name*, a queue or a task; None if not just one was."""
+    each: tuple[tuple[Kind, str | None], ...]
+    each = ("definition", name), ("queue", queue), ("task", task)
+    given = [Target(kind, name) for kind, name in each if name is not None]
+    return given[0] if len(given) == 1 else None
+
+
+def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
+    """Pause *target* until `resume`.
+
+    None of a definition's slots runs; one that is due is recorded first. The runs of a task or a
+    queue wait, and those that run go on to their end.
+
+    :returns: False if it is a task or a queue that was paused before.
+    :raises NotFound: no definition has that name, and the message suggests similar names; this
+        app's code declares no such task; or the queue's name cannot be one.
+    """
+    kind, name = target
+    if kind == "task" and name not in state.registry.tasks:
+        raise NotFound(f"There is no task {name!r}.{did_you_mean(name, state.registry.tasks)}")
+    if kind == "queue" and not is_key(name, _LONGEST):
+        raise NotFound(f"There is no queue {name!r}. A name has 1 to {_LONGEST} characters.")
+    with state.bookkeeping() as books:
+        if kind == "definition":
+            is_new = _pause_definition(state, books, name)
+        else:
+            is_new = add_pause(books, kind, name, actor)
+    if is_new:
+        log_action("paused", f"{kind} {name}", actor)
+    return is_new
+
+
+def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
+    """Resume *target*, also a task or a queue that no code declares any more.
+
+    A definition goes on from its next slot after now. Slots that passed meanwhile are not made up:
+    they are recorded as one skipped row.
+
+    :returns: False if it was not paused.
+    :raises NotFound: no definition has that name.
+    :raises ScheduleError: the definition's schedule cannot be read.
+    """
+    kind, name = target
+    with state.bookkeeping() as books:
+        if kind == "definition":
+            return _resume_definition(state, books, name, actor)
+        was_paused = remove_pause(books, kind, name)
+    if was_paused:
+        log_action("resumed", f"{kind} {name}", actor)
+    return was_paused
+
+
+def _pause_definition(state: State, books: Bookkeeping, name: str) -> bool:
+    found = definitions.find(books, name)
+    if found is not None and found.due:
+        record_due(state, books, found)
+    if not definitions.pause(books, name):
+        raise no_definition(state, name, "pause")
+    return True
+
+
+def _resume_definition(state: State, books: Bookkeeping, name: str, actor: str) -> bool:
+    found = definitions.find(books, name)
+    if found is None:
+        raise no_definition(state, name, "resume")
+    plan = plan_paused(found)
+    slots = definitions.resume(books, found, plan.following, plan.slots)
+    if slots is None:
+        return False
+    log_action("resumed", f"definition {name}", actor)
+    for slot in slots:
+        announce_slot(state, slot)
+    return True
+
+
+def queues(state: State) -> list[str]:
+    """Return the queues that the tasks of this app's code use."""
+    return sorted({task.options.queue for task in state.registry.tasks.values()})

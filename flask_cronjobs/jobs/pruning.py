@@ -1,0 +1,267 @@
+"""Delete what is past its retention, in sets, and say how far that is behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import Connection, Executable, text
+
+from ..config import Settings
+from ..db.connection import Bookkeeping, Rows
+from ..db.dialect import Dialect
+from ..log import DEFAULT_ACTOR, log_action
+from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
+from ..state import State
+from ..types import stored_time
+from .batches.members import note_pruned
+from .humanize import plural
+
+if TYPE_CHECKING:
+    from .runs.actions import Progress
+
+
+class Kind(NamedTuple):
+    """Rows that are kept for some time.
+
+    :ivar which: which rows of the table, in the words of an index.
+    :ivar ended: the column with the time from which they are kept.
+    :ivar age: the setting that says for how many seconds.
+    :ivar free: SQL for: the old row ``one`` may go.
+    """
+
+    table: str
+    which: str
+    ended: str
+    age: str
+    free: str = "1 = 1"
+
+
+RUNS = Kind("job_runs", DONE, "finished_at", "retention")
+# A dead run that stops its key waits for an operator, however long.
+DEAD_RUNS = RUNS._replace(which=f"{DEAD} AND (on_dead = 'stop') IS NOT TRUE", age="retention_dead")
+# The effects of a run that has not succeeded stay while its row is there: a retry, of its own or an
+# operator's, must find them.
+EFFECTS = Kind(
+    "job_effects",
+    DONE_EFFECT,
+    "done_at",
+    "retention_dead",
+    """COALESCE((SELECT r.status FROM job_runs r WHERE r.id = one.run_id), 'succeeded')
+        IN ('succeeded', 'skipped')""",
+)
+# From the outside in: the members of a batch inside another are counted as long as that one is. Its
+# ``then`` may still ask for the counts, until it is pruned itself.
+BATCHES = Kind(
+    "job_batches",
+    ENDED_BATCH,
+    "finished_at",
+    "retention",
+    """(SELECT r.id FROM job_runs r
+        WHERE r.batch_id = one.id AND r.status <> 'running' LIMIT 1) IS NULL
+    AND (SELECT r.id FROM job_runs r WHERE r.id = one.then_run_id) IS NULL
+    AND (SELECT p.id FROM job_batches p WHERE p.id = one.parent_id) IS NULL""",
+)
+KINDS = (RUNS, DEAD_RUNS, EFFECTS, BATCHES)
+
+
+def past(d: Dialect, kind: Kind) -> str:
+    """Return SQL for: a row of *kind* is older than its retention."""
+    return f"{kind.which} AND {kind.ended} < {d.later(f'0 - :{kind.age}')}"
+
+
+@lru_cache
+def oldest(d: Dialect, kind: Kind) -> str:
+    """Return the query for some old rows of *kind*, from the time ``place`` on."""
+    place = "CAST(:place AS timestamptz)" if d.name == "postgresql" else ":place"
+    columns = ", status, batch_id" if kind.table == "job_runs" else ""
+    return f"""
+        SELECT id, {kind.ended} AS ended, CAST({kind.ended} AS text) AS place,
+            CASE WHEN {kind.free} THEN 1 ELSE 0 END AS free {columns}
+        FROM {kind.table} AS one WHERE {past(d, kind)} AND {kind.ended} >= {place}
+        ORDER BY {kind.ended} LIMIT :chunk
+    """
+
+
+@lru_cache
+def locked_runs(d: Dialect, kind: Kind) -> str:
+    """Return `oldest` of runs, locked, but for those of the batches in ``held``.
+
+    So that a run that an operator retries at this moment keeps both its row and its failures.
+    """
+    lock = "FOR UPDATE SKIP LOCKED" if d.name == "postgresql" else ""
+    held = f"AND ({d.among('batch_id', 'held')}) IS NOT TRUE"
+    return oldest(d, kind).replace("ORDER BY", f"{held} ORDER BY") + lock
+
+
+@lru_cache
+def _behind(d: Dialect) -> str:
+    """Return the query for the time, and when the oldest row of each kind ended that may go."""
+    oldest_of = (
+        f"(SELECT min(ended) FROM ({oldest(d, kind)}) AS o WHERE free = 1)" for kind in KINDS
+    )
+    return f"SELECT {d.now}, {', '.join(oldest_of)}"
+
+
+def delete(d: Dialect, table: str, column: str = "id") -> str:
+    """Return the DELETE of the rows whose *column* is in ``ids``."""
+    return f"DELETE FROM {table} WHERE {d.among(column)}"
+
+
+def delete_ended(d: Dialect, kind: Kind) -> str:
+    """Return `delete` of rows that are of *kind* still."""
+    return f"{delete(d, kind.table)} AND ({kind.which}) IS TRUE"
+
+
+#: How many rows of a kind one transaction deletes at most, beside those that go with them.
+CHUNK = 1000
+#: The longest rest after a transaction on SQLite, in seconds.
+_REST = 0.1
+
+
+def prune(books: Bookkeeping, kept: Settings) -> Iterator[int]:
+    """Delete what is older than its retention; yield how many runs, after each round.
+
+    A round deletes up to `CHUNK` rows of each kind, so that none waits for another. To stop, take
+    no further round.
+
+    On SQLite others write only between two transactions of ours. They look for that each few
+    milliseconds, so we leave them as much time as we took.
+
+    :param kept: for how long rows are kept: batches as succeeded runs; effects that are done as
+        dead runs, but as long as their run may be tried again, however old they are.
+    """
+    d = books.dialect
+    kinds = [
+        (_prune_runs if kind.table == "job_runs" else _prune_rows)(books, kind, kept)
+        for kind in KINDS
+    ]
+    while kinds:
+        runs = 0
+        for kind in tuple(kinds):
+            began = time.monotonic()
+            deleted = next(kind, None)
+            if deleted is None:
+                kinds.remove(kind)
+            runs += deleted or 0
+            if d.name == "sqlite":
+                time.sleep(min(time.monotonic() - began, _REST))
+        yield runs
+
+
+def prunable(books: Bookkeeping, kept: Settings) -> int:
+    """Return how many runs `prune` would delete now."""
+    total = 0
+    for kind in (RUNS, DEAD_RUNS):
+        sql = f"SELECT count(*) FROM job_runs WHERE {past(books.dialect, kind)}"
+        total += books.rows(text(sql), _given(books.dialect, kept))[0][0]
+    return total
+
+
+def behind(rows: Callable[[Executable], Rows], d: Dialect, kept: Settings) -> float:
+    """Return for how many seconds the oldest row has been past its retention.
+
+    :param rows: executes a statement, and returns its rows.
+    """
+    (found,) = rows(text(_behind(d)).bindparams(**_given(d, kept)))
+    ages: list[float] = [getattr(kept, kind.age) for kind in KINDS]
+    past = (_seconds(found[0], found[n]) - age for n, age in enumerate(ages, start=1))
+    return max(0.0, *past)
+
+
+def _seconds(now: object, ended: object) -> float:
+    """Return for how many seconds something has ended; 0 if it is not there."""
+    if ended is None:
+        return 0.0
+    try:
+        return (stored_time(now) - stored_time(ended)).total_seconds()
+    except ValueError:  # Somebody has written another value there.
+        return 0.0
+
+
+def _prune_runs(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]:
+    """Delete old runs with what belongs to them; yield how many, after each transaction."""
+    given = {**_given(books.dialect, kept), "held": books.dialect.many(held := set[int]())}
+    while True:
+        found, deleted, busy = books.transaction(
+            partial(_delete_runs, d=books.dialect, kind=kind, given=given)
+        )
+        yield deleted
+        if len(found) < CHUNK:
+            return
+        # From here on: until a vacuum, PostgreSQL's index has entries of all that was deleted.
+        held |= busy
+        given |= {"place": found[-1].place, "held": books.dialect.many(held)}
+
+
+def _delete_runs(
+    connection: Connection, d: Dialect, kind: Kind, given: Mapping[str, Any]
+) -> tuple[Rows, int, set[int]]:
+    """Delete some runs; return what was found, how many went, and the batches that others hold."""
+    found = connection.execute(text(locked_runs(d, kind)), given).all()
+    ids, busy = note_pruned(connection, d, found)
+    if ids:
+        given = {"ids": d.many(ids)}
+        for table in ("job_failures", "job_outputs"):
+            connection.execute(text(delete(d, table, "run_id")), given)
+        connection.execute(text(delete(d, "job_runs")), given)
+    return found, len(ids), busy
+
+
+def _prune_rows(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]:
+    """Delete old rows of another table; yield 0, since they are no runs, after each statement.
+
+    To look is apart from deleting, which alone needs SQLite's write lock: what may go never comes
+    back. What may not is passed over, up to the end; then again, as long as something went: with
+    a batch, those inside it may go.
+    """
+    d = books.dialect
+    given, deleted = _given(d, kept), 0
+    while True:
+        found = books.rows(text(oldest(d, kind)), given)
+        if ids := [row.id for row in found if row.free]:
+            books.rows(text(delete_ended(d, kind)), {"ids": d.many(ids)})
+        deleted += len(ids)
+        yield 0
+        if len(found) == CHUNK and (ids or found[-1].place != given["place"]):
+            given["place"] = found[-1].place
+        elif deleted:
+            given, deleted = _given(d, kept), 0
+        else:
+            return
+
+
+def _given(d: Dialect, kept: Settings) -> dict[str, Any]:
+    """Return the parameters of the first look at a kind."""
+    first = "-infinity" if d.name == "postgresql" else ""
+    return {
+        "retention": kept.retention,
+        "retention_dead": kept.retention_dead,
+        "place": first,
+        "chunk": CHUNK,
+    }
+
+
+def prune_all(
+    state: State,
+    dry_run: bool = False,
+    actor: str = DEFAULT_ACTOR,
+    progress: Progress | None = None,
+) -> int:
+    """Delete the runs that are older than their retention.
+
+    :param dry_run: only count them.
+    :returns: how many there were.
+    """
+    with state.bookkeeping() as books:
+        if dry_run:
+            return prunable(books, state.settings)
+        pruned = 0
+        for deleted in prune(books, state.settings):
+            pruned += deleted
+            if progress is not None:
+                progress(deleted)
+    log_action("pruned", plural(pruned, "run"), actor)
+    return pruned

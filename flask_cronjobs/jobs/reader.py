@@ -1,0 +1,250 @@
+"""One connection for all reads of a page or command, the database's now, and pages of rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime, timezone
+from functools import cached_property
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Executable,
+    Row,
+    ScalarSelect,
+    String,
+    Table,
+    TableValuedAlias,
+    TypeDecorator,
+    any_,
+    event,
+    func,
+    literal,
+    select,
+    text,
+    type_coerce,
+)
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..db.dialect import Dialect, dialect_of, load_odd_values
+from ..db.errors import explain
+from ..db.test_connection import borrowed, is_shared
+from ..models.tables import Base
+from ..state import State
+from ..types import stored_time
+from .humanize import plural
+
+BATCHES: Table = Base.metadata.tables["job_batches"]
+RUNS: Table = Base.metadata.tables["job_runs"]
+DEFINITIONS: Table = Base.metadata.tables["job_definitions"]
+FAILURES: Table = Base.metadata.tables["job_failures"]
+OUTPUTS: Table = Base.metadata.tables["job_outputs"]
+EFFECTS: Table = Base.metadata.tables["job_effects"]
+PAUSES: Table = Base.metadata.tables["job_pauses"]
+TICKS: Table = Base.metadata.tables["job_ticks"]
+
+#: A SELECT. SQLAlchemy 2.0 and 2.1 type its columns differently; no annotation fits both.
+Query: TypeAlias = Any
+
+
+@dataclass
+class Reader:
+    """An open connection that only reads, for one page or one command."""
+
+    state: State
+    connection: Connection
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the database says what it can."""
+        return dialect_of(self.connection.engine)
+
+    @cached_property
+    def now(self) -> datetime:
+        """The database's now, read once, so that a page shows one moment."""
+        return stored_time(self.value(text(f"SELECT {self.dialect.now}")))
+
+    @property
+    def sqlite(self) -> bool:
+        """Return whether the database is SQLite."""
+        return self.connection.dialect.name == "sqlite"
+
+    def value(self, statement: Executable) -> object:
+        """Return the value of a statement with one row and one column."""
+        return self.rows(statement)[0][0]
+
+    def rows(self, statement: Executable) -> Sequence[Row[Any]]:
+        """Return all rows of *statement*."""
+        return self.connection.execute(statement).all()
+
+
+class _JSONOrText(TypeDecorator[object]):
+    """The value of a JSON column in SQLite; its text, if it cannot be parsed."""
+
+    impl = String
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: Any) -> object:
+        """Parse *value*."""
+        try:
+            return json.loads(value) if isinstance(value, (str, bytes)) else value
+        except (ValueError, RecursionError):
+            return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def readable(reader: Reader, column: Any) -> Any:
+    """Return *column*; what cannot be parsed as JSON is returned as text.
+
+    On PostgreSQL, `reading` sees to that.
+    """
+    if not (reader.sqlite and isinstance(column.type, JSON)):
+        return column
+    return type_coerce(column, _JSONOrText).label(column.name)
+
+
+def is_one_of(
+    reader: Reader, column: ColumnElement[int], ids: Iterable[int]
+) -> ColumnElement[bool]:
+    """Return the condition that *column* is one of many *ids*, which are sent as one parameter."""
+    if not reader.sqlite:
+        return column == any_(literal(list(ids), ARRAY(BigInteger)))
+    return column.in_(select(_each(list(ids)).c.value))
+
+
+def values_of(reader: Reader, values: Sequence[str]) -> TableValuedAlias:
+    """Return a table with one column ``value``: *values*, which are sent as one parameter."""
+    if not reader.sqlite:
+        values_array = literal(list(values), ARRAY(String))
+        return func.unnest(values_array).table_valued("value").render_derived()
+    return _each(values)
+
+
+def _each(values: Sequence[object]) -> TableValuedAlias:
+    return func.json_each(json.dumps(values)).table_valued("value")
+
+
+def _load_odd_values(connection: Connection, cursor: Any, *rest: object) -> None:
+    # On each cursor, since the connection belongs to the app's pool.
+    load_odd_values(cursor)
+
+
+#: What a report reads from: an app's state, or a `Reader` that several reports share.
+Source: TypeAlias = State | Reader
+
+
+@contextmanager
+def reading(source: Source) -> Generator[Reader, None, None]:
+    """Open a `Reader` on a connection apart from ``db.session``; given a `Reader`, yield it.
+
+    In a test where the session has the only connection there is, use that.
+
+    :raises TablesMissing: the job tables do not exist.
+    :raises DatabaseTrouble: the database cannot be read.
+    """
+    if isinstance(source, Reader):
+        yield source
+        return
+    engine, database = source.engine, source.database
+    shared = is_shared(database)
+    try:
+        with borrowed(database) if shared else engine.connect() as connection:
+            if not shared and connection.dialect.name == "postgresql":
+                event.listen(connection, "before_cursor_execute", _load_odd_values)
+            yield Reader(source, connection)
+    except SQLAlchemyError as error:
+        raise explain(error, engine) from error
+
+
+#: Counting stops here.
+CAP = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of rows, counted up to a cap.
+
+    :ivar capped: whether there are more; then its text is ``1,000+``.
+    """
+
+    value: int
+    capped: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.value:,}{'+' if self.capped else ''}"
+
+    def of(self, noun: str) -> str:
+        """Return ``1 run``, ``2 runs``, ``1,000+ runs``."""
+        return f"{self} {noun}s" if self.capped else plural(self.value, noun)
+
+    def __bool__(self) -> bool:
+        return self.value > 0
+
+
+def count_of(value: int) -> Count:
+    """Return the count for *value*, which was counted up to `CAP` plus one."""
+    return Count(min(value, CAP), value > CAP)
+
+
+def capped(statement: Query) -> ScalarSelect[int]:
+    """Return a subquery that counts the rows of *statement*, up to `CAP` plus one."""
+    some = statement.limit(CAP + 1).subquery()
+    return select(func.count()).select_from(some).scalar_subquery()
+
+
+Record = TypeVar("Record")
+
+
+def record(kind: type[Record], row: Any, /, **others: Any) -> Record:
+    """Return the dataclass *kind* with *others*, and the columns of *row* for its other fields."""
+    names = (field.name for field in fields(cast("Any", kind)) if field.name not in others)
+    return kind(**{name: getattr(row, name) for name in names}, **others)
+
+
+Shown = TypeVar("Shown")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Shown]):
+    """The rows of a page.
+
+    :ivar next: what the next page begins after: the id or key of the last row; None if it is the
+        last page.
+    :ivar now: the database's now.
+    """
+
+    rows: Sequence[Shown]
+    next: Any
+    now: datetime
+
+
+def cut_page(found: Sequence[Shown], limit: int, now: datetime, by: str = "id") -> Page[Shown]:
+    """Return a page of at most *limit* rows.
+
+    :param found: the rows of the page and one more, if there are so many.
+    :param by: the attribute after whose last value the next page begins.
+    """
+    following = getattr(found[limit - 1], by) if len(found) > limit else None
+    return Page(found[:limit], following, now)
+
+
+def plain_data(value: Any) -> Any:
+    """Return *value* for JSON: records as objects, times as ISO 8601 texts in UTC."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
+    if (as_dict := getattr(value, "_asdict", None)) is not None:  # A named tuple, or a row.
+        return plain_data(as_dict())
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat()
+    if isinstance(value, (list, tuple)):
+        return [plain_data(member) for member in cast("Sequence[Any]", value)]
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        return {key: plain_data(member) for key, member in members.items()}
+    return value

@@ -1,0 +1,363 @@
+"""Retry, cancel and discard runs: one, many, or those of a batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ... import signals
+from ...db.connection import Bookkeeping
+from ...db.errors import still_locked
+from ...errors import CronJobsError, NotFound, StateConflict
+from ...log import DEFAULT_ACTOR, log_action, log_run
+from ...state import State
+from ...text import one_line
+from ...types import STATUSES, TERMINAL, Outcome, Status
+from ..batches import rows as store_batches
+from ..batches.ending import end_batches, telling
+from ..batches.members import keys_of_family
+from ..batches.views import BatchView, find_batch
+from ..humanize import plural
+from ..reader import Count, reading
+from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
+from .list import RunFilter, matching_count, matching_ids
+
+#: Called with how many more runs are done, for a progress bar.
+Progress = Callable[[int], object]
+#: How many runs one statement changes.
+CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class BulkResult:
+    """The result of a bulk action, in numbers of runs.
+
+    :ivar changed: those it changed.
+    :ivar left: those it did not change, since their status had changed meanwhile.
+    :ivar asked: those of the changed that are running, and were asked to stop.
+    :ivar beyond: those it did not try, since it reached its limit.
+    :ivar result: what became of the changed that were not running, as `Action.result`.
+    """
+
+    changed: int
+    left: int
+    asked: int
+    beyond: int
+    result: str
+
+    def sentence(self, of: str = "") -> str:
+        """Return it for people: ``2 runs are cancelled. 1 running run is asked to stop.``
+
+        :param of: the task or the batch whose runs they are.
+        """
+        at_once = self.changed - self.asked
+        whose = f" of {of}" if of else ""
+        parts: list[str] = []
+        if at_once or not self.asked:
+            parts.append(f"{plural(at_once, 'run')}{whose} {_are(at_once)} {self.result}.")
+        if self.asked:
+            running = plural(self.asked, "running run")
+            parts.append(f"{running}{whose} {_are(self.asked)} asked to stop.")
+        if self.left:
+            parts.append(f"{self.left:,} had changed meanwhile.")
+        if self.beyond:
+            more = f"{self.beyond:,} more {_are(self.beyond)} left"
+            parts.append(f"{more}; do the same again for the next ones.")
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A change that an operator makes to runs: one by its id, or many by ids or a filter.
+
+    :ivar doing: what the log says before a bulk action.
+    :ivar done: what the log says of each run.
+    :ivar result: what people are told of each run that is not running.
+    :ivar allowed: the statuses of runs that can be changed.
+    :ivar default: the statuses that a filter without a status means.
+    :ivar refusals: for every other status, why such a run cannot be changed, and what to do.
+    :ivar change: the store's call, with the ids and the reason to keep in the rows.
+    """
+
+    name: str
+    doing: str
+    done: str
+    result: str
+    allowed: Sequence[Status]
+    default: Sequence[Status]
+    refusals: Mapping[Status, str]
+    change: Callable[[Operator, Sequence[int], str], list[Change]]
+
+    def one(self, state: State, run_id: int, actor: str = DEFAULT_ACTOR) -> Change:
+        """Change the run *run_id*.
+
+        :raises NotFound: there is no such run.
+        :raises StateConflict: its status does not allow it; the message says what to do.
+        """
+        with state.bookkeeping() as books:
+            changes = self.change(Operator(books), [run_id], self._reason(actor))
+            if not changes:
+                raise self.refusal(books, run_id)
+            _end_batches(state, books, changes)
+        announce_changes(state, self.done, changes, actor, self._reason(actor))
+        return changes[0]
+
+    def many(
+        self,
+        state: State,
+        which: RunFilter | Sequence[int],
+        actor: str = DEFAULT_ACTOR,
+        progress: Progress | None = None,
+        most: int | None = None,
+    ) -> BulkResult:
+        """Change all runs of *which*, in chunks; log how many, even if an error stops it.
+
+        :param progress: called after each chunk with the number of its runs.
+        :param most: change at most this many.
+        :raises StateConflict: the filter's status does not allow it.
+        """
+        ids = self.ids(state, which) if isinstance(which, RunFilter) else which
+        some = ids[:most]
+        log_action(self.doing, _described(which, some), actor)
+        changed = asked = 0
+        try:
+            with state.bookkeeping() as books:
+                operator = Operator(books)
+                for start in range(0, len(some), CHUNK):
+                    chunk = some[start : start + CHUNK]
+                    changes = self.change(operator, chunk, self._reason(actor))
+                    _end_batches(state, books, changes)
+                    announce_changes(state, self.done, changes, actor, self._reason(actor))
+                    changed += len(changes)
+                    asked += sum(change.status == "running" for change in changes)
+                    if progress is not None:
+                        progress(len(chunk))
+        finally:
+            log_action(self.done, plural(changed, "run"), actor)
+        left, beyond = len(some) - changed, len(ids) - len(some)
+        return BulkResult(changed, left, asked, beyond, self.result)
+
+    def ids(self, state: State, which: RunFilter) -> list[int]:
+        """Return the ids of the runs of *which* that can be changed.
+
+        :raises StateConflict: the filter's status does not allow it.
+        """
+        with reading(state) as reader:
+            return matching_ids(reader, which, self._allowed(which))
+
+    def count(self, state: State, which: RunFilter, most: int) -> Count:
+        """Return how many runs of *which* can be changed, counted up to *most*.
+
+        :raises StateConflict: the filter's status does not allow it.
+        """
+        with reading(state) as reader:
+            return matching_count(reader, which, most, self._allowed(which))
+
+    def _allowed(self, which: RunFilter) -> list[Status]:
+        """Return `statuses`.
+
+        :raises StateConflict: there are none.
+        """
+        allowed = self.statuses(which)
+        if not allowed:
+            raise StateConflict(f"Each of these runs {self.refusals[self._statuses(which)[0]]}")
+        return allowed
+
+    def statuses(self, which: RunFilter) -> list[Status]:
+        """Return the statuses of those runs of *which* that can be changed; none if none can."""
+        return [status for status in self._statuses(which) if status in self.allowed]
+
+    def _statuses(self, which: RunFilter) -> Sequence[Status]:
+        if which.status is not None:
+            return (which.status,)
+        if which.stale:
+            return ("running",)
+        return ("queued", "failed") if which.overdue else self.default
+
+    def _reason(self, actor: str) -> str:
+        return f"{self.done} by {actor}"
+
+    def refusal(self, books: Bookkeeping, run_id: int) -> CronJobsError:
+        """Return why the run *run_id* cannot be changed."""
+        status = status_of(books, run_id)
+        if status is None:
+            return no_run(run_id)
+        if self.name == "retry" and (holder := key_holder(books, run_id)) is not None:
+            return StateConflict(
+                f"Run {run_id} has given up its idempotency key, and run {holder} has it now. "
+                "Wait until that run has ended, or cancel it. Then try again."
+            )
+        if status in self.allowed:
+            return still_locked(f"Run {run_id}")
+        refused = self.refusals[status].replace(" ID", f" {run_id}")
+        return StateConflict(f"Run {run_id} {refused}")
+
+
+RETRY = Action(
+    name="retry",
+    doing="retrying",
+    done="retried",
+    result="queued again",
+    allowed=RETRIABLE,
+    default=("dead",),
+    refusals={
+        "queued": "is queued already: the next tick runs it once it is due.",
+        "running": "is running. Cancel it first, or wait until it ends.",
+        "succeeded": "succeeded. To do its work again: flask jobs admin again ID",
+        "skipped": "is a slot that was skipped. "
+        "To run its definition now: flask jobs admin run NAME",
+    },
+    change=lambda operator, ids, _: operator.retry(ids),
+)
+CANCEL = Action(
+    name="cancel",
+    doing="cancelling",
+    done="cancelled",
+    result="cancelled",
+    allowed=CANCELLABLE,
+    default=CANCELLABLE,
+    refusals={status: f"ended as {status}; there is nothing to cancel." for status in TERMINAL},
+    change=Operator.cancel,
+)
+DISCARD = Action(
+    name="discard",
+    doing="discarding",
+    done="discarded",
+    result="discarded",
+    allowed=DISCARDABLE,
+    default=DISCARDABLE,
+    refusals={
+        status: "is not dead. To stop it: flask jobs admin cancel"
+        if status in CANCELLABLE
+        else f"ended as {status}; only dead runs can be discarded."
+        for status in STATUSES
+        if status not in DISCARDABLE
+    },
+    change=Operator.discard,
+)
+
+
+def _end_batches(state: State, books: Bookkeeping, changes: Sequence[Change]) -> None:
+    """End the batches whose last member may have ended by *changes*."""
+    ended = {each.batch_id for each in changes if each.status in TERMINAL}
+    if batches := {batch for batch in ended if batch is not None}:
+        end_batches(books, telling(state), batches)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def no_run(run_id: int) -> NotFound:
+    """Return the error that there is no run *run_id*."""
+    return NotFound(
+        f"There is no run {run_id}; it may have been pruned. To list runs: flask jobs admin list"
+    )
+
+
+def _described(which: RunFilter | Sequence[int], ids: Sequence[int]) -> str:
+    """Describe *ids*: how many they are, and which filter found them."""
+    if not isinstance(which, RunFilter):
+        return plural(len(ids), "run")
+    by = ", ".join(f"{each.field}={value!r}" for each, value in which.given())
+    return f"{plural(len(ids), 'run')} of {by or 'all'}"
+
+
+def announce_changes(
+    state: State, what: str, changes: Sequence[Change], actor: str, reason: str
+) -> None:
+    """Log each of *changes*, and send the signal for those that are cancelled now.
+
+    :param reason: the error that their rows have.
+    """
+    for change in changes:
+        log_run(
+            logging.INFO,
+            # The worker logs when the run has ended.
+            f"{what} (asked of its worker)" if change.status == "running" else what,
+            task=one_line(change.task),
+            run_id=change.run_id,
+            attempt=change.attempts,
+            actor=actor,
+        )
+        if change.status == "cancelled":
+            outcome = Outcome(
+                change.run_id, "", "cancelled", change.attempts, change.task,
+                error=reason, error_type="Cancelled",
+            )  # fmt: skip
+            signals.send(signals.run_cancelled, state.app, outcome=outcome)
+
+
+def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
+    """Close a batch that nobody will fill any more, so that it can end.
+
+    :returns: False if it was closed before.
+    :raises NotFound: there is no such batch.
+    :raises StateConflict: a transaction is filling it.
+    """
+    found = _batch(state, key)
+    if found.closed_at is not None:
+        return False
+    with state.bookkeeping() as books:
+        if not store_batches.close(books, found.id):
+            raise StateConflict(
+                f"The batch {key!r} is being filled by a transaction that has not ended. Wait "
+                "until it has, then try again."
+            )
+        log_action("closed", f"batch {key}", actor)
+        end_batches(books, telling(state), [found.id])
+    return True
+
+
+def cancel_batch(
+    state: State,
+    key: str,
+    actor: str = DEFAULT_ACTOR,
+    progress: Progress | None = None,
+    most: int | None = None,
+) -> BulkResult:
+    """Cancel the members of a batch that have not ended, also those of batches inside it.
+
+    An open batch is closed first.
+
+    :raises NotFound: there is no such batch.
+    :raises StateConflict: a transaction is filling it.
+    """
+    close_batch(state, key, actor)
+    with state.bookkeeping() as books:
+        keys = keys_of_family(books, _batch(state, key).id)
+    ids = [run for each in keys for run in CANCEL.ids(state, RunFilter(batch=each))]
+    return CANCEL.many(state, ids, actor, progress, most)
+
+
+def retry_batch(
+    state: State,
+    key: str,
+    actor: str = DEFAULT_ACTOR,
+    again: bool = False,
+    progress: Progress | None = None,
+    most: int | None = None,
+) -> BulkResult:
+    """Queue the dead runs of a batch again: it is open again until they have ended.
+
+    :param again: enqueue its ``then`` once more at its end. Otherwise there is no second one.
+    :raises NotFound: there is no such batch.
+    """
+    found = _batch(state, key)
+
+    def change(operator: Operator, ids: Sequence[int], reason: str) -> list[Change]:
+        return operator.retry(ids, again=found.id if again else None)
+
+    retry = replace(RETRY, change=change)
+    return retry.many(state, RunFilter(batch=key, status="dead"), actor, progress, most)
+
+
+def _batch(state: State, key: str) -> BatchView:
+    found = find_batch(state, key)
+    if found is None:
+        raise NotFound(
+            f"There is no batch {key!r}; it may have been pruned. To list them: "
+            "flask jobs admin batches"
+        )
+    return found

@@ -1,0 +1,269 @@
+"""The writes of an operator: each changes only rows whose state allows it, and says which."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from sqlalchemy import Connection, text
+
+from ...db.connection import Bookkeeping
+from ...db.dialect import Dialect
+from ...db.errors import LOCK_WAIT
+from ...models.conditions import HANDED, HOLDS_KEY, sql_list
+from ...types import PauseKind, Status
+from ..batches.members import halted, hold_batches, recount, reopen
+from ..columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter
+
+RETRIABLE: tuple[Status, ...] = ("dead", "cancelled", "failed")
+CANCELLABLE: tuple[Status, ...] = ("queued", "failed", "running")
+DISCARDABLE: tuple[Status, ...] = ("dead",)
+
+
+#: What is done to batches whose runs were changed; for each, whether it was `halted` before.
+Touch: TypeAlias = Callable[[Connection, Dialect, Mapping[int, bool]], None]
+
+
+class Change(NamedTuple):
+    """A run that was changed, its status, the number of its attempts, and its batch."""
+
+    run_id: int
+    task: str
+    status: Status
+    attempts: int = 0
+    batch_id: int | None = None
+
+
+class StoredRun(NamedTuple):
+    """What of a run goes into a new one like it.
+
+    :ivar payload: its JSON, as a text.
+    :ivar definition_id: None if the definition is gone.
+    """
+
+    id: int
+    task: str
+    status: Status
+    payload: str
+    queue: str
+    priority: int
+    definition_id: int | None
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    on_dead: str | None
+
+
+class Operator:
+    """Changes of runs, for as long as one waits in all for rows that are locked.
+
+    Rows that another transaction has locked on PostgreSQL are waited for, but not for long.
+
+    :param books: a bookkeeping connection.
+    """
+
+    def __init__(self, books: Bookkeeping) -> None:
+        self.books = books
+        self._until = time.monotonic() + LOCK_WAIT
+
+    def retry(
+        self,
+        ids: Sequence[int],
+        columns: Mapping[str, Any] | None = None,
+        again: int | None = None,
+    ) -> list[Change]:
+        """Queue those of *ids* that are dead, cancelled or failed, due now.
+
+        Each has at least one more attempt, even if it had used up all of them. One that would take
+        its idempotency key back stays as it is if another run has the key, or, among *ids*, if a
+        later one wants it.
+
+        :param columns: what else to change, of `NEW_RUN`.
+        :param again: the batch whose ``then`` is to be enqueued once more when it ends.
+        """
+        d, given = self.books.dialect, columns or {}
+        values = {
+            "status": "'queued'",
+            "run_at": d.now,
+            "finished_at": "NULL",
+            "cancel_requested_at": "NULL",
+            "max_attempts": "CASE WHEN max_attempts > attempts THEN max_attempts"
+            " ELSE attempts + 1 END",
+            "turn": "CASE WHEN on_dead IS NOT NULL THEN 'new' END",
+            "updated_at": d.now,
+            **{name: parameter(d, name) for name in given},
+        }
+        later = f"{d.among('other.id')} AND other.id > job_runs.id AND {_wants_key('other')}"
+        taken = f"EXISTS ({_others_with_key(f'(({HOLDS_KEY}) OR ({later}))')})"
+        which = f"{_in(RETRIABLE)} AND NOT ({_wants_key('job_runs')} AND {taken})"
+        return self._change(ids, which, values, given, partial(reopen, again=again))
+
+    def cancel(self, ids: Sequence[int], reason: str) -> list[Change]:
+        """Cancel those of *ids* that wait, and request it for those that run.
+
+        A run returned as ``running`` ends when its worker has interrupted it. One that waits in an
+        engine's broker ends at once: its token is gone when it comes.
+        """
+        now = self.books.dialect.now
+        runs = f"status = 'running' AND ({HANDED}) IS NOT TRUE"
+        values = {
+            name: f"CASE WHEN {runs} THEN {name} ELSE {value} END"
+            for name, value in ended("'cancelled'", now, ":reason", "'Cancelled'").items()
+        }
+        requested = f"CASE WHEN {runs} THEN COALESCE(cancel_requested_at, {now})"
+        values["cancel_requested_at"] = f"{requested} ELSE cancel_requested_at END"
+        values["updated_at"] = now
+        return self._change(ids, _in(CANCELLABLE), values, {"reason": reason})
+
+    def discard(self, ids: Sequence[int], reason: str) -> list[Change]:
+        """Turn those of *ids* that are dead into cancelled ones; their failed attempts stay."""
+        # They end anew, so that they can be retried for as long as other cancelled runs.
+        values = ended("'cancelled'", self.books.dialect.now, ":reason", "'Discarded'")
+        return self._change(ids, _in(DISCARDABLE), values, {"reason": reason}, recount)
+
+    def _change(
+        self,
+        ids: Sequence[int],
+        which: str,
+        values: Mapping[str, str],
+        given: Mapping[str, Any],
+        batches: Touch | None = None,
+    ) -> list[Change]:
+        """Change those of *ids* for which *which* is true; leave rows that stay locked.
+
+        :param values: SQL by column, with parameters that are *given*.
+        :param batches: called for the batches whose runs were changed, and for those around them,
+            in the same transaction.
+        """
+        d = self.books.dialect
+        changes: list[Change] = []
+        left: Sequence[int] = ids
+        found = f"SELECT id FROM job_runs WHERE {d.among('id')} AND {which}"
+        # By the list, too: so PostgreSQL looks the rows up, also to compare them with the free.
+        statement = f"""
+            UPDATE job_runs SET {assigned(values)}
+            WHERE {d.among("id")} AND ({d.among("batch_id", "busy")}) IS NOT TRUE
+                AND {d.any_of("id", f"{found} {d.skip_locked}")}
+            RETURNING id, job_type, status, attempts, batch_id
+        """
+        while True:
+            values_given = {**given, "ids": d.many(left), "busy": d.many(())}
+            if batches is None:
+                rows = self.books.rows(text(statement), values_given)
+                changes += [Change(*tuple(row)) for row in rows]
+            else:
+                work = partial(_changed, d, statement, values_given, left, batches)
+                changes += self.books.transaction(work)
+            if len(changes) == len(ids):
+                return changes
+            done = {change.run_id for change in changes}
+            values_given["ids"] = d.many([each for each in left if each not in done])
+            left = [row.id for row in self.books.rows(text(found), values_given)]
+            if not left or time.monotonic() > self._until:
+                return changes
+            time.sleep(0.05)
+
+
+def _changed(
+    d: Dialect,
+    statement: str,
+    given: Mapping[str, Any],
+    ids: Sequence[int],
+    batches: Touch,
+    connection: Connection,
+) -> list[Change]:
+    """Execute *statement*, but for runs of batches that another transaction holds."""
+    held = hold_batches(connection, d, ids)
+    busy = d.many([batch for batch, around in held.items() if not around])
+    before = halted(connection, d, {each for around in held.values() for each in around})
+    rows = connection.execute(text(statement), {**given, "busy": busy}).all()
+    changes = [Change(*tuple(row)) for row in rows]
+    touched = {each for change in changes for each in held.get(change.batch_id or 0, ())}
+    if touched:
+        batches(connection, d, {each: each in before for each in touched})
+    return changes
+
+
+def key_holder(books: Bookkeeping, run_id: int) -> int | None:
+    """Return the run that keeps *run_id* from a retry, since it has its key; None if none."""
+    holder = _others_with_key(f"({HOLDS_KEY})")
+    wanted = f"SELECT ({holder}) AS id FROM job_runs WHERE id = :id AND {_wants_key('job_runs')}"
+    rows = books.rows(text(wanted), {"id": run_id})
+    return rows[0].id if rows else None
+
+
+def status_of(books: Bookkeeping, run_id: int) -> Status | None:
+    """Return the status of a run, or None if there is no such run."""
+    rows = books.rows(text("SELECT status FROM job_runs WHERE id = :id"), {"id": run_id})
+    return rows[0].status if rows else None
+
+
+def find_run(books: Bookkeeping, run_id: int) -> StoredRun | None:
+    """Return a run, or None if there is no such run."""
+    statement = """
+        SELECT id, job_type, status, CAST(payload AS text), queue, priority,
+            (SELECT d.id FROM job_definitions d WHERE d.id = job_runs.definition_id),
+            concurrency_key, concurrency_limit, on_dead
+        FROM job_runs WHERE id = :id
+    """
+    rows = books.rows(text(statement), {"id": run_id})
+    return StoredRun(*tuple(rows[0])) if rows else None
+
+
+def insert_run(books: Bookkeeping, values: Mapping[str, Any]) -> tuple[int, str | None]:
+    """Insert a run, unless another has its idempotency key.
+
+    :param values: some columns of `NEW_RUN`, the payload as JSON text; and when the run is due:
+        ``run_at``, or if that is None, in ``delay`` seconds.
+    :returns: its id, and None; or the id of the run that has the key, and its task.
+    """
+    d = books.dialect
+    columns = {name: parameter(d, name) for name in NEW_RUN if name in values}
+    returned = "WHERE true ON CONFLICT DO NOTHING RETURNING id"
+    columns["scheduled_for"] = d.now
+    statement = text(insert_into_runs(columns, due_sql(d), d.now, returned))
+    given = {**values, "run_at": values["run_at"] and d.instant(values["run_at"])}
+    holder = f"SELECT id, job_type FROM job_runs WHERE idempotency_key = :key AND {HOLDS_KEY}"
+    # A definition has one run per instant. If somebody else has just used this one, the next try
+    # uses a later one.
+    while not (rows := books.rows(statement, given)):
+        if found := books.rows(text(holder), {"key": values["idempotency_key"]}):
+            return found[0].id, found[0].job_type
+    return rows[0].id, None
+
+
+def add_pause(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
+    """Pause a task or a queue; return False if it was paused before."""
+    statement = f"""
+        INSERT INTO job_pauses (kind, name, paused_at, paused_by)
+        VALUES (:kind, :name, {books.dialect.now}, :by)
+        ON CONFLICT (kind, name) DO NOTHING RETURNING id
+    """
+    return bool(books.rows(text(statement), {"kind": kind, "name": name, "by": by}))
+
+
+def remove_pause(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
+    """End a pause; return False if there was none."""
+    statement = "DELETE FROM job_pauses WHERE kind = :kind AND name = :name RETURNING id"
+    return bool(books.rows(text(statement), {"kind": kind, "name": name}))
+
+
+def _in(statuses: Sequence[Status]) -> str:
+    return f"status IN {sql_list(statuses)}"
+
+
+def _others_with_key(condition: str) -> str:
+    """Return the SELECT of other runs with the key of a row of ``job_runs``."""
+    return f"""
+        SELECT other.id FROM job_runs other
+        WHERE other.idempotency_key = job_runs.idempotency_key AND other.id <> job_runs.id
+            AND {condition}
+    """
+
+
+def _wants_key(run: str) -> str:
+    """Return the condition that *run* has given up its key, and a retry would take it back."""
+    unbegun = f"({run}.unique_while = 'waiting' AND {run}.started_at IS NULL)"
+    given_up = f"{run}.unique_while = 'pending' OR {unbegun}"
+    return f"({run}.finished_at IS NOT NULL AND {run}.{_in(RETRIABLE)} AND ({given_up}))"

@@ -1,0 +1,261 @@
+"""One run with its attempts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from ...text import redacted
+from ...types import JSON, without_secret
+from ..humanize import Fact, duration, known, plural, since
+from ..order_views import before_it
+from ..outcomes import FAILURES_KEPT
+from ..reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading, record
+from ..waiting import PauseView, list_pauses, stopping
+from .list import RunRow, run_row, with_definition
+
+#: How many outputs a view has: each may have 64 kB.
+OUTPUTS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at a run.
+
+    :ivar number: which attempt it is, from 1.
+    :ivar outcome: ``failed``; or, of the latest attempt, the run's status.
+    :ivar worker: the worker, without the secret part of its token; None once it succeeded.
+    :ivar output: what it printed and logged, if that is kept, of the latest `OUTPUTS_SHOWN`.
+    """
+
+    number: int
+    outcome: str
+    worker: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    error_type: str | None = None
+    error: str | None = None
+    stack: str | None = None
+    output: str | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """Return how many seconds it took, if it ended."""
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return max(0.0, (self.ended_at - self.started_at).total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """One run in full, redacted by ``CRONJOBS_REDACT``.
+
+    :ivar row: what a list shows of it.
+    :ivar attempts: the latest 50, newest first.
+    :ivar now: the database's now.
+    :ivar batch: the key of its batch.
+    :ivar on_dead: in a strict order, what those behind it do if it ends dead.
+    :ivar waits_for: in a strict order, the run that must end before this one begins.
+    :ivar stopped: that run is dead: somebody must retry or discard it.
+    :ivar pauses: the pauses of its task and its queue, if it waits.
+    """
+
+    row: RunRow
+    payload: JSON
+    result: JSON
+    last_error: str | None
+    idempotency_key: str | None
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    progress_message: str | None
+    cancel_requested_at: datetime | None
+    snoozes: int
+    created_at: datetime
+    updated_at: datetime
+    attempts: tuple[Attempt, ...]
+    now: datetime
+    batch: str | None = None
+    on_dead: str | None = None
+    waits_for: int | None = None
+    stopped: bool = False
+    pauses: tuple[PauseView, ...] = ()
+
+
+def find_run(source: Source, run_id: int) -> RunView | None:
+    """Return one run with its attempts, redacted; None if there is no such run."""
+    with reading(source) as reader:
+        batch = select(BATCHES.c.key).where(BATCHES.c.id == RUNS.c.batch_id).scalar_subquery()
+        columns = (readable(reader, column) for column in RUNS.c)
+        whole = with_definition(*columns, batch.label("batch"))
+        rows = reader.rows(whole.where(RUNS.c.id == run_id))
+        if not rows:
+            return None
+        failures = reader.rows(
+            select(FAILURES)
+            .where(FAILURES.c.run_id == run_id)
+            .order_by(FAILURES.c.attempt.desc())
+            .limit(FAILURES_KEPT)
+        )
+        return _view(reader, rows[0], failures, _outputs(reader, run_id))
+
+
+def facts_of(run: RunView) -> list[Fact]:
+    """Return what the page of *run* and the command ``show`` say of it, in this order."""
+    row, now = run.row, run.now
+    waits = row.status in ("queued", "failed")
+    back, behind = since(row.locked_until, now), "stop" if run.on_dead == "stop" else "go on"
+    latest = f"in attempt {row.attempts}" if row.attempts > 1 else None
+    is_over = row.locked_until is not None and row.locked_until <= now
+    return known(
+        Fact("definition", row.definition, link=("definition", {"name": row.definition})),
+        Fact("queue", row.queue),
+        Fact("priority", row.priority or None),
+        Fact("attempts", f"{row.attempts} of {row.max_attempts}"),
+        Fact("scheduled for", row.scheduled_for),
+        Fact("due", row.run_at if waits else None, row.run_at),
+        Fact("last started", row.started_at, row.started_at),
+        Fact("waited, then ran", _waited_and_took(row), latest),
+        Fact("finished", row.finished_at, row.finished_at),
+        Fact("handed to", row.handed_to, f"if it does not begin there, it comes back {back}"),
+        Fact(
+            "worker",
+            row.locked_by if back and row.handed_to is None else None,
+            f"lease {'ran out' if is_over else 'until'} {back}",
+        ),
+        Fact("cancel asked", run.cancel_requested_at, run.cancel_requested_at),
+        Fact("snoozed", _snoozed(run)),
+        Fact("progress", _progress(run)),
+        Fact("batch", run.batch, link=("batch", {"key": run.batch})),
+        Fact("idempotency key", run.idempotency_key),
+        Fact("concurrency key", run.concurrency_key, f"at most {run.concurrency_limit} at once"),
+        Fact("order", _order(run), f"if a run ends dead, those behind it {behind}", ("order", {})),
+        Fact("reason", _reason(run)),
+        *(Fact("paused", _paused(pause, now)) for pause in run.pauses),
+    )
+
+
+def _waited_and_took(row: RunRow) -> str | None:
+    if row.waited is None:
+        return None
+    return ", then ".join(duration(each) for each in (row.waited, row.took) if each is not None)
+
+
+def _progress(run: RunView) -> str:
+    done = run.row.progress if run.row.status == "running" else None
+    parts = (None if done is None else f"{done:.0%}", run.progress_message)
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _order(run: RunView) -> str | None:
+    if run.on_dead is None:
+        return None
+    stops = ", which is dead and stops its key" if run.stopped else ""
+    return "strict" if run.waits_for is None else f"strict, waits for run {run.waits_for}{stops}"
+
+
+def _snoozed(run: RunView) -> str | None:
+    if not run.snoozes:
+        return None
+    why = f": {run.last_error}" if run.row.error_type == "Snooze" else ""
+    return f"{plural(run.snoozes, 'time')}{why}"
+
+
+def _reason(run: RunView) -> str | None:
+    """Return why it has its status, where neither an attempt nor a snooze says so."""
+    if run.attempts and run.row.status not in ("cancelled", "skipped"):
+        return None
+    return None if run.row.error_type == "Snooze" and run.snoozes else run.last_error
+
+
+def _paused(pause: PauseView, now: datetime) -> str:
+    by = f" by {pause.paused_by}" if pause.paused_by else ""
+    return f"the {pause.kind} {pause.name}, {since(pause.paused_at, now)}{by}"
+
+
+def _outputs(reader: Reader, run_id: int) -> dict[int, str]:
+    """Return the latest outputs of a run, by attempt."""
+    c = OUTPUTS.c
+    newest = select(c.attempt, c.output).where(c.run_id == run_id).order_by(c.attempt.desc())
+    return {row.attempt: row.output for row in reader.rows(newest.limit(OUTPUTS_SHOWN))}
+
+
+def _view(
+    reader: Reader, row: Row[Any], failures: Sequence[Row[Any]], outputs: Mapping[int, str]
+) -> RunView:
+    names = reader.state.settings.redact
+    waits = row.status in ("queued", "failed")
+    first = before_it(reader, row.id) if waits and row.on_dead is not None else None
+    shown: dict[str, Any] = {
+        "row": run_row(row),
+        "payload": redacted(row.payload, names),
+        "result": redacted(row.result, names),
+        "attempts": tuple(
+            replace(attempt, output=outputs.get(attempt.number))
+            for attempt in _attempts(row, failures)
+        ),
+        "now": reader.now,
+        "waits_for": None if first is None else first.id,
+        "stopped": first is not None and first.status == "dead",
+        "pauses": stopping(list_pauses(reader), row.job_type, row.queue) if waits else (),
+    }
+    return record(RunView, row, **shown)
+
+
+def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:
+    failed = tuple(map(_failed, failures))
+    latest = _latest(row)
+    if latest is None or any(attempt.number == latest.number for attempt in failed):
+        return failed
+    return (latest, *failed)
+
+
+def _failed(failure: Row[Any]) -> Attempt:
+    worker, ended = without_secret(failure.worker), failure.failed_at
+    others = {"worker": worker, "ended_at": ended, "output": None}
+    return record(Attempt, failure, number=failure.attempt, outcome="failed", **others)
+
+
+def _latest(row: Row[Any]) -> Attempt | None:
+    """Return the latest attempt if it did not fail: only failed attempts have a row."""
+    if row.attempts == 0 or row.status not in ("running", "succeeded", "cancelled"):
+        return None
+    ended = row.status in ("cancelled", "succeeded")
+    return Attempt(
+        row.attempts,
+        row.status,
+        without_secret(row.locked_by),
+        row.started_at,
+        row.finished_at,
+        error_type=row.error_type if row.status == "succeeded" else None,
+        error=row.last_error if ended else None,
+    )
+
+
+#: A frame of this package: of no use to who looks for an error in a handler. By the names of its
+#: modules, since the folder of an app may have the package's name, too.
+_OWN = re.compile(
+    r"""(?x) [ ][ ]File[ ]".*[/\\]flask_cronjobs[/\\] (?:
+        (?: cli | db | engine | executors | jobs | models | registry | schedule | testing
+            | web ) [/\\]
+        | (?: __init__ | batch | config | current_run | enqueue | errors | extension | failpoints
+            | log | once | operator_api | signals | state | task | text | types ) \.py )"""
+)
+
+
+def without_own_frames(stack: str) -> str:
+    """Return *stack* without the frames of this package."""
+    kept: list[str] = []
+    is_own = False
+    for line in stack.split("\n"):
+        if line.startswith("  File "):
+            is_own = _OWN.match(line) is not None
+        elif not line.startswith("    "):
+            is_own = False
+        if not is_own:
+            kept.append(line)
+    return "\n".join(kept)

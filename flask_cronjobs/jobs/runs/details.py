@@ -1,0 +1,279 @@
+"""One definition, one task, and what a run of either would get."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+
+from ...errors import ScheduleError
+from ...registry.handler import Handler
+from ...registry.options import TaskOptions
+from ...registry.retry import Retry, RetryPolicy
+from ...schedule.words import in_words
+from ...state import State
+from ...text import cut, redacted
+from ...types import JSON
+from ..definitions.views import DefinitionView, definition_views, next_slots, whole_rows
+from ..humanize import duration, plural
+from ..needs import missed_slots, needs
+from ..reader import DEFINITIONS, RUNS, Query, Source, readable, reading, record
+from .list import RunFilter, RunRow, page_ids, rows_of
+
+#: How many of the latest runs the statistics look at, and how many of them are shown.
+LOOKED_AT, SHOWN = 200, 50
+#: How many of its next slots a definition's page shows.
+SLOTS = 10
+#: How many definitions of a task are shown.
+DEFINITIONS_OF_A_TASK = 50
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionDetail:
+    """One definition.
+
+    :ivar words: its schedule in words; None if it cannot be read.
+    :ivar slots: its next ten slots; none while it is paused.
+    :ivar payload: redacted by ``CRONJOBS_REDACT``.
+    :ivar task: what this app's code says about its task; None if it does not declare it.
+    :ivar runs: its last 50 runs, newest first.
+    :ivar statistics: of its last 200 runs.
+    :ivar now: the database's now.
+    """
+
+    view: DefinitionView
+    words: str | None
+    slots: tuple[datetime, ...]
+    payload: JSON
+    max_attempts: int
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    created_at: datetime
+    updated_at: datetime
+    task: TaskCode | None
+    runs: tuple[RunRow, ...]
+    statistics: Statistics
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDetail:
+    """One task.
+
+    :ivar declared: what this app's code says about it; None if it does not declare it.
+    :ivar definitions: its definitions by name, at most 50.
+    :ivar runs: its last 50 runs among the newest 50,000 of all tasks, newest first.
+    :ivar statistics: of its last 200 among them.
+    :ivar partial: whether there are older runs, which were not searched.
+    :ivar now: the database's now.
+    """
+
+    name: str
+    declared: TaskCode | None
+    definitions: tuple[DefinitionView, ...]
+    runs: tuple[RunRow, ...]
+    statistics: Statistics
+    partial: bool
+    now: datetime
+
+
+def find_definition(source: Source, name: str) -> DefinitionDetail | None:
+    """Return one definition with its last runs; None if there is no such definition."""
+    with reading(source) as reader:
+        rows = reader.rows(whole_rows(reader).where(DEFINITIONS.c.name == name))
+        if not rows:
+            return None
+        (row,) = rows
+        (view,) = definition_views(reader, rows, needs(reader, missed_slots(reader)))
+        found = rows_of(reader, [run.id for run in reader.rows(_last_runs(row.id))])
+        # A run by hand, or of a slot that was caught up, may have been inserted later than others.
+        found.sort(key=lambda run: run.scheduled_for, reverse=True)
+        return record(
+            DefinitionDetail,
+            row,
+            view=view,
+            words=_words(row.schedule),
+            slots=_slots(view, reader.now),
+            payload=redacted(row.payload, reader.state.settings.redact),
+            task=task_code(reader.state, row.job_type),
+            runs=tuple(found[:SHOWN]),
+            statistics=statistics(found),
+            now=reader.now,
+        )
+
+
+def find_task(source: Source, name: str) -> TaskDetail | None:
+    """Return one task with its last runs; None if neither the code nor a row names it."""
+    with reading(source) as reader:
+        statement = whole_rows(reader).where(DEFINITIONS.c.job_type == name)
+        rows = reader.rows(statement.order_by(DEFINITIONS.c.name).limit(DEFINITIONS_OF_A_TASK))
+        latest, floor = page_ids(reader, RunFilter(task=name), None, LOOKED_AT)
+        declared = task_code(reader.state, name)
+        if declared is None and not rows and not latest:
+            return None
+        found = rows_of(reader, [run.id for run in latest[:LOOKED_AT]])
+        return TaskDetail(
+            name=name,
+            declared=declared,
+            definitions=definition_views(reader, rows, needs(reader, missed_slots(reader))),
+            runs=tuple(found[:SHOWN]),
+            statistics=statistics(found),
+            partial=floor is not None,
+            now=reader.now,
+        )
+
+
+def _last_runs(definition_id: int) -> Query:
+    own = select(RUNS.c.id).where(RUNS.c.definition_id == definition_id)
+    return own.order_by(RUNS.c.scheduled_for.desc()).limit(LOOKED_AT)
+
+
+def _words(cron: str) -> str | None:
+    try:
+        return in_words(cron)
+    except ScheduleError:
+        return None
+
+
+def _slots(view: DefinitionView, now: datetime) -> tuple[datetime, ...]:
+    if view.broken is not None or view.paused_at is not None:
+        return ()
+    return next_slots(view.schedule, view.timezone, now, SLOTS)
+
+
+def read_arguments(source: Source, name: str) -> tuple[str, JSON] | None:
+    """Return the task that the definition or task *name* stands for, and its payload, redacted.
+
+    A task without a definition has None. Returns None if there is neither.
+    """
+    with reading(source) as reader:
+        registry, hidden = reader.state.registry, reader.state.settings.redact
+        payload = readable(reader, DEFINITIONS.c.payload)
+        rows = reader.rows(
+            select(DEFINITIONS.c.job_type, payload).where(DEFINITIONS.c.name == name)
+        )
+    if rows:
+        return rows[0].job_type, redacted(rows[0].payload, hidden)
+    if name in registry.declarations:
+        spec = registry.declarations[name].spec(reader.state.settings)
+        return spec.job_type, redacted(spec.payload, hidden)
+    return (name, None) if name in registry.tasks else None
+
+
+_LONGEST_TEXT = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCode:
+    """What this app's code says about a task.
+
+    :ivar arguments: the names of the handler's arguments, as in its signature.
+    :ivar doc: the handler's docstring.
+    :ivar options: the names and values of its options, as texts for people.
+    """
+
+    arguments: tuple[str, ...]
+    doc: str | None
+    options: tuple[tuple[str, str], ...]
+
+
+def task_code(state: State, name: str) -> TaskCode | None:
+    """Return what the code says about the task *name*; None if it does not declare it."""
+    handler = state.registry.tasks.get(name)
+    if handler is None:
+        return None
+    doc = inspect.getdoc(handler.func)
+    return TaskCode(
+        arguments=tuple(_arguments(handler)),
+        doc=cut(doc, _LONGEST_TEXT) if doc else None,
+        options=tuple(_options(state, handler)),
+    )
+
+
+def _arguments(handler: Handler) -> Iterator[str]:
+    """Return the names, without the default values: these may be secrets."""
+    for parameter in inspect.signature(handler.func).parameters.values():
+        bare = parameter.replace(annotation=parameter.empty, default=parameter.empty)
+        yield f"{bare}=…" if parameter.default is not parameter.empty else str(bare)
+
+
+def _options(state: State, handler: Handler) -> Iterator[tuple[str, str]]:
+    """Return the retry policy, the timeout, and all other options that are not the default."""
+    yield "retry", _retry(handler.retry_policy(state.settings.max_attempts))
+    yield "timeout", duration(handler.options.timeout or state.settings.timeout)
+    usual = TaskOptions()._asdict()
+    for name, value in handler.options._asdict().items():
+        if name not in ("retry", "timeout") and value != usual[name]:
+            yield name, "yes" if value is True else str(value)
+
+
+def _retry(policy: RetryPolicy) -> str:
+    attempts = plural(policy.max_attempts, "attempt")
+    if policy.max_attempts == 1:
+        return attempts
+    if not isinstance(policy, Retry):
+        return f"{attempts} at most, after delays that a function chooses"
+    delays = f"{policy.backoff} delays from {duration(policy.base)} to {duration(policy.cap)}"
+    return f"{attempts}, {delays}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How some numbers of seconds are spread: half are at most `p50`, 95 of 100 at most `p95`."""
+
+    p50: float
+    p95: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The latest runs of a definition or a task, in numbers.
+
+    :ivar runs: how many runs were looked at.
+    :ivar since: when the first of them was due; None if there is none.
+    :ivar ended: how many of them succeeded or ended dead.
+    :ivar took: how long these took; None if none has ended.
+    :ivar waited: how long runs were due before they began; None if none has begun.
+    """
+
+    runs: int
+    since: datetime | None
+    ended: int
+    succeeded: int
+    took: Spread | None
+    waited: Spread | None
+
+    @property
+    def success_rate(self) -> float | None:
+        """The part of the ended runs that succeeded, from 0 to 1; None if none has ended."""
+        return self.succeeded / self.ended if self.ended else None
+
+
+def statistics(rows: Sequence[RunRow]) -> Statistics:
+    """Return the numbers of *rows*."""
+    ended = [row for row in rows if row.status in ("succeeded", "dead")]
+    return Statistics(
+        runs=len(rows),
+        since=min((row.scheduled_for for row in rows), default=None),
+        ended=len(ended),
+        succeeded=sum(row.status == "succeeded" for row in ended),
+        took=_spread(row.took for row in ended),
+        waited=_spread(row.waited for row in rows),
+    )
+
+
+def _spread(values: Iterable[float | None]) -> Spread | None:
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return None
+    return Spread(_percentile(known, 50), _percentile(known, 95), known[-1])
+
+
+def _percentile(ascending: Sequence[float], percent: int) -> float:
+    """Return the least of the values that *percent* of them do not exceed."""
+    return ascending[math.ceil(len(ascending) * percent / 100) - 1]

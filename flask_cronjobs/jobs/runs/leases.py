@@ -1,0 +1,234 @@
+"""Renew the leases of held runs, and find those that ran out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from sqlalchemy import TextClause, text
+
+from ...db.connection import Bookkeeping, Rows
+from ...db.dialect import Dialect
+from ...models.conditions import OPEN_BATCH, RUNNING, SPENT
+from ...text import clean
+from ...types import Claim, Outcome
+from ..columns import assigned, ended
+from ..outcomes import held, is_held
+from .claim import most_attempts
+
+
+class Renewal(NamedTuple):
+    """What a heartbeat learned, or a look between two.
+
+    :ivar held: the runs still held.
+    :ivar cancelled: those among them that are to be cancelled.
+    :ivar locked: those among them whose leases a heartbeat did not extend, since another
+        transaction has locked their rows.
+    :ivar is_heartbeat: whether the leases of the others were extended.
+    """
+
+    held: frozenset[int]
+    cancelled: frozenset[int]
+    locked: frozenset[int] = frozenset()
+    is_heartbeat: bool = False
+
+
+class Expired(NamedTuple):
+    """A run whose lease ran out."""
+
+    id: int
+    token: str
+    job_type: str
+    attempt: int
+    max_attempts: int
+    definition_id: int | None = None
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        """The same as its claim's."""
+        return self.id, self.token
+
+
+class Expiry(NamedTuple):
+    """What `look_for_expired` saw.
+
+    :ivar leases: the runs whose lease ran out, oldest first.
+    :ivar exhausted: whether a run waits that has no attempt left.
+    :ivar open_batches: whether a batch has not ended.
+    """
+
+    leases: list[Expired]
+    exhausted: bool = False
+    open_batches: bool = False
+
+
+class Held(Protocol):
+    """What names a held run: a `Claim`, or an `Outcome`."""
+
+    @property
+    def id(self) -> int:
+        """The run's id."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """The token of the claim."""
+        ...
+
+
+def renew(books: Bookkeeping, held: Collection[Claim], lease: float) -> Renewal:
+    """Extend the leases of *held* to *lease* seconds from now."""
+    parameters = {"held": as_held(held), "lease": lease}
+    renewed = _renewal(books.rows(_renew(books.dialect), parameters))
+    if passed_over(books, held, renewed.held):
+        watched = watch(books, held)
+        renewed = watched._replace(locked=watched.held - renewed.held)
+    return renewed._replace(is_heartbeat=True)
+
+
+def watch(books: Bookkeeping, held: Iterable[Held]) -> Renewal:
+    """Return what `renew` would, without extending the leases."""
+    return _renewal(books.rows(_watch(books.dialect), {"held": as_held(held)}))
+
+
+def progress(books: Bookkeeping, claim: Claim, fraction: float, message: str | None) -> bool:
+    """Write how far a run has got; return whether it was written.
+
+    It is not if the lease was lost, or if another transaction has locked the row.
+
+    :param fraction: from 0 to 1.
+    """
+    values = {"id": claim.id, "token": claim.token, "fraction": fraction}
+    return bool(books.rows(_progress(books.dialect), {**values, "message": clean(message)}))
+
+
+def passed_over(
+    books: Bookkeeping, held: Collection[Held], touched: Collection[int]
+) -> Collection[int]:
+    """Return which of *held* a statement did not touch, though they are held still."""
+    if len(touched) >= len(held):
+        return ()
+    left = [each for each in held if each.id not in touched]
+    return watch(books, left).held if left and books.dialect.name != "sqlite" else ()
+
+
+def look_for_expired(books: Bookkeeping, limit: int = 200) -> Expiry:
+    """Look for runs whose lease ran out, at most *limit*, and for what else is over."""
+    rows = books.rows(expired(books.dialect), {"limit": limit})
+    leases = [
+        Expired(
+            row.id,
+            row.locked_by,
+            row.job_type,
+            row.attempts,
+            most_attempts(row.max_attempts, row.attempts),
+            row.definition_id,
+        )
+        for row in rows
+        if isinstance(row.locked_by, str)  # A blob, which SQLite accepts, is nobody's token.
+    ]
+    return Expiry(
+        leases,
+        exhausted=any(row.locked_by is None and row.job_type is not None for row in rows),
+        open_batches=any(row.job_type is None for row in rows),
+    )
+
+
+def give_up_exhausted(books: Bookkeeping, limit: int) -> list[Outcome]:
+    """End at most *limit* waiting runs that have no attempt left; return how each ended.
+
+    No attempt ends so: somebody has lowered ``max_attempts`` by hand.
+    """
+    rows = books.rows(_give_up_exhausted(books.dialect), {"limit": limit})
+    return [
+        Outcome(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type)
+        for row in rows
+    ]
+
+
+def _renewal(rows: Rows) -> Renewal:
+    return Renewal(
+        frozenset(row.id for row in rows),
+        frozenset(row.id for row in rows if row.cancel_requested_at is not None),
+    )
+
+
+def as_held(claims: Iterable[Held]) -> str:
+    """Return *claims* as the parameter of statements about held runs."""
+    return json.dumps([{"id": claim.id, "token": claim.token} for claim in claims])
+
+
+def given(d: Dialect) -> str:
+    """Return the runs that a statement about held runs was given, as a table."""
+    return d.table("held", id="bigint", token="text")
+
+
+@lru_cache(maxsize=2)
+def _renew(d: Dialect) -> TextClause:
+    return text(f"""
+    WITH {held(d, given(d))}
+    UPDATE job_runs SET locked_until = {d.clock_after(":lease")}
+    FROM given WHERE {is_held(d)}
+    RETURNING job_runs.id, job_runs.cancel_requested_at
+    """)
+
+
+@lru_cache(maxsize=2)
+def _watch(d: Dialect) -> TextClause:
+    return text(f"""
+    WITH given AS MATERIALIZED {given(d)}
+    SELECT r.id, r.cancel_requested_at FROM job_runs r JOIN given ON r.id = given.id
+    WHERE {d.any_of("r.id", "SELECT id FROM given")}
+        AND r.locked_by = given.token AND (r.{RUNNING}) IS TRUE
+    """)
+
+
+@lru_cache(maxsize=2)
+def _progress(d: Dialect) -> TextClause:
+    held = f"id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE"
+    return text(f"""
+    UPDATE job_runs SET progress = :fraction, progress_message = :message
+    WHERE id = (SELECT id FROM job_runs WHERE {held} {d.skip_locked}) AND {held} RETURNING id
+    """)
+
+
+@lru_cache(maxsize=2)
+def expired(d: Dialect) -> TextClause:
+    """Return the query for expired leases, one waiting run that has no attempt left, and one batch.
+
+    The run is held by nobody, and the batch, which has not ended, has no task either. One look for
+    all: most ticks find none of them.
+    """
+    of_batch = """
+        id, CAST(NULL AS text), CAST(NULL AS text), CAST(NULL AS integer), CAST(NULL AS integer),
+        CAST(NULL AS bigint)
+    """
+    columns = "id, locked_by, job_type, attempts, max_attempts, definition_id"
+    return text(f"""
+    SELECT * FROM (
+        SELECT {columns} FROM job_runs
+        WHERE {RUNNING} AND locked_until <= {d.now} ORDER BY locked_until LIMIT :limit
+    ) AS expired
+    UNION ALL
+    SELECT * FROM (SELECT {columns} FROM job_runs WHERE {SPENT} LIMIT 1) AS spent
+    UNION ALL
+    SELECT * FROM (
+        SELECT {of_batch} FROM job_batches WHERE {OPEN_BATCH} ORDER BY id LIMIT 1
+    ) AS unended
+    """)
+
+
+@lru_cache(maxsize=2)
+def _give_up_exhausted(d: Dialect) -> TextClause:
+    # In no order: the primary key has one, too, but without the condition.
+    spent = f"SELECT id FROM job_runs WHERE {SPENT} LIMIT :limit {d.skip_locked}"
+    last_error = "COALESCE('. The last error: ' || last_error, '')"
+    error = f"'no attempt is left: max_attempts is ' || max_attempts || {last_error}"
+    error_type = "COALESCE(error_type, 'NoAttemptLeft')"
+    return text(f"""
+    UPDATE job_runs SET {assigned(ended("'dead'", d.now, error, error_type))}
+    WHERE {d.any_of("id", spent)}
+    RETURNING id, job_type, attempts, last_error, error_type
+    """)

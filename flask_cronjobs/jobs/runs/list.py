@@ -1,0 +1,419 @@
+"""Lists of runs, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import ColumnElement, Row, func, not_, null, select, text, union_all
+
+from ...errors import StateConflict
+from ...models.conditions import (
+    DEAD,
+    FREE,
+    FREE_GROUPS,
+    IN_BATCH,
+    KEYED,
+    KEYED_GROUPS,
+    ORDERED,
+    RUNNING,
+    SET_ASIDE,
+)
+from ...types import STATUSES, Status, handed_to, without_secret
+from ..reader import DEFINITIONS, RUNS, Count, Page, Query, Reader, Source, reading, record
+from ..waiting import PauseView, first_due, list_pauses, overdue, stopping
+from .search import (
+    DUE_FIRST,
+    FILTERS,
+    LATEST_DEATH,
+    NEWEST,
+    SEARCH_ALL_FOR,
+    SEARCH_FOR,
+    Cursor,
+    Filter,
+    Order,
+    named,
+    reads_payloads,
+    showing,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs to find; None means any.
+
+    :ivar error: a part of the error's type or message; case does not matter.
+    :ivar error_type: exactly the error's type; empty: runs without one.
+    :ivar definition: the name of the runs' definition.
+    :ivar older_than: at least so many seconds since the run ended, or was due if it has not ended.
+    :ivar newer_than: at most so many seconds since then.
+    :ivar overdue: only runnable runs due for longer than ``CRONJOBS_HEALTH_OVERDUE``.
+    :ivar stale: only running runs whose lease ran out.
+    :ivar search: exactly the id or idempotency key, or a part of the task's name or of the payload,
+        if pages may show that; case does not matter.
+    :ivar batch: the key of the runs' batch.
+    """
+
+    status: Status | None = None
+    task: str | None = None
+    queue: str | None = None
+    error: str | None = None
+    error_type: str | None = None
+    definition: str | None = None
+    older_than: float | None = None
+    newer_than: float | None = None
+    overdue: bool = False
+    stale: bool = False
+    search: str | None = None
+    batch: str | None = None
+
+    def given(self) -> Iterator[tuple[Filter, Any]]:
+        """Yield the filters that narrow it, each with its value."""
+        for each in FILTERS:
+            value = getattr(self, each.field)
+            if value is not None and value is not False:
+                yield each, value
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run in a list: without payload and stack, its error cut to one line."""
+
+    id: int
+    definition: str | None
+    timezone: str | None
+    task: str
+    queue: str
+    priority: int
+    status: Status
+    attempts: int
+    max_attempts: int
+    scheduled_for: datetime
+    run_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    locked_by: str | None
+    locked_until: datetime | None
+    error_type: str | None
+    last_error: str | None
+    progress: float | None
+
+    @property
+    def waited(self) -> float | None:
+        """For how many seconds its latest attempt was due before it began, if it is known.
+
+        A retry and a cancel may have changed the times since.
+        """
+        if self.handed_to is not None:
+            return None
+        if self.status not in ("running", "succeeded", "dead") or self.started_at is None:
+            return None
+        return max(0.0, (self.started_at - self.run_at).total_seconds())
+
+    @property
+    def took(self) -> float | None:
+        """How many seconds its latest attempt took, if it ran to an end."""
+        return seconds_taken(self.status, self.started_at, self.finished_at)
+
+    @property
+    def handed_to(self) -> str | None:
+        """The engine to which it was handed and where it has not begun."""
+        return handed_to(self.locked_by) if self.status == "running" else None
+
+    def is_stale(self, now: datetime) -> bool:
+        """Return whether it is running and its lease ran out.
+
+        One that waits in an engine's broker comes back by its lease, but no worker was lost.
+        """
+        if self.handed_to is not None:
+            return False
+        return (
+            self.status == "running" and self.locked_until is not None and self.locked_until <= now
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunPage(Page[RunRow]):
+    """One page of runs; `next` is a `Cursor`.
+
+    :ivar partial: the search stopped before the page was full; the next page goes on.
+    :ivar searched_to: when the oldest run was created at which such a search looked.
+    :ivar pauses: the tasks and queues that are paused.
+    """
+
+    partial: bool
+    searched_to: datetime | None
+    pauses: tuple[PauseView, ...] = ()
+
+    @property
+    def before(self) -> int | None:
+        """Return the id in the next page's cursor."""
+        return None if self.next is None else self.next.id
+
+    def is_paused(self, row: RunRow) -> bool:
+        """Return whether *row* waits until its task or queue is resumed: then it is not late."""
+        waits = row.status in ("queued", "failed")
+        return waits and bool(stopping(self.pauses, row.task, row.queue))
+
+
+class Floor(NamedTuple):
+    """Where a search was cut short: the last row at which it looked."""
+
+    cursor: Cursor
+    created_at: datetime
+
+
+#: How many rows a page reads where no index narrows the search, or where it searches payloads.
+WINDOW = 50_000
+#: How many characters of an error a list shows.
+ERROR_SHOWN = 300
+_LONGEST_PAGE = 500
+#: How many runs a bulk action finds.
+_MOST_MATCHING = 1_000_000
+#: Of the waiting runs in their order, most match these.
+_NEARLY_ALL_WAITING = (RunFilter(status="queued"), RunFilter(overdue=True))
+
+
+def list_runs(
+    source: Source,
+    which: RunFilter | None = None,
+    before: int | Cursor | None = None,
+    limit: int = 50,
+    order: Order = NEWEST,
+) -> RunPage:
+    """Return the runs that match *which*, newest id first.
+
+    :param before: what comes after it: the ``next`` of the page before, or an id.
+    :param limit: how many runs; at most 500.
+    :param order: another order, as `order_of` gives for the filter's status.
+    """
+    which = which or RunFilter()
+    limit = max(1, min(limit, _LONGEST_PAGE))
+    cursor = Cursor(before) if isinstance(before, int) else before
+    with reading(source) as reader:
+        by_name = _named(reader, which)
+        found, floor = page_ids(reader, which, cursor, limit, order, by_name)
+        first = by_name if cursor is None else []
+        rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
+        now, paused = reader.now, list_pauses(reader)
+    if len(found) > limit:
+        last = found[limit - 1]
+        going_on: Cursor | None = Cursor(last.id, last.moment)
+    else:
+        going_on = None if floor is None else floor.cursor
+    partial = floor is not None and len(found) <= limit
+    back_to = None if floor is None else floor.created_at
+    return RunPage(tuple(rows), going_on, now, partial, back_to, paused)
+
+
+def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[int]:
+    """Return the runs whose id or key is searched for, however old they are."""
+    if which.search is None:
+        return []
+    others = _conditions(reader, replace(which, search=None), statuses)
+    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(named(which.search)), *others)
+    return [row.id for row in reader.rows(wanted)]
+
+
+def matching_ids(
+    source: Source, which: RunFilter, statuses: Sequence[Status] = (), limit: int = _MOST_MATCHING
+) -> list[int]:
+    """Return the ids of all runs that match *which*, newest first, for bulk actions.
+
+    :param statuses: only runs of these; none means any.
+    :raises StateConflict: it searches payloads, and that takes too long.
+    """
+    with reading(source) as reader:
+        hides = which.search is not None and reads_payloads(reader)
+        wide = _is_wide(which) and "succeeded" in (statuses or STATUSES)
+        most = _MOST_MATCHING if hides else limit
+        found = _first(_statements(reader, which, statuses), most, NEWEST, fenced=not wide)
+        rows = reader.rows(found)
+        if which.search is not None and hides:
+            among = rows
+            rows, looked = showing(reader, which.search, among, limit, SEARCH_ALL_FOR)
+            if looked < len(among) and len(rows) < limit:
+                raise StateConflict(
+                    f"The search of payloads has looked at {looked} of {len(among)} runs in "
+                    f"{SEARCH_ALL_FOR:g} s, and stopped. Narrow it by a task, a status or an age."
+                )
+        by_name = _named(reader, which, statuses)
+        return [*by_name, *(row.id for row in rows if row.id not in by_name)]
+
+
+def matching_count(
+    source: Source, which: RunFilter, most: int, statuses: Sequence[Status] = ()
+) -> Count:
+    """Return how many runs `matching_ids` finds, counted up to *most*."""
+    if which.search is not None:
+        number = len(matching_ids(source, which, statuses, most + 1))
+        return Count(min(number, most), number > most)
+    with reading(source) as reader:
+        some = [part.limit(most + 1).subquery() for part in _statements(reader, which, statuses)]
+        counts = [select(func.count()).select_from(each).scalar_subquery() for each in some]
+        number = sum(reader.rows(select(*counts))[0])
+    return Count(min(number, most), number > most)
+
+
+def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[Query]:
+    """Return statements for the ids that match *which*: one for each index that is used."""
+    conditions = _conditions(reader, which, statuses)
+    if which.overdue:
+        edge = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
+        return [part.where(*conditions) for part in overdue(reader, edge)]
+    wanted = ("running",) if which.stale else statuses or (which.status,)
+    # Each once: queued and failed runs are in the same indexes.
+    parts = dict.fromkeys(part for status in wanted for part in _parts(status, which))
+    columns = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
+    return [columns.where(*map(text, filter(None, [part])), *conditions) for part in parts]
+
+
+def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
+    """Return the exact conditions of the partial indexes that hold runs of *status*."""
+    if which.batch is not None and status != "running":  # A batch has its own index.
+        return (IN_BATCH,) if status else (IN_BATCH, RUNNING)
+    if status in ("queued", "failed"):
+        in_order = f"{ORDERED} AND turn IS NOT NULL"
+        if which.task is not None:
+            return FREE_GROUPS, KEYED_GROUPS, in_order
+        return FREE, KEYED, in_order
+    narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
+    return (narrow.get(status or "", ""),)
+
+
+def _conditions(
+    reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()
+) -> list[ColumnElement[bool]]:
+    found = [each.condition(reader, value) for each, value in which.given()]
+    return [*found, RUNS.c.status.in_(statuses)] if statuses else found
+
+
+def page_ids(
+    reader: Reader,
+    which: RunFilter,
+    cursor: Cursor | None,
+    limit: int,
+    order: Order = NEWEST,
+    named: Sequence[int] = (),
+) -> tuple[Sequence[Row[Any]], Floor | None]:
+    """Return up to *limit* plus one ids and times, and where a search was cut short.
+
+    Neither depends on runs whose match the pages hide: whoever searches must not learn of them.
+    """
+    found, searched = _statements(reader, which), which.search
+    hides = searched is not None and reads_payloads(reader)
+    floor = _floor(reader, cursor, order) if _needs_floor(which) else None
+    if named:
+        found = [part.where(RUNS.c.id.not_in(named)) for part in found]
+    if cursor is not None:
+        found = [part.where(order.beyond(RUNS.c, cursor)) for part in found]
+    if floor is not None:
+        found = [part.where(not_(order.beyond(RUNS.c, floor.cursor))) for part in found]
+    if order == DUE_FIRST and which in _NEARLY_ALL_WAITING:
+        found = list(first_due(reader, found, limit + 1))
+    rows = reader.rows(_first(found, WINDOW if hides else limit + 1, order, _fenced(which, order)))
+    if searched is None or not hides:
+        return rows, floor
+    shown, looked = showing(reader, searched, rows, limit + 1, SEARCH_FOR)
+    if looked < len(rows) or (floor is None and looked >= WINDOW):
+        last = rows[looked - 1]
+        created = reader.value(select(RUNS.c.created_at).where(RUNS.c.id == last.id))
+        floor = Floor(Cursor(last.id, last.moment), cast("datetime", created))
+    return shown, floor
+
+
+def _fenced(which: RunFilter, order: Order) -> bool:
+    # The index of the dead has their order: so they need no fence.
+    return not _is_wide(which) and (order != LATEST_DEATH or which.batch is not None)
+
+
+def _needs_floor(which: RunFilter) -> bool:
+    return _is_wide(which) and which != RunFilter()
+
+
+def _is_wide(which: RunFilter) -> bool:
+    """Return whether a search reads the primary key, also rows that do not match."""
+    if which.overdue or which.stale or which.definition is not None or which.batch is not None:
+        return False
+    return which.status in (None, "succeeded")
+
+
+def _floor(reader: Reader, cursor: Cursor | None, order: Order) -> Floor | None:
+    """Return the last of the `WINDOW` rows after *cursor*, whatever is searched in them."""
+    # The id alone: PostgreSQL finds it in the index, without the rows of the others.
+    among = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
+    if cursor is not None:
+        among = among.where(order.beyond(RUNS.c, cursor))
+    window = _first([among], 1, order, fenced=False).offset(WINDOW - 1).subquery().c
+    floor = select(window.id, window.moment, RUNS.c.created_at).join(RUNS, RUNS.c.id == window.id)
+    rows = reader.rows(floor)
+    return Floor(Cursor(rows[0].id, rows[0].moment), rows[0].created_at) if rows else None
+
+
+def _first(found: Sequence[Query], limit: int, order: Order, fenced: bool) -> Query:
+    """Return a SELECT of the first *limit* ids, and of the times by which they are listed."""
+    if not fenced:
+        moment = _moment(RUNS.c, order).label("moment")
+        chosen = found[0].with_only_columns(RUNS.c.id, moment)
+        return chosen.order_by(*order.clauses(RUNS.c)).limit(limit)
+    # OFFSET 0 stops the planner from merging the subquery. Otherwise it reads the primary key from
+    # the top, past a million finished rows if the wanted ones have the lowest ids.
+    parts = [part.offset(0).subquery().c for part in found]
+    columns = ["id"] if order == NEWEST else ["id", order.column]
+    either = union_all(*(select(*(c[name] for name in columns)) for c in parts)).subquery()
+    moment = _moment(either.c, order).label("moment")
+    return select(either.c.id, moment).order_by(*order.clauses(either.c)).limit(limit)
+
+
+def _moment(c: Any, order: Order) -> Any:
+    return null() if order == NEWEST else c[order.column]
+
+
+def with_definition(*columns: Any) -> Query:
+    """Return a SELECT of *columns* of runs, with their definition's name and zone."""
+    return select(
+        *columns, DEFINITIONS.c.name.label("definition"), DEFINITIONS.c.timezone.label("timezone")
+    ).select_from(RUNS.outerjoin(DEFINITIONS, DEFINITIONS.c.id == RUNS.c.definition_id))
+
+
+def rows_of(reader: Reader, ids: Sequence[int]) -> list[RunRow]:
+    """Return the runs *ids*, in their order."""
+    if not ids:
+        return []
+    shown = {"job_type", *RunRow.__dataclass_fields__} - {"last_error"}
+    statement = with_definition(
+        *(column for column in RUNS.c if column.name in shown),
+        func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("last_error"),
+    )
+    rows = {row.id: run_row(row) for row in reader.rows(statement.where(RUNS.c.id.in_(ids)))}
+    return [rows[each] for each in ids if each in rows]
+
+
+def seconds_taken(
+    status: Status, started: datetime | None, finished: datetime | None
+) -> float | None:
+    """Return how many seconds the latest attempt of a run took; None if it did not end by itself.
+
+    A cancelled run may have started long before, in an earlier attempt.
+    """
+    if status not in ("succeeded", "dead") or started is None or finished is None:
+        return None
+    return max(0.0, (finished - started).total_seconds())
+
+
+def run_row(row: Row[Any]) -> RunRow:
+    """Return the `RunRow` of a database row."""
+    holder, error = without_secret(row.locked_by), first_line(row.last_error)
+    return record(RunRow, row, task=row.job_type, locked_by=holder, last_error=error)
+
+
+def first_line(error: str | bytes | None) -> str | None:
+    """Return the first line of *error*, cut to `ERROR_SHOWN` characters.
+
+    On SQLite, others may have stored bytes in any column.
+    """
+    if isinstance(error, bytes):
+        error = error.decode(errors="replace")
+    return error.strip().partition("\n")[0][:ERROR_SHOWN] if error else None

@@ -1,0 +1,195 @@
+"""Retry a run with another payload, or run it again as a new run.
+
+A payload is checked as by ``enqueue``. Where it has a value as the pages show it, hidden by
+``CRONJOBS_REDACT``, the value that is stored is meant.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any, cast
+
+from ...db.connection import Bookkeeping
+from ...errors import PayloadError, StateConflict, UnknownTask
+from ...log import DEFAULT_ACTOR, log_run
+from ...registry.handler import Handler, policy_columns, stored_payload
+from ...state import State
+from ...text import HIDDEN, did_you_mean, redacted
+from ...types import JSON
+from .actions import RETRY, announce_changes, no_run
+from .changes import Change, Operator, StoredRun, find_run, insert_run
+
+
+def retry_with(
+    state: State, run_id: int, payload: Mapping[str, object], actor: str = DEFAULT_ACTOR
+) -> Change:
+    """Queue a dead, cancelled or failed run again, with another *payload*.
+
+    :raises NotFound: there is no such run.
+    :raises StateConflict: its status does not allow it; or it is in strict order, and *payload*
+        makes another concurrency key.
+    :raises UnknownTask: this app's code does not declare its task.
+    :raises TypeError: the handler does not take *payload*.
+    :raises PayloadError: *payload* is not plain JSON, or a value in it is still hidden.
+    """
+    with state.bookkeeping() as books:
+        run = _stored(books, run_id)
+        if run.status not in RETRY.allowed:
+            raise RETRY.refusal(books, run_id)
+        columns = _payload_columns(state, run, payload)
+        _keep_order(run, columns["concurrency_key"])
+        changes = Operator(books).retry([run_id], columns)
+        if not changes:
+            raise RETRY.refusal(books, run_id)
+    done = "retried with another payload"
+    announce_changes(state, done, changes, actor, f"{done} by {actor}")
+    return changes[0]
+
+
+def run_again(
+    state: State,
+    run_id: int,
+    payload: Mapping[str, object] | None = None,
+    actor: str = DEFAULT_ACTOR,
+) -> int:
+    """Queue a new run like *run_id*, whatever became of that one, due now.
+
+    It has the same task, definition, queue and priority, but no idempotency key.
+
+    :param payload: its payload; default: the same.
+    :returns: the id of the new run.
+    :raises NotFound: there is no such run.
+    :raises UnknownTask: this app's code does not declare its task.
+    :raises TypeError: the handler does not take the payload (any more).
+    :raises PayloadError: *payload* is not plain JSON, or a value in it is still hidden.
+    """
+    with state.bookkeeping() as books:
+        run = _stored(books, run_id)
+        given = _as_mapping(run) if payload is None else payload
+        values = {
+            **policy_columns(_handler(state, run), state.settings),
+            **_payload_columns(state, run, given),
+            "queue": run.queue,
+            "priority": run.priority,
+            "definition_id": run.definition_id,
+        }
+        new_id, _ = insert_run(books, values)
+    log_run(
+        logging.INFO, "ran again", task=run.task, run_id=new_id, attempt=0,
+        why=f"as run {run_id}", actor=actor,
+    )  # fmt: skip
+    return new_id
+
+
+def restored(given: JSON, shown: JSON, stored: JSON) -> JSON:
+    """Return *given*, with what is *stored* wherever it has what was *shown* in its place.
+
+    :raises PayloadError: *given* has the mark of a hidden value where it is not known which.
+    """
+    if isinstance(given, dict):
+        known = shown.keys() if isinstance(shown, dict) and isinstance(stored, dict) else ()
+        was_shown, was = cast("tuple[dict[str, JSON], ...]", (shown, stored))
+        return {
+            key: restored(value, was_shown[key], was[key])
+            if key in known
+            else restored(value, None, None)
+            for key, value in given.items()
+        }
+    if isinstance(given, list):
+        is_same = isinstance(shown, list) and isinstance(stored, list) and len(given) == len(shown)
+        nothing: list[JSON] = [None] * len(given)
+        before = cast("list[JSON]", shown if is_same else nothing)
+        was_stored = cast("list[JSON]", stored if is_same else nothing)
+        return [restored(*each) for each in zip(given, before, was_stored, strict=True)]
+    if given == shown and type(given) is type(shown):
+        return stored
+    is_mark = given == HIDDEN or (
+        isinstance(given, str) and isinstance(shown, str) and HIDDEN in given and HIDDEN in shown
+    )
+    if is_mark:
+        raise PayloadError(
+            f"The payload has {HIDDEN} in a place where no value is known. Write the value."
+        )
+    return given
+
+
+def with_hidden_values(
+    state: State, given: Mapping[str, object], stored: JSON
+) -> Mapping[str, object]:
+    """Return the payload *given*, with the values of *stored* that the pages hide.
+
+    :raises PayloadError: a value is still hidden, or would no longer be.
+    """
+    names = state.settings.redact
+    whole = cast("JSON", dict(given))
+    shown = redacted(stored, names)
+    if shown == stored:  # Nothing is hidden, so the mark is a value.
+        return given
+    found = restored(whole, shown, stored)
+    # A value that stays in its place may be hidden because of the name beside it.
+    if found != whole and redacted(found, names) != redacted(whole, names):
+        raise PayloadError(
+            f"The payload has {HIDDEN} beside a name that was changed, and the pages would show "
+            "the value. Write the value, or leave the name."
+        )
+    return cast("Mapping[str, object]", found)
+
+
+def _payload_columns(state: State, run: StoredRun, payload: Mapping[str, object]) -> dict[str, Any]:
+    """Return the columns that go with *payload*; a definition's own concurrency key stays."""
+    handler = _handler(state, run)
+    whole = with_hidden_values(state, payload, _parsed(run))
+    text, key = stored_payload(handler, state.settings, handler.payload_from(whole))
+    key = key or run.concurrency_key
+    limit = run.concurrency_limit or handler.concurrency_limit
+    return {
+        "payload": text,
+        "concurrency_key": key,
+        "concurrency_limit": limit if key else None,
+    }
+
+
+def _keep_order(run: StoredRun, key: str | None) -> None:
+    """Refuse another key for a run with a place in the strict order of its own.
+
+    :raises StateConflict: *key* is another.
+    """
+    if run.on_dead is not None and key != run.concurrency_key:
+        raise StateConflict(
+            f"Run {run.id} has its place in the strict order of {run.concurrency_key!r}, and the "
+            f"new payload belongs to {key!r}. Run it again with that payload, as a new run, and "
+            "discard this one."
+        )
+
+
+def _stored(books: Bookkeeping, run_id: int) -> StoredRun:
+    run = find_run(books, run_id)
+    if run is None:
+        raise no_run(run_id)
+    return run
+
+
+def _handler(state: State, run: StoredRun) -> Handler:
+    handler = state.registry.tasks.get(run.task)
+    if handler is None:
+        raise UnknownTask(
+            f"Run {run.id} is of the task {run.task!r}, which this app's code does not declare."
+            f"{did_you_mean(run.task, state.registry.tasks)}"
+        )
+    return handler
+
+
+def _parsed(run: StoredRun) -> JSON:
+    try:
+        return cast("JSON", json.loads(run.payload))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _as_mapping(run: StoredRun) -> Mapping[str, object]:
+    payload = _parsed(run)
+    if not isinstance(payload, dict):
+        raise PayloadError(f"The payload of run {run.id} cannot be read. Give another.")
+    return cast("Mapping[str, object]", payload)

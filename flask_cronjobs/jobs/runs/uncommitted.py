@@ -1,0 +1,175 @@
+"""Warn of runs that were enqueued and never committed, and of a handler's uncommitted work."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from flask import Flask, g, has_app_context
+from sqlalchemy import Connection, event
+from sqlalchemy.orm import Session, SessionTransaction
+
+from ...log import logger
+
+_UNCOMMITTED = "_cronjobs_uncommitted"
+#: The app contexts with a note in ``g``. Every run ends one, and hardly any has one; to look into
+#: ``g`` takes longer than to look whether this is empty.
+_noted: set[int] = set()
+#: The classes of sessions whose commits are heard of.
+_heard: set[type[Session]] = set()
+_COMMIT_RUNS = "Call db.session.commit() after enqueue(), or use task.using(commit=True)."
+_COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its task atomic=True."
+
+
+class Warned(Protocol):
+    """A run at work, which keeps warnings for its row."""
+
+    def warn(self, warning: str) -> None:
+        """Keep *warning*."""
+        ...
+
+
+def watch_commits(app: Flask, session_factory: Any, running: Callable[[], Warned | None]) -> None:
+    """Warn when an app context of *app* ends with enqueued runs that were never committed.
+
+    Inside a run, warn of everything that was not committed, and keep the warning for its row.
+
+    :param running: returns the run of the handler at work here.
+    """
+    watch_writes(session_factory, lambda: running() is not None)
+    _hear(session_factory.session_factory.class_)
+
+    @app.teardown_appcontext
+    def warn_of_uncommitted(error: BaseException | None) -> None:
+        names = _listed([what for _, what in _take_notes()]) if _noted else ""
+        if error is not None:
+            return
+        run = running()
+        left = left_in(session_factory) if run is not None else None
+        if run is not None and left:
+            kept = f"Ended with uncommitted work in db.session, so it is lost: {left}."
+            kept += f" Enqueued and never committed, so lost: {names}." if names else ""
+            run.warn(f"{kept} {_COMMIT_WORK}")
+        elif names:
+            warning = f"Enqueued and never committed, so lost: {names}. {_COMMIT_RUNS}"
+            if run is None:
+                logger.warning("%s", warning)
+            else:
+                run.warn(warning)
+
+
+def uncommitted_runs() -> str:
+    """Return the runs that this context has enqueued and not committed, as a text."""
+    return _listed([what for _, what in g.get(_UNCOMMITTED, [])])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
+
+
+def note_enqueued(session: Session, what: str) -> None:
+    """Note that *what* was enqueued in this context by *session*, and is not committed yet."""
+    if type(session) not in _heard:  # A test has replaced db.session.
+        _hear(type(session))
+    _noted.add(_context())
+    g.setdefault(_UNCOMMITTED, []).append((session.get_transaction(), what))
+
+
+def _take_notes() -> list[tuple[SessionTransaction | None, str]]:
+    _noted.discard(_context())
+    notes: list[tuple[SessionTransaction | None, str]] = g.pop(_UNCOMMITTED, [])
+    return notes
+
+
+def _context() -> int:
+    return id(g._get_current_object())
+
+
+def _hear(kind: type[Session]) -> None:
+    _heard.add(kind)
+    event.listen(kind, "after_commit", _forget_uncommitted)
+    event.listen(kind, "after_rollback", _forget_uncommitted)
+
+
+def _forget_uncommitted(session: Session) -> None:
+    # Not at the end of a savepoint: the transaction around it may still be rolled back.
+    if session.in_nested_transaction():
+        return
+    if has_app_context() and _noted:
+        # What another transaction enqueued, and the session was removed or closed, is lost.
+        settled = (session.get_transaction(), None)
+        lost = [note for note in _take_notes() if note[0] not in settled]
+        if lost:
+            _noted.add(_context())
+            setattr(g, _UNCOMMITTED, lost)
+
+
+_WRITTEN = "cronjobs_written"
+#: Statements that write. A run's own INSERT is left out: it is named as an enqueued run.
+_WRITES = r"""(?isx) \s{0,99} (?: (INSERT|UPDATE|DELETE|REPLACE|MERGE)\b (?! [ ]INTO[ ]job_runs\b)
+        | WITH\b .*? \b(?<!FOR[ ])(?<!KEY[ ])
+          (INSERT(?=\sINTO\s)|UPDATE(?=\s)|DELETE(?=\sFROM\s)|MERGE(?=\sINTO\s)) )"""
+_SAVEPOINT = r"(?i)\s{0,99}(SAVEPOINT|ROLLBACK TO(?: SAVEPOINT)?)\s+(\S+)"
+
+
+def watch_writes(session_factory: Any, in_run: Callable[[], bool]) -> None:
+    """Let the sessions of *session_factory* count what is written inside a run.
+
+    Outside a run, and in one that does not use the session, this costs nothing.
+
+    :param in_run: returns whether a handler is at work here.
+    """
+
+    def begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+        if transaction.parent is None and in_run():
+            _watch(session, transaction, connection)
+
+    event.listen(session_factory, "after_begin", begin)
+
+
+def left_in(session_registry: Any) -> str | None:
+    """Return what is uncommitted in the session of the current context; None if nothing is."""
+    if not session_registry.registry.has():
+        return None
+    session: Session = session_registry()
+    changed = sum(map(session.is_modified, session.dirty))
+    objects = {"new": len(session.new), "changed": changed, "deleted": len(session.deleted)}
+    written: _Written | None = session.info.get(_WRITTEN)
+    current = written is not None and session.get_transaction() is written.transaction
+    statements = written.counts if written is not None and current else Counter[str]()
+    parts = (_numbers(objects, "object"), _numbers(statements, "statement"))
+    return " and ".join(filter(None, parts)) or None
+
+
+class _Written:
+    """How many statements that write were sent in one transaction."""
+
+    def __init__(self, transaction: SessionTransaction) -> None:
+        self.transaction = transaction
+        self.counts: Counter[str] = Counter()
+        self._before: dict[str, Counter[str]] = {}
+
+    def note(self, _: object, __: object, statement: str, *___: object) -> None:
+        """Count *statement*. What was written since a savepoint goes with its rollback."""
+        if found := re.match(_WRITES, statement):
+            self.counts[(found[1] or found[2]).upper()] += 1
+        elif found := re.match(_SAVEPOINT, statement):
+            if found[1].upper() == "SAVEPOINT":
+                self._before[found[2]] = self.counts.copy()
+            else:
+                self.counts = self._before.get(found[2], self.counts).copy()
+
+
+def _watch(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    written: _Written | None = session.info.get(_WRITTEN)
+    if written is None or written.transaction is not transaction:
+        written = session.info[_WRITTEN] = _Written(transaction)
+    event.listen(connection, "after_cursor_execute", written.note)
+
+
+def _numbers(counts: dict[str, int], what: str) -> str:
+    said = [f"{count} {name}" for name, count in counts.items() if count]
+    plural = "" if sum(counts.values()) == 1 else "s"
+    return f"{', '.join(said)} {what}{plural}" if said else ""

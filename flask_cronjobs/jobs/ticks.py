@@ -1,0 +1,200 @@
+"""The rows of ticks: what a tick writes, and what the next one learns from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import NamedTuple
+
+from sqlalchemy import (
+    Connection,
+    text,
+)
+
+from ..db.connection import Bookkeeping
+from ..db.dialect import Dialect
+from ..types import TickReport, stored_time
+
+#: How many rows one tick deletes at most.
+CHUNK = 1000
+#: For how long the rows of ticks are kept.
+TICK_RETENTION = timedelta(days=1)
+#: For how much longer, so that not every tick deletes the few rows of one minute.
+TICK_SLACK = timedelta(hours=1)
+_COUNTS = [name for name in TickReport._fields if name not in ("worker", "seconds")]
+
+
+class TickRow(NamedTuple):
+    """A tick that has begun: its id, and when it began by the database's clock.
+
+    :ivar was_ahead: whether that clock had been ahead before, which is put right.
+    """
+
+    id: int
+    now: datetime
+    was_ahead: bool = False
+
+
+def begin(books: Bookkeeping, worker: str, host: str, pid: int, listening: bool = False) -> TickRow:
+    """Insert the row of a tick that begins, and delete those past `TICK_RETENTION`.
+
+    It is here that they go, since each tick comes this far, even one that is killed later. So
+    there are no more of them than began within a day, however ticks end.
+
+    :param listening: whether it is a resident worker that a NOTIFY wakes.
+    """
+    values = {"worker": worker, "host": host, "pid": pid, "listening": listening}
+    now, limit = books.dialect.now, books.dialect.later(":age")
+    statement = f"""
+    INSERT INTO job_ticks (worker, host, pid, listening, started_at, seen_at)
+    VALUES (:worker, :host, :pid, :listening, {now}, {now})
+    RETURNING id, started_at, (SELECT min(started_at) FROM job_ticks) < {limit} AS has_old,
+        {is_ahead(books.dialect)} AS was_ahead
+    """
+    age = -(TICK_RETENTION + TICK_SLACK).total_seconds()
+    (row,) = books.rows(text(statement), {**values, "age": age})
+    if row.has_old:
+        old = books.dialect.any_of("id", old_ticks(books.dialect))
+        age = TICK_RETENTION.total_seconds()
+        books.rows(text(f"DELETE FROM job_ticks WHERE {old}"), {"age": age})
+    if row.was_ahead:
+        books.transaction(partial(put_right, d=books.dialect))
+    return TickRow(row.id, stored_time(row.started_at), bool(row.was_ahead))
+
+
+def seen(books: Bookkeeping, tick_id: int) -> None:
+    """Record that the tick is alive."""
+    _set(books, tick_id, f"seen_at = {books.dialect.now}")
+
+
+def finish(books: Bookkeeping, tick_id: int, report: TickReport, clock_offset: float) -> None:
+    """Record what the tick did, and that it has ended.
+
+    :param clock_offset: how many seconds the host's clock is ahead of the database's.
+    """
+    counts = {name: getattr(report, name) for name in _COUNTS}
+    now = books.dialect.now
+    times = f"seen_at = {now}, finished_at = {now}, clock_offset = :clock_offset"
+    values = ", ".join(f"{name} = :{name}" for name in counts)
+    _set(books, tick_id, f"{times}, {values}", clock_offset=clock_offset, **counts)
+
+
+def add(books: Bookkeeping, tick_id: int, counts: Mapping[str, int]) -> None:
+    """Add *counts* to what the row has."""
+    added = ", ".join(f"{name} = {name} + :{name}" for name in counts)
+    _set(books, tick_id, added, **counts)
+
+
+def listen(books: Bookkeeping, tick_id: int, listening: bool) -> None:
+    """Record whether a NOTIFY wakes the tick's resident worker."""
+    _set(books, tick_id, "listening = :listening", listening=listening)
+
+
+def _set(books: Bookkeeping, tick_id: int, assignments: str, **values: object) -> None:
+    """Change the row of a tick.
+
+    As text: a tick that finds nothing to do need not map the tables.
+    """
+    statement = text(f"UPDATE job_ticks SET {assignments} WHERE id = :id")
+    books.rows(statement, {"id": tick_id, **values})
+
+
+def old_ticks(d: Dialect) -> str:
+    """Return the SELECT of the ids of a chunk of ticks past their retention, ``age`` seconds ago.
+
+    The last one that finished stays: it says since when ticks have failed or stayed away.
+    """
+    last = "SELECT id FROM job_ticks WHERE finished_at IS NOT NULL ORDER BY started_at DESC LIMIT 1"
+    return f"""
+        SELECT id FROM job_ticks
+        WHERE started_at < {d.later("0 - :age")} AND id <> COALESCE(({last}), 0)
+        ORDER BY started_at LIMIT {CHUNK} {d.skip_locked}
+    """
+
+
+#: The least that `TickHistory.grace` returns. Ticks come every minute and may be spread over it, so
+#: two minutes are not an outage.
+LEAST_GRACE = timedelta(minutes=2)
+
+
+class TickHistory:
+    """The ticks of the last day, read when something is first asked.
+
+    :param books: a bookkeeping connection.
+    """
+
+    def __init__(self, books: Bookkeeping) -> None:
+        self._books = books
+
+    @cached_property
+    def grace(self) -> timedelta:
+        """Twice the usual time between ticks, at least `LEAST_GRACE`.
+
+        Ticks of one minute count as one, however many hosts there are, and an outage does not
+        change what is usual.
+        """
+        minutes = [int(row.minute) for row in self._books.rows(text(self._minutes()))]
+        gaps = sorted(after - before for before, after in pairwise(minutes))
+        usual = gaps[len(gaps) // 2] if gaps else 0
+        return max(LEAST_GRACE, timedelta(minutes=2 * usual))
+
+    @cached_property
+    def last_finished(self) -> datetime | None:
+        """When the last tick that did its work began."""
+        latest = "SELECT max(started_at) AS at FROM job_ticks WHERE finished_at IS NOT NULL"
+        (row,) = self._books.rows(text(latest))
+        return None if row.at is None else stored_time(row.at)
+
+    def _minutes(self) -> str:
+        dialect = self._books.dialect
+        minute = (
+            "floor(extract(epoch FROM started_at) / 60)"
+            if dialect.name == "postgresql"
+            else "CAST(strftime('%s', started_at) AS integer) / 60"
+        )
+        return f"""
+        SELECT DISTINCT {minute} AS minute FROM job_ticks
+        WHERE started_at >= {dialect.later("-86400")} ORDER BY minute
+        """
+
+
+#: How far a time may be ahead of the clock that is now, in seconds. It waits for so long at most.
+TOLERANCE = 60.0
+
+
+def is_ahead(d: Dialect) -> str:
+    """Return SQL for: there is a tick or a definition from the future."""
+    future = d.later(str(TOLERANCE))
+    return f"""
+        EXISTS (SELECT 1 FROM job_ticks WHERE started_at > {future})
+        OR EXISTS (SELECT 1 FROM job_definitions WHERE considered_until > {future})
+    """
+
+
+def put_right(connection: Connection, d: Dialect) -> None:
+    """Let ticks from the future have begun now, and definitions go on.
+
+    They go on from the last tick before, so that no slot since then is lost. None is recorded a
+    second time, since `uq_job_runs_slot` refuses its row.
+    """
+    future = d.later(str(TOLERANCE))
+    last = f"""
+        SELECT max(started_at) FROM job_ticks
+        WHERE started_at <= {d.now} AND finished_at IS NOT NULL
+    """
+    free = f"SELECT id FROM job_definitions WHERE considered_until > {future} {d.skip_locked}"
+    for statement in (
+        f"""
+        UPDATE job_definitions SET next_run_at = COALESCE(({last}), {d.now}),
+            considered_until = COALESCE(({last}), {d.now}), updated_at = {d.now}
+        WHERE {d.any_of("id", free)}
+        """,
+        f"""
+        UPDATE job_ticks SET started_at = {d.now}, seen_at = {d.now},
+            finished_at = CASE WHEN finished_at IS NOT NULL THEN {d.now} END
+        WHERE started_at > {future}
+        """,
+    ):
+        connection.execute(text(statement))

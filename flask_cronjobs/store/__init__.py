@@ -1,1 +1,0 @@
-"""All writes to the job tables, on PostgreSQL and SQLite. `Bookkeeping` is the connection."""
