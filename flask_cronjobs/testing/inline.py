@@ -39,7 +39,7 @@ from ..log import worker_name
 from ..models import JobRun
 from ..registry.options import EnqueueOptions, is_moment
 from ..schedule import Schedule
-from ..schedule.slots import Slot, SlotPlan
+from ..schedule.catchup import Slot, SlotPlan
 from ..signals import announce
 from ..state import State
 from ..text import did_you_mean

@@ -26,6 +26,7 @@ from ..errors import (
 )
 from ..jobs import effects
 from ..jobs.definitions.actions import remove, run_now
+from ..jobs.definitions.detail import read_arguments
 from ..jobs.pauses import Target, pause, resume
 from ..jobs.runs import payloads
 from ..jobs.runs.actions import (
@@ -38,7 +39,6 @@ from ..jobs.runs.actions import (
     retry_batch,
 )
 from ..jobs.runs.detail import RunView, find_run
-from ..jobs.runs.details import read_arguments
 from ..jobs.runs.list import RunFilter
 from ..jobs.runs.payloads import retry_with
 from ..log import logger

@@ -50,9 +50,9 @@ ROUTES: tuple[Route, ...] = (
     Route("/batch", "batch", "views", "read"),
     Route("/ticks", "ticks", "views", "read"),
     Route("/order", "order", "views", "read"),
-    Route("/metrics", "metrics", "machines", "read"),
-    Route("/health", "health", "machines", "open"),
-    Route("/tick", "tick", "machines", "token"),
+    Route("/metrics", "metrics", "monitoring", "read"),
+    Route("/health", "health", "monitoring", "open"),
+    Route("/tick", "tick", "monitoring", "token"),
     Route(
         "/runs/<int:run_id>/<any(retry, cancel, discard, again):act>", "run_act", "actions", "act"
     ),

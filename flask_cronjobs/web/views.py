@@ -11,6 +11,7 @@ from flask.typing import ResponseReturnValue
 
 from ..jobs.batches import views as batches_report
 from ..jobs.batches.views import BatchView, find_batch, list_batches
+from ..jobs.definitions.detail import find_definition, find_task
 from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definitions
 from ..jobs.effect_views import list_effects
 from ..jobs.health import headline_of, tone_of
@@ -20,7 +21,6 @@ from ..jobs.pauses import queues
 from ..jobs.reader import Page, reading
 from ..jobs.runs.actions import CANCEL, DISCARD, RETRY
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
-from ..jobs.runs.details import find_definition, find_task
 from ..jobs.runs.list import WINDOW, RunFilter, list_runs
 from ..jobs.runs.search import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, order_of
 from ..jobs.tick_views import list_gaps, list_ticks

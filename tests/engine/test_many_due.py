@@ -16,7 +16,7 @@ from flask_cronjobs.jobs.definitions.rows import CHUNK
 from flask_cronjobs.jobs.definitions.scheduler import enqueue_slots
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.schedule import Schedule
-from flask_cronjobs.schedule.slots import _plan
+from flask_cronjobs.schedule.catchup import _plan
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.state import state_of
 

@@ -15,8 +15,8 @@ from sqlalchemy import select, update
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.definitions import scheduler
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
+from flask_cronjobs.schedule import catchup
 from flask_cronjobs.schedule import schedule as schedules
-from flask_cronjobs.schedule import slots
 from flask_cronjobs.state import State
 from tests.rows import now
 
@@ -230,7 +230,7 @@ class TestZoneRules:
             monkeypatch.setattr(schedules, "parse_zone", parse_zone)
             # As in a new process: rules do not change within one.
             scheduler._schedule.cache_clear()
-            slots._plan.cache_clear()
+            catchup._plan.cache_clear()
 
         return rules
 

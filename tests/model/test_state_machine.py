@@ -33,7 +33,7 @@ from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.jobs.runs.enqueue import insert_run
 from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.jobs.runs.leases import look_for_expired, progress, renew
-from flask_cronjobs.schedule.slots import Slot, SlotPlan
+from flask_cronjobs.schedule.catchup import Slot, SlotPlan
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome
 from tests.model.model import TERMINAL, ModelRun
 

@@ -13,12 +13,12 @@ from sqlalchemy import Engine, event, text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.batches.views import find_batch, list_batches
+from flask_cronjobs.jobs.definitions.detail import find_definition
 from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.order_views import list_key_orders
 from flask_cronjobs.jobs.overview import read_overview
-from flask_cronjobs.jobs.runs.details import find_definition
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.jobs.runs.search import order_of
 from flask_cronjobs.state import State, state_of

@@ -27,7 +27,7 @@ from flask_cronjobs.jobs.runs.leases import (
     watch,
 )
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.schedule.slots import Slot
+from flask_cronjobs.schedule.catchup import Slot
 from flask_cronjobs.types import Claim, LateSlot
 from tests.plans import Sent, explain, faults, pages, paths, sent_by
 from tests.postgres import Server

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from flask_cronjobs import CronJobs, Retry
-from flask_cronjobs.jobs.runs.details import find_definition, find_task, task_code
+from flask_cronjobs.jobs.definitions.detail import find_definition, find_task, task_code
 from flask_cronjobs.state import State
 from tests.rows import Rows, ago
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from flask_cronjobs.schedule.slots import Slot
+from flask_cronjobs.schedule.catchup import Slot
 from tests.rows import ago, now
 from tests.store.kit import Kit, plan
 

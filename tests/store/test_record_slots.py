@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from flask_cronjobs.models import JobDefinition
-from flask_cronjobs.schedule.slots import Slot
+from flask_cronjobs.schedule.catchup import Slot
 from tests.rows import ago, now
 from tests.store.kit import Kit, plan
 

@@ -63,7 +63,7 @@ def jobs(app: Flask, db: SQLAlchemy, rights: set[str], settings: dict[str, Any])
 @pytest.fixture(autouse=True)
 def _no_kept_health(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each request to health look anew."""
-    monkeypatch.setattr("flask_cronjobs.web.machines.KEEP", 0.0)
+    monkeypatch.setattr("flask_cronjobs.web.monitoring.KEEP", 0.0)
 
 
 @pytest.fixture

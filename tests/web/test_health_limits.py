@@ -14,7 +14,7 @@ from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.web import machines
+from flask_cronjobs.web import monitoring
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ class Slow:
         self.go_on = threading.Event()
         self.looks = 0
         self._verdict = read_verdict
-        monkeypatch.setattr("flask_cronjobs.web.machines.read_verdict", self)
+        monkeypatch.setattr("flask_cronjobs.web.monitoring.read_verdict", self)
 
     def __call__(self, state: object) -> object:
         self.looks += 1
@@ -59,7 +59,7 @@ def test_requests_at_once_share_one_look(
     ticked: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(machines, "KEEP", 60.0)
+    monkeypatch.setattr(monitoring, "KEEP", 60.0)
     ticked()
     answers: list[str] = []
     ask = [
@@ -79,18 +79,18 @@ def test_requests_at_once_share_one_look(
 def test_an_answer_is_kept_for_seconds(
     client: FlaskClient, ticked: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machines, "KEEP", 60.0)
+    monkeypatch.setattr(monitoring, "KEEP", 60.0)
     assert client.get("/jobs/health").text == "never\n"
     ticked()
     assert client.get("/jobs/health").text == "never\n"
-    monkeypatch.setattr(machines, "KEEP", 0.0)
+    monkeypatch.setattr(monitoring, "KEEP", 0.0)
     assert client.get("/jobs/health").text == "ok\n"
 
 
 def test_a_look_that_hangs_is_down_and_the_next_request_does_not_wait_for_it(
     client: FlaskClient, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machines, "LIMIT", 3.0)
+    monkeypatch.setattr(monitoring, "LIMIT", 3.0)
     for most in (100, 2.9):
         began = time.monotonic()
         answer = client.get("/jobs/health")
@@ -106,13 +106,13 @@ def test_looks_that_hang_are_few_and_health_recovers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ticked()
-    monkeypatch.setattr(machines, "LIMIT", 0.0)
-    monkeypatch.setattr(machines, "HANGS", 0.0)
+    monkeypatch.setattr(monitoring, "LIMIT", 0.0)
+    monkeypatch.setattr(monitoring, "HANGS", 0.0)
     for _ in range(6):
         assert client.get("/jobs/health").text == "down\n"
-    assert slow.looks == machines.MOST_HANGING
+    assert slow.looks == monitoring.MOST_HANGING
     slow.go_on.set()
-    monkeypatch.setattr(machines, "LIMIT", 5.0)
+    monkeypatch.setattr(monitoring, "LIMIT", 5.0)
     until = time.monotonic() + 120
     while client.get("/jobs/health").text != "ok\n":
         assert time.monotonic() < until
@@ -121,7 +121,7 @@ def test_looks_that_hang_are_few_and_health_recovers(
 def test_a_database_that_accepts_and_is_silent_is_down_within_the_limit(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machines, "LIMIT", 0.3)
+    monkeypatch.setattr(monitoring, "LIMIT", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent_app = Flask("silent")
         silent_app.config["SQLALCHEMY_DATABASE_URI"] = (

@@ -14,7 +14,7 @@ from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
 from ...db.errors import LOCK_WAIT, still_locked
 from ...models.conditions import PINGED, SCHEDULED
-from ...schedule.slots import Slot, SlotPlan
+from ...schedule.catchup import Slot, SlotPlan
 from ...types import JSON, DefinitionSpec, RecordedSlot, stored_time
 from ..columns import NEW_RUN, assigned
 from .slots import insert_in

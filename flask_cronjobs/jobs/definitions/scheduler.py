@@ -16,7 +16,7 @@ from ...db.errors import is_about_the_rows
 from ...errors import CronJobsError, DatabaseTrouble
 from ...log import log_run, logger
 from ...schedule import Schedule
-from ...schedule.slots import SlotPlan, plan_skipped, plan_slots
+from ...schedule.catchup import SlotPlan, plan_skipped, plan_slots
 from ...signals import News, notify, unheard
 from ...state import State
 from ...types import DefinitionSpec, LateSlot, RecordedSlot

@@ -13,7 +13,7 @@ from ... import failpoints
 from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
 from ...models.conditions import LIVE, SCHEDULED
-from ...schedule.slots import Slot, SlotPlan
+from ...schedule.catchup import Slot, SlotPlan
 from ...types import RUN_COLUMNS, LateSlot, RecordedSlot, stored_time
 from ..columns import insert_into_runs
 

@@ -64,7 +64,7 @@ def test_health_without_a_database_leaks_nothing(
     def fail(*args: object) -> None:
         raise DatabaseTrouble("could not connect to db-1.internal as shop")
 
-    monkeypatch.setattr("flask_cronjobs.web.machines.read_verdict", fail)
+    monkeypatch.setattr("flask_cronjobs.web.monitoring.read_verdict", fail)
     answer = client.get("/jobs/health")
     assert (answer.status_code, answer.text) == (503, "down\n")
 
@@ -285,7 +285,7 @@ class TestTick:
             budgets.append(options.budget)
             return TickReport("worker")
 
-        monkeypatch.setattr("flask_cronjobs.web.machines.run_tick", spy)
+        monkeypatch.setattr("flask_cronjobs.web.monitoring.run_tick", spy)
         assert client.post("/jobs/tick?budget=5", headers=BEARER).status_code == 200
         assert client.post("/jobs/tick?budget=5000", headers=BEARER).status_code == 200
         assert client.post("/jobs/tick?budget=soon", headers=BEARER).status_code == 400
@@ -297,7 +297,7 @@ class TestTick:
         def fail(*args: object) -> None:
             raise DatabaseTrouble("db-1.internal is gone")
 
-        monkeypatch.setattr("flask_cronjobs.web.machines.run_tick", fail)
+        monkeypatch.setattr("flask_cronjobs.web.monitoring.run_tick", fail)
         answer = client.post("/jobs/tick", headers=BEARER)
         assert answer.status_code == 503
         assert answer.json == {"error": "The tick could not do its work. The log says why."}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flask_cronjobs import Schedule
-from flask_cronjobs.schedule.slots import CATCHUP_CAP, Slot, SlotPlan, plan_slots
+from flask_cronjobs.schedule.catchup import CATCHUP_CAP, Slot, SlotPlan, plan_slots
 from flask_cronjobs.types import Catchup
 
 EVERY_MINUTE = Schedule("* * * * *")

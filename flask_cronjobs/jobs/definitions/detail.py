@@ -18,11 +18,11 @@ from ...schedule.words import in_words
 from ...state import State
 from ...text import cut, redacted
 from ...types import JSON
-from ..definitions.views import DefinitionView, definition_views, next_slots, whole_rows
 from ..humanize import duration, plural
 from ..needs import missed_slots, needs
 from ..reader import DEFINITIONS, RUNS, Query, Source, readable, reading, record
-from .list import RunFilter, RunRow, page_ids, rows_of
+from ..runs.list import RunFilter, RunRow, page_ids, rows_of
+from .views import DefinitionView, definition_views, next_slots, whole_rows
 
 #: How many of the latest runs the statistics look at, and how many of them are shown.
 LOOKED_AT, SHOWN = 200, 50
