@@ -22,9 +22,9 @@ from flask_cronjobs.jobs.definitions.scheduler import tell_late
 from flask_cronjobs.models import JobDefinition, JobRun
 from flask_cronjobs.state import State
 from flask_cronjobs.types import LateSlot
+from tests.kit import in_threads
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago
-from tests.store.kit import in_threads
 
 pytestmark = pytest.mark.usefixtures("context")
 

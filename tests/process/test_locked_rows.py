@@ -27,11 +27,11 @@ from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.jobs.runs.leases import progress, renew
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.state import State
+from tests.kit import Kit, plan, spec
+from tests.kit import outcome as outcome_of
 from tests.marks import on_postgresql
 from tests.process.support import Site
 from tests.rows import Rows, ago
-from tests.store.kit import Kit, plan, spec
-from tests.store.kit import outcome as outcome_of
 
 Tick = Callable[[], TickReport]
 pytestmark = on_postgresql

@@ -29,9 +29,9 @@ from flask_cronjobs.jobs.runs.leases import (
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.schedule.catchup import Slot
 from flask_cronjobs.types import Claim, LateSlot
+from tests.kit import Kit, outcome, plan, spec
 from tests.plans import Sent, explain, faults, pages, paths, sent_by
 from tests.postgres import Server
-from tests.store.kit import Kit, outcome, plan, spec
 
 pytestmark = pytest.mark.slow
 

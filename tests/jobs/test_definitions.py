@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from tests.kit import Kit, spec
 from tests.rows import ago, now
-from tests.store.kit import Kit, spec
 
 
 def test_declared_definition_stands_as_it_was_stated(kit: Kit) -> None:

@@ -15,9 +15,9 @@ from flask_cronjobs.jobs.pruning import prunable, prune
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.jobs.runs.leases import give_up_exhausted
 from flask_cronjobs.types import Claim, OutcomeKind
+from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql
 from tests.rows import ago
-from tests.store.kit import Kit, in_threads
 
 
 def ordered(kit: Kit, key: str = "key", on_dead: str = "skip", **values: Any) -> int:

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from flask_cronjobs.jobs.ticks import begin, finish, seen
 from flask_cronjobs.models import JobTick
 from flask_cronjobs.types import TickReport
+from tests.kit import Kit
 from tests.rows import ago
-from tests.store.kit import Kit
 
 DAY = 86400.0
 FORTNIGHT, QUARTER = 14 * DAY, 90 * DAY

@@ -11,8 +11,8 @@ from sqlalchemy import update
 
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.schedule.catchup import Slot
+from tests.kit import Kit, plan
 from tests.rows import ago, now
-from tests.store.kit import Kit, plan
 
 
 def test_due_slot_becomes_a_queued_run_and_the_watermark_moves_on(kit: Kit) -> None:

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from flask_cronjobs.schedule.catchup import Slot
+from tests.kit import Kit, plan
 from tests.rows import ago, now
-from tests.store.kit import Kit, plan
 
 
 def define_with_slots(kit: Kit, *minutes: int, **values: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import text
 
 from flask_cronjobs.jobs.outcomes import FAILURES_KEPT, write_output
-from tests.store.kit import Kit
+from tests.kit import Kit
 
 
 def kept(kit: Kit) -> list[tuple[int, str]]:

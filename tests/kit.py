@@ -1,4 +1,4 @@
-"""The store on one database, with short words for what its tests do over and over."""
+"""The job tables of one database, with short words for what tests do over and over."""
 
 from __future__ import annotations
 

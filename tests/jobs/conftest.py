@@ -1,4 +1,4 @@
-"""The store on an empty database: each test runs once with each kind."""
+"""The job tables in an empty database: each test runs once with each kind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.store.kit import Kit, begin_with_the_write_lock
+from tests.kit import Kit, begin_with_the_write_lock
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from datetime import timedelta, timezone
 
 import pytest
 
+from tests.kit import Kit, outcome
 from tests.rows import ago
-from tests.store.kit import Kit, outcome
 
 
 def test_claim_tells_what_the_runner_needs(kit: Kit) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from flask_cronjobs.jobs import orders
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.types import Claim
+from tests.kit import Kit
 from tests.rows import ago
-from tests.store.kit import Kit
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flask_cronjobs.jobs.runs.exchange import LOOKED_AT
+from tests.kit import Kit
 from tests.rows import ago
-from tests.store.kit import Kit
 
 KEY = {"concurrency_key": "shop", "concurrency_limit": 1}
 LATER = {"run_at": ago(hours=-1)}

@@ -12,7 +12,7 @@ import pytest
 
 from flask_cronjobs.jobs.runs.leases import progress, renew, watch
 from flask_cronjobs.types import Claim, OutcomeKind
-from tests.store.kit import Kit
+from tests.kit import Kit
 
 
 @pytest.fixture

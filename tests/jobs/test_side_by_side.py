@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.kit import Kit
 from tests.rows import ago
-from tests.store.kit import Kit
 
 
 def test_first_is_what_an_idle_worker_would_claim(kit: Kit) -> None:

@@ -7,9 +7,9 @@ from sqlalchemy import insert
 
 from flask_cronjobs.jobs.runs import candidates
 from flask_cronjobs.models import JobRun
+from tests.kit import Kit
 from tests.marks import on_postgresql
 from tests.rows import ago
-from tests.store.kit import Kit
 
 #: More than a claim of ten reads in order before it goes from group to group.
 MANY = 10 + candidates.FRONT + candidates.FRONT + 1

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs.runs import enqueue_many
 from flask_cronjobs.jobs.runs.enqueue_many import Inserted, RunRow, insert_keyed_runs
-from tests.store.kit import Kit, in_threads
-from tests.store.test_insert_runs import SHARED
+from tests.jobs.test_insert_runs import SHARED
+from tests.kit import Kit, in_threads
 
 pytestmark = pytest.mark.usefixtures("writers")
 

@@ -18,9 +18,9 @@ from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.dialect import dialect_of
 from flask_cronjobs.errors import DatabaseTrouble, SetupError
 from flask_cronjobs.models import JobRun
+from tests.kit import Kit
 from tests.marks import on_postgresql, on_sqlite
 from tests.postgres import LocalServer, Server
-from tests.store.kit import Kit
 
 #: What an app may have set; SQLite has READ UNCOMMITTED in the place of REPEATABLE READ.
 ENGINES: dict[str, dict[str, Any]] = {

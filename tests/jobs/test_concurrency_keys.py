@@ -11,9 +11,9 @@ from sqlalchemy import text
 
 from flask_cronjobs.jobs.runs.candidates import FRONT
 from flask_cronjobs.jobs.runs.leases import watch
+from tests.kit import Kit
 from tests.marks import on_postgresql
 from tests.rows import ago
-from tests.store.kit import Kit
 
 
 def keyed(kit: Kit, key: str = "key", limit: int = 1, **values: Any) -> int:

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from flask_cronjobs.jobs.effects import Mark
+from tests.kit import Kit
 from tests.rows import now
-from tests.store.kit import Kit
 
 
 def begin(kit: Kit, owner: str, key: str = "key", lease: float = 60.0) -> Mark:

@@ -15,7 +15,7 @@ from flask_cronjobs.jobs.runs import enqueue_many
 from flask_cronjobs.jobs.runs.enqueue import insert_run
 from flask_cronjobs.jobs.runs.enqueue_many import RunRow, insert_runs
 from flask_cronjobs.types import JSON
-from tests.store.kit import Kit, in_threads
+from tests.kit import Kit, in_threads
 
 SHARED: dict[str, Any] = {
     "job_type": "task", "queue": "default", "priority": 0, "max_attempts": 10,

@@ -17,9 +17,9 @@ from flask_cronjobs.jobs.runs.enqueue import insert_run
 from flask_cronjobs.jobs.runs.enqueue_many import RunRow, insert_keyed_runs
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, OutcomeKind
+from tests.jobs.test_insert_runs import SHARED, values
+from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
-from tests.store.kit import Kit, outcome
-from tests.store.test_insert_runs import SHARED, values
 
 NUMBER = 30
 #: How often a thread enqueues at most, on a machine that is too busy for a race.

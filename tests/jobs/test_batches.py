@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from flask_cronjobs.jobs.batches.ending import end_batches
 from flask_cronjobs.jobs.batches.rows import OpenBatch, close_batch, end, open_batch
 from flask_cronjobs.types import Claim
-from tests.store.kit import Kit, in_threads
+from tests.kit import Kit, in_threads
 
 THEN = {"queue": "default", "priority": 0, "max_attempts": 3}
 

@@ -9,8 +9,8 @@ import pytest
 from flask_cronjobs.jobs.runs.leases import look_for_expired, renew
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import OutcomeKind
+from tests.kit import Kit, outcome
 from tests.rows import ago, now
-from tests.store.kit import Kit, outcome
 
 
 def is_unlocked(row: JobRun) -> bool:

@@ -15,9 +15,9 @@ from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs import pruning
 from flask_cronjobs.jobs.pruning import behind, prunable, prune
 from flask_cronjobs.models import JobBatch, JobEffect
+from tests.kit import Kit
 from tests.marks import on_postgresql
 from tests.rows import ago
-from tests.store.kit import Kit
 
 DAY = 86400.0
 KEPT = Settings(retention=14 * DAY, retention_dead=90 * DAY)

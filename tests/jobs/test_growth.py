@@ -11,9 +11,9 @@ from flask_cronjobs.jobs import outcomes
 from flask_cronjobs.jobs import ticks as ticks_module
 from flask_cronjobs.models import JobTick
 from flask_cronjobs.types import TickReport
+from tests.kit import Kit
 from tests.marks import on_postgresql
 from tests.rows import ago
-from tests.store.kit import Kit
 
 KEPT = 5
 

@@ -16,8 +16,8 @@ from sqlalchemy import insert
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.models import JobPause, JobRun
 from flask_cronjobs.types import WORKER_LOST, Claim
+from tests.kit import Kit
 from tests.rows import TERMINAL, ago
-from tests.store.kit import Kit
 
 #: How an attempt may end; ``lost`` is by a reclaim, and ``expired`` is what comes before that.
 ENDS = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost", "expired")

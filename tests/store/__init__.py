@@ -1,1 +1,0 @@
-"""Tests of the tables and of every statement that writes to them."""
