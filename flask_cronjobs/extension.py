@@ -12,7 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 
 from .config import read_settings
 from .current_run import running
-from .db.connection import mend_transactions
+from .db.connection import begin_before_savepoints, end_interrupted_transactions
 from .db.engines import remember_app
 from .errors import SetupError
 from .jobs.runs.uncommitted import watch_commits
@@ -107,7 +107,10 @@ class CronJobs(OperatorMethods):
         add_tables(db.metadata, state.engine.dialect.name)
         app.extensions[EXTENSION] = state
         watch_commits(app, db.session, running)
-        mend_transactions(state.engine)
+        begin_before_savepoints(state.engine)
+        with app.app_context():  # A handler may use any of them.
+            for engine in db.engines.values():
+                end_interrupted_transactions(engine)
         _add_commands_and_pages(app, settings.url_prefix)
 
     @overload

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, Executable, Row, event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import PoolResetState
 
 from ..errors import DatabaseTrouble, SetupError
 from .deadlines import deadlines
@@ -295,22 +296,42 @@ def execute(
     return rows
 
 
-def mend_transactions(engine: Engine) -> None:
-    """Let SQLite connections of *engine* begin before savepoints, and end before they are closed.
+def begin_before_savepoints(engine: Engine) -> None:
+    """Let SQLite connections of *engine* begin a transaction before a savepoint.
 
     A savepoint that opens a transaction: sqlite3 sends BEGIN before INSERT, UPDATE and DELETE, but
     not before SAVEPOINT. To SQLite, such a savepoint is the whole transaction, so releasing it
     commits: runs that were enqueued in it would survive a rollback of the session, and work in it
     would not be atomic. At that time it is too late to begin one, so it must be done when the
     savepoint is made.
-
-    A connection that SQLAlchemy invalidates, as it does after an interruption inside a query: to
-    SQLite a closed connection keeps its transaction, and the write lock, for as long as somebody
-    has an open cursor. Frames of SQLAlchemy's have one, and live on in the exception's traceback.
     """
     if engine.dialect.name == "sqlite":
         event.listen(engine, "savepoint", _begin)
+
+
+def end_interrupted_transactions(engine: Engine) -> None:
+    """Let no connection of *engine* keep a transaction that an interruption has hit.
+
+    After an interruption inside a query, SQLAlchemy closes the connection. To SQLite a closed one
+    keeps its transaction, and the write lock, for as long as somebody has an open cursor. Frames of
+    SQLAlchemy's have one, and live on in the exception's traceback.
+
+    After an interruption at the begin of a commit, SQLAlchemy takes the transaction for ended, and
+    gives the connection back to the pool as it is: with the locks, and with work that the next one
+    who takes the connection would commit. Seen with SQLAlchemy 2.1.9, on both databases.
+    """
+    if engine.dialect.name == "sqlite":
         event.listen(engine, "invalidate", _roll_back)
+    event.listen(engine, "reset", _roll_back_unended)
+
+
+def is_in_transaction(driver: Any) -> bool:
+    """Return, without asking the database, whether a transaction is open on a driver's connection.
+
+    :param driver: a connection of sqlite3 or psycopg. Those of other drivers have none.
+    """
+    status = getattr(getattr(driver, "info", None), "transaction_status", 0)  # `IDLE` is 0.
+    return bool(getattr(driver, "in_transaction", status))
 
 
 def _begin(connection: Connection, name: str | None) -> None:
@@ -324,6 +345,11 @@ def _begin(connection: Connection, name: str | None) -> None:
 
 def _roll_back(driver: Any, _record: object, _error: object) -> None:
     with suppress(Exception):  # It may be broken, or closed already.
+        driver.rollback()
+
+
+def _roll_back_unended(driver: Any, _record: object, state: PoolResetState) -> None:
+    if state.transaction_was_reset and is_in_transaction(driver):
         driver.rollback()
 
 

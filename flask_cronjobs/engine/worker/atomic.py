@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from ... import failpoints
 from ...current_run import CurrentRun
+from ...db.connection import is_in_transaction
 from ...errors import AtomicCommit, CronJobsError, LeaseLost
 from ...jobs.outcomes import finalize_in
 from ...jobs.runs.exchange import Claims
@@ -100,7 +101,6 @@ _NAME = "cronjobs_atomic"
 _WRITES = r"(?is)\s*(WITH\b.*)?\b(INSERT|UPDATE|DELETE|REPLACE|CREATE|ALTER|DROP)\b"
 #: PostgreSQL's codes for a savepoint that is not there, and for no transaction at all.
 _MISSING = ("3B001", "25P01")
-_IDLE = 0  # As libpq numbers it.
 _REPLACED = (
     "A handler with atomic=True called db.session.remove(), so its work is in a session that does "
     "not commit with the run's success. Remove the call, or remove atomic=True."
@@ -218,7 +218,7 @@ class TransactionWatch:
         self._connection, self._driver = c, c.connection.dbapi_connection
         self._is_set = self._in_statement = False
         self._changes = self._total_changes()
-        if self._is_postgresql or self._is_open():
+        if self._is_postgresql or is_in_transaction(self._driver):
             self._set()
         event.listen(c, "before_cursor_execute", self._before)
         event.listen(c, "after_cursor_execute", self._after)
@@ -231,9 +231,9 @@ class TransactionWatch:
     def _before(self, _: object, __: object, statement: str, *___: object) -> None:
         if self._connection is None:
             return  # The handler has ended.
-        if not self._is_open() and self._has_written():
+        if not is_in_transaction(self._driver) and self._has_written():
             self._ended = True
-        elif not self._is_set and (self._is_open() or re.match(_WRITES, statement)):
+        elif not self._is_set and (is_in_transaction(self._driver) or re.match(_WRITES, statement)):
             self._set()
         self._in_statement = True
 
@@ -244,7 +244,7 @@ class TransactionWatch:
         self._look(connection, "ROLLBACK TO")
 
     def _set(self) -> None:
-        if not self._is_postgresql and not self._is_open():
+        if not self._is_postgresql and not is_in_transaction(self._driver):
             self._execute("BEGIN")
         self._execute(f"SAVEPOINT {_NAME}")
         self._is_set = True
@@ -253,7 +253,7 @@ class TransactionWatch:
         """Note whether the savepoint has gone, by ending it."""
         if connection.invalidated:
             return  # An interruption inside a query has closed it.
-        if not self._is_open():
+        if not is_in_transaction(self._driver):
             # A statement that fails may roll back all by itself: SQLite's if the disk is full, and
             # PostgreSQL's COMMIT.
             self._ended = self._ended or (self._has_written() and not self._in_statement)
@@ -273,12 +273,6 @@ class TransactionWatch:
             if not isinstance(error, Exception) and self._connection is not None:
                 self._connection.invalidate(error)  # As SQLAlchemy does with its own statements.
             raise
-
-    def _is_open(self) -> bool:
-        """Return, without asking the database, whether a transaction is open."""
-        if self._is_postgresql:
-            return bool(self._driver.info.transaction_status != _IDLE)
-        return bool(self._driver.in_transaction)
 
     def _has_written(self) -> bool:
         """Return whether a transaction was open that may have written something."""

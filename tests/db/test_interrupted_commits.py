@@ -1,0 +1,40 @@
+"""An interruption in the midst of a commit, where SQLAlchemy takes the transaction for ended."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import Connection, event, text
+
+from flask_cronjobs.state import State
+from tests.rows import Rows
+
+
+class Interruption(BaseException):
+    """What a signal handler raises."""
+
+
+def interrupt(connection: Connection) -> NoReturn:
+    raise Interruption
+
+
+def test_interrupted_commit_leaves_neither_lock_nor_work_in_the_pool(
+    app: Flask, db: SQLAlchemy, rows: Rows, state: State
+) -> None:
+    run = rows.run("queued", queue="first")
+    change = text("UPDATE job_runs SET queue = :queue WHERE id = :id")
+    with app.app_context():
+        event.listen(db.engine, "commit", interrupt)
+        db.session.execute(change, {"queue": "interrupted", "id": run})
+        with pytest.raises(Interruption):
+            db.session.commit()
+        event.remove(db.engine, "commit", interrupt)
+    with state.bookkeeping() as books, books.trying_once():  # Another connection.
+        books.rows(text("UPDATE job_runs SET priority = 7"))
+    with app.app_context():  # The pool has one connection: the same.
+        found = db.session.execute(text("SELECT queue, priority FROM job_runs")).one()
+        db.session.commit()
+    assert tuple(found) == ("first", 7)
