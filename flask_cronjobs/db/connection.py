@@ -131,7 +131,7 @@ class Bookkeeping:
 
     def _bounded(self, work: Callable[[Connection], T]) -> T:
         connection = self._connected()
-        if self.dialect.name != "postgresql":  # SQLite's busy timeout bounds its waits.
+        if not self.dialect.cancels:  # SQLite's busy timeout bounds its waits.
             return work(connection)
         with deadlines.within(self._limit, self._raw):
             return work(connection)
@@ -160,7 +160,7 @@ class Bookkeeping:
         On PostgreSQL alone. There a new connection takes 10 ms, and plans each statement anew; on
         SQLite it is cheap, and may belong to its thread.
         """
-        if other._raw is not None and self.dialect.name == "postgresql":
+        if other._raw is not None and not self.dialect.one_writer:
             self.close()
             self._connection, other._connection = other._connection, None
             self._raw, other._raw = other._raw, None
@@ -182,7 +182,7 @@ class Bookkeeping:
         self._connection, self._raw = connection, raw
         try:
             self.engine.dialect.set_isolation_level(raw, "AUTOCOMMIT")
-            if self.dialect.name == "sqlite":
+            if self.dialect.one_writer:
                 _use_explicit_transactions(raw)
             elif (unfit := unfit_encoding(raw)) is not None:
                 raise SetupError(f"{unfit} {USE_UTF8}")

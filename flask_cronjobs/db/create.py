@@ -48,7 +48,7 @@ def set_storage(engine: Engine) -> list[str]:
     :returns: the names of the tables changed.
     :raises DatabaseTrouble: they could not be set.
     """
-    if engine.dialect.name != "postgresql":
+    if dialect_of(engine).one_writer:
         return []
     try:
         with engine.begin() as connection:
@@ -94,7 +94,7 @@ def set_wal(engine: Engine) -> bool:
     :returns: whether this changed the mode.
     :raises DatabaseTrouble: the file cannot be used.
     """
-    if engine.dialect.name != "sqlite":
+    if not dialect_of(engine).one_writer:
         return False
     with Bookkeeping(engine) as books:
         return books.call(_set_wal)

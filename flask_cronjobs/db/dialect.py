@@ -76,6 +76,15 @@ class Dialect(NamedTuple):
     :ivar skip_locked: the clause that locks the rows of a SELECT, and passes over those that
         another transaction has locked. A foreign key that refers to a row does not count as that.
     :ivar one_statement: whether one statement can change several tables.
+    :ivar one_writer: whether it is a file with one writer at a time: nobody passes over a locked
+        row, and a connection costs little and may belong to its thread.
+    :ivar arrays: whether it has arrays and LATERAL, and finds a row of several columns in an index.
+    :ivar notifies: whether it has LISTEN and NOTIFY.
+    :ivar cancels: whether another connection can cancel a statement.
+    :ivar parses: whether its driver makes values of JSON and of times, and fails at odd ones.
+    :ivar tests_once: whether a condition without columns is tested before the first row.
+    :ivar atomic_level: in which a transaction is atomic, and a heartbeat beside it no conflict: an
+        isolation level, as SQLAlchemy calls it.
     :ivar shift: by how many seconds a test has moved the clock.
     """
 
@@ -83,6 +92,13 @@ class Dialect(NamedTuple):
     begin: str
     skip_locked: str
     one_statement: bool
+    one_writer: bool
+    arrays: bool
+    notifies: bool
+    cancels: bool
+    parses: bool
+    tests_once: bool
+    atomic_level: str
     shift: float = 0.0
 
     @property
@@ -111,6 +127,41 @@ class Dialect(NamedTuple):
         if self.name == "postgresql":
             return f"GREATEST({given}, {time})"
         return f"max(COALESCE({given}, {time}), {time})"
+
+    def typed(self, value: str, kind: str) -> str:
+        """Return *value* (SQL) with its type, where the database must be told."""
+        return f"CAST({value} AS {kind})" if self.name == "postgresql" else value
+
+    def epoch(self, time: str) -> str:
+        """Return SQL for *time* (SQL) in whole seconds."""
+        if self.name == "postgresql":
+            return f"CAST(floor(extract(epoch FROM {time})) AS bigint)"
+        return f"CAST(strftime('%s', {time}) AS integer)"
+
+    @property
+    def earliest(self) -> str:
+        """A text that no time is before."""
+        return "-infinity" if self.name == "postgresql" else ""
+
+    @property
+    def sees_latest(self) -> str:
+        """SQL for: this transaction sees what others have committed since it began.
+
+        SQLite refuses to write in one that has read what is out of date.
+        """
+        if self.name == "postgresql":
+            return "current_setting('transaction_isolation') = 'read committed'"
+        return "1 = 1"
+
+    def member(self, parameter: str, key: str) -> str:
+        """Return SQL for the value that *parameter*, a JSON object, has for *key* (SQL)."""
+        if self.name == "postgresql":
+            return f"CAST(:{parameter} AS jsonb) -> CAST({key} AS text)"
+        return f"json_extract(:{parameter}, '$.\"' || {key} || '\"')"
+
+    def unparsed(self, column: str) -> str:
+        """Return SQL for a JSON *column* as a text, which costs the driver less than its value."""
+        return f"CAST({column} AS text)" if self.name == "postgresql" else column
 
     def json(self, value: str) -> str:
         """Return SQL that turns *value* (SQL for a JSON text) into a JSON column's value."""
@@ -211,7 +262,7 @@ class Dialect(NamedTuple):
         :raises ValueError: it cannot be parsed. On PostgreSQL it is returned as a text instead.
         """
         # psycopg has parsed it already.
-        return stored_json(value) if self.name == "sqlite" else value
+        return value if self.parses else stored_json(value)
 
     def prepare(self, connection: Connection, busy_seconds: float) -> None:
         """Set up a new bookkeeping connection."""
@@ -229,8 +280,27 @@ POSTGRESQL = Dialect(
     begin=BEGIN,
     skip_locked="FOR NO KEY UPDATE SKIP LOCKED",
     one_statement=True,
+    one_writer=False,
+    arrays=True,
+    notifies=True,
+    cancels=True,
+    parses=True,
+    tests_once=True,
+    atomic_level="READ COMMITTED",
 )
-SQLITE = Dialect(name="sqlite", begin="BEGIN IMMEDIATE", skip_locked="", one_statement=False)
+SQLITE = Dialect(
+    name="sqlite",
+    begin="BEGIN IMMEDIATE",
+    skip_locked="",
+    one_statement=False,
+    one_writer=True,
+    arrays=False,
+    notifies=False,
+    cancels=False,
+    parses=False,
+    tests_once=False,
+    atomic_level="SERIALIZABLE",
+)
 
 
 #: In a JSON text: a text, a large number with an exponent, or minus zero.

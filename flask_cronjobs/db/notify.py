@@ -46,7 +46,7 @@ def may_notify(session: Session, dialect: str) -> bool:
 
 def wake_all(books: Bookkeeping) -> None:
     """Wake the listening workers now: a worker has made runs runnable."""
-    if books.dialect.name == "postgresql":
+    if books.dialect.notifies:
         books.rows(text(f"SELECT pg_notify('{CHANNEL}', '')"))
 
 
@@ -64,7 +64,7 @@ class Notifications:
 
         On SQLite there are none, and a pooler such as PgBouncer does not pass them on.
         """
-        if self._books.dialect.name != "postgresql" or self._books.call(is_pooled):
+        if not self._books.dialect.notifies or self._books.call(is_pooled):
             return False
         self._books.rows(text(f"LISTEN {CHANNEL}"))
         return True

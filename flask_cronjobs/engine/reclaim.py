@@ -138,4 +138,4 @@ def _exchange_twice(exchanger: Exchanger, outcomes: Sequence[Outcome]) -> Exchan
 
 def _one_writer(books: Bookkeeping) -> bool:
     """Return whether the database lets only one connection at a time write, as SQLite does."""
-    return books.dialect.name == "sqlite"
+    return books.dialect.one_writer

@@ -27,7 +27,7 @@ _TYPES = {**NEW_RUN, "run_at": "timestamptz", "delay": "double precision"}
 
 def parameter(d: Dialect, name: str) -> str:
     """Return SQL for the parameter *name*, with the type of the column of that name."""
-    return f"CAST(:{name} AS {_TYPES[name]})" if d.name == "postgresql" else f":{name}"
+    return d.typed(f":{name}", _TYPES[name])
 
 
 def due_sql(d: Dialect) -> str:

@@ -102,7 +102,7 @@ def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
 def database(reader: Reader) -> Iterator[Finding]:
     """Check the database's settings, and those of the connection to it."""
     yield Finding("database", "info", name_of(reader.connection.engine))
-    if reader.sqlite:
+    if reader.dialect.one_writer:
         yield _journal(reader)
     else:
         yield from _postgresql(reader)
@@ -173,7 +173,7 @@ def versions(reader: Reader) -> Finding:
         except PackageNotFoundError:
             continue
     server = reader.connection.dialect.server_version_info or ()
-    database = "SQLite" if reader.sqlite else "PostgreSQL"
+    database = "SQLite" if reader.dialect.one_writer else "PostgreSQL"
     parts.append(f"{database} {'.'.join(map(str, server))}")
     return Finding("versions", "info", ", ".join(parts))
 

@@ -143,7 +143,7 @@ def give(books: Bookkeeping) -> bool:
     changed, d = False, books.dialect
     for _ in range(_MOST):
         # To look does not need SQLite's write lock.
-        if d.name == "sqlite" and not books.rows(LOOK):
+        if d.one_writer and not books.rows(LOOK):
             break
         placed = books.rows(_place(d))
         passed_by = any(row.turn == "new" for row in placed)

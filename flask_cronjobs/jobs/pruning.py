@@ -75,7 +75,7 @@ def past(d: Dialect, kind: Kind) -> str:
 @lru_cache
 def oldest(d: Dialect, kind: Kind) -> str:
     """Return the query for some old rows of *kind*, from the time ``place`` on."""
-    place = "CAST(:place AS timestamptz)" if d.name == "postgresql" else ":place"
+    place = d.typed(":place", "timestamptz")
     columns = ", status, batch_id" if kind.table == "job_runs" else ""
     return f"""
         SELECT id, {kind.ended} AS ended, CAST({kind.ended} AS text) AS place,
@@ -91,7 +91,7 @@ def locked_runs(d: Dialect, kind: Kind) -> str:
 
     So that a run that an operator retries at this moment keeps both its row and its failures.
     """
-    lock = "FOR UPDATE SKIP LOCKED" if d.name == "postgresql" else ""
+    lock = d.skip_locked.replace("NO KEY ", "")
     held = f"AND ({d.among('batch_id', 'held')}) IS NOT TRUE"
     return oldest(d, kind).replace("ORDER BY", f"{held} ORDER BY") + lock
 
@@ -146,7 +146,7 @@ def prune(books: Bookkeeping, kept: Settings) -> Iterator[int]:
             if deleted is None:
                 kinds.remove(kind)
             runs += deleted or 0
-            if d.name == "sqlite":
+            if d.one_writer:
                 time.sleep(min(time.monotonic() - began, _REST))
         yield runs
 
@@ -235,11 +235,10 @@ def _prune_rows(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]
 
 def _given(d: Dialect, kept: Settings) -> dict[str, Any]:
     """Return the parameters of the first look at a kind."""
-    first = "-infinity" if d.name == "postgresql" else ""
     return {
         "retention": kept.retention,
         "retention_dead": kept.retention_dead,
-        "place": first,
+        "place": d.earliest,
         "chunk": CHUNK,
     }
 

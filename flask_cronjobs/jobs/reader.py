@@ -71,11 +71,6 @@ class Reader:
         """The database's now, read once, so that a page shows one moment."""
         return stored_time(self.value(text(f"SELECT {self.dialect.now}")))
 
-    @property
-    def sqlite(self) -> bool:
-        """Return whether the database is SQLite."""
-        return self.connection.dialect.name == "sqlite"
-
     def value(self, statement: Executable) -> object:
         """Return the value of a statement with one row and one column."""
         return self.rows(statement)[0][0]
@@ -104,7 +99,7 @@ def readable(reader: Reader, column: Any) -> Any:
 
     On PostgreSQL, `reading` sees to that.
     """
-    if not (reader.sqlite and isinstance(column.type, JSON)):
+    if reader.dialect.parses or not isinstance(column.type, JSON):
         return column
     return type_coerce(column, _JSONOrText).label(column.name)
 
@@ -113,14 +108,14 @@ def is_one_of(
     reader: Reader, column: ColumnElement[int], ids: Iterable[int]
 ) -> ColumnElement[bool]:
     """Return the condition that *column* is one of many *ids*, which are sent as one parameter."""
-    if not reader.sqlite:
+    if reader.dialect.arrays:
         return column == any_(literal(list(ids), ARRAY(BigInteger)))
     return column.in_(select(_each(list(ids)).c.value))
 
 
 def values_of(reader: Reader, values: Sequence[str]) -> TableValuedAlias:
     """Return a table with one column ``value``: *values*, which are sent as one parameter."""
-    if not reader.sqlite:
+    if reader.dialect.arrays:
         values_array = literal(list(values), ARRAY(String))
         return func.unnest(values_array).table_valued("value").render_derived()
     return _each(values)
@@ -155,7 +150,7 @@ def reading(source: Source) -> Generator[Reader, None, None]:
     shared = is_shared(database)
     try:
         with borrowed(database) if shared else engine.connect() as connection:
-            if not shared and connection.dialect.name == "postgresql":
+            if not shared and dialect_of(engine).parses:
                 event.listen(connection, "before_cursor_execute", _load_odd_values)
             yield Reader(source, connection)
     except SQLAlchemyError as error:

@@ -7,12 +7,11 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
-    Integer,
     Row,
-    cast,
     func,
-    literal,
+    literal_column,
     or_,
     select,
     tuple_,
@@ -82,14 +81,12 @@ def seconds_unpruned(reader: Reader) -> float:
 
 
 def _epoch_hour(reader: Reader) -> ColumnElement[int]:
-    return _epoch(reader, TICKS.c.started_at) // literal(3600, Integer)
+    return literal_column(f"{reader.dialect.epoch('started_at')} / 3600", BigInteger)
 
 
-def _epoch(reader: Reader, moment: ColumnElement[Any]) -> ColumnElement[int]:
-    """Return SQL for *moment* in whole seconds."""
-    if reader.sqlite:
-        return cast(func.strftime("%s", moment), Integer)
-    return cast(func.floor(func.extract("epoch", moment)), Integer)
+def _epoch(reader: Reader, column: str) -> ColumnElement[int]:
+    """Return SQL for a time in whole seconds."""
+    return literal_column(reader.dialect.epoch(column), BigInteger)
 
 
 def did_its_work(reader: Reader) -> ColumnElement[bool]:
@@ -97,7 +94,7 @@ def did_its_work(reader: Reader) -> ColumnElement[bool]:
 
     A tick that fails begins, and is neither finished nor seen again.
     """
-    seen = _epoch(reader, TICKS.c.seen_at) > _epoch(reader, TICKS.c.started_at) + 1
+    seen = _epoch(reader, "seen_at") > _epoch(reader, "started_at") + 1
     return or_(TICKS.c.finished_at.is_not(None), seen)
 
 
@@ -131,7 +128,7 @@ def list_gaps(source: Source) -> tuple[Gap, ...]:
             .label("before")
         )
         each = select(TICKS.c.started_at, seen).where(did_its_work(reader)).subquery()
-        wait = _epoch(reader, each.c.started_at) - _epoch(reader, each.c.before)
+        wait = _epoch(reader, "started_at") - _epoch(reader, "before")
         found = reader.rows(
             select(each.c.before, each.c.started_at)
             .where(wait > age)

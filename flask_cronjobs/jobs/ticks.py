@@ -149,13 +149,8 @@ class TickHistory:
 
     def _minutes(self) -> str:
         dialect = self._books.dialect
-        minute = (
-            "floor(extract(epoch FROM started_at) / 60)"
-            if dialect.name == "postgresql"
-            else "CAST(strftime('%s', started_at) AS integer) / 60"
-        )
         return f"""
-        SELECT DISTINCT {minute} AS minute FROM job_ticks
+        SELECT DISTINCT {dialect.epoch("started_at")} / 60 AS minute FROM job_ticks
         WHERE started_at >= {dialect.later("-86400")} ORDER BY minute
         """
 

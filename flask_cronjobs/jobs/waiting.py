@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, String, bindparam, column, func, select, text
 
+from ..db.dialect import Dialect
 from ..models.columns import UTCDateTime
 from ..models.conditions import FREE, FREE_GROUPS, HANDED, KEYED, KEYED_GROUPS
 from ..types import PauseKind
@@ -44,7 +45,7 @@ def waiting_groups(reader: Reader) -> list[Waiting]:
     It goes from one task, queue and priority to the next, in the order of an index, and reads one
     run of each. So a backlog costs no more than a few runs.
     """
-    rows = _rows(reader, _by_steps(reader.sqlite))
+    rows = _rows(reader, _by_steps(reader.dialect))
     if len(rows) >= MOST_STEPS:
         rows = _rows(reader, _by_reading_all())
     return rows
@@ -170,9 +171,9 @@ _HAS_SHARE = """
 """
 
 
-def _by_steps(sqlite: bool) -> str:
+def _by_steps(d: Dialect) -> str:
     same = " AND ".join(f"{name} {{}} keyed.{name}" for name in _GROUP)
-    if sqlite:
+    if not d.arrays:
         in_group = same.format(*["="] * 3)
     else:
         # Not by ``=``: then the order would mean nothing, and the planner might choose any index.
@@ -184,8 +185,8 @@ def _by_steps(sqlite: bool) -> str:
     """
     return f"""
     WITH RECURSIVE {_TAKEN},
-    {_steps("free", FREE_GROUPS, sqlite)},
-    {_steps("keyed", KEYED_GROUPS, sqlite)}
+    {_steps("free", FREE_GROUPS, d)},
+    {_steps("keyed", KEYED_GROUPS, d)}
     SELECT job_type, queue, run_at AS oldest, CASE WHEN run_at <= :now THEN run_at END AS due
     FROM (SELECT * FROM free LIMIT {MOST_STEPS}) AS some_free
     UNION ALL
@@ -194,7 +195,7 @@ def _by_steps(sqlite: bool) -> str:
     """
 
 
-def _steps(name: str, rows: str, sqlite: bool) -> str:
+def _steps(name: str, rows: str, d: Dialect) -> str:
     """Return a CTE *name* of the first run of each task, queue and priority."""
 
     def first(condition: str) -> str:
@@ -202,7 +203,7 @@ def _steps(name: str, rows: str, sqlite: bool) -> str:
         return f"({found} ORDER BY {_UP} LIMIT 1)"
 
     following = first(_compare(">", name))
-    if sqlite:
+    if not d.arrays:
         # SQLite would search its index for the first of the three columns only.
         task, queue, priority = (f"{each} {{}} {name}.{each}" for each in _GROUP)
         deeper = (

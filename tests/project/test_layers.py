@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -189,6 +190,13 @@ def test_writes_to_the_tables_are_in_jobs_and_db_alone() -> None:
     ]
     assert outside == []
     assert any(True for path in MODULES if room(path) == "jobs" for _ in writes(path))
+
+
+def test_which_database_it_is_is_known_to_db_alone() -> None:
+    """Others ask what it can: see `Dialect`."""
+    asks = re.compile(r'name [!=]= "(sqlite|postgresql)"')
+    others = [path for path in MODULES if room(path) not in ("db", "models")]
+    assert [path for path in others if asks.search(path.read_text())] == []
 
 
 DECLARING = """

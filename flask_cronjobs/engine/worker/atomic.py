@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from ... import failpoints
 from ...current_run import CurrentRun
 from ...db.connection import is_in_transaction
+from ...db.dialect import dialect_of
 from ...errors import AtomicCommit, CronJobsError, LeaseLost
 from ...jobs.outcomes import finalize_in
 from ...jobs.runs.exchange import Claims
@@ -131,7 +132,7 @@ def _isolated(session: Session, bind: Engine | Connection) -> Generator[None]:
     if session.in_transaction() and _commits_by_itself(session.connection({"bind": bind})):
         # A receiver of appcontext_pushed or run_started has used it. What it did is committed.
         session.commit()
-    level = "READ COMMITTED" if bind.dialect.name == "postgresql" else "SERIALIZABLE"
+    level = dialect_of(bind).atomic_level
 
     def begin(session: Session, transaction: SessionTransaction) -> None:
         if transaction.parent is None:
@@ -147,7 +148,7 @@ def _isolated(session: Session, bind: Engine | Connection) -> Generator[None]:
 def _commits_by_itself(connection: Connection) -> bool:
     driver: Any = connection.connection.dbapi_connection
     autocommit = getattr(driver, "autocommit", False) is True
-    if connection.dialect.name == "postgresql":
+    if not dialect_of(connection.engine).one_writer:
         return autocommit
     # An app whose driver leaves transactions to it has sent a BEGIN by now.
     return not driver.in_transaction and (autocommit or driver.isolation_level is None)
@@ -183,7 +184,7 @@ class TransactionWatch:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._is_postgresql = engine.dialect.name == "postgresql"
+        self._one_writer = dialect_of(engine).one_writer
         self._connection: Connection | None = None
         self._driver: Any = None
         self._is_set = False
@@ -218,7 +219,7 @@ class TransactionWatch:
         self._connection, self._driver = c, c.connection.dbapi_connection
         self._is_set = self._in_statement = False
         self._changes = self._total_changes()
-        if self._is_postgresql or is_in_transaction(self._driver):
+        if not self._one_writer or is_in_transaction(self._driver):
             self._set()
         event.listen(c, "before_cursor_execute", self._before)
         event.listen(c, "after_cursor_execute", self._after)
@@ -244,7 +245,7 @@ class TransactionWatch:
         self._look(connection, "ROLLBACK TO")
 
     def _set(self) -> None:
-        if not self._is_postgresql and not is_in_transaction(self._driver):
+        if self._one_writer and not is_in_transaction(self._driver):
             self._execute("BEGIN")
         self._execute(f"SAVEPOINT {_NAME}")
         self._is_set = True
@@ -280,7 +281,7 @@ class TransactionWatch:
 
     def _total_changes(self) -> int:
         """Return how many rows SQLite's connection has changed, also past the session."""
-        return 0 if self._is_postgresql else int(self._driver.total_changes)
+        return getattr(self._driver, "total_changes", 0)
 
 
 def _is_missing(error: Exception) -> bool:

@@ -206,7 +206,7 @@ class Keeper(threading.Thread):
     def _poll(self) -> float:
         """How often to look for work while there is none."""
         if not self._listener.listening:
-            if self._books.dialect.name == "sqlite":
+            if self._books.dialect.one_writer:
                 return POLL  # It asks no server.
             quiet = (time.monotonic() - self._worked_at) / QUIET
             return min(max(POLL, quiet), POLL_LISTENING)
@@ -352,7 +352,7 @@ class Keeper(threading.Thread):
         afterwards, in which we renew the leases.
         """
         too_long = self._trouble.seconds > self._state.settings.lease
-        alone = self._books.dialect.name == "sqlite" and bool(self._runner.at_work)
+        alone = self._books.dialect.one_writer and bool(self._runner.at_work)
         if not trouble.transient or (too_long and not alone):
             raise trouble
         locked = is_locked(trouble)

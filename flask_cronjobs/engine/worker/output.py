@@ -90,8 +90,8 @@ class OutputWriter:
             pass
 
     def _not_waiting(self) -> AbstractContextManager[None]:
-        is_sqlite = self._books.dialect.name == "sqlite"
-        return self._books.busy_for(BUSY) if is_sqlite else nullcontext()
+        one_writer = self._books.dialect.one_writer
+        return self._books.busy_for(BUSY) if one_writer else nullcontext()
 
     def _write(self, run: CurrentRun) -> bool:
         assert run.output is not None

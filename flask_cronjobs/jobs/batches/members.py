@@ -90,8 +90,8 @@ def _waiting(d: Dialect, which: str, begin: bool) -> str:
     :param which: one of `WAITING`.
     :param begin: the first step; later ones go on behind ``run_at`` and ``run_id``.
     """
-    kind = "timestamptz" if d.name == "postgresql" else "text"
-    beyond = "" if begin else f"AND (run_at, id) > (CAST(:run_at AS {kind}), :run_id)"
+    place = f"({d.typed(':run_at', 'timestamptz')}, :run_id)"
+    beyond = "" if begin else f"AND (run_at, id) > {place}"
     order = "locked_until" if which == HANDED else "run_at, id"
     return f"""
         SELECT id, run_at FROM job_runs
@@ -223,9 +223,4 @@ def _note_pruned(d: Dialect) -> str:
 
     The parameter ``pruned`` has that by their ids.
     """
-    if d.name == "postgresql":
-        value, source = "CAST(:pruned AS jsonb) -> CAST(id AS text)", ""
-    else:
-        value, source = "lost.value", "FROM json_each(:pruned) AS lost"
-    matched = f"{source} WHERE job_batches.id = lost.key" if source else f"WHERE {d.among('id')}"
-    return f"UPDATE job_batches SET pruned = {value} {matched}"
+    return f"UPDATE job_batches SET pruned = {d.member('pruned', 'id')} WHERE {d.among('id')}"

@@ -192,12 +192,11 @@ def open_batch(connection: Connection, d: Dialect, batch: OpenBatch) -> int | No
     """
     columns = None if batch.then_columns is None else json.dumps(batch.then_columns)
     values = {**batch._asdict(), "then_columns": columns}
-    json_type = "CAST(:{} AS jsonb)" if d.name == "postgresql" else ":{}"
     statement = f"""
         INSERT INTO job_batches
             (key, on_dead, parent_id, then_task, then_payload, then_columns, opened_at)
-        VALUES (:key, :on_dead, :parent_id, :then_task, {json_type.format("then_payload")},
-            {json_type.format("then_columns")}, {d.now})
+        VALUES (:key, :on_dead, :parent_id, :then_task, {d.typed(":then_payload", "jsonb")},
+            {d.typed(":then_columns", "jsonb")}, {d.now})
         ON CONFLICT (key) DO NOTHING RETURNING id
     """
     row = connection.execute(text(statement), values).first()
@@ -211,12 +210,12 @@ def hold_open(connection: Connection, d: Dialect, key: str, alone: bool) -> tupl
         wait for each other.
     :returns: its id, and whether it is open; None if there is no such batch.
     """
-    if d.name == "postgresql":
-        lock = "NO KEY UPDATE" if alone else "SHARE"
-        sql = f"SELECT id, closed_at FROM job_batches WHERE key = :key FOR {lock}"
-    else:
+    if d.one_writer:
         # By a write: sqlite3 begins no transaction for a SELECT, so that alone would hold nothing.
         sql = "UPDATE job_batches SET key = key WHERE key = :key RETURNING id, closed_at"
+    else:
+        lock = "NO KEY UPDATE" if alone else "SHARE"
+        sql = f"SELECT id, closed_at FROM job_batches WHERE key = :key FOR {lock}"
     row = connection.execute(text(sql), {"key": key}).first()
     return None if row is None else (int(row.id), row.closed_at is None)
 
@@ -229,11 +228,9 @@ def close_batch(connection: Connection, d: Dialect, key: str) -> tuple[bool, End
 
     :returns: whether there is such a batch; and what became of it, if it ended.
     """
-    # SQLite refuses to write in a transaction that has read what is out of date.
-    level = "current_setting('transaction_isolation') = 'read committed'"
     statement = f"""
         UPDATE job_batches SET closed_at = COALESCE(closed_at, {d.now}) WHERE key = :key
-        RETURNING id, {level if d.name == "postgresql" else "1"} AS sees_all
+        RETURNING id, {d.sees_latest} AS sees_all
     """
     row = connection.execute(text(statement), {"key": key}).first()
     if row is None:

@@ -132,11 +132,6 @@ def _record_in_steps(connection: Connection, d: Dialect, parameters: dict[str, A
     return connection.execute(insert, {**parameters, "moved": ids}).all()
 
 
-def _moment(d: Dialect, value: str) -> str:
-    """Return SQL for the time that *value* (SQL) is the text of; see `Dialect.instant`."""
-    return f"CAST({value} AS timestamptz)" if d.name == "postgresql" else value
-
-
 def _move_watermarks(d: Dialect) -> str:
     """Return the UPDATE that moves each watermark from ``expected`` to ``following``.
 
@@ -151,8 +146,8 @@ def _move_watermarks(d: Dialect) -> str:
         "plans", definition_id="bigint", expected="text", following="text", considered="text"
     )
     return f"""
-    UPDATE job_definitions SET next_run_at = {_moment(d, "p.following")},
-        considered_until = COALESCE({_moment(d, "p.considered")}, considered_until),
+    UPDATE job_definitions SET next_run_at = {d.typed("p.following", "timestamptz")},
+        considered_until = COALESCE({d.typed("p.considered", "timestamptz")}, considered_until),
         undeclared_since = NULL, updated_at = {d.now}
     FROM {plans} AS p
     WHERE job_definitions.id = p.definition_id AND job_definitions.paused_at IS NULL
@@ -169,7 +164,7 @@ def insert_slots(d: Dialect, moved: str) -> str:
         "(d.overlap = 'skip' AND (SELECT live.id FROM job_runs live"
         f" WHERE live.definition_id = d.id AND live.{_OVERLAPS} LIMIT 1) IS NOT NULL)"
     )
-    at = _moment(d, "s.at")
+    at = d.typed("s.at", "timestamptz")
     skipped = f"(s.skipped > 0 OR {overlapping})"
     overlap = "'overlap: an earlier run was not finished'"
     values = {

@@ -256,7 +256,7 @@ def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
         .limit(CELLS)
     )
     some = DEFINITIONS.c.id.in_(ids)
-    if not reader.sqlite:
+    if reader.dialect.arrays:
         found = last.lateral("last")
         return (
             select(found)
@@ -264,7 +264,7 @@ def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
             .where(some)
             .order_by(found.c.definition_id, found.c.scheduled_for.desc())
         )
-    # SQLite has no LATERAL, but a correlated subquery of ids uses the index too.
+    # Without LATERAL, a correlated subquery of ids uses the index too.
     own = last.with_only_columns(latest.c.id).correlate(DEFINITIONS)
     return (
         select(*(RUNS.c[name] for name in _OF_A_RUN))

@@ -54,7 +54,7 @@ def candidates(d: Dialect) -> str:
 
 def _paused(d: Dialect) -> str:
     """Return the CTE ``paused``: one row with the names of the paused tasks and queues."""
-    if d.name == "sqlite":
+    if not d.arrays:
         return ""
     names = "ARRAY(SELECT name FROM job_pauses WHERE kind = '{0}') AS {0}s"
     return f"paused AS MATERIALIZED (SELECT {names.format('task')}, {names.format('queue')}),"
@@ -179,11 +179,10 @@ def _seen(d: Dialect, name: str, rows: str, limit: str) -> str:
 def _near(d: Dialect, name: str, rows: str, limit: str, columns: str) -> str:
     """Return the SELECT of the next *limit* runs in order; it reads nothing if they are far."""
     near = f"(SELECT yes FROM {name}_is_near)"
-    # SQLite would test a condition at each row. PostgreSQL needs a limit that it knows beforehand.
-    if d.name == "sqlite":
-        condition, limit = "", f"CASE WHEN {near} THEN {limit} ELSE 0 END"
-    else:
+    if d.tests_once:  # And its planner needs a limit that it knows beforehand.
         condition = f"AND {near}"
+    else:
+        condition, limit = "", f"CASE WHEN {near} THEN {limit} ELSE 0 END"
     return f"""
     SELECT id, {columns} FROM job_runs WHERE {rows} AND {_claimable(d)} {condition}
     ORDER BY {_ORDER} LIMIT {limit}
@@ -269,7 +268,7 @@ def _of_queues(d: Dialect) -> str:
 
 def _unpaused(d: Dialect, name: str, kind: PauseKind) -> str:
     """Return the condition that the task or queue *name* (SQL) is not paused."""
-    if d.name == "sqlite":
+    if not d.arrays:
         return f"{name} NOT IN (SELECT name FROM job_pauses WHERE kind = '{kind}')"
     return f"{name} <> ALL(CAST((SELECT {kind}s FROM paused) AS text[]))"
 

@@ -125,7 +125,7 @@ def writing_bind() -> dict[str, Any]:
 
 def execute(connection: Connection, sql: str, values: Mapping[str, Any]) -> CursorResult[Any]:
     """Execute *sql*, whose parameters are written ``:name``, without compiling it."""
-    if connection.dialect.name == "postgresql":
+    if connection.dialect.paramstyle == "pyformat":
         sql = _for_psycopg(sql)
     return connection.exec_driver_sql(sql, dict(values))
 

@@ -110,7 +110,7 @@ def insert_keyed_runs(
     for place, name in enumerate(names):
         firsts.setdefault(name, place)
     places, ids = list(firsts.values()), dict[int, int]()
-    if connection.dialect.name == "postgresql":
+    if not dialect_of(connection.engine).one_writer:
         ids = dict(zip(places, _reserve(connection, len(places)), strict=False))
         places.sort(key=lambda place: rows[place].idempotency_key or "")
     found: dict[str | int, Inserted] = {}
@@ -170,7 +170,7 @@ def _can_undo(connection: Connection) -> bool:
     On SQLite nobody else writes meanwhile. In AUTOCOMMIT there is no transaction.
     """
     driver: Any = connection.connection.dbapi_connection
-    return connection.dialect.name == "postgresql" and not driver.autocommit
+    return not (dialect_of(connection.engine).one_writer or driver.autocommit)
 
 
 def _insert_and_find(

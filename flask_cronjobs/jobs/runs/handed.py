@@ -119,10 +119,11 @@ def fingerprint(books: Bookkeeping) -> str:
 
     A database that is restored or moved gets another one. On SQLite it is of the file and its disk.
     """
-    if books.dialect.name == "postgresql":
-        (row,) = books.rows(text(_POSTGRESQL))
-        known = tuple(row) + (tuple(books.rows(text(_CLUSTER))[0]) if row.may_ask else ())
-    else:
+    known: tuple[object, ...]
+    if books.dialect.one_writer:
         file = Path(books.rows(text(_SQLITE))[0].file).stat()
         known = file.st_dev, file.st_ino
+    else:
+        (row,) = books.rows(text(_POSTGRESQL))
+        known = tuple(row) + (tuple(books.rows(text(_CLUSTER))[0]) if row.may_ask else ())
     return hashlib.sha256(repr(known).encode()).hexdigest()[:8]

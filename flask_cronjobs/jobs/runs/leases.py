@@ -111,7 +111,7 @@ def passed_over(
     if len(touched) >= len(held):
         return ()
     left = [each for each in held if each.id not in touched]
-    return watch(books, left).held if left and books.dialect.name != "sqlite" else ()
+    return watch(books, left).held if left and books.dialect.skip_locked else ()
 
 
 def look_for_expired(books: Bookkeeping, limit: int = 200) -> Expiry:
