@@ -13,7 +13,7 @@ from .db.dialect import dialect_of
 from .enqueue import Joined, explaining_missing_tables, joined, wake
 from .errors import BatchClosed, NotFound, TaskError
 from .jobs.batches.rows import THEN_COLUMNS, OpenBatch, close_batch, hold_open, open_batch
-from .jobs.runs.enqueue import writing_connection
+from .jobs.runs.insert import writing_connection
 from .jobs.runs.uncommitted import note_enqueued
 from .registry.handler import Handler, run_columns
 from .registry.options import EnqueueOptions, check_key

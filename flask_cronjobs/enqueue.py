@@ -17,8 +17,8 @@ from .config import Settings
 from .db.errors import explain, remedy_for
 from .db.notify import WAKE_EVERY, wake_listeners
 from .errors import CronJobsError, KeyConflict, TaskError
-from .jobs.runs.enqueue import insert_run, writing_connection
-from .jobs.runs.enqueue_many import (
+from .jobs.runs.insert import insert_run, writing_connection
+from .jobs.runs.insert_many import (
     CHUNK,
     Holder,
     Inserted,

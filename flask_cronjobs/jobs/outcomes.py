@@ -239,7 +239,7 @@ def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:
     """
     kept = None if result is None else json_text(result)
     # Here, since that maps the tables, which most processes do not use.
-    from .runs.enqueue import writing_connection
+    from .runs.insert import writing_connection
 
     connection = writing_connection(session)
     d = dialect_of(connection.engine)

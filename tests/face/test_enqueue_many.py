@@ -156,7 +156,7 @@ class TestKeys:
         self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """So runs of one concurrency key begin in that order, as without idempotency keys."""
-        monkeypatch.setattr("flask_cronjobs.jobs.runs.enqueue_many.CHUNK", 7)
+        monkeypatch.setattr("flask_cronjobs.jobs.runs.insert_many.CHUNK", 7)
         chosen = random.Random(4)
         keys = [None if chosen.random() < 0.3 else str(n) for n in range(50)]
         chosen.shuffle(keys)
@@ -173,7 +173,7 @@ class TestKeys:
     def test_it_does_what_single_enqueues_would(
         self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch, seed: int
     ) -> None:
-        monkeypatch.setattr("flask_cronjobs.jobs.runs.enqueue_many.CHUNK", 4)
+        monkeypatch.setattr("flask_cronjobs.jobs.runs.insert_many.CHUNK", 4)
         monkeypatch.setattr(enqueue_module, "CHUNK", 3)
         chosen = random.Random(seed)
         model: dict[str, int] = {}

@@ -12,8 +12,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs.runs import enqueue_many
-from flask_cronjobs.jobs.runs.enqueue import insert_run
-from flask_cronjobs.jobs.runs.enqueue_many import RunRow, insert_runs
+from flask_cronjobs.jobs.runs.insert import insert_run
+from flask_cronjobs.jobs.runs.insert_many import RunRow, insert_runs
 from flask_cronjobs.types import JSON
 from tests.kit import Kit, in_threads
 

@@ -13,8 +13,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs.runs import enqueue_many
-from flask_cronjobs.jobs.runs.enqueue import insert_run
-from flask_cronjobs.jobs.runs.enqueue_many import RunRow, insert_keyed_runs
+from flask_cronjobs.jobs.runs.insert import insert_run
+from flask_cronjobs.jobs.runs.insert_many import RunRow, insert_keyed_runs
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.jobs.test_insert_runs import SHARED, values

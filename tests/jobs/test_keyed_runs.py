@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs.runs import enqueue_many
-from flask_cronjobs.jobs.runs.enqueue_many import Inserted, RunRow, insert_keyed_runs
+from flask_cronjobs.jobs.runs.insert_many import Inserted, RunRow, insert_keyed_runs
 from tests.jobs.test_insert_runs import SHARED
 from tests.kit import Kit, in_threads
 

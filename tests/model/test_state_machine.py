@@ -30,8 +30,8 @@ from flask_cronjobs.jobs.pruning import prune
 from flask_cronjobs.jobs.runs import changes
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.runs.enqueue import insert_run
 from flask_cronjobs.jobs.runs.exchange import Claims
+from flask_cronjobs.jobs.runs.insert import insert_run
 from flask_cronjobs.jobs.runs.leases import look_for_expired, progress, renew
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
 from flask_cronjobs.types import Claim, DefinitionSpec, Outcome

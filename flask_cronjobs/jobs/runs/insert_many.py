@@ -24,7 +24,7 @@ from ...models import JobRun
 from ...models.conditions import HOLDS_KEY
 from ...types import JSON
 from ..columns import NEW_RUN, due_sql, insert_into_runs, parameter
-from .enqueue import GIVEN, ON_CONFLICT, execute, moment_text, writing_connection
+from .insert import GIVEN, ON_CONFLICT, execute, moment_text, writing_connection
 
 #: How many rows one statement carries.
 CHUNK = 1000
