@@ -27,7 +27,7 @@ from sqlalchemy import make_url, text
 from flask_cronjobs import Batch, CronJobs
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs.batches.views import find_batch
-from flask_cronjobs.state import state_of
+from flask_cronjobs.jobs.state import state_of
 from tests import postgres
 
 #: How fast the drain in a batch must be, relative to that without.

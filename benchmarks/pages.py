@@ -37,8 +37,8 @@ from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.jobs.runs.search import order_of
+from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.tick_views import list_ticks
-from flask_cronjobs.state import State, state_of
 from flask_cronjobs.types import STATUSES
 from tests import postgres
 

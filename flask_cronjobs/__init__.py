@@ -56,7 +56,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .batch import Batch
-    from .current_run import CurrentRun, current_run, in_run
     from .errors import (
         AtomicCommit,
         BatchClosed,
@@ -84,6 +83,7 @@ if TYPE_CHECKING:
         WorkerLost,
     )
     from .extension import CronJobs
+    from .jobs.runs.current import CurrentRun, current_run, in_run
     from .registry.options import NewRun
     from .registry.retry import Retry
     from .schedule import Schedule
@@ -106,7 +106,7 @@ else:
 
     # pytest imports this package for its plugin whenever it starts, and may not need it.
     _MODULES = {
-        **dict.fromkeys(("CurrentRun", "current_run", "in_run"), "current_run"),
+        **dict.fromkeys(("CurrentRun", "current_run", "in_run"), "jobs.runs.current"),
         "Batch": "batch",
         "CronJobs": "extension",
         "NewRun": "registry.options",
@@ -126,12 +126,6 @@ else:
             value = getattr(import_module(f".{module}", __name__), name)
             setattr(self, name, value)
             return value
-
-        def __setattr__(self, name, value):
-            # Python puts each imported module here by its name, and one has a public name.
-            if name == "current_run" and isinstance(value, ModuleType):
-                value = value.current_run
-            super().__setattr__(name, value)
 
         def __dir__(self):
             return sorted({*super().__dir__(), *__all__})

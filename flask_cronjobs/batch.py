@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, get_args
 from sqlalchemy.orm import Session, SessionTransaction
 
 from .db.dialect import dialect_of
-from .enqueue import Joined, explaining_missing_tables, joined, wake
 from .errors import BatchClosed, NotFound, TaskError
 from .jobs.batches.rows import THEN_COLUMNS, OpenBatch, close_batch, hold_open, open_batch
+from .jobs.runs.enqueue import Joined, explaining_missing_tables, joined, wake
 from .jobs.runs.insert import writing_connection
 from .jobs.runs.uncommitted import note_enqueued
+from .jobs.state import State
 from .registry.handler import Handler, run_columns
 from .registry.options import EnqueueOptions, check_key
-from .state import State
 from .types import BatchOnDead
 
 if TYPE_CHECKING:

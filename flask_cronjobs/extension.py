@@ -11,18 +11,18 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
 from .config import read_settings
-from .current_run import running
 from .db.connection import begin_before_savepoints, end_interrupted_transactions
 from .db.engines import remember_app
 from .errors import SetupError
+from .jobs.runs.current import running
 from .jobs.runs.uncommitted import watch_commits
+from .jobs.state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
 from .models.copies import add_tables, table_of_its_own
 from .operator_api import OperatorMethods
 from .registry.options import AroundHook, EnqueueOptions, TaskOptions
 from .registry.registry import Declaration, Registry, name_of
 from .registry.retry import Retry, RetryCallable, why_uncallable
 from .registry.validation import as_around, check_task, check_unscheduled
-from .state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
 from .task import Task
 from .types import BatchOnDead, Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
 

@@ -24,7 +24,6 @@ from flask import Flask
 from sqlalchemy.exc import OperationalError
 
 from . import failpoints
-from .current_run import running
 from .db.connection import Bookkeeping, refusing_own_lock, session_holds_lock
 from .db.dialect import json_text
 from .errors import (
@@ -36,10 +35,11 @@ from .errors import (
     SetupError,
 )
 from .jobs import effects
+from .jobs.runs.current import running
+from .jobs.state import State
 from .log import logger
 from .registry.options import check_key
 from .registry.payload import close_unrun, kept_result
-from .state import State
 from .types import JSON, InDoubt
 
 T = TypeVar("T")

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .jobs.state import State, state_of
 from .log import logger
 from .registry.registry import name_of
-from .state import State, state_of
 from .types import BatchCounts, Catchup, Overlap, TickReport
 
 if TYPE_CHECKING:

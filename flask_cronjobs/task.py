@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from .errors import PayloadError
+from .jobs.state import state_of
 from .registry.handler import Handler
 from .registry.options import EnqueueOptions, NewRun, TaskOptions, in_seconds
 from .registry.registry import Registry, declaration
-from .state import state_of
 from .types import Catchup, Overlap, Replace, RunIds, UniqueWhile
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Task(Handler, Generic[P, R]):
         :raises TablesMissing: the job tables do not exist.
         """
         # Here, since it maps the tables, which takes long, and many processes enqueue nothing.
-        from .enqueue import enqueue_one
+        from .jobs.runs.enqueue import enqueue_one
 
         return enqueue_one(state_of(), self, self.payload(*args, **kwargs), self._enqueue_options)
 
@@ -91,7 +91,7 @@ class Task(Handler, Generic[P, R]):
         An error about one of them begins with its place, such as ``payloads[3]``, and then none is
         enqueued.
         """
-        from .enqueue import enqueue_rows
+        from .jobs.runs.enqueue import enqueue_rows
 
         is_mapping = isinstance(payloads, Mapping)
         if is_mapping or not hasattr(payloads, "__iter__"):

@@ -17,8 +17,8 @@ from tests import brokers, leftovers, old_click, pgbouncer, postgres
 
 if TYPE_CHECKING:
     from flask_cronjobs import CronJobs, TickReport
+    from flask_cronjobs.jobs.state import State
     from flask_cronjobs.models import JobRun
-    from flask_cronjobs.state import State
     from tests.monitor import Monitor
     from tests.rows import Rows
 
@@ -182,7 +182,7 @@ def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
 @pytest.fixture
 def state(app: Flask, jobs: CronJobs) -> State:
     """What the extension knows of `app`."""
-    from flask_cronjobs.state import state_of
+    from flask_cronjobs.jobs.state import state_of
 
     return state_of(app)
 

@@ -8,7 +8,7 @@ from ..jobs.batches.views import facts_of, find_batch, list_batches
 from ..jobs.humanize import plural
 from ..jobs.reader import reading
 from ..jobs.runs.actions import BulkResult, cancel_batch, close_batch, retry_batch
-from ..state import state_of
+from ..jobs.state import state_of
 from ..text import one_line, printable
 from .command_text import command
 from .group import JobsGroup, examples

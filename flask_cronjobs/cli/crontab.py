@@ -17,7 +17,7 @@ from flask import Flask
 from flask.cli import ScriptInfo, pass_script_info
 
 from ..errors import SetupError
-from ..state import state_of
+from ..jobs.state import state_of
 from .group import JobsGroup, examples
 from .output import print_json
 from .params import json_option

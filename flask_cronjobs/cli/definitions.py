@@ -13,7 +13,7 @@ from ..jobs.definitions.actions import remove as remove_definition
 from ..jobs.definitions.views import DefinitionView, definitions_by_name
 from ..jobs.humanize import duration, plural
 from ..jobs.pauses import Target, only, queues
-from ..state import state_of
+from ..jobs.state import state_of
 from ..text import one_line, printable
 from .command_text import command, this_command
 from .group import JobsGroup, examples

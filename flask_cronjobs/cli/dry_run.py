@@ -10,7 +10,7 @@ import click
 from ..jobs.due import Due, due, next_due
 from ..jobs.humanize import plural
 from ..jobs.reader import Reader, reading
-from ..state import State
+from ..jobs.state import State
 from ..text import one_line
 from .output import moment, since
 

@@ -13,7 +13,7 @@ from ..jobs.effect_views import list_effects
 from ..jobs.effects import effect_done, effect_redo
 from ..jobs.humanize import plural
 from ..jobs.pruning import prune_all
-from ..state import state_of
+from ..jobs.state import state_of
 from ..text import one_line
 from .command_text import as_called
 from .group import JobsGroup, examples

@@ -9,7 +9,7 @@ from ..jobs.definitions.views import Cell, DefinitionView
 from ..jobs.health import headline_of, tone_of
 from ..jobs.humanize import duration, late, plural, seconds_since
 from ..jobs.overview import Overview, read_overview
-from ..state import state_of
+from ..jobs.state import state_of
 from ..text import one_line
 from . import batches, crontab, definitions, maintenance, run, runs, ticks
 from .command_text import as_called, command

@@ -18,7 +18,7 @@ from flask.cli import ScriptInfo
 from ..jobs.humanize import parse_age
 from ..jobs.runs.list import RunFilter
 from ..jobs.runs.search import FILTERS, Filter
-from ..state import State, state_of
+from ..jobs.state import State, state_of
 from ..types import STATUSES
 
 F = TypeVar("F", bound=Callable[..., Any])

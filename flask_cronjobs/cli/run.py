@@ -8,8 +8,8 @@ import click
 
 from ..jobs.definitions.actions import queue_run
 from ..jobs.humanize import duration
+from ..jobs.state import state_of
 from ..registry.options import EnqueueOptions
-from ..state import state_of
 from ..text import printable
 from ..types import JSON
 from .group import JobsGroup, examples

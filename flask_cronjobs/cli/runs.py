@@ -19,7 +19,7 @@ from ..jobs.runs.actions import CANCEL, DISCARD, RETRY, Action, Progress, no_run
 from ..jobs.runs.detail import Attempt, RunView, facts_of, find_run, without_own_frames
 from ..jobs.runs.list import RunFilter, RunPage, RunRow, list_runs
 from ..jobs.runs.payloads import retry_with, run_again
-from ..state import State, state_of
+from ..jobs.state import State, state_of
 from ..text import cut, printable
 from ..types import JSON
 from .command_text import as_called, command, this_command

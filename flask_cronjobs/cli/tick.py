@@ -18,8 +18,8 @@ from flask.cli import with_appcontext
 
 from ..engine.tick import TickOptions, tick
 from ..errors import CronJobsError, DatabaseTrouble
+from ..jobs.state import State, state_of
 from ..log import LEASE_LOST, logger
-from ..state import State, state_of
 from ..text import did_you_mean, one_line
 from .group import examples
 from .lines import Warnings

@@ -11,8 +11,8 @@ from sqlalchemy import Row
 from ..jobs.humanize import ago, duration, seconds_since, utc
 from ..jobs.order_views import list_key_orders
 from ..jobs.reader import reading
+from ..jobs.state import state_of
 from ..jobs.tick_views import TICK_COUNTS, Gap, list_gaps, list_ticks
-from ..state import state_of
 from ..text import one_line
 from .command_text import command
 from .group import JobsGroup, examples

@@ -13,8 +13,8 @@ from werkzeug.serving import is_running_from_reloader
 from ..engine.resident import serve
 from ..engine.tick import TickOptions
 from ..errors import DatabaseTrouble
+from ..jobs.state import State, state_of
 from ..log import logger
-from ..state import State, state_of
 from .group import examples
 from .printer import Printer
 from .tick import one_line_errors, print_warnings, queues_option, warn_of_queues, workers_option

@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from ..errors import CronJobsError, DatabaseTrouble
+from ..jobs.state import State
 from ..log import logger
 from ..signals import News, notify
-from ..state import State
 from ..types import AtWork, Outcome, RecordedSlot, RunAtWork, stored_time
 from .worker.options import WorkOptions
 from .worker.worker import work

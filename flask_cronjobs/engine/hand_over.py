@@ -19,9 +19,9 @@ from ..db.connection import Bookkeeping
 from ..errors import CronJobsError, DatabaseTrouble
 from ..jobs.runs.exchange import Claims
 from ..jobs.runs.handed import ended_since, fingerprint, in_brokers, refused
+from ..jobs.state import State, Throttle
 from ..log import Outage, logger, worker_name
 from ..registry.executor import Executor, executor_of
-from ..state import State, Throttle
 from ..text import one_line
 from ..types import HANDED, NO_SUCH_TASK, Claim, HandedRun
 from .worker.exchanger import Exchanger

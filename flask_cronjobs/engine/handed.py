@@ -10,8 +10,8 @@ from functools import cached_property
 from ..db.connection import Bookkeeping
 from ..jobs.runs.exchange import Claims
 from ..jobs.runs.handed import fingerprint, refuse
+from ..jobs.state import State, Throttle, state_of
 from ..log import logger, worker_name
-from ..state import State, Throttle, state_of
 from ..types import is_handed_by
 from .worker.options import KeeperConnection, WorkOptions
 from .worker.worker import work

@@ -17,8 +17,8 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from ..db.connection import Bookkeeping
 from ..errors import CronJobsError
 from ..jobs.definitions.rows import ping_urls
+from ..jobs.state import State
 from ..log import logger
-from ..state import State
 from ..text import host_of
 from ..types import Claim, Outcome
 from .beside import Beside

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 
 from ..db.deadlines import deadlines
 from ..errors import CronJobsError
+from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, counted, notify
-from ..state import State
 from ..types import AtWork
 from .child import HOPELESS, Pipe, be_worker, flush_output, receive
 from .worker.options import WorkOptions

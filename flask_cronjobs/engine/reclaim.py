@@ -16,9 +16,9 @@ from ..jobs.runs import leases
 from ..jobs.runs.claim import Exchange
 from ..jobs.runs.exchange import Claims
 from ..jobs.runs.leases import Expired, Expiry
+from ..jobs.state import State
 from ..log import worker_name
 from ..signals import News, announce, notify
-from ..state import State
 from ..types import Outcome, handed_to
 from .worker.leases import renewal_window
 

@@ -18,8 +18,8 @@ from ..db.connection import Bookkeeping
 from ..db.notify import wake_all
 from ..errors import DatabaseTrouble
 from ..jobs import ticks
+from ..jobs.state import State
 from ..log import Outage, logger, worker_name
-from ..state import State
 from ..types import OUTCOME_KINDS, Outcome, TickReport
 from .beside import Beside
 from .ping import TIMEOUT, ping, ping_ended

@@ -20,9 +20,9 @@ from ..jobs.batches.ending import end_batches, telling
 from ..jobs.definitions.rows import has_pings
 from ..jobs.definitions.scheduler import enqueue_slots, sync_definitions, tell_late
 from ..jobs.runs.exchange import Claims
+from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, unheard
-from ..state import State
 from ..types import Outcome, TickReport
 from .ping import ping, ping_ended
 from .reclaim import reclaim

@@ -12,7 +12,7 @@ from ..registry.executor import Executor
 from ..types import HandedRun
 
 if TYPE_CHECKING:
-    from ..state import State
+    from ..jobs.state import State
 
 __all__ = ["Executor", "HandedRun", "perform"]
 

@@ -19,7 +19,7 @@ from flask import Flask
 from kombu.exceptions import ChannelError, OperationalError
 
 from ..errors import SetupError
-from ..state import state_of
+from ..jobs.state import state_of
 from ..types import HandedRun
 from . import Executor, perform
 

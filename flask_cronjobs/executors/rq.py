@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from rq import Queue, Worker
 
 from ..errors import SetupError
-from ..state import state_of
+from ..jobs.state import state_of
 from ..types import HandedRun
 from . import Executor, perform
 

@@ -16,7 +16,6 @@ from ..db.engines import IN_MEMORY, is_in_memory
 from ..db.errors import LEARN_MORE, name_of
 from ..errors import CronJobsError, SetupError
 from ..models.conditions import OPEN_BATCH
-from ..state import State
 from .definitions.views import DefinitionView, bare_definitions
 from .doctor_database import Finding, Level, database, engines, schema, versions
 from .health import Figures, Verdict, read_verdict_and_figures
@@ -26,6 +25,7 @@ from .order_views import list_key_orders
 from .overview import list_orphans
 from .reader import BATCHES, DEFINITIONS, Reader, reading
 from .stalled import PATIENCE
+from .state import State
 from .tick_views import list_ticks, seconds_unpruned
 from .waiting import Waiting, waiting_groups
 

@@ -12,8 +12,8 @@ from ..db.dialect import Dialect, json_text
 from ..errors import NotFound, StateConflict
 from ..log import DEFAULT_ACTOR, log_action
 from ..models.conditions import RUNNING
-from ..state import State
 from ..types import JSON
+from .state import State
 
 MarkState: TypeAlias = Literal["mine", "busy", "done", "in_doubt", "lost"]
 

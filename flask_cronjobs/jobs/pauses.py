@@ -8,12 +8,12 @@ from ..db.connection import Bookkeeping
 from ..errors import NotFound
 from ..log import DEFAULT_ACTOR, log_action
 from ..registry.options import is_key
-from ..state import State
 from ..text import did_you_mean
 from .definitions import rows as definitions
 from .definitions.actions import no_definition, record_due
 from .definitions.scheduler import announce_slot, plan_paused
 from .runs.changes import add_pause, remove_pause
+from .state import State
 
 _LONGEST = 100
 

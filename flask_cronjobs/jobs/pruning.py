@@ -14,10 +14,10 @@ from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
 from ..log import DEFAULT_ACTOR, log_action
 from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
-from ..state import State
 from ..types import stored_time
 from .batches.members import note_pruned
 from .humanize import plural
+from .state import State
 
 if TYPE_CHECKING:
     from .runs.actions import Progress

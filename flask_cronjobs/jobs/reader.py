@@ -37,9 +37,9 @@ from ..db.dialect import Dialect, dialect_of, load_odd_values
 from ..db.errors import explain
 from ..db.test_connection import borrowed, is_shared
 from ..models.tables import Base
-from ..state import State
 from ..types import stored_time
 from .humanize import plural
+from .state import State
 
 BATCHES: Table = Base.metadata.tables["job_batches"]
 RUNS: Table = Base.metadata.tables["job_runs"]

@@ -1,4 +1,4 @@
-"""Copy the job tables to the app's metadata, for DDL only, with PostgreSQL's storage parameters.
+"""Copy the job tables to the app's metadata, for DDL only.
 
 With the copies, ``db.create_all()`` and Flask-Migrate see the tables. Their columns have the plain
 types of the app's own dialect: a custom type, or a variant of a type, would make Alembic write
@@ -15,10 +15,11 @@ from functools import wraps
 from threading import RLock
 from typing import Any, cast
 
-from sqlalchemy import DDL, JSON, DateTime, MetaData, Table, __version__, event
+from sqlalchemy import JSON, DateTime, MetaData, Table
 from sqlalchemy.util import FacadeDict
 
 from .columns import UTCDateTime
+from .storage import set_when_created
 
 #: The names of the job tables. Whoever looks for one of them in the metadata, copies them all.
 NAMES = frozenset(
@@ -27,20 +28,6 @@ NAMES = frozenset(
         *("job_pauses", "job_runs", "job_ticks"),
     }
 )
-
-#: Each run leaves two dead entries in the indexes of what waits, and each claim passes over all
-#: those that no vacuum has removed. So vacuum after 10,000 dead rows and one in a hundred, not
-#: after one in five; and clean the indexes each time, which a vacuum omits where few pages of the
-#: table have changed.
-VACUUM_OFTEN: dict[str, object] = {
-    "autovacuum_vacuum_scale_factor": 0.01,
-    "autovacuum_vacuum_threshold": 10_000,
-    "vacuum_index_cleanup": "on",
-}
-#: The parameters of each table that has some.
-STORAGE: dict[str, dict[str, object]] = {"job_runs": VACUUM_OFTEN}
-
-_IS_OPTION = tuple(int(part) for part in __version__.split(".")[:2]) >= (2, 1)
 
 
 def add_tables(metadata: MetaData, dialect_name: str) -> None:
@@ -185,25 +172,3 @@ def _plain_json(dialect_name: str) -> JSON:
     from sqlalchemy.dialects.postgresql import JSONB
 
     return JSONB()
-
-
-def storage_options(name: str) -> dict[str, object]:
-    """Return the options of the table *name* that set its storage parameters.
-
-    SQLAlchemy 2.0 has no such option: there, `set_when_created` sets them.
-    """
-    return {"postgresql_with": STORAGE[name]} if _IS_OPTION else {}
-
-
-def storage_statement(name: str, parameters: dict[str, object]) -> str:
-    """Return the statement that sets *parameters* of the table *name*."""
-    values = ", ".join(f"{key} = {value}" for key, value in parameters.items())
-    return f"ALTER TABLE {name} SET ({values})"
-
-
-def set_when_created(table: Table) -> None:
-    """Set the parameters of *table* after it was created, if no option does."""
-    if table.name in STORAGE and not _IS_OPTION:
-        text = storage_statement(table.name, STORAGE[table.name])
-        statement = DDL(text)  # type: ignore[no-untyped-call]
-        event.listen(table, "after_create", statement.execute_if(dialect="postgresql"))

@@ -31,7 +31,7 @@ from sqlalchemy.types import TypeEngine
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
 from .columns import UTCDateTime
-from .copies import set_when_created, storage_options
+from .storage import set_when_created, storage_options
 
 NOW = text("CURRENT_TIMESTAMP")
 #: 64 bits on both: SQLite numbers rows by itself only in a column of the type INTEGER.

@@ -11,18 +11,18 @@ from typing import Any
 
 from sqlalchemy import select, text
 
-from ..current_run import in_run
 from ..db.connection import refuse_own_lock
 from ..db.dialect import clock_shift, dialect_of, moved_by
 from ..errors import SetupError, TablesMissing
 from ..extension import CronJobs
+from ..jobs.runs.current import in_run
 from ..jobs.runs.for_tests import due_of_others, enqueued_ahead, newest, next_due
 from ..jobs.runs.uncommitted import left_in, uncommitted_runs
+from ..jobs.state import State, state_of
 from ..log import worker_name
 from ..models import JobRun
 from ..registry.payload import check_keys
 from ..registry.registry import name_of
-from ..state import State, state_of
 from ..task import Task
 from ..types import TickReport, stored_time
 from .inline import (

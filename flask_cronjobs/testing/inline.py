@@ -15,7 +15,6 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from ..current_run import CurrentRun
 from ..db.test_connection import SharedBookkeeping
 from ..engine.worker.at_work import ProgressRequest
 from ..engine.worker.context import RunnerContext
@@ -25,23 +24,24 @@ from ..engine.worker.leases import Leases
 from ..engine.worker.options import WorkOptions
 from ..engine.worker.runner import Runner
 from ..engine.worker.watchdog import Watchdog
-from ..enqueue import enqueue_one
 from ..errors import NotFound, RetryLater, SetupError, StateConflict
 from ..jobs.batches.ending import end_batches
 from ..jobs.definitions import rows as definitions
 from ..jobs.definitions.rows import DefinitionRow
 from ..jobs.definitions.scheduler import announce_slot, first_slot
 from ..jobs.definitions.slots import record_slots
+from ..jobs.runs.current import CurrentRun
+from ..jobs.runs.enqueue import enqueue_one
 from ..jobs.runs.exchange import Claims
 from ..jobs.runs.for_tests import prepare_run
 from ..jobs.runs.leases import progress as write_progress
+from ..jobs.state import State
 from ..log import worker_name
 from ..models import JobRun
 from ..registry.options import EnqueueOptions, is_moment
 from ..schedule import Schedule
 from ..schedule.catchup import Slot, SlotPlan
 from ..signals import announce
-from ..state import State
 from ..text import did_you_mean
 from ..types import FAILED_KINDS, Claim, Outcome, RecordedSlot
 

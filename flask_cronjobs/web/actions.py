@@ -41,9 +41,9 @@ from ..jobs.runs.actions import (
 from ..jobs.runs.detail import RunView, find_run
 from ..jobs.runs.list import RunFilter
 from ..jobs.runs.payloads import retry_with
+from ..jobs.state import State, state_of
 from ..log import logger
 from ..registry.handler import Handler
-from ..state import State, state_of
 from ..text import one_line
 from ..types import JSON
 from .format import Tone

@@ -11,7 +11,7 @@ from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 
 from ..errors import CronJobsError
-from ..state import state_of
+from ..jobs.state import state_of
 from . import guard
 from .routes import NAME, ROUTES, Route
 

@@ -14,8 +14,8 @@ from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
 
+from ..jobs.state import State, Throttle, state_of
 from ..log import logger
-from ..state import State, Throttle, state_of
 from .routes import RIGHTS
 
 #: The apps whose log has a warning of this module already.

@@ -23,9 +23,9 @@ from ..engine.tick import tick as run_tick
 from ..errors import CronJobsError
 from ..jobs.health import Figures, Verdict, read_verdict, read_verdict_and_figures
 from ..jobs.reader import reading
+from ..jobs.state import State, state_of
 from ..jobs.tick_views import Bucket, read_activity, seconds_unpruned
 from ..log import logger
-from ..state import State, state_of
 from ..types import TickReport
 from .params import clamped
 

@@ -30,8 +30,8 @@ from ..errors import (
 )
 from ..jobs import humanize
 from ..jobs.reader import plain_data
+from ..jobs.state import state_of
 from ..log import logger
-from ..state import state_of
 from ..text import printable, shortened
 from . import format
 from .format import Tone

@@ -23,8 +23,8 @@ from ..jobs.runs.actions import CANCEL, DISCARD, RETRY
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
 from ..jobs.runs.list import WINDOW, RunFilter, list_runs
 from ..jobs.runs.search import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, order_of
+from ..jobs.state import State, state_of
 from ..jobs.tick_views import list_gaps, list_ticks
-from ..state import State, state_of
 from .actions import BULK, run_or_404
 from .format import Tone, chart
 from .format import tone_of as tone_of_status

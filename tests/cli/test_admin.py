@@ -20,7 +20,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import crontab
 from flask_cronjobs.cli.crontab import Wake
 from flask_cronjobs.jobs.runs.changes import Operator
-from flask_cronjobs.state import state_of
+from flask_cronjobs.jobs.state import state_of
 from tests.rows import Rows, ago
 
 Run = Callable[..., Result]

@@ -13,7 +13,7 @@ from sqlalchemy import inspect, text
 
 from flask_cronjobs import CronJobs, TablesMissing
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.state import state_of
+from flask_cronjobs.jobs.state import state_of
 
 Run = Callable[..., Result]
 MIGRATE = "flask db migrate, then: flask db upgrade"

@@ -23,8 +23,8 @@ from flask_cronjobs import CronJobs, TablesMissing
 from flask_cronjobs.db import connection
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.jobs import pruning
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
-from flask_cronjobs.state import state_of
 from flask_cronjobs.types import TickReport
 from tests.marks import on_postgresql
 from tests.rows import Rows, ago

@@ -16,8 +16,8 @@ from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.list import list_runs
+from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.state import State, state_of
 from tests.marks import on_sqlite
 
 Tick = Callable[[], TickReport]

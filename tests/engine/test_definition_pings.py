@@ -22,8 +22,8 @@ from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine import ping as ping_module
 from flask_cronjobs.engine.ping import Pings
 from flask_cronjobs.jobs.definitions.rows import find
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun
-from flask_cronjobs.state import State
 from flask_cronjobs.types import Claim
 from tests.monitor import Monitor
 from tests.rows import ago

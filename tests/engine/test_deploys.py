@@ -15,8 +15,8 @@ from sqlalchemy import select, update
 from flask_cronjobs import CronJobs, Schedule
 from flask_cronjobs.jobs.definitions.views import definitions_by_name
 from flask_cronjobs.jobs.overview import list_orphans
+from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobDefinition, JobRun
-from flask_cronjobs.state import State, state_of
 from tests.rows import now
 
 pytestmark = pytest.mark.usefixtures("context")

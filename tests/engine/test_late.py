@@ -19,8 +19,8 @@ from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.jobs.definitions.scheduler import tell_late
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun
-from flask_cronjobs.state import State
 from flask_cronjobs.types import LateSlot
 from tests.kit import in_threads
 from tests.marks import on_postgresql, on_sqlite

@@ -14,11 +14,11 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.jobs.definitions.rows import CHUNK
 from flask_cronjobs.jobs.definitions.scheduler import enqueue_slots
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.schedule import Schedule
 from flask_cronjobs.schedule.catchup import _plan
 from flask_cronjobs.signals import unheard
-from flask_cronjobs.state import state_of
 
 NUMBER = 1_100
 

@@ -25,9 +25,9 @@ from flask_cronjobs.engine.worker import announcer as announcer_module
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.listener import Listener
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.signals import counted, unheard
-from flask_cronjobs.state import state_of
 from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until

@@ -18,9 +18,9 @@ from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.pruning import prune_all as prune
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.list import list_runs
+from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.signals import run_dead
-from flask_cronjobs.state import State, state_of
 from flask_cronjobs.types import Outcome
 from tests.marks import on_sqlite
 from tests.rows import Rows, ago

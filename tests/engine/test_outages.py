@@ -19,9 +19,9 @@ from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker.keeper import Keeper
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.log import Outage
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.state import state_of
 from tests.executors.threads import Threads
 from tests.process.support import wait_until
 

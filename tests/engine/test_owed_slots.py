@@ -14,10 +14,10 @@ from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.definitions import scheduler
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.schedule import catchup
 from flask_cronjobs.schedule import schedule as schedules
-from flask_cronjobs.state import State
 from tests.rows import now
 
 pytestmark = pytest.mark.usefixtures("context")

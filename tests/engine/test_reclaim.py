@@ -22,8 +22,8 @@ from flask_cronjobs.engine import reclaim as reclaim_module
 from flask_cronjobs.engine.reclaim import reclaim
 from flask_cronjobs.jobs.runs import leases
 from flask_cronjobs.jobs.runs.leases import Expiry, renew
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.signals import run_failed, unheard
-from flask_cronjobs.state import State
 from flask_cronjobs.types import Claim, Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago

@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, make_url, select
 from sqlalchemy.orm import Session
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, NewRun, TickReport, enqueue, tick_finished
+from flask_cronjobs import CronJobs, DatabaseTrouble, NewRun, TickReport, tick_finished
 from flask_cronjobs.db.notify import CHANNEL, Notifications, wake_listeners
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine import tick as tick_module
@@ -22,8 +22,9 @@ from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker import listener as listener_module
 from flask_cronjobs.engine.worker.keeper import Keeper
+from flask_cronjobs.jobs.runs import enqueue
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun, JobTick
-from flask_cronjobs.state import state_of
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import ago
 

@@ -13,8 +13,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text, update
 
 from flask_cronjobs import CronJobs, ScheduleError, TaskError, UnknownTask, slot_skipped
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun
-from flask_cronjobs.state import State
 from tests.marks import on_sqlite
 from tests.rows import now
 

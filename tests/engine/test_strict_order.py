@@ -15,8 +15,8 @@ from flask_cronjobs import CronJobs, NewRun, Retry
 from flask_cronjobs.engine.worker.admission import Admission, Prefetch
 from flask_cronjobs.errors import StateConflict
 from flask_cronjobs.jobs.runs.payloads import retry_with, run_again
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.state import State
 from flask_cronjobs.types import OnDead
 
 SOON = Retry(max_attempts=3, backoff="fixed", base=0, jitter=False)

@@ -18,8 +18,8 @@ from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine import handed
 from flask_cronjobs.executors import perform
 from flask_cronjobs.jobs.runs.handed import fingerprint
+from flask_cronjobs.jobs.state import Throttle, state_of
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.state import Throttle, state_of
 from flask_cronjobs.types import handed_to
 from tests.executors.conftest import forget_kept_connections
 from tests.executors.threads import Threads

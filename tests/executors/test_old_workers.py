@@ -15,8 +15,8 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.engine import hand_over
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import read_verdict
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.state import State
 from tests.executors.threads import Threads
 from tests.rows import ago
 

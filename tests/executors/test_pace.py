@@ -11,8 +11,8 @@ from flask_sqlalchemy import SQLAlchemy
 from flask_cronjobs import CronJobs
 from flask_cronjobs.engine import hand_over
 from flask_cronjobs.engine.hand_over import FEW
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.state import State
 from tests.executors.threads import Threads
 from tests.rows import Rows
 

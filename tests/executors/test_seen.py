@@ -17,7 +17,7 @@ from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
-from flask_cronjobs.state import State
+from flask_cronjobs.jobs.state import State
 from tests.executors.threads import Threads
 
 
@@ -99,7 +99,7 @@ def test_doctor_says_that_an_engine_is_not_initialized(
     name: str, app: Flask, db: SQLAlchemy
 ) -> None:
     pytest.importorskip(name)
-    from flask_cronjobs.state import state_of
+    from flask_cronjobs.jobs.state import state_of
 
     app.config["CRONJOBS_EXECUTORS"] = {"far": name}
     CronJobs(app)

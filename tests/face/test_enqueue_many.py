@@ -14,7 +14,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, func, select, update
 
 from flask_cronjobs import CronJobs, KeyConflict, NewRun, PayloadError, RunIds, Task, TaskError
-from flask_cronjobs import enqueue as enqueue_module
+from flask_cronjobs.jobs.runs import enqueue as enqueue_module
 from flask_cronjobs.models import JobRun
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -227,7 +227,7 @@ class TestKeys:
     def test_a_run_that_is_deleted_meanwhile_is_inserted(
         self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from flask_cronjobs.jobs.runs import enqueue_many as store
+        from flask_cronjobs.jobs.runs import insert_many as store
 
         greet.using(idempotency_key="b", commit=True).enqueue(1, "now")
         find = store._holders

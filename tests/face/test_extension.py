@@ -13,8 +13,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
 from flask_cronjobs import ConfigError, CronJobs, SetupError
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.state import state_of
 
 
 def an_app(folder: Path, name: str = "one", **config: Any) -> tuple[Flask, SQLAlchemy]:

@@ -13,8 +13,8 @@ from flask_cronjobs import ConfigError, CronJobs, DatabaseTrouble, SetupError, T
 from flask_cronjobs.config import read_settings
 from flask_cronjobs.jobs import effects
 from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobEffect
-from flask_cronjobs.state import state_of
 from tests.marks import on_sqlite
 from tests.postgres import Server
 from tests.rows import Rows

@@ -14,7 +14,7 @@ from sqlalchemy import Column, Integer, MetaData, Table
 
 from flask_cronjobs import CronJobs, SetupError
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.state import state_of
+from flask_cronjobs.jobs.state import state_of
 
 
 def a_group(app: Flask) -> None:

@@ -19,8 +19,8 @@ from flask_cronjobs import (
     TaskError,
 )
 from flask_cronjobs.jobs.runs.actions import RETRY
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.state import State
 
 pytestmark = pytest.mark.usefixtures("context")
 ENDED = datetime.now(timezone.utc) - timedelta(days=1)

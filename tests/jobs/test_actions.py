@@ -30,9 +30,9 @@ from flask_cronjobs.jobs.pauses import Target, pause, resume
 from flask_cronjobs.jobs.pruning import prune_all as prune
 from flask_cronjobs.jobs.runs.actions import CANCEL, RETRY, Action
 from flask_cronjobs.jobs.runs.list import RunFilter
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun
 from flask_cronjobs.registry.options import EnqueueOptions
-from flask_cronjobs.state import State
 from flask_cronjobs.types import STATUSES, Outcome, Status
 from tests.rows import Rows, ago
 

@@ -31,8 +31,8 @@ from flask_cronjobs.jobs.runs.actions import (
     retry_batch,
 )
 from flask_cronjobs.jobs.runs.payloads import run_again
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobBatch, JobRun
-from flask_cronjobs.state import State
 
 pytestmark = pytest.mark.usefixtures("context")
 

@@ -13,7 +13,7 @@ from flask_cronjobs.jobs.definitions.views import (
     list_definitions,
 )
 from flask_cronjobs.jobs.overview import read_overview
-from flask_cronjobs.state import State
+from flask_cronjobs.jobs.state import State
 from tests.rows import Rows, ago
 
 

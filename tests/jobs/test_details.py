@@ -8,7 +8,7 @@ import pytest
 
 from flask_cronjobs import CronJobs, Retry
 from flask_cronjobs.jobs.definitions.detail import find_definition, find_task, task_code
-from flask_cronjobs.state import State
+from flask_cronjobs.jobs.state import State
 from tests.rows import Rows, ago
 
 

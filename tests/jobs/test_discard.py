@@ -8,7 +8,7 @@ from flask_cronjobs import StateConflict, run_cancelled
 from flask_cronjobs.jobs.reader import Count
 from flask_cronjobs.jobs.runs.actions import CANCEL, DISCARD, RETRY
 from flask_cronjobs.jobs.runs.list import RunFilter
-from flask_cronjobs.state import State
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.types import STATUSES, Outcome
 from tests.rows import Rows, ago
 

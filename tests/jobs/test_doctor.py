@@ -18,8 +18,8 @@ from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs import doctor_database as database
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.doctor_database import Finding
+from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.registry.options import TaskOptions
-from flask_cronjobs.state import State, state_of
 from flask_cronjobs.task import Task
 from tests.rows import Rows, ago
 

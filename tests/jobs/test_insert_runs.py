@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.jobs.runs import enqueue_many
+from flask_cronjobs.jobs.runs import insert_many
 from flask_cronjobs.jobs.runs.insert import insert_run
 from flask_cronjobs.jobs.runs.insert_many import RunRow, insert_runs
 from flask_cronjobs.types import JSON
@@ -107,7 +107,7 @@ class TestMany:
     def test_ids_come_in_the_order_of_the_rows(
         self, kit: Kit, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(enqueue_many, "CHUNK", 7)
+        monkeypatch.setattr(insert_many, "CHUNK", 7)
         with Session(kit.engine) as session:
             rows = [row({"number": number}) for number in range(30)]
             ids = insert_runs(session, SHARED, rows)

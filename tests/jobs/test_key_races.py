@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.jobs.runs import enqueue_many
+from flask_cronjobs.jobs.runs import insert_many
 from flask_cronjobs.jobs.runs.insert import insert_run
 from flask_cronjobs.jobs.runs.insert_many import RunRow, insert_keyed_runs
 from flask_cronjobs.models import JobRun
@@ -99,7 +99,7 @@ def test_key_has_one_pending_run_at_a_time(kit: Kit) -> None:
 def test_many_keys_at_once_have_one_pending_run_each(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enqueue_many, "CHUNK", 3)
+    monkeypatch.setattr(insert_many, "CHUNK", 3)
     keys = [f"key-{number}" for number in range(7)]
     shared = SHARED | {"unique_while": "pending"}
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.jobs.runs import enqueue_many
+from flask_cronjobs.jobs.runs import insert_many
 from flask_cronjobs.jobs.runs.insert_many import Inserted, RunRow, insert_keyed_runs
 from tests.jobs.test_insert_runs import SHARED
 from tests.kit import Kit, in_threads
@@ -26,7 +26,7 @@ def test_transactions_with_the_same_keys_do_not_deadlock(
     kit: Kit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(enqueue_many, "CHUNK", 5)
+    monkeypatch.setattr(insert_many, "CHUNK", 5)
     start = threading.Barrier(4)
     found: dict[str, set[int]] = {f"{n:02}": set() for n in range(40)}
     new: list[str] = []

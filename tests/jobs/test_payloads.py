@@ -11,7 +11,7 @@ from flask_cronjobs import CronJobs, NotFound, PayloadError, StateConflict
 from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.jobs.definitions.actions import run_now
 from flask_cronjobs.jobs.runs.payloads import restored, retry_with, run_again
-from flask_cronjobs.state import State
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.text import redacted
 from flask_cronjobs.types import JSON
 from tests.rows import Rows

@@ -15,8 +15,8 @@ from sqlalchemy import select
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.doctor import examine
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobDefinition, JobRun
-from flask_cronjobs.state import state_of
 from tests.rows import Rows
 
 OWN = {"Sec-Fetch-Site": "same-origin"}

@@ -13,7 +13,7 @@ from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.runs import search as run_search
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs, matching_ids
 from flask_cronjobs.jobs.runs.search import Cursor, order_of
-from flask_cronjobs.state import State
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.text import redacted
 from flask_cronjobs.types import Status
 from tests.rows import Rows, ago

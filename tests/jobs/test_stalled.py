@@ -13,8 +13,8 @@ from flask_sqlalchemy import SQLAlchemy
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import headline_of, read_verdict, read_verdict_and_figures, tone_of
+from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobBatch, JobPause
-from flask_cronjobs.state import State, state_of
 from tests.rows import Rows, ago
 
 HOUR = 3600.0

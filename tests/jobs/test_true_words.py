@@ -13,7 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.definitions.views import definitions_by_name
 from flask_cronjobs.jobs.runs import list as run_list
-from flask_cronjobs.state import state_of
+from flask_cronjobs.jobs.state import state_of
 from tests.rows import Rows, ago, now
 
 Run = Callable[..., Result]

@@ -24,8 +24,8 @@ from flask_cronjobs.jobs.overview import dead_groups, list_orphans, read_overvie
 from flask_cronjobs.jobs.reader import Count, reading
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs, matching_ids
+from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.tick_views import list_ticks, read_activity
-from flask_cronjobs.state import State, state_of
 from flask_cronjobs.text import redacted
 from tests.rows import Rows, ago
 

@@ -17,8 +17,8 @@ from flask_cronjobs.jobs.reader import reading
 from flask_cronjobs.jobs.runs.actions import CANCEL
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.jobs.runs.search import order_of
+from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.waiting import Waiting, waiting_groups
-from flask_cronjobs.state import State, state_of
 from tests.rows import Rows
 
 HOUR = 3600.0

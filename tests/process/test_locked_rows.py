@@ -25,8 +25,8 @@ from flask_cronjobs.jobs.definitions import rows as store_definitions
 from flask_cronjobs.jobs.runs import changes
 from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.jobs.runs.leases import progress, renew
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition
-from flask_cronjobs.state import State
 from tests.kit import Kit, plan, spec
 from tests.kit import outcome as outcome_of
 from tests.marks import on_postgresql

@@ -21,7 +21,7 @@ from flask_cronjobs.jobs.order_views import list_key_orders
 from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.jobs.runs.search import order_of
-from flask_cronjobs.state import State, state_of
+from flask_cronjobs.jobs.state import State, state_of
 from tests.rows import Rows
 
 FEW, MANY = 1_000, 15_000

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import flask_cronjobs
 
 ROOT = Path(flask_cronjobs.__file__).parents[1]
@@ -141,12 +139,3 @@ def test_helpers_need_no_pytest(tmp_path: Path) -> None:
     done = python(tmp_path, "-W", "error", "tests.py")
     assert done.returncode == 0, done.stderr
     assert "OK" in done.stderr
-
-
-@pytest.mark.parametrize("order", ["flask_cronjobs.current_run, flask_cronjobs", "flask_cronjobs"])
-def test_current_run_is_the_public_name_however_it_is_imported(order: str, tmp_path: Path) -> None:
-    code = (
-        f"import {order}; from flask_cronjobs.models import JobRun; import flask_cronjobs.once\n"
-        "from flask_cronjobs import current_run, CronJobs\nprint(type(current_run).__name__)"
-    )
-    assert python(tmp_path, "-c", code).stdout == "LocalProxy\n"

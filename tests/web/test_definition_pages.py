@@ -144,7 +144,7 @@ def test_payloads_stay_hidden(
 ) -> None:
     import dataclasses
 
-    from flask_cronjobs.state import EXTENSION
+    from flask_cronjobs.jobs.state import EXTENSION
 
     state = app.extensions[EXTENSION]
     hidden = dataclasses.replace(state.settings, show_payload=False)

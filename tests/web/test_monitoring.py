@@ -21,8 +21,8 @@ from flask_cronjobs.engine.ping import ping
 from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker.keeper import Keeper
+from flask_cronjobs.jobs.state import Throttle, state_of
 from flask_cronjobs.models import JobPause, JobRun
-from flask_cronjobs.state import Throttle, state_of
 from tests.monitor import Monitor
 
 from .conftest import NOW

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from flask import Flask
 
-from ...state import State
+from ...jobs.state import State
 from ...types import Claim, Outcome
 from .held_runs import HeldRuns
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from ... import failpoints, signals
-from ...current_run import CurrentRun, enter_run, running
 from ...db.traceback_frames import free_frames
+from ...jobs.runs.current import CurrentRun, enter_run, running
 from ...registry.payload import kept_result
 from ...types import JSON, Outcome
 from .at_work import AsyncRun

@@ -21,8 +21,8 @@ from queue import Empty, SimpleQueue
 from types import CodeType, FrameType
 from typing import Any
 
-from ...current_run import CurrentRun, Output
 from ...errors import LeaseLost, PayloadError, ShuttingDown
+from ...jobs.runs.current import CurrentRun, Output
 from ...types import Claim
 from .async_attempt import OwnedWork, attempt, failure
 from .at_work import AsyncRun, Blocking, ProgressRequest

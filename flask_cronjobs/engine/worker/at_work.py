@@ -7,8 +7,8 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...current_run import CurrentRun
 from ...errors import TimedOut
+from ...jobs.runs.current import CurrentRun
 from ...log import log_run
 from ...types import Claim, Outcome
 

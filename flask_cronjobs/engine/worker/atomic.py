@@ -16,15 +16,15 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from ... import failpoints
-from ...current_run import CurrentRun
 from ...db.connection import is_in_transaction
 from ...db.dialect import dialect_of
 from ...errors import AtomicCommit, CronJobsError, LeaseLost
 from ...jobs.outcomes import finalize_in
+from ...jobs.runs.current import CurrentRun
 from ...jobs.runs.exchange import Claims
+from ...jobs.state import State
 from ...log import logger
 from ...registry.payload import kept_result
-from ...state import State
 from ...types import JSON, Claim, Outcome
 
 

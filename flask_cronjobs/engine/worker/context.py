@@ -8,12 +8,12 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from ...current_run import CurrentRun
 from ...db.connection import Bookkeeping
 from ...errors import AtomicCommit, DatabaseTrouble
 from ...jobs import orders
+from ...jobs.runs.current import CurrentRun
+from ...jobs.state import State
 from ...log import logger
-from ...state import State
 from ...types import Claim, Outcome
 from ..ping import Pings
 from .at_work import log_start

@@ -11,7 +11,7 @@ from ...errors import DatabaseTrouble
 from ...jobs import orders
 from ...jobs.runs.claim import ClaimRequest, Exchange
 from ...jobs.runs.exchange import Claims
-from ...state import State
+from ...jobs.state import State
 from ...types import Outcome
 from .options import WorkOptions
 

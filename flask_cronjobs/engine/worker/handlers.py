@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from flask import Flask
 
-from ...current_run import running
+from ...jobs.runs.current import running
+from ...jobs.state import State
 from ...registry.options import Around
-from ...state import State
 from .output import is_kept
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from ...current_run import CurrentRun, Progress
+from ...jobs.runs.current import CurrentRun, Progress
 from ...types import Claim, Outcome
 from .at_work import ProgressRequest
 from .leases import Leases, renewal_window

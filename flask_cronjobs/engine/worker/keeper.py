@@ -26,9 +26,9 @@ from ...jobs.batches.ending import end_batches
 from ...jobs.runs.claim import Exchange
 from ...jobs.runs.exchange import Claims
 from ...jobs.runs.leases import progress as write_progress
+from ...jobs.state import State
 from ...log import Outage, logger
 from ...signals import notify
-from ...state import State
 from ...types import Outcome
 from .admission import LONG, NOTHING, Admission, Wanted
 from .announcer import Announcer

@@ -15,8 +15,8 @@ from typing import NoReturn
 from ...db.connection import Bookkeeping
 from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
 from ...jobs.runs.leases import Renewal, renew, watch
+from ...jobs.state import State
 from ...log import logger
-from ...state import State
 from ...types import Claim, Outcome
 from .at_work import AsyncRun, Blocking, SyncRun
 from .interrupts import HandlerInterrupter

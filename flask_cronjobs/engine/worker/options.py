@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 from ...db.connection import Bookkeeping
 from ...jobs.runs.exchange import Front
+from ...jobs.state import State
 from ...signals import News, unheard
-from ...state import State
 
 #: How many of the keeper's statements, each as slow as it may be, fit into a lease.
 STATEMENTS_IN_LEASE = 8

@@ -19,9 +19,9 @@ from ...errors import (
     TimedOut,
     WorkerLost,
 )
+from ...jobs.state import State
 from ...log import logger
 from ...registry.retry import Retry
-from ...state import State
 from ...text import error_text, stack_text, type_name
 from ...types import JSON, Claim, Outcome
 

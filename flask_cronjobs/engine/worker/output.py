@@ -18,12 +18,12 @@ from contextvars import ContextVar
 from threading import Event, Lock, Thread
 from typing import Any
 
-from ...current_run import MAX_OUTPUT, CurrentRun, Output, running
 from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
 from ...jobs.outcomes import write_output
+from ...jobs.runs.current import MAX_OUTPUT, CurrentRun, Output, running
+from ...jobs.state import State
 from ...registry.options import TaskOptions
-from ...state import State
 from ...text import clean, strip_credentials, without_values
 from .at_work import AsyncRun, SyncRun
 

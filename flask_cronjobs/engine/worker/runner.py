@@ -13,9 +13,9 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from ... import failpoints, signals
-from ...current_run import CurrentRun, Output, enter_run
 from ...db.traceback_frames import free_frames
 from ...errors import Interruption, ShuttingDown
+from ...jobs.runs.current import CurrentRun, Output, enter_run
 from ...log import logger
 from ...registry.payload import kept_result
 from ...types import JSON, Claim, Outcome

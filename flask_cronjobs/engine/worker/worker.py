@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any
 
 from ...db.traceback_frames import free_frames
+from ...jobs.state import State
 from ...signals import notify
-from ...state import State
 from ...types import AtWork, Claim, RunAtWork
 from ..ping import Pings
 from .admission import Admission, side_by_side_tasks

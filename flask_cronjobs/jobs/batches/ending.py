@@ -18,9 +18,9 @@ from ...db.notify import wake_all
 from ...errors import CronJobsError
 from ...log import logger
 from ...signals import announce
-from ...state import State
 from ...text import one_line
 from ...types import TERMINAL, Outcome
+from ..state import State
 from . import members
 from . import rows as batches
 from .rows import CHUNK, Ended, Unended

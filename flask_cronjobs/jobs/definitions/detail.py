@@ -15,13 +15,13 @@ from ...registry.handler import Handler
 from ...registry.options import TaskOptions
 from ...registry.retry import Retry, RetryPolicy
 from ...schedule.words import in_words
-from ...state import State
 from ...text import cut, redacted
 from ...types import JSON
 from ..humanize import duration, plural
 from ..needs import missed_slots, needs
 from ..reader import DEFINITIONS, RUNS, Query, Source, readable, reading, record
 from ..runs.list import RunFilter, RunRow, page_ids, rows_of
+from ..state import State
 from .views import DefinitionView, definition_views, next_slots, whole_rows
 
 #: How many of the latest runs the statistics look at, and how many of them are shown.

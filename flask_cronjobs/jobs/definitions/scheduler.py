@@ -18,8 +18,8 @@ from ...log import log_run, logger
 from ...schedule import Schedule
 from ...schedule.catchup import SlotPlan, plan_skipped, plan_slots
 from ...signals import News, notify, unheard
-from ...state import State
 from ...types import DefinitionSpec, LateSlot, RecordedSlot
+from ..state import State
 from ..ticks import TickHistory
 from . import rows as definitions
 from .rows import CHUNK, NEAR, SOME, DefinitionRow

@@ -11,7 +11,6 @@ from ...db.connection import Bookkeeping
 from ...db.errors import still_locked
 from ...errors import CronJobsError, NotFound, StateConflict
 from ...log import DEFAULT_ACTOR, log_action, log_run
-from ...state import State
 from ...text import one_line
 from ...types import STATUSES, TERMINAL, Outcome, Status
 from ..batches import rows as store_batches
@@ -20,6 +19,7 @@ from ..batches.members import keys_of_family
 from ..batches.views import BatchView, find_batch
 from ..humanize import plural
 from ..reader import Count, reading
+from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
 from .list import RunFilter, matching_count, matching_ids
 

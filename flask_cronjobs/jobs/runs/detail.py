@@ -242,8 +242,8 @@ _OWN = re.compile(
     r"""(?x) [ ][ ]File[ ]".*[/\\]flask_cronjobs[/\\] (?:
         (?: cli | db | engine | executors | jobs | models | registry | schedule | testing
             | web ) [/\\]
-        | (?: __init__ | batch | config | current_run | enqueue | errors | extension | failpoints
-            | log | once | operator_api | signals | state | task | text | types ) \.py )"""
+        | (?: __init__ | batch | config | errors | extension | failpoints
+            | log | once | operator_api | signals | task | text | types ) \.py )"""
 )
 
 

@@ -15,9 +15,9 @@ from ...db.connection import Bookkeeping
 from ...errors import PayloadError, StateConflict, UnknownTask
 from ...log import DEFAULT_ACTOR, log_run
 from ...registry.handler import Handler, policy_columns, stored_payload
-from ...state import State
 from ...text import HIDDEN, did_you_mean, redacted
 from ...types import JSON
+from ..state import State
 from .actions import RETRY, announce_changes, no_run
 from .changes import Change, Operator, StoredRun, find_run, insert_run
 

@@ -17,8 +17,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, Retry, TaskError, current_run, signals
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobEffect, JobRun
-from flask_cronjobs.state import state_of
 from flask_cronjobs.text import type_name
 from tests.marks import on_sqlite
 

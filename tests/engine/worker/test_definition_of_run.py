@@ -13,8 +13,8 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import delete, select, text, update
 
 from flask_cronjobs import CronJobs, Retry, current_run
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun
-from flask_cronjobs.state import State
 from tests.rows import ago, the_run
 
 pytestmark = pytest.mark.usefixtures("context")

@@ -16,7 +16,7 @@ from flask_cronjobs.engine.tick import TickOptions, tick
 from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.jobs.runs.exchange import Claims
-from flask_cronjobs.state import State
+from flask_cronjobs.jobs.state import State
 from tests.marks import on_postgresql
 from tests.rows import Rows
 

@@ -17,7 +17,6 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, current_run
-from flask_cronjobs.current_run import CurrentRun
 from flask_cronjobs.db import connection
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.tick import TickOptions, tick
@@ -28,9 +27,10 @@ from flask_cronjobs.engine.worker.admission import Prefetch
 from flask_cronjobs.engine.worker.announcer import Announcer
 from flask_cronjobs.engine.worker.exchanger import Exchanger
 from flask_cronjobs.engine.worker.keeper import Keeper
+from flask_cronjobs.jobs.runs.current import CurrentRun
 from flask_cronjobs.jobs.runs.leases import progress as write_progress
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobEffect, JobRun, JobTick
-from flask_cronjobs.state import state_of
 from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until

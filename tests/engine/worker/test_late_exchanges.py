@@ -20,7 +20,7 @@ from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.errors import DatabaseTrouble
 from flask_cronjobs.jobs.runs.claim import Exchange
 from flask_cronjobs.jobs.runs.exchange import Claims
-from flask_cronjobs.state import State
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql
 from tests.process.support import wait_until

@@ -25,8 +25,8 @@ from flask_cronjobs.engine.worker.leases import Leases
 from flask_cronjobs.engine.worker.monitor import RunMonitor
 from flask_cronjobs.engine.worker.runner import Runner
 from flask_cronjobs.jobs.runs.exchange import Claims
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.state import state_of
 from flask_cronjobs.types import Claim, Outcome
 from tests.marks import on_postgresql, on_sqlite
 

@@ -18,11 +18,11 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, Retry, TaskError
-from flask_cronjobs.current_run import MAX_OUTPUT, Output
 from flask_cronjobs.engine.worker import output as module
+from flask_cronjobs.jobs.runs.current import MAX_OUTPUT, Output
 from flask_cronjobs.jobs.runs.detail import find_run
+from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobOutput, JobRun
-from flask_cronjobs.state import State, state_of
 
 pytestmark = pytest.mark.usefixtures("context")
 

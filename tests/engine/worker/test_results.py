@@ -11,8 +11,8 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.runs.detail import find_run
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobEffect, JobRun
-from flask_cronjobs.state import State
 
 pytestmark = pytest.mark.usefixtures("context")
 

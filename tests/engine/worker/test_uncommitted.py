@@ -12,8 +12,8 @@ from sqlalchemy import delete, insert, select, text, update
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.runs.detail import find_run
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun, JobTick
-from flask_cronjobs.state import State
 
 Do = Callable[[SQLAlchemy], Any]
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 from flask import Flask
 from werkzeug.local import LocalProxy
 
-from .errors import PayloadError
-from .log import logger
-from .text import safe_text
-from .types import JSON, BatchCounts, Claim
+from ...errors import PayloadError
+from ...log import logger
+from ...text import safe_text
+from ...types import JSON, BatchCounts, Claim
 
 if TYPE_CHECKING:
-    from .db.connection import Bookkeeping
+    from ...db.connection import Bookkeeping
+
 
 #: Progress is written at most this often, in seconds, and once more when the handler ends.
 PROGRESS_INTERVAL = 0.5
@@ -167,14 +168,14 @@ class CurrentRun:
     @property
     def scheduled_local(self) -> datetime:
         """`scheduled_for` in `timezone`: its date is the day that the schedule means."""
-        from .schedule.cron_text import parse_zone
+        from ...schedule.cron_text import parse_zone
 
         return self.scheduled_for.astimezone(parse_zone(self.timezone))
 
     @cached_property
     def batch(self) -> BatchCounts | None:
         """How the batch ended whose ``then`` this run is; None for every other run."""
-        from .jobs.batches.rows import ended_for
+        from ..batches.rows import ended_for
 
         with self._books_here() as books:
             return ended_for(books, self.id)
@@ -185,7 +186,7 @@ class CurrentRun:
         id_ = self.claim.definition_id
         if id_ is None:
             return None, self._default_timezone
-        from .jobs.definitions.rows import name_and_timezone
+        from ..definitions.rows import name_and_timezone
 
         with self._books_here() as books:
             found = name_and_timezone(books, id_)
@@ -201,7 +202,7 @@ class CurrentRun:
     @contextmanager
     def _books_here(self) -> Generator[Bookkeeping]:
         """Yield a connection for this thread: `books` is for the first one only."""
-        from .db.connection import Bookkeeping
+        from ...db.connection import Bookkeeping
 
         if self.thread == threading.get_ident():
             yield self.books

@@ -15,14 +15,14 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import UnboundExecutionError
 
-from .config import PREFIX, Settings
-from .db.dialect import check_driver
-from .errors import SetupError
-from .log import logger
-from .registry.registry import Registry
+from ..config import PREFIX, Settings
+from ..db.dialect import check_driver
+from ..errors import SetupError
+from ..log import logger
+from ..registry.registry import Registry
 
 if TYPE_CHECKING:
-    from .db.connection import Bookkeeping
+    from ..db.connection import Bookkeeping
 
 
 class Throttle:
@@ -114,8 +114,8 @@ class State:
         :param guard: as of `Bookkeeping`.
         """
         # Here, since an app imports this module at its start.
-        from .db.connection import Bookkeeping
-        from .db.test_connection import SharedBookkeeping, is_shared
+        from ..db.connection import Bookkeeping
+        from ..db.test_connection import SharedBookkeeping, is_shared
 
         database = self.database
         if is_shared(database):

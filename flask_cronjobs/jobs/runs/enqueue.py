@@ -13,12 +13,18 @@ from typing import Protocol
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from .config import Settings
-from .db.errors import explain, remedy_for
-from .db.notify import WAKE_EVERY, wake_listeners
-from .errors import CronJobsError, KeyConflict, TaskError
-from .jobs.runs.insert import insert_run, writing_connection
-from .jobs.runs.insert_many import (
+from ...config import Settings
+from ...db.errors import explain, remedy_for
+from ...db.notify import WAKE_EVERY, wake_listeners
+from ...errors import CronJobsError, KeyConflict, TaskError
+from ...log import logger
+from ...models import JobRun
+from ...registry.handler import Handler, policy_columns, run_columns, stored_payload
+from ...registry.options import EnqueueOptions, NewRun
+from ...types import RunIds
+from ..state import State
+from .insert import insert_run, writing_connection
+from .insert_many import (
     CHUNK,
     Holder,
     Inserted,
@@ -27,13 +33,7 @@ from .jobs.runs.insert_many import (
     insert_keyed_runs,
     insert_runs,
 )
-from .jobs.runs.uncommitted import note_enqueued
-from .log import logger
-from .models import JobRun
-from .registry.handler import Handler, policy_columns, run_columns, stored_payload
-from .registry.options import EnqueueOptions, NewRun
-from .state import State
-from .types import RunIds
+from .uncommitted import note_enqueued
 
 #: How often it asks whether there are any, in seconds.
 ASK_EVERY = 5.0
