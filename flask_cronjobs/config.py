@@ -90,12 +90,12 @@ class Settings:
     where its task does not say."""
 
     executors: Mapping[str, object] = field(default_factory=dict[str, object])
-    """``CRONJOBS_EXECUTORS``: queues whose runs an engine executes, each with ``"celery"``,
+    """``CRONJOBS_EXECUTORS``: queues whose runs an executor executes, each with ``"celery"``,
     ``"rq"`` or an `~flask_cronjobs.executors.Executor`. Runs of all other queues are executed
     here."""
 
     handed_limit: int = 100
-    """``CRONJOBS_HANDED_LIMIT``: how many runs of a queue may wait in an engine's broker."""
+    """``CRONJOBS_HANDED_LIMIT``: how many runs of a queue may wait in an executor's broker."""
 
 
 def read_settings(config: Mapping[str, Any]) -> Settings:
@@ -197,23 +197,23 @@ def _flag(key: str, value: Any) -> bool:
     return value
 
 
-#: The engines that can be named by a text.
-_ENGINES = ("celery", "rq")
+#: The executors that can be named by a text.
+_EXECUTORS = ("celery", "rq")
 
 
 def _executors(key: str, value: Any) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise ConfigError(
-            f"{key} is a {type(value).__name__}. Give queues and their engines, such as "
+            f"{key} is a {type(value).__name__}. Give queues and their executors, such as "
             "{'reports': 'celery'}."
         )
-    for queue, engine in cast("Mapping[object, object]", value).items():
-        known = engine in _ENGINES if isinstance(engine, str) else _is_executor(engine)
+    for queue, executor in cast("Mapping[object, object]", value).items():
+        known = executor in _EXECUTORS if isinstance(executor, str) else _is_executor(executor)
         if not (isinstance(queue, str) and queue and known):
-            # The engine stays out of the message: it may be a URL with a password.
+            # The executor stays out of the message: it may be a URL with a password.
             raise ConfigError(
-                f"{key} has for {queue!r} a {type(engine).__name__} that is no engine. Give the "
-                "name of a queue, and 'celery', 'rq' or an object of a subclass of "
+                f"{key} has for {queue!r} a {type(executor).__name__} that is no executor. "
+                "Give the name of a queue, and 'celery', 'rq' or an object of a subclass of "
                 "flask_cronjobs.executors.Executor."
             )
     return dict(cast("Mapping[str, object]", value))

@@ -130,12 +130,12 @@ class Claim(NamedTuple):
         return f"task {self.job_type}, run {self.id}"
 
 
-#: How the token of a run begins that was handed to an engine and has not begun there.
+#: How the token of a run begins that was handed to an executor and has not begun there.
 HANDED = "handed:"
 
 
 class HandedRun(NamedTuple):
-    """A run that is handed to an engine, such as Celery.
+    """A run that is handed to an executor, such as Celery.
 
     Its worker begins it by *id* and *token*: whoever brings the token first.
 
@@ -153,7 +153,7 @@ class HandedRun(NamedTuple):
 
 
 def handed_to(token: str | None) -> str | None:
-    """Return the engine to which a run was handed that *token* holds; None for any other token."""
+    """Return the executor to which the run of *token* was handed; None for any other token."""
     if not isinstance(token, str) or not token.startswith(HANDED):  # On SQLite it may be a blob.
         return None
     return token.removeprefix(HANDED).partition(":")[0]
@@ -177,7 +177,7 @@ def without_secret(token: str | None) -> str | None:
 #: What `error_type` says of a run whose worker died, or lost it.
 WORKER_LOST = "WorkerLost"
 
-#: What `error_type` says of a waiting run that a worker of an engine gave back: it lacks the task.
+#: The `error_type` of a waiting run that a worker of an executor gave back: it lacks the task.
 NO_SUCH_TASK = "NoSuchTask"
 
 

@@ -1,7 +1,7 @@
-"""Hand runs of chosen queues on to the engines that execute them, in a thread beside the runs here.
+"""Hand runs of chosen queues on to their executors, in a thread beside the runs here.
 
 A run that is handed on is ``running``, with a token that says so (`types.handed_to`), until a
-worker of the engine trades that. If none does within its lease, it is taken back like a run whose
+worker of the executor trades that. If none does within its lease, it is taken back like a run whose
 worker was lost, but its attempt is not counted, since no handler has begun.
 """
 
@@ -45,9 +45,9 @@ LOOK_SOON = 0.05
 #: How often a queue is looked at where runs are due and none can be claimed, in an app with strict
 #: orders: another worker may be giving one its turn at that moment.
 LOOKS = 3
-#: How soon an engine is tried again that could not be reached, in seconds.
+#: How soon an executor is tried again that could not be reached, in seconds.
 RETRY = 5.0
-#: How long a worker that ends waits for an engine that does not answer, in seconds.
+#: How long a worker that ends waits for an executor that does not answer, in seconds.
 ANSWER_WITHIN = 10.0
 #: How often it is said that nothing is handed on, in seconds. A tick says it at its end.
 SAY_EVERY = 60.0
@@ -55,7 +55,8 @@ SAY_EVERY = 60.0
 PATIENCE = 5.0
 
 #: How a look at a queue ended: no run is due; soon one can be handed on, since the broker holds
-#: enough or a turn is being given; the engine is away; some were handed on, and there may be more.
+#: enough or a turn is being given; the executor is away; some were handed on, and there may be
+#: more.
 Found: TypeAlias = Literal["nothing", "soon", "away", "more"]
 
 
@@ -105,7 +106,7 @@ class HandOver:
         return self._stopping() or self._ended.is_set() or used_up
 
     def _patience(self) -> float:
-        """Return for how many more seconds an engine may keep the thread waiting."""
+        """Return for how many more seconds an executor may keep the thread waiting."""
         return max(0.0, self._asked_at + ANSWER_WITHIN - time.monotonic())
 
     def _run(self) -> None:
@@ -130,7 +131,7 @@ class HandOver:
             queue.say_full()
 
     def _queues(self, books: Bookkeeping) -> list[_Queue]:
-        """Return the queues to hand on: those with an engine, among those of this worker."""
+        """Return the queues to hand on: those with an executor, among those of this worker."""
         names = self._state.settings.executors
         queues: list[_Queue] = []
         for name in names:
@@ -145,8 +146,8 @@ class HandOver:
         return queues
 
     def _try(self, queue: _Queue) -> Found:
-        """Hand on runs of *queue*, unless its engine could not be reached a moment ago."""
-        if not queue.retry.open():
+        """Hand on runs of *queue*, unless its executor could not be reached a moment ago."""
+        if not queue.retry.ready():
             return "away"
         self._asked_at = time.monotonic()
         try:
@@ -158,17 +159,17 @@ class HandOver:
             self._trouble.say("Runs are handed on later. %s", trouble)
             found = "away"
         if found == "away":
-            queue.retry.close(RETRY)
+            queue.retry.block_for(RETRY)
         self._left -= queue.last
         return found
 
 
 class _Queue:
-    """One queue, and the engine that executes its runs.
+    """One queue, and the executor that executes its runs.
 
     :param over: returns whether nothing more is to be handed on.
     :ivar last: how many runs the last `hand_on` handed on.
-    :ivar retry: not open while its engine, which could not be reached, is not tried again.
+    :ivar retry: ready when its executor, if it could not be reached, is tried again.
     """
 
     def __init__(
@@ -259,14 +260,14 @@ class _Queue:
 
     def _fits(self) -> int:
         """Return how many runs may wait in the broker."""
-        if self._counted.open():
-            self._counted.close(COUNT_EVERY)
+        if self._counted.ready():
+            self._counted.block_for(COUNT_EVERY)
             ended = ended_since(self._claims.books, self.name, self._pace)
             self._fitting = min(self._limit, FEW + ended)
         return self._fitting
 
     def _send(self, claims: Sequence[Claim]) -> bool:
-        """Send *claims* to the engine; if that fails, give them back and return False."""
+        """Send *claims* to the executor; if that fails, give them back and return False."""
         runs = [HandedRun(each.id, each.token, each.job_type, self.name) for each in claims]
         failpoints.reach("before-send")
         try:

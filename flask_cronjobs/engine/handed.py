@@ -1,4 +1,4 @@
-"""One run in a worker of an engine: begun by its token, then as in a tick."""
+"""One run in a worker of an executor: begun by its token, then as in a tick."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def perform_handed(
 
 
 def _say_refused(run_id: int) -> None:
-    if _refused.open():
-        _refused.close(_BETWEEN_WARNINGS)
+    if _refused.ready():
+        _refused.block_for(_BETWEEN_WARNINGS)
         logger.warning(
             "A message of the run %d is refused, since it comes from another database: two apps "
             "share a queue of a broker, or it is forged. Give each app a broker, or queues, of its "

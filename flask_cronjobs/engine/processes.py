@@ -23,7 +23,7 @@ from ..signals import News, counted, notify
 from ..types import AtWork
 from .child import HOPELESS, Pipe, be_worker, flush_output, receive
 from .worker.options import WorkOptions
-from .worker.worker import HANG_UP, PASSED_ON, STOPPING, work
+from .worker.worker import HANG_UP, STOP_FROM_PARENT, STOPPING, work
 
 #: How long to wait before a worker that ended too early is replaced, in seconds.
 RESTART_PAUSE = 1.0
@@ -156,7 +156,7 @@ class _ProcessPool:
             for number in range(self._number):
                 self._fork(number)
         except OSError as error:
-            self._stop_all(PASSED_ON)
+            self._stop_all(STOP_FROM_PARENT)
             self._errors.append(
                 f"Of {self._number} workers, only {len(self._children)} could be started, so they "
                 f"were stopped: {error.strerror}. Use fewer --workers, or allow more processes "
@@ -294,7 +294,7 @@ class _ProcessPool:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Ask all workers to stop; the second time, end them at once."""
         again = self._stopping and number not in HANG_UP
-        self._stop_all(signal.SIGKILL if again else PASSED_ON)
+        self._stop_all(signal.SIGKILL if again else STOP_FROM_PARENT)
 
     def _stop_all(self, number: int) -> None:
         self._stopping = True

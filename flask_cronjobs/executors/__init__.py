@@ -1,7 +1,7 @@
-"""Engines that execute the runs of chosen queues, such as Celery.
+"""What executes the runs of chosen queues instead of our worker, such as Celery.
 
 Cron, tables and pages stay as they are. A tick or a resident worker claims a run and sends its id
-and token through an `Executor`; a process of the engine calls `perform` with them.
+and token through an `Executor`; a process of the executor calls `perform` with them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Executor", "HandedRun", "perform"]
 def perform(
     run_id: int, token: str, state: State | None = None, own_process: bool = False
 ) -> str | None:
-    """Begin a handed run and execute it, in a worker of an engine.
+    """Begin a handed run and execute it, in a worker of an executor.
 
     Call it inside an app context. Timeouts, heartbeats, retries and all else are as in a tick; only
     in the main thread a handler can be interrupted.

@@ -17,7 +17,7 @@ from ..db.errors import LEARN_MORE, name_of
 from ..errors import CronJobsError, SetupError
 from ..models.conditions import OPEN_BATCH
 from .definitions.views import DefinitionView, bare_definitions
-from .doctor_database import Finding, Level, database, engines, schema, versions
+from .doctor_database import Finding, Level, database, executors, schema, versions
 from .health import Figures, Verdict, read_verdict_and_figures
 from .humanize import ago, duration, plural, seconds_since
 from .needs import CHECK, unrecorded
@@ -90,7 +90,7 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield from _pruning(reader)
     yield from _settings(reader)
     yield from _hidden_pages(reader.state.app, reader.state.settings.url_prefix)
-    yield from engines(reader)
+    yield from executors(reader)
 
 
 def _ticks(verdict: Verdict) -> Finding:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, and_, func, or_, select, text
 
-from ..models.conditions import FREE, KEYED, RUNNING, SCHEDULED
+from ..models.conditions import KEYED, RUNNING, SCHEDULED, UNKEYED
 from .reader import DEFINITIONS, RUNS, Reader, Source, reading
 from .waiting import not_paused
 
@@ -48,7 +48,7 @@ def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
         )
         counts: dict[tuple[str, str], int] = {}
         waits = not_paused(reader)
-        for condition in (FREE, KEYED):
+        for condition in (UNKEYED, KEYED):
             statement = select(RUNS.c.job_type, RUNS.c.queue).where(
                 text(condition), RUNS.c.run_at <= reader.now, *waits
             )
@@ -82,7 +82,7 @@ def next_due(source: Source) -> Next | None:
             select(run.label("at"), RUNS.c.job_type.label("name"))
             .where(text(part), run > reader.now)
             .order_by(run)
-            for part in (FREE, KEYED)
+            for part in (UNKEYED, KEYED)
         ]
         found = [reader.rows(each.limit(1)) for each in (slots.order_by(slot), *runs)]
     return min((Next(rows[0].at, rows[0].name) for rows in found if rows), default=None)

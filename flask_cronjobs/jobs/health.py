@@ -85,7 +85,7 @@ class Figures:
     :ivar missed: slots that were missed in the last 24 hours.
     :ivar doubts: effects in doubt.
     :ivar stops: dead runs behind which a strict order stands still.
-    :ivar handed: runs that wait in the brokers of engines; None if there are no engines.
+    :ivar handed: runs that wait in the brokers of executors; None if there are no executors.
     """
 
     overdue: Count
@@ -242,11 +242,11 @@ def _figures(reader: Reader, oldest: float | None, paused: tuple[PauseView, ...]
     if oldest is not None and oldest >= patience:
         some, *more = map(capped, waiting_for_us(reader, long_ago, paused))
         overdue = sum(more, some)
-    engines = bool(reader.state.settings.executors)
+    executors = bool(reader.state.settings.executors)
     row = reader.rows(
         select(
             overdue.label("overdue"),
-            *([capped(handed(now)).label("handed")] if engines else []),
+            *([capped(handed(now)).label("handed")] if executors else []),
             capped(_some(text(RUNNING))).label("running"),
             capped(_some(text(RUNNING), RUNS.c.locked_until <= now)).label("stale"),
             capped(_some(text(DEAD), RUNS.c.finished_at >= now - timedelta(days=1))).label("dead"),
@@ -263,7 +263,7 @@ def _figures(reader: Reader, oldest: float | None, paused: tuple[PauseView, ...]
         missed=missed_slots(reader),
         doubts=count_of(row.doubts),
         stops=count_of(row.stops),
-        handed=count_of(row.handed) if engines else None,
+        handed=count_of(row.handed) if executors else None,
     )
 
 

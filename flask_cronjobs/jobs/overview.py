@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import func, literal, select, text
 
-from ..models.conditions import DEAD, FREE_GROUPS, KEYED_GROUPS
+from ..models.conditions import DEAD, KEYED_GROUPS, UNKEYED_GROUPS
 from .definitions.views import DefinitionList, find_definitions
 from .health import Figures, Verdict, read_verdict_and_figures
 from .reader import RUNS, Count, Reader, Source, capped, count_of, reading, values_of
@@ -142,7 +142,7 @@ def _waiting_of(reader: Reader, tasks: Sequence[str]) -> dict[str, Count]:
     own = RUNS.c.job_type == each.c.value
     free, keyed = (
         capped(select(literal(1)).select_from(RUNS).where(text(rows), own).correlate(each))
-        for rows in (FREE_GROUPS, KEYED_GROUPS)
+        for rows in (UNKEYED_GROUPS, KEYED_GROUPS)
     )
     rows = reader.rows(select(each.c.value, (free + keyed).label("number")))
     return {row.value: count_of(row.number) for row in rows}

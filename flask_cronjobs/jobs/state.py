@@ -34,11 +34,11 @@ class Throttle:
     def __init__(self) -> None:
         self._until = 0.0
 
-    def open(self) -> bool:
+    def ready(self) -> bool:
         """Return whether it may be done now."""
         return time.monotonic() >= self._until
 
-    def close(self, seconds: float) -> None:
+    def block_for(self, seconds: float) -> None:
         """Prevent it for the next *seconds*."""
         self._until = time.monotonic() + seconds
 
@@ -61,7 +61,7 @@ class State:
     :ivar waking: limits how often this process wakes resident workers, or looks for some.
     :ivar started: when this process made it, by `time.monotonic`.
     :ivar given: the ``CRONJOBS_`` values of ``app.config`` that *settings* were read from.
-    :ivar settings_check: open until they have been compared with ``app.config`` once.
+    :ivar settings_check: ready until they have been compared with ``app.config`` once.
     :ivar known_rows: names of declared definitions that were seen in the table.
     :ivar pid: the process that made it; one that it forks must not use its connections.
     """
@@ -148,8 +148,8 @@ def state_of(app: Flask | None = None) -> State:
             f"Flask-CronJobs is not initialized on the app {app.name!r}. "
             "Call jobs.init_app(app), after db.init_app(app)."
         )
-    if in_use and state.settings_check.open():
-        state.settings_check.close(float("inf"))
+    if in_use and state.settings_check.ready():
+        state.settings_check.block_for(float("inf"))
         _warn_of_late_settings(state)
         _warn_of_hidden_commands(app)
     return state

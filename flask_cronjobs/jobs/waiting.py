@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, String, bindparam, column, func, select, t
 
 from ..db.dialect import Dialect
 from ..models.columns import UTCDateTime
-from ..models.conditions import FREE, FREE_GROUPS, HANDED, KEYED, KEYED_GROUPS
+from ..models.conditions import HANDED, KEYED, KEYED_GROUPS, UNKEYED, UNKEYED_GROUPS
 from ..types import PauseKind
 from .reader import PAUSES, RUNS, Query, Reader, Source, reading
 
@@ -54,7 +54,7 @@ def waiting_groups(reader: Reader) -> list[Waiting]:
 def oldest_due(
     reader: Reader, groups: Sequence[Waiting], paused: Sequence[PauseView]
 ) -> datetime | None:
-    """Return since when the oldest run that this app's ticks or engines could run has been due."""
+    """Return since when the oldest run has been due that our ticks or executors could run."""
     tasks, queues = names(paused, "task"), names(paused, "queue")
     known = reader.state.registry.tasks
     due = [
@@ -77,17 +77,17 @@ def waiting(before: datetime) -> tuple[Query, Query]:
     These are two statements, since each has its own partial index. Runs whose key is at its limit
     are left out, since no tick can run them.
     """
-    free = select(RUNS.c.id, RUNS.c.run_at).where(text(FREE), RUNS.c.run_at <= before)
+    free = select(RUNS.c.id, RUNS.c.run_at).where(text(UNKEYED), RUNS.c.run_at <= before)
     return free, _keyed(before)
 
 
 def handed(before: datetime) -> Query:
-    """Return the statement for runs that wait in the brokers of engines and were due *before*."""
+    """Return the statement for runs that wait in the brokers of executors and were due *before*."""
     return select(RUNS.c.id, RUNS.c.run_at).where(text(HANDED), RUNS.c.run_at <= before)
 
 
 def overdue(reader: Reader, before: datetime) -> list[Query]:
-    """Return `waiting`, and `handed` if the app has engines."""
+    """Return `waiting`, and `handed` if the app has executors."""
     return [*waiting(before), *([handed(before)] if reader.state.settings.executors else [])]
 
 
@@ -101,7 +101,7 @@ def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Qu
         wait in a strict order, which no index has by their due times.
     """
     yield from parts[2:]
-    for part, rows in zip(parts, (FREE, KEYED), strict=False):
+    for part, rows in zip(parts, (UNKEYED, KEYED), strict=False):
         found = [row.priority for row in reader.rows(_priorities(rows))]
         if len(found) > MOST_PRIORITIES:
             yield part
@@ -185,7 +185,7 @@ def _by_steps(d: Dialect) -> str:
     """
     return f"""
     WITH RECURSIVE {_TAKEN},
-    {_steps("free", FREE_GROUPS, d)},
+    {_steps("free", UNKEYED_GROUPS, d)},
     {_steps("keyed", KEYED_GROUPS, d)}
     SELECT job_type, queue, run_at AS oldest, CASE WHEN run_at <= :now THEN run_at END AS due
     FROM (SELECT * FROM free LIMIT {MOST_STEPS}) AS some_free
@@ -228,7 +228,7 @@ def _compare(sign: str, name: str) -> str:
 
 
 def _by_reading_all() -> str:
-    parts = ((FREE_GROUPS, "run_at <= :now"), (KEYED_GROUPS, f"run_at <= :now AND {_HAS_SHARE}"))
+    parts = ((UNKEYED_GROUPS, "run_at <= :now"), (KEYED_GROUPS, f"run_at <= :now AND {_HAS_SHARE}"))
     selects = (
         f"""
         SELECT job_type, queue, min(run_at) AS oldest,

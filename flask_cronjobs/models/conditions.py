@@ -17,14 +17,14 @@ def sql_list(values: Iterable[str]) -> str:
 
 
 RUNNABLE = "status IN ('queued', 'failed')"
-FREE = f"{RUNNABLE} AND concurrency_key IS NULL"
+UNKEYED = f"{RUNNABLE} AND concurrency_key IS NULL"
 #: Not those whose turn has not come in a strict order: claims must not read through them.
 KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL AND turn IS NULL"
 #: Runnable, but for the attempts: somebody lowered ``max_attempts`` by hand.
 SPENT = f"{RUNNABLE} AND attempts >= max_attempts"
-# The same rows as FREE and KEYED, by the CHECK constraints, in words from which PostgreSQL does not
-# know that: without statistics it would choose the index of the one order for a search by groups.
-FREE_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NULL"
+# The same rows as UNKEYED and KEYED, by the CHECK constraints, in words from which PostgreSQL does
+# not know that: without statistics it would choose the index of the one order to search by groups.
+UNKEYED_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NULL"
 KEYED_GROUPS = (
     "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NOT NULL AND turn IS NULL"
 )
@@ -64,5 +64,5 @@ ENDED_BATCH = "finished_at IS NOT NULL"
 FOLLOWED = "then_run_id IS NOT NULL"
 #: It is inside another batch.
 INNER_BATCH = "parent_id IS NOT NULL"
-#: The run was handed to an engine and has not begun there: its token says so, see `types.HANDED`.
+#: The run was handed to an executor and has not begun there: its token says so, see `types.HANDED`.
 HANDED = f"{RUNNING} AND locked_by LIKE 'handed:%'"

@@ -268,7 +268,11 @@ class JobRun(Base):
 # Outside the class, where columns are at hand: Alembic's SQLite silently leaves an index out whose
 # expressions are text.
 _partial(
-    "ix_job_runs_runnable", JobRun.priority.desc(), JobRun.run_at, JobRun.id, where=conditions.FREE
+    "ix_job_runs_runnable",
+    JobRun.priority.desc(),
+    JobRun.run_at,
+    JobRun.id,
+    where=conditions.UNKEYED,
 )
 _partial(
     "ix_job_runs_runnable_keyed",
@@ -295,7 +299,7 @@ _partial(
     where=conditions.KEYED,
 )
 # From one task, queue and priority to the next, where the queue's front has nothing to claim.
-for _name, _rows in (("free", conditions.FREE_GROUPS), ("keyed", conditions.KEYED_GROUPS)):
+for _name, _rows in (("free", conditions.UNKEYED_GROUPS), ("keyed", conditions.KEYED_GROUPS)):
     _partial(
         f"ix_job_runs_{_name}_groups",
         *(JobRun.job_type, JobRun.queue, JobRun.priority, JobRun.run_at, JobRun.id),

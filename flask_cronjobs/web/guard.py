@@ -212,8 +212,8 @@ def _check_token() -> None:
         offered = given.token if given is not None and given.type == "bearer" else None
         if hmac.compare_digest((offered or "").encode(), token.encode()):
             return
-        if _wrong_token.open():
-            _wrong_token.close(_BETWEEN_WARNINGS)
+        if _wrong_token.ready():
+            _wrong_token.block_for(_BETWEEN_WARNINGS)
             logger.warning(
                 "A tick by URL was refused with 404, since its bearer token is not "
                 "CRONJOBS_TICK_TOKEN"

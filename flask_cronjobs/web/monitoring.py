@@ -214,7 +214,7 @@ def _gauges(verdict: Verdict, figures: Figures) -> Iterable[tuple[str, str, floa
     yield "running_runs", "Runs that a worker is running", figures.running.value
     yield "stale_runs", "Running runs whose lease ran out", figures.stale.value
     handed = None if figures.handed is None else float(figures.handed.value)
-    yield "handed_runs", "Runs that wait in the brokers of engines", handed
+    yield "handed_runs", "Runs that wait in the brokers of executors", handed
     late = 0.0 if verdict.late is None else float(verdict.late.count.value)
     yield "late_definitions", "Definitions whose slots no tick records", late
     missed = 0.0 if figures.missed is None else float(figures.missed.slots)

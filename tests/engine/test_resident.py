@@ -125,7 +125,7 @@ class TestOnPostgreSQL:
         assert [row.listening for row in ticks(db)] == [True]
         note.enqueue()
         assert statuses(db) == []  # Rolled back, and nobody the wiser.
-        state_of().waking.close(0)
+        state_of().waking.block_for(0)
         note.enqueue()
         db.session.commit()
         until(lambda: statuses(db) == ["succeeded"])

@@ -81,7 +81,7 @@ def test_a_run_that_comes_back_is_no_lost_worker(handed: int, state: State, db: 
 
 
 def of_engines(state: State) -> Sequence[tuple[str, str]]:
-    return [(each.level, each.what) for each in examine(state) if each.id == "engine"]
+    return [(each.level, each.what) for each in examine(state) if each.id == "executor"]
 
 
 def test_doctor_asks_the_engine(far: Any, engine: Threads, state: State) -> None:

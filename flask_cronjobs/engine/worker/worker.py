@@ -37,7 +37,7 @@ from .watchdog import Watchdog
 SWITCH_EVERY = 0.0002
 #: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
 #: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
-PASSED_ON: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
+STOP_FROM_PARENT: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
 #: SIGHUP, by which a terminal says that it was closed, unless it is ignored, as under nohup, or the
 #: app's. It may come twice, from the shell and from the system, so it never ends a worker at once.
 HANG_UP: tuple[signal.Signals, ...] = tuple(
@@ -46,7 +46,7 @@ HANG_UP: tuple[signal.Signals, ...] = tuple(
     if hasattr(signal, name) and signal.getsignal(signal.Signals[name]) is signal.SIG_DFL
 )
 #: What stops a worker.
-STOPPING = (signal.SIGTERM, signal.SIGINT, *HANG_UP, PASSED_ON)
+STOPPING = (signal.SIGTERM, signal.SIGINT, *HANG_UP, STOP_FROM_PARENT)
 
 
 def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Counter[str]:
@@ -251,7 +251,7 @@ def _stopping_at_signals(keeper: Keeper) -> Generator[None]:
 
     numbers = (signal.SIGTERM, signal.SIGINT)
     previous = {number: signal.signal(number, stop) for number in numbers}
-    for each in {PASSED_ON, *HANG_UP} - previous.keys():
+    for each in {STOP_FROM_PARENT, *HANG_UP} - previous.keys():
         previous[each] = signal.signal(each, lambda number, frame: keeper.stop())
     if hasattr(signal, "pthread_sigmask"):
         # Whoever forked this process has blocked them until they can be handled.

@@ -7,7 +7,7 @@ them or there are ten thousand keys.
 from __future__ import annotations
 
 from ...db.dialect import Dialect
-from ...models.conditions import FREE, FREE_GROUPS, KEYED, KEYED_GROUPS, RUNNABLE
+from ...models.conditions import KEYED, KEYED_GROUPS, RUNNABLE, UNKEYED, UNKEYED_GROUPS
 from ...types import WORKER_LOST, PauseKind
 
 #: How many runs beyond its limit a claim reads in order, before it goes from key to key, or from
@@ -68,9 +68,9 @@ def _free(d: Dialect) -> str:
     """
     columns = f"{_IN_COMPANY}, priority, run_at, CAST(NULL AS integer) AS share"
     return f"""
-    {_seen(d, "free", FREE, ":limit")},
-    free_near AS MATERIALIZED ({_near(d, "free", FREE, ":limit", columns)} {d.skip_locked}),
-    {_behind(d, "free", FREE_GROUPS, ":limit")},
+    {_seen(d, "free", UNKEYED, ":limit")},
+    free_near AS MATERIALIZED ({_near(d, "free", UNKEYED, ":limit", columns)} {d.skip_locked}),
+    {_behind(d, "free", UNKEYED_GROUPS, ":limit")},
     free_far AS MATERIALIZED (
         SELECT id, {columns} FROM job_runs
         WHERE {d.any_of("id", "SELECT id FROM free_behind")} AND {_still_claimable(d, "job_runs")}
@@ -162,7 +162,7 @@ def _seen(d: Dialect, name: str, rows: str, limit: str) -> str:
     2. ``…_is_near`` is whether enough runs there may be taken, or whether it is the whole queue.
        Then `_near` reads the queue in order. Otherwise `_behind` goes from group to group.
 
-    :param rows: `FREE` or `KEYED`.
+    :param rows: `UNKEYED` or `KEYED`.
     """
     return f"""
     {name}_seen AS MATERIALIZED (
@@ -194,7 +194,7 @@ def _behind(d: Dialect, name: str, groups: str, limit: str) -> str:
 
     It takes the next due runs of each group (see `_groups`).
 
-    :param groups: `FREE_GROUPS` or `KEYED_GROUPS`.
+    :param groups: `UNKEYED_GROUPS` or `KEYED_GROUPS`.
     """
     group = f"{name}_group"
     first_of_group = f"""

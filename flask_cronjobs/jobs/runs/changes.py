@@ -103,7 +103,7 @@ class Operator:
         """Cancel those of *ids* that wait, and request it for those that run.
 
         A run returned as ``running`` ends when its worker has interrupted it. One that waits in an
-        engine's broker ends at once: its token is gone when it comes.
+        executor's broker ends at once: its token is gone when it comes.
         """
         now = self.books.dialect.now
         runs = f"status = 'running' AND ({HANDED}) IS NOT TRUE"

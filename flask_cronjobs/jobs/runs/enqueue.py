@@ -72,7 +72,7 @@ def enqueue_one(
     with _committing(session, options):
         values["batch_id"] = batch_of(state, session)
         with explaining_missing_tables(state):
-            wakes = _is_due(options) and state.waking.open()
+            wakes = _is_due(options) and state.waking.ready()
             run, became, woke = insert_run(session, values, replace=options.replace, wake=wakes)
             if woke is not None:
                 _note_woken(state, woke)
@@ -294,13 +294,13 @@ def _is_due(options: EnqueueOptions, row: RunRow | None = None) -> bool:
 
 def wake(state: State, session: Session) -> None:
     """Wake resident workers, unless they were woken just now."""
-    if state.waking.open():
+    if state.waking.ready():
         _note_woken(state, wake_listeners(session, writing_connection(session)))
 
 
 def _note_woken(state: State, woke: bool) -> None:
     """Wake nobody for a while, now that workers were woken, or that none listened."""
-    state.waking.close(WAKE_EVERY if woke else ASK_EVERY)
+    state.waking.block_for(WAKE_EVERY if woke else ASK_EVERY)
 
 
 @contextmanager

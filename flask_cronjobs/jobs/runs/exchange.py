@@ -20,12 +20,12 @@ from sqlalchemy import Connection, TextClause, text
 from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
 from ...models.conditions import (
-    FREE,
     HANDED,
     HOLDS_KEY,
     KEYED,
     RUNNABLE,
     RUNNING,
+    UNKEYED,
     UNPLACED,
     sql_list,
 )
@@ -249,7 +249,7 @@ def front_of_queue(d: Dialect) -> str:
             ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT}
         ) AS front
         """
-        for condition in (FREE, KEYED)
+        for condition in (UNKEYED, KEYED)
     )
     ahead = f"""
         SELECT id FROM job_runs

@@ -1,4 +1,4 @@
-"""Runs that are handed to an engine: begin them there, refuse them, and count them."""
+"""Runs that are handed to an executor: begin them there, refuse them, and count them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .claim import returned
 
 @lru_cache(maxsize=2)
 def begin(d: Dialect) -> TextClause:
-    """Return the statement by which an engine's worker begins a run.
+    """Return the statement by which an executor's worker begins a run.
 
     It trades the token with which the run was handed on, so only the first of two that bring the
     same token begins it. A run that is paused by now, whose task this code does not have, or before
@@ -87,7 +87,7 @@ def refused(books: Bookkeeping, run_id: int) -> tuple[str, str | None]:
 
 
 def in_brokers(books: Bookkeeping, queue: str) -> int:
-    """Return how many runs of *queue* were handed to an engine and have not begun there."""
+    """Return how many runs of *queue* were handed to an executor and have not begun there."""
     return int(books.rows(_IN_BROKERS, {"queue": queue})[0].number)
 
 

@@ -12,14 +12,14 @@ from sqlalchemy import ColumnElement, Row, func, not_, null, select, text, union
 from ...errors import StateConflict
 from ...models.conditions import (
     DEAD,
-    FREE,
-    FREE_GROUPS,
     IN_BATCH,
     KEYED,
     KEYED_GROUPS,
     ORDERED,
     RUNNING,
     SET_ASIDE,
+    UNKEYED,
+    UNKEYED_GROUPS,
 )
 from ...types import STATUSES, Status, handed_to, without_secret
 from ..reader import DEFINITIONS, RUNS, Count, Page, Query, Reader, Source, reading, record
@@ -119,13 +119,13 @@ class RunRow:
 
     @property
     def handed_to(self) -> str | None:
-        """The engine to which it was handed and where it has not begun."""
+        """The executor to which it was handed and where it has not begun."""
         return handed_to(self.locked_by) if self.status == "running" else None
 
     def is_stale(self, now: datetime) -> bool:
         """Return whether it is running and its lease ran out.
 
-        One that waits in an engine's broker comes back by its lease, but no worker was lost.
+        One that waits in an executor's broker comes back by its lease, but no worker was lost.
         """
         if self.handed_to is not None:
             return False
@@ -277,8 +277,8 @@ def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     if status in ("queued", "failed"):
         in_order = f"{ORDERED} AND turn IS NOT NULL"
         if which.task is not None:
-            return FREE_GROUPS, KEYED_GROUPS, in_order
-        return FREE, KEYED, in_order
+            return UNKEYED_GROUPS, KEYED_GROUPS, in_order
+        return UNKEYED, KEYED, in_order
     narrow = {"running": RUNNING, "dead": DEAD, "cancelled": SET_ASIDE, "skipped": SET_ASIDE}
     return (narrow.get(status or "", ""),)
 

@@ -16,9 +16,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "outgrowing.md"
 
 
 def documented() -> str:
-    """The block of the page that defines `ThreadEngine`."""
+    """The block of the page that defines `ThreadExecutor`."""
     blocks = re.findall("```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (block,) = [each for each in blocks if "class ThreadEngine" in each]
+    (block,) = [each for each in blocks if "class ThreadExecutor" in each]
     return str(block)
 
 
@@ -29,7 +29,7 @@ def test_it_has_50_lines_at_most() -> None:
 def test_it_executes_runs(app: Flask, db: SQLAlchemy) -> None:
     names: dict[str, Any] = {}
     exec(documented(), names)
-    engine = names["ThreadEngine"](app)
+    engine = names["ThreadExecutor"](app)
     app.config["CRONJOBS_EXECUTORS"] = {"far": engine}
     jobs = CronJobs(app)
     task = jobs.task(queue="far", name="far")(lambda value: value)
