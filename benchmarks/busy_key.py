@@ -93,7 +93,7 @@ def insert_ordered(books: Bookkeeping) -> None:
     moment = "timestamptz '{}'" if postgresql else "'{}.000000'"
     past, future = moment.format("2026-01-01 00:00:00"), moment.format("2999-01-01 00:00:00")
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {})"
-    columns = "job_type, payload, concurrency_key, concurrency_limit, on_dead, turn"
+    columns = "job_type, payload, concurrency_key, concurrency_limit, on_dead, order_mark"
     firsts = f"""
         INSERT INTO job_runs ({columns}, run_at, status, attempts, locked_by, locked_until,
             concurrency_share, finished_at)
@@ -120,7 +120,8 @@ def median_of_turns(books: Bookkeeping, rounds: int) -> float:
     for number in range(rounds):
         books.rows(
             text(
-                "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, on_dead, turn)"
+                "INSERT INTO job_runs"
+                " (job_type, concurrency_key, concurrency_limit, on_dead, order_mark)"
                 f" VALUES ('t', 'ordered {1 + number}', 1, 'stop', 'new')"
             )
         )

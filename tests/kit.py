@@ -33,7 +33,7 @@ _numbers = itertools.count(1)
 
 
 class Bound:
-    """The functions of a module of the store, with a bookkeeping connection given."""
+    """The functions of a module, with a bookkeeping connection given."""
 
     def __init__(self, module: ModuleType, books: Bookkeeping) -> None:
         self._module, self._books = module, books

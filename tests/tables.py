@@ -145,6 +145,8 @@ _LOOKS = """
         || (SELECT concat_ws(' ', '', count(*), max(xmin::text::bigint)) FROM pg_constraint
             WHERE conrelid >= 16384)
         || (SELECT concat_ws(' ', '', count(*)) FROM pg_trigger)
+        || (SELECT concat_ws(' ', '', count(*)) FROM pg_depend  -- Sequences of columns.
+            WHERE refobjid >= 16384 AND refobjsubid > 0 AND deptype = 'a')
         || (SELECT concat_ws(' ', '', count(*)) FROM pg_depend
             WHERE refclassid = 'pg_namespace'::regclass AND refobjid = 'public'::regnamespace),
         (SELECT string_agg(concat_ws(' ', relname, relpages, reltuples,

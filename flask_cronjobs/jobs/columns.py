@@ -45,7 +45,7 @@ def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str)
     :param source: the statement from its FROM on.
     """
     columns = {
-        "turn": f"CASE WHEN {values['on_dead']} IS NOT NULL THEN 'new' END",
+        "order_mark": f"CASE WHEN {values['on_dead']} IS NOT NULL THEN 'new' END",
         **dict.fromkeys(("scheduled_for", "run_at"), due),
         **dict.fromkeys(("created_at", "updated_at"), now),
         **values,
@@ -66,7 +66,7 @@ def ended(status: str, now: str, error: str, error_type: str, run: str = "") -> 
     return {
         "status": status,
         "finished_at": now,
-        "turn": f"CASE WHEN {run}on_dead IS NOT NULL THEN 'over' END",
+        "order_mark": f"CASE WHEN {run}on_dead IS NOT NULL THEN 'over' END",
         "last_error": error,
         "error_type": error_type,
         **dict.fromkeys(("locked_by", "locked_until", "concurrency_share"), "NULL"),

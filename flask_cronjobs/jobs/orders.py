@@ -44,32 +44,32 @@ def _place(d: Dialect) -> TextClause:
 
     A new run that comes first, though another has the turn, stays so, and is returned as ``new``.
     """
-    mark = "min(CASE WHEN turn = 'over' THEN id END)"
+    mark = "min(CASE WHEN order_mark = 'over' THEN id END)"
     is_settled = "queue.first IS NULL OR queue.first IN (0, queue.holder) OR next.id IS NOT NULL"
     return text(f"""
     WITH marked AS MATERIALIZED (
-        SELECT id, concurrency_key AS key, turn FROM job_runs WHERE {UNPLACED}
+        SELECT id, concurrency_key AS key, order_mark FROM job_runs WHERE {UNPLACED}
         ORDER BY id LIMIT {CHUNK} {d.skip_locked}
     ),
     queue AS MATERIALIZED ({_queue(f"SELECT key, {mark} AS mark FROM marked GROUP BY key")}),
     next AS MATERIALIZED (
         SELECT id, concurrency_key AS key FROM job_runs
         WHERE {d.any_of("id", "SELECT first FROM queue WHERE holder IS NULL AND first > 0")}
-            AND (finished_at IS NULL AND turn IS NOT NULL) IS TRUE
+            AND (finished_at IS NULL AND order_mark IS NOT NULL) IS TRUE
         {d.skip_locked}
     ),
     given AS MATERIALIZED (
         SELECT marked.id AS id,
-            CASE WHEN marked.turn = 'over' OR marked.id = next.id THEN NULL
-                 WHEN marked.id = queue.first THEN 'new' ELSE 'waits' END AS turn
+            CASE WHEN marked.order_mark = 'over' OR marked.id = next.id THEN NULL
+                 WHEN marked.id = queue.first THEN 'new' ELSE 'waits' END AS order_mark
         FROM marked JOIN queue ON queue.key = marked.key LEFT JOIN next ON next.key = marked.key
-        WHERE marked.turn = 'new' OR marked.id > queue.mark OR {is_settled}
+        WHERE marked.order_mark = 'new' OR marked.id > queue.mark OR {is_settled}
         UNION ALL
         SELECT id, CAST(NULL AS text) FROM next WHERE id NOT IN (SELECT id FROM marked)
     )
-    UPDATE job_runs SET turn = given.turn FROM given
+    UPDATE job_runs SET order_mark = given.order_mark FROM given
     WHERE {d.any_of("job_runs.id", "SELECT id FROM given")} AND job_runs.id = given.id
-    RETURNING job_runs.id AS id, job_runs.turn AS turn
+    RETURNING job_runs.id AS id, job_runs.order_mark AS order_mark
     """)
 
 
@@ -87,8 +87,8 @@ def _make_way(d: Dialect) -> TextClause:
     free = f"SELECT id FROM job_runs WHERE {d.any_of('id', late)} {d.skip_locked}"
     return text(f"""
     WITH queue AS MATERIALIZED ({_queue(f"SELECT DISTINCT key FROM ({new}) AS found")})
-    UPDATE job_runs SET turn = 'waits'
-    WHERE {d.any_of("id", free)} AND (finished_at IS NULL AND turn IS NULL) IS TRUE
+    UPDATE job_runs SET order_mark = 'waits'
+    WHERE {d.any_of("id", free)} AND (finished_at IS NULL AND order_mark IS NULL) IS TRUE
     RETURNING id
     """)
 
@@ -108,8 +108,8 @@ def _mend(d: Dialect) -> TextClause:
         UNION ALL SELECT {step.format("hop.key")} FROM hop WHERE hop.key IS NOT NULL
     ),
     queue AS MATERIALIZED ({_queue("SELECT key FROM hop WHERE key IS NOT NULL")})
-    UPDATE job_runs SET turn = 'new'
-    WHERE {d.any_of("id", free)} AND (finished_at IS NULL AND turn = 'waits') IS TRUE
+    UPDATE job_runs SET order_mark = 'new'
+    WHERE {d.any_of("id", free)} AND (finished_at IS NULL AND order_mark = 'waits') IS TRUE
     RETURNING id
     """)
 
@@ -146,7 +146,7 @@ def give(books: Bookkeeping) -> bool:
         if d.one_writer and not books.rows(LOOK):
             break
         placed = books.rows(_place(d))
-        passed_by = any(row.turn == "new" for row in placed)
+        passed_by = any(row.order_mark == "new" for row in placed)
         if passed_by and not books.rows(_make_way(d)):
             break
         changed = changed or bool(placed)

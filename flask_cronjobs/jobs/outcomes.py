@@ -55,7 +55,7 @@ def _values(d: Dialect) -> str:
     values["failed_at"], later = d.clock, d.clock_after("given.delay")
     ends = f"given.kind IN {sql_list(TERMINAL)} OR {_STOPPED}"
     for condition, *names in (
-        (ends, "finished_at", "turn"),
+        (ends, "finished_at", "order_mark"),
         ("given.kind <> 'released'", "last_error", "error_type"),
         (f"given.{_FAILED}", "failed_at"),
     ):

@@ -19,14 +19,15 @@ def sql_list(values: Iterable[str]) -> str:
 RUNNABLE = "status IN ('queued', 'failed')"
 UNKEYED = f"{RUNNABLE} AND concurrency_key IS NULL"
 #: Not those whose turn has not come in a strict order: claims must not read through them.
-KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL AND turn IS NULL"
+KEYED = f"{RUNNABLE} AND concurrency_key IS NOT NULL AND order_mark IS NULL"
 #: Runnable, but for the attempts: somebody lowered ``max_attempts`` by hand.
 SPENT = f"{RUNNABLE} AND attempts >= max_attempts"
 # The same rows as UNKEYED and KEYED, by the CHECK constraints, in words from which PostgreSQL does
 # not know that: without statistics it would choose the index of the one order to search by groups.
 UNKEYED_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NULL"
 KEYED_GROUPS = (
-    "finished_at IS NULL AND locked_by IS NULL AND concurrency_key IS NOT NULL AND turn IS NULL"
+    "finished_at IS NULL AND locked_by IS NULL"
+    " AND concurrency_key IS NOT NULL AND order_mark IS NULL"
 )
 #: Its handler raised ``Snooze`` again and again: what it waits for may never come.
 SNOOZED = "snoozes >= 100 AND finished_at IS NULL"
@@ -51,9 +52,11 @@ STOPS = "status = 'dead' AND on_dead = 'stop'"
 ORDERED = f"on_dead IS NOT NULL AND (finished_at IS NULL OR ({STOPS}))"
 #: May run next in the strict order of its key, or runs.
 #: By the status, so that PostgreSQL does not take the index of ORDERED, with all that wait, for it.
-HAS_TURN = "on_dead IS NOT NULL AND turn IS NULL AND status IN ('queued', 'failed', 'running')"
-#: Came or ended since somebody last looked whose turn it is; see `store.turns`.
-UNPLACED = "turn IN ('new', 'over')"
+HAS_TURN = (
+    "on_dead IS NOT NULL AND order_mark IS NULL AND status IN ('queued', 'failed', 'running')"
+)
+#: Came or ended since somebody last looked whose turn it is; see `jobs.orders`.
+UNPLACED = "order_mark IN ('new', 'over')"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
 #: Not while it runs, so that a claim writes nothing to their index. The index of leases has those.
 IN_BATCH = "batch_id IS NOT NULL AND status <> 'running'"

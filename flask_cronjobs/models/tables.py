@@ -187,11 +187,11 @@ class JobRun(Base):
         _check("ck_job_runs_unique_while", "unique_while IN ('pending', 'waiting')"),
         _check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
         _check("ck_job_runs_on_dead", "on_dead IN ('skip', 'stop')"),
-        _check("ck_job_runs_turn", "turn IN ('new', 'waits', 'over')"),
+        _check("ck_job_runs_order_mark", "order_mark IN ('new', 'waits', 'over')"),
         _check(
             "ck_job_runs_order",
-            "(on_dead IS NULL OR concurrency_key IS NOT NULL) AND (turn IS NULL"
-            " OR (on_dead IS NOT NULL AND (turn = 'over') = (finished_at IS NOT NULL)))",
+            "(on_dead IS NULL OR concurrency_key IS NOT NULL) AND (order_mark IS NULL"
+            " OR (on_dead IS NOT NULL AND (order_mark = 'over') = (finished_at IS NOT NULL)))",
         ),
         {"sqlite_autoincrement": True, **storage_options("job_runs")},
     )
@@ -250,7 +250,7 @@ class JobRun(Base):
     on_dead: Mapped[str | None] = mapped_column(String)
     """What those behind it in the strict order of its concurrency key do if it ends dead: ``skip``
     it and go on, or ``stop``; null without a strict order."""
-    turn: Mapped[str | None] = mapped_column(String)
+    order_mark: Mapped[str | None] = mapped_column(String)
     """In a strict order, why the run is not the one to be claimed: it ``waits`` for those before
     it; it is ``new``, or its end is (``over``), so that nobody has looked yet whose turn it is."""
 

@@ -27,7 +27,7 @@ def dead(rows: Rows) -> int:
     order: dict[str, Any] = {"concurrency_limit": 1, "on_dead": "stop"}
     dead = rows.run("dead", finished_at=ago(60), concurrency_key="account:1", **order)
     for _ in range(2):
-        rows.run(concurrency_key="account:1", turn="waits", **order)
+        rows.run(concurrency_key="account:1", order_mark="waits", **order)
     rows.run(concurrency_key="account:2", **order)
     return dead
 

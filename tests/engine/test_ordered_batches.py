@@ -30,7 +30,7 @@ def test_then_takes_its_place_in_a_strict_order(jobs: CronJobs, db: SQLAlchemy) 
     db.session.commit()
     jobs.tick()
     assert booked == [1, 2, 3]
-    turns = db.session.query(JobRun.on_dead, JobRun.turn).filter_by(job_type="book").all()
+    turns = db.session.query(JobRun.on_dead, JobRun.order_mark).filter_by(job_type="book").all()
     assert {tuple(row) for row in turns} <= {("skip", "over"), ("skip", None)}
 
 

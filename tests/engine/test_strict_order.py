@@ -151,7 +151,7 @@ def test_slots_of_a_definition_are_in_order_too(
     commit_and_tick(db, jobs)
     assert len(done) >= 5
     assert done == sorted(done)
-    orders = db.session.execute(text("SELECT DISTINCT on_dead, turn FROM job_runs"))
+    orders = db.session.execute(text("SELECT DISTINCT on_dead, order_mark FROM job_runs"))
     assert orders.all() == [("stop", None)]
     statement_run = jobs.run_now("statement")
     assert db.session.get_one(JobRun, statement_run).on_dead == "stop"
@@ -196,7 +196,7 @@ def test_run_again_is_a_new_run_at_the_end(
     commit_and_tick(db, jobs, 3)
     (dead,) = db.session.scalars(select(JobRun.id).where(JobRun.status == "dead"))
     new = run_again(state, dead)
-    assert db.session.get_one(JobRun, new).turn == "new"
+    assert db.session.get_one(JobRun, new).order_mark == "new"
     commit_and_tick(db, jobs)
     assert ledger.done == []
 

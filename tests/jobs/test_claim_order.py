@@ -46,7 +46,7 @@ def make_row(chance: Random, turns: Iterator[str | None]) -> dict[str, Any]:
         "concurrency_limit": {None: None, "strict": 1}.get(key, chance.randint(1, 3)),
         "on_dead": "skip" if key == "strict" else None,
     }
-    return values | {"turn": next(turns) if key == "strict" and not ended else None}
+    return values | {"order_mark": next(turns) if key == "strict" and not ended else None}
 
 
 def make_request(chance: Random) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Oracle:
             row.status in ("queued", "failed")
             and row.run_at <= ago()
             and row.attempts < row.max_attempts
-            and row.turn is None
+            and row.order_mark is None
             and row.job_type in request.tasks
             and (row.queue in request.queues if request.queues else True)
             and row.queue not in request.elsewhere

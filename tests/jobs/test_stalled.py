@@ -43,7 +43,7 @@ def holder(rows: Rows, age: float, **values: Any) -> int:
 
 
 def behind(rows: Rows, age: float, **values: Any) -> int:
-    return rows.run(age=age, **(ORDERED | {"turn": "waits"} | values))
+    return rows.run(age=age, **(ORDERED | {"order_mark": "waits"} | values))
 
 
 def head_without_code(rows: Rows, age: float = HOUR) -> None:

@@ -46,7 +46,7 @@ class History:
     def enqueue(self, key: str, on_dead: str, run_id: int | None = None) -> int:
         values: dict[str, Any] = {} if run_id is None else {"id": run_id}
         return self.kit.run(
-            concurrency_key=key, concurrency_limit=1, on_dead=on_dead, turn="new",
+            concurrency_key=key, concurrency_limit=1, on_dead=on_dead, order_mark="new",
             max_attempts=100, **values,
         )  # fmt: skip
 
@@ -80,7 +80,12 @@ class History:
                 stops = row.status == "dead" and row.on_dead == "stop"
                 if earlier and (row.finished_at is None or stops):
                     # Only what came or was retried since turns were given is not known yet.
-                    assert row.turn in ("new", "over"), (claim, row.id, row.status, row.turn)
+                    assert row.order_mark in ("new", "over"), (
+                        claim,
+                        row.id,
+                        row.status,
+                        row.order_mark,
+                    )
 
     def finish(self, kind: str, place: int) -> None:
         if not 0 <= place < len(self.held):
@@ -148,4 +153,4 @@ def test_runs_of_a_key_begin_in_order_and_none_is_left(kit: Kit, steps: list[Any
         stopping = [row.id for row in of_key if row.status == "dead" and row.on_dead == "stop"]
         left = [row.id for row in of_key if row.finished_at is None]
         assert all(stopping and run > min(stopping) for run in left), "only a dead run stops others"
-        assert all(row.turn in (None, "waits") for row in of_key), "no mark is left"
+        assert all(row.order_mark in (None, "waits") for row in of_key), "no mark is left"

@@ -21,7 +21,7 @@ from tests.rows import ago
 
 
 def ordered(kit: Kit, key: str = "key", on_dead: str = "skip", **values: Any) -> int:
-    given = {"concurrency_key": key, "concurrency_limit": 1, "turn": "new"}
+    given = {"concurrency_key": key, "concurrency_limit": 1, "order_mark": "new"}
     return kit.run(on_dead=on_dead, **{**given, **values})
 
 
@@ -36,7 +36,7 @@ def next_ids(kit: Kit) -> list[int]:
 
 
 def turns(kit: Kit, *ids: int) -> list[str | None]:
-    return [kit.row(each).turn for each in ids]
+    return [kit.row(each).order_mark for each in ids]
 
 
 def test_only_the_first_of_a_key_is_claimed(kit: Kit) -> None:
@@ -168,17 +168,17 @@ def test_runs_of_the_key_without_an_order_do_not_wait_for_a_turn(kit: Kit) -> No
     ordered(kit)
     free = kit.run(concurrency_key="key", concurrency_limit=1)
     assert next_ids(kit) == [free]
-    assert kit.row(first).turn is None
+    assert kit.row(first).order_mark is None
 
 
 def test_more_runs_than_one_statement_looks_at(kit: Kit) -> None:
     number = CHUNK + 10
     kit.sql(
-        "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, on_dead, turn)"
+        "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, on_dead, order_mark)"
         f" SELECT 'task', 'key-' || (id % 3), 1, 'skip', 'new' FROM {_numbers(kit, number)}"
     )
     assert give(kit)
-    assert [row.turn for row in kit.all_rows()] == [None] * 3 + ["waits"] * (number - 3)
+    assert [row.order_mark for row in kit.all_rows()] == [None] * 3 + ["waits"] * (number - 3)
     assert not give(kit)
 
 
@@ -190,17 +190,17 @@ def _numbers(kit: Kit, number: int) -> str:
 
 
 def test_two_runs_cannot_both_have_the_turn(kit: Kit) -> None:
-    ordered(kit, turn=None)
+    ordered(kit, order_mark=None)
     with pytest.raises(IntegrityError):
-        ordered(kit, turn=None)
+        ordered(kit, order_mark=None)
 
 
 @pytest.mark.parametrize(
     "values",
     [
-        {"turn": "later"},
+        {"order_mark": "later"},
         {"on_dead": "wait"},
-        {"turn": "over"},
+        {"order_mark": "over"},
         {"concurrency_key": None, "concurrency_limit": None},
         {"on_dead": None},
     ],
@@ -266,11 +266,11 @@ def test_more_marks_than_one_statement_looks_at_behind_a_lock_hold_up_no_other_k
     first = ordered(kit) if locked == "holder" else 0
     over = "'task', 'key', 1, 'skip', 'over', 'succeeded', 1, now()"
     kit.sql(
-        "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, on_dead, turn,"
+        "INSERT INTO job_runs (job_type, concurrency_key, concurrency_limit, on_dead, order_mark,"
         f" status, attempts, finished_at) SELECT {over} FROM {_numbers(kit, 2 * CHUNK)}"
     )
-    last = ordered(kit, turn=None if locked == "holder" else "waits")
-    early, late = ordered(kit, "other"), ordered(kit, "other", turn=None)
+    last = ordered(kit, order_mark=None if locked == "holder" else "waits")
+    early, late = ordered(kit, "other"), ordered(kit, "other", order_mark=None)
     which = f"id < {last}" if locked == "marks" else f"id = {last}"
     with kit.engine.begin() as psql:
         psql.execute(text(f"SELECT 1 FROM job_runs WHERE {which} FOR UPDATE"))

@@ -72,7 +72,7 @@ def state(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> State:
         rows.run(status, age=3600, batch_id=batch)
     strict = {"concurrency_key": "k", "concurrency_limit": 1, "on_dead": "stop"}
     rows.run("dead", age=3600, **strict)
-    rows.run("queued", age=3600, turn="waits", **strict)
+    rows.run("queued", age=3600, order_mark="waits", **strict)
     finish(made.engine, definition, FEW)
     return made
 

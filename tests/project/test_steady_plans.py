@@ -226,14 +226,14 @@ def give_turns(kit: Kit) -> None:
         "concurrency_limit": 1,
         "on_dead": "skip",
     }
-    first, second, *_ = [kit.run(turn="new", **values) for _ in range(4)]
+    first, second, *_ = [kit.run(order_mark="new", **values) for _ in range(4)]
     orders.give(kit.books)
     # Of a single id, PostgreSQL would make a constant, and compare it in a loop of one row.
     Operator(kit.books).cancel([first, 0], "no longer wanted")
     orders.give(kit.books)
     Operator(kit.books).retry([first, 0])
     orders.give(kit.books)
-    assert [kit.row(each).turn for each in (first, second)] == [None, "waits"]
+    assert [kit.row(each).order_mark for each in (first, second)] == [None, "waits"]
     kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
     orders.mend(kit.books)
     orders.held_first(kit.books, "nobody")

@@ -15,12 +15,14 @@ from tests.web.conftest import OWN
 
 @pytest.fixture
 def ordered(rows: Rows) -> Callable[..., int]:
-    def add(key: str, status: str = "queued", turn: str | None = "waits", **values: Any) -> int:
+    def add(
+        key: str, status: str = "queued", order_mark: str | None = "waits", **values: Any
+    ) -> int:
         given: dict[str, Any] = {
             "concurrency_key": key,
             "concurrency_limit": 1,
             "on_dead": "stop",
-            "turn": turn,
+            "order_mark": order_mark,
         }
         return rows.run(status, **{**given, **values})
 
@@ -58,7 +60,7 @@ def test_page_is_empty_without_strict_orders(client: FlaskClient, rows: Rows) ->
 
 def test_keys_come_in_pages(client: FlaskClient, ordered: Callable[..., int]) -> None:
     for key in ("a", "b", "c"):
-        ordered(key, turn=None)
+        ordered(key, order_mark=None)
     page = client.get("/jobs/order?limit=2&format=json").json
     assert page is not None
     assert [each["key"] for each in page["keys"]] == ["a", "b"]
@@ -79,7 +81,7 @@ def test_first_page_names_dead_runs_that_stop_keys(
 def test_page_of_a_run_says_which_one_it_waits_for(
     client: FlaskClient, ordered: Callable[..., int]
 ) -> None:
-    first, second = ordered("a", turn=None), ordered("a")
+    first, second = ordered("a", order_mark=None), ordered("a")
     assert f"It waits for run {first}," in client.get(f"/jobs/runs/{second}").text
     assert "It waits for run" not in client.get(f"/jobs/runs/{first}").text
     assert str(second) in client.get("/jobs/runs?status=queued").text
@@ -92,7 +94,7 @@ def test_dead_run_is_discarded_from_the_page(
     answer = client.post(f"/jobs/runs/{dead}/discard", headers=OWN)
     assert answer.status_code in (302, 303)
     assert rows.get(dead).status == "cancelled"
-    assert rows.get(dead).turn == "over"
+    assert rows.get(dead).order_mark == "over"
 
 
 def test_page_of_a_run_behind_a_dead_one_says_what_to_do(
@@ -116,7 +118,7 @@ def test_page_of_a_task_in_strict_order_leads_to_its_keys(
 
 
 def test_key_of_a_paused_task_says_so(client: FlaskClient, ordered: Callable[..., int]) -> None:
-    ordered("a", turn=None, run_at=ago(600))
+    ordered("a", order_mark=None, run_at=ago(600))
     client.post("/jobs/pause", data={"what": "queue:default"}, headers=OWN)
     page = client.get("/jobs/order").text
     assert "the queue default is paused" in page

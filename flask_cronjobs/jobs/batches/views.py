@@ -145,7 +145,7 @@ def _members(reader: Reader, ids: Sequence[int]) -> dict[int, Counter[str]]:
         .group_by(c.batch_id, c.status)
         for condition in (IN_BATCH, RUNNING)  # Each has an index.
     ]
-    # As `MEMBERS` of the store has it.
+    # As `rows.MEMBERS` has it.
     status = case(
         (inside.finished_at.is_(None), "open"),
         (inside.dead > 0, "dead"),

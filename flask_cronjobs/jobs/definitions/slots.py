@@ -174,7 +174,7 @@ def insert_slots(d: Dialect, moved: str) -> str:
         "concurrency_limit": _LIMIT,
         "status": f"CASE WHEN {skipped} THEN 'skipped' ELSE 'queued' END",
         "finished_at": f"CASE WHEN {skipped} THEN {d.now} END",
-        "turn": f"CASE WHEN d.on_dead IS NOT NULL AND NOT {skipped} THEN 'new' END",
+        "order_mark": f"CASE WHEN d.on_dead IS NOT NULL AND NOT {skipped} THEN 'new' END",
         **{
             name: f"CASE WHEN s.skipped > 0 THEN {given} WHEN {overlapping} THEN {by_overlap} END"
             for name, given, by_overlap in (

@@ -77,7 +77,7 @@ class Action:
     :ivar allowed: the statuses of runs that can be changed.
     :ivar default: the statuses that a filter without a status means.
     :ivar refusals: for every other status, why such a run cannot be changed, and what to do.
-    :ivar change: the store's call, with the ids and the reason to keep in the rows.
+    :ivar change: the statement, with the ids and the reason to keep in the rows.
     """
 
     name: str

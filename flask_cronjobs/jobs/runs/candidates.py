@@ -106,7 +106,7 @@ def _keyed(d: Dialect) -> str:
         SELECT r.id, {_IN_COMPANY}, r.priority, r.run_at, shared.share
         FROM shared JOIN job_runs r ON r.id = shared.id
         WHERE {d.any_of("r.id", "SELECT id FROM shared")} AND {_still_claimable(d, "r")}
-            AND (shared.share <= r.concurrency_limit AND r.turn IS NULL) IS TRUE
+            AND (shared.share <= r.concurrency_limit AND r.order_mark IS NULL) IS TRUE
         ORDER BY r.priority DESC, r.run_at, r.id LIMIT :limit
         {d.skip_locked_of("r")}
     )

@@ -90,7 +90,7 @@ class Operator:
             "cancel_requested_at": "NULL",
             "max_attempts": "CASE WHEN max_attempts > attempts THEN max_attempts"
             " ELSE attempts + 1 END",
-            "turn": "CASE WHEN on_dead IS NOT NULL THEN 'new' END",
+            "order_mark": "CASE WHEN on_dead IS NOT NULL THEN 'new' END",
             "updated_at": d.now,
             **{name: parameter(d, name) for name in given},
         }

@@ -147,7 +147,7 @@ def _take(d: Dialect) -> str:
     """
 
 
-# Where the values are in a row, see `sql.exchange`: to look for their names takes too long.
+# Where the values are in a row, since to look for their names takes too long.
 _OF_CLAIM = CLAIMED.index("rank")
 _TASK = itemgetter(CLAIMED.index("job_type"))
 _PLACE = itemgetter(*(CLAIMED.index(name) for name in ("rank", "run_at", "id")))

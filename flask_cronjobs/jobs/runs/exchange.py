@@ -59,7 +59,7 @@ class Front(NamedTuple):
 
     :ivar may_find: whether a claim may find a run, so that it is worth to start workers. False is
         certain. True is not: the runs may be of tasks or keys that cannot be claimed.
-    :ivar turns_pend: whether turns of strict orders are to be given first; see `store.turns`.
+    :ivar turns_pend: whether turns of strict orders are to be given first; see `jobs.orders`.
     :ivar ahead: whether a worker has just claimed a run. It may have claimed it ahead, and give it
         back: a tick does not end meanwhile.
     """

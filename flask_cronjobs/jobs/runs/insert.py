@@ -189,7 +189,7 @@ def _as_loaded(session: Session, dialect: Dialect, values: Mapping[str, Any], ro
     due, made = stored_time(row.run_at), stored_time(row.created_at)
     own = {name: values[name] for name in GIVEN}
     own["payload"] = json.loads(values["payload"])
-    own["turn"] = None if values["on_dead"] is None else "new"
+    own["order_mark"] = None if values["on_dead"] is None else "new"
     times = {"scheduled_for": due, "run_at": due, "created_at": made, "updated_at": made}
     return _with_values(session, {**_fresh(), **own, **times, "id": row.id})
 

@@ -275,7 +275,7 @@ def _parts(status: str | None, which: RunFilter) -> tuple[str, ...]:
     if which.batch is not None and status != "running":  # A batch has its own index.
         return (IN_BATCH,) if status else (IN_BATCH, RUNNING)
     if status in ("queued", "failed"):
-        in_order = f"{ORDERED} AND turn IS NOT NULL"
+        in_order = f"{ORDERED} AND order_mark IS NOT NULL"
         if which.task is not None:
             return UNKEYED_GROUPS, KEYED_GROUPS, in_order
         return UNKEYED, KEYED, in_order
