@@ -31,8 +31,6 @@ from .worker.interrupts import keyboard_held
 if TYPE_CHECKING:
     from .worker.options import WorkOptions
 
-#: A host whose clock is further off than this, in seconds, gets a warning.
-CLOCK_TOLERANCE = 5.0
 #: One tick in so many prunes, counted over all hosts.
 PRUNE_EVERY = 20
 #: After how many seconds past its retention something makes each tick prune.
@@ -139,7 +137,7 @@ def begin(books: Bookkeeping, listening: bool = False) -> OpenTick:
             "see flask jobs admin list."
         )
     offset = (before + time.time()) / 2 - row.now.timestamp() + clock_shift()
-    if abs(offset) > CLOCK_TOLERANCE + (time.time() - before):
+    if abs(offset) > ticks.CLOCK_TOLERANCE + (time.time() - before):
         logger.warning(
             "This host's clock is %.0f s %s the database's. Nothing runs early or late for it, "
             "since the database's counts; but set it right, or its logs mislead.",

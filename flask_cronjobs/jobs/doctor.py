@@ -27,10 +27,9 @@ from .reader import BATCHES, DEFINITIONS, Reader, reading
 from .stalled import PATIENCE
 from .state import State
 from .tick_views import list_ticks, seconds_unpruned
+from .ticks import CLOCK_TOLERANCE
 from .waiting import Waiting, waiting_groups
 
-#: How far a host's clock may be off before it is worth a warning, in seconds.
-CLOCK_TOLERANCE = 2.0
 #: The shortest lease without a warning, in seconds: a busy handler (a long regular expression, say)
 #: can stop the thread that renews the lease for seconds.
 _LEASE = 60.0

@@ -23,6 +23,8 @@ CHUNK = 1000
 TICK_RETENTION = timedelta(days=1)
 #: For how much longer, so that not every tick deletes the few rows of one minute.
 TICK_SLACK = timedelta(hours=1)
+#: How far a host's clock may be off from the database's without a warning, in seconds.
+CLOCK_TOLERANCE = 2.0
 _COUNTS = [name for name in TickReport._fields if name not in ("worker", "seconds")]
 
 
@@ -155,13 +157,13 @@ class TickHistory:
         """
 
 
-#: How far a time may be ahead of the clock that is now, in seconds. It waits for so long at most.
-TOLERANCE = 60.0
+#: How far a time in a row may be ahead of the clock, in seconds. It waits for so long at most.
+AHEAD = 60.0
 
 
 def is_ahead(d: Dialect) -> str:
     """Return SQL for: there is a tick or a definition from the future."""
-    future = d.later(str(TOLERANCE))
+    future = d.later(str(AHEAD))
     return f"""
         EXISTS (SELECT 1 FROM job_ticks WHERE started_at > {future})
         OR EXISTS (SELECT 1 FROM job_definitions WHERE considered_until > {future})
@@ -174,7 +176,7 @@ def put_right(connection: Connection, d: Dialect) -> None:
     They go on from the last tick before, so that no slot since then is lost. None is recorded a
     second time, since `uq_job_runs_slot` refuses its row.
     """
-    future = d.later(str(TOLERANCE))
+    future = d.later(str(AHEAD))
     last = f"""
         SELECT max(started_at) FROM job_ticks
         WHERE started_at <= {d.now} AND finished_at IS NOT NULL
