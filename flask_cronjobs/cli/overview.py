@@ -11,7 +11,7 @@ from ..jobs.humanize import duration, late, plural, seconds_since
 from ..jobs.overview import Overview, read_overview
 from ..jobs.state import state_of
 from ..text import one_line
-from . import batches, crontab, definitions, maintenance, run, runs, ticks
+from . import batches, crontab, definitions, maintenance, runs, ticks
 from .command_text import as_called, command
 from .definitions import no_definitions
 from .group import JobsGroup, examples
@@ -67,7 +67,7 @@ def _overview(as_json: bool) -> None:
         _print(seen)
 
 
-for _module in (runs, run, batches, definitions, ticks, maintenance, crontab):
+for _module in (runs, batches, definitions, ticks, maintenance, crontab):
     for _command in _module.group.commands.values():
         admin.add_command(_command)
 

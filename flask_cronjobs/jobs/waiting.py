@@ -1,4 +1,4 @@
-"""What waits to run: by task and queue, however many runs there are, and the runs themselves."""
+"""What waits to run: by task and queue, however many runs there are; the runs; what is due."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, String, bindparam, column, func, select, text
+from sqlalchemy import ColumnElement, String, and_, bindparam, column, func, or_, select, text
 
 from ..db.dialect import Dialect
 from ..models.columns import UTCDateTime
-from ..models.conditions import HANDED, KEYED, KEYED_GROUPS, UNKEYED, UNKEYED_GROUPS
+from ..models.conditions import (
+    HANDED,
+    KEYED,
+    KEYED_GROUPS,
+    RUNNING,
+    SCHEDULED,
+    UNKEYED,
+    UNKEYED_GROUPS,
+)
 from ..types import PauseKind
-from .reader import PAUSES, RUNS, Query, Reader, Source, reading
+from .reader import DEFINITIONS, PAUSES, RUNS, Query, Reader, Source, reading
 
 #: From so many tasks, queues and priorities on, each with a step of its own, it is faster to read
 #: all runs.
@@ -137,19 +145,8 @@ def ours(reader: Reader, found: Sequence[Query], paused: Sequence[PauseView]) ->
 
 
 def _keyed(before: datetime) -> Query:
-    full = (
-        select(RUNS.c.concurrency_key.label("key"), func.count().label("taken"))
-        .where(RUNS.c.concurrency_share.is_not(None))
-        .group_by(RUNS.c.concurrency_key)
-        .cte("taken")
-    )
-    # The condition of the partial index must name no table, so this is a subquery, not a join.
-    taken = select(full.c.taken).where(full.c.key == RUNS.c.concurrency_key).scalar_subquery()
-    return select(RUNS.c.id, RUNS.c.run_at).where(
-        text(KEYED),
-        RUNS.c.run_at <= before,
-        func.coalesce(taken, 0) < RUNS.c.concurrency_limit,
-    )
+    runs = select(RUNS.c.id, RUNS.c.run_at).add_cte(_TAKEN)
+    return runs.where(text(KEYED), RUNS.c.run_at <= before, text(_HAS_SHARE))
 
 
 def _rows(reader: Reader, sql: str) -> list[Waiting]:
@@ -160,12 +157,12 @@ def _rows(reader: Reader, sql: str) -> list[Waiting]:
     return [Waiting(row.job_type, row.queue, row.oldest, row.due) for row in rows]
 
 
-_TAKEN = """
-    taken AS (
-        SELECT concurrency_key AS key, count(*) AS number FROM job_runs
-        WHERE concurrency_share IS NOT NULL GROUP BY concurrency_key
-    )
+_TAKEN_SHARES = """
+    SELECT concurrency_key AS key, count(*) AS number FROM job_runs
+    WHERE concurrency_share IS NOT NULL GROUP BY concurrency_key
 """
+_TAKEN = text(_TAKEN_SHARES).columns(column("key"), column("number")).cte("taken")
+#: Of a run with a key. The condition of the partial index must name no table: so no join.
 _HAS_SHARE = """
     COALESCE((SELECT number FROM taken WHERE key = job_runs.concurrency_key), 0) < concurrency_limit
 """
@@ -184,7 +181,7 @@ def _by_steps(d: Dialect) -> str:
         ORDER BY {_UP} LIMIT 1
     """
     return f"""
-    WITH RECURSIVE {_TAKEN},
+    WITH RECURSIVE taken AS ({_TAKEN_SHARES}),
     {_steps("free", UNKEYED_GROUPS, d)},
     {_steps("keyed", KEYED_GROUPS, d)}
     SELECT job_type, queue, run_at AS oldest, CASE WHEN run_at <= :now THEN run_at END AS due
@@ -237,7 +234,7 @@ def _by_reading_all() -> str:
         """
         for rows, is_due in parts
     )
-    return f"WITH {_TAKEN} {' UNION ALL '.join(selects)}"
+    return f"WITH taken AS ({_TAKEN_SHARES}) {' UNION ALL '.join(selects)}"
 
 
 class PauseView(NamedTuple):
@@ -286,3 +283,90 @@ def not_paused(reader: Reader, paused: Sequence[PauseView] | None = None) -> lis
     if queues := names(found, "queue"):
         conditions.append(RUNS.c.queue.not_in(queues))
     return conditions
+
+
+#: How many rows of each kind are read at most.
+MOST_DUE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What is due now.
+
+    :ivar definitions: names, each with the slot that is due.
+    :ivar runs: tasks and queues, each with the number of runs.
+    :ivar expired: how many leases ran out.
+    """
+
+    definitions: tuple[tuple[str, datetime], ...]
+    runs: tuple[tuple[str, str, int], ...]
+    expired: int
+
+
+class Next(NamedTuple):
+    """What is due next: a definition's slot or a task's run, and when."""
+
+    at: datetime
+    name: str
+
+
+def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
+    """Return what is due now, in *queues* or in all; at most `MOST_DUE` of each kind."""
+    with reading(source) as reader:
+        definitions = reader.rows(
+            select(DEFINITIONS.c.name, DEFINITIONS.c.next_run_at)
+            .where(text(SCHEDULED), DEFINITIONS.c.next_run_at <= reader.now, _ours(reader))
+            .order_by(DEFINITIONS.c.next_run_at)
+            .limit(MOST_DUE)
+        )
+        counts: dict[tuple[str, str], int] = {}
+        waits = not_paused(reader)
+        for condition in (UNKEYED, KEYED):
+            statement = select(RUNS.c.job_type, RUNS.c.queue).where(
+                text(condition), RUNS.c.run_at <= reader.now, *waits
+            )
+            if queues:
+                statement = statement.where(RUNS.c.queue.in_(queues))
+            some = statement.limit(MOST_DUE).subquery()
+            grouped = select(some.c.job_type, some.c.queue, func.count().label("number"))
+            for row in reader.rows(grouped.group_by(some.c.job_type, some.c.queue)):
+                key = (row.job_type, row.queue)
+                counts[key] = counts.get(key, 0) + row.number
+        expired = reader.rows(
+            select(func.count())
+            .select_from(RUNS)
+            .where(text(RUNNING), RUNS.c.locked_until <= reader.now)
+        )
+        return Due(
+            tuple((row.name, row.next_run_at) for row in definitions),
+            tuple((task, queue, number) for (task, queue), number in sorted(counts.items())),
+            expired[0][0],
+        )
+
+
+def next_due(source: Source) -> Next | None:
+    """Return which slot or waiting run will be due next; None if there is none."""
+    slot, run = DEFINITIONS.c.next_run_at, RUNS.c.run_at
+    with reading(source) as reader:
+        slots = select(slot.label("at"), DEFINITIONS.c.name).where(
+            text(SCHEDULED), slot > reader.now, _ours(reader)
+        )
+        runs = [
+            select(run.label("at"), RUNS.c.job_type.label("name"))
+            .where(text(part), run > reader.now)
+            .order_by(run)
+            for part in (UNKEYED, KEYED)
+        ]
+        found = [reader.rows(each.limit(1)) for each in (slots.order_by(slot), *runs)]
+    return min((Next(rows[0].at, rows[0].name) for rows in found if rows), default=None)
+
+
+def _ours(reader: Reader) -> ColumnElement[bool]:
+    """Return the condition that this app enqueues a definition's slots, as `definitions.read`."""
+    registry = reader.state.registry
+    declared = DEFINITIONS.c.name.in_(list(registry.declarations))
+    known = DEFINITIONS.c.job_type.in_(list(registry.tasks))
+    return or_(
+        and_(DEFINITIONS.c.origin == "code", declared),
+        and_(DEFINITIONS.c.origin == "database", known),
+    )
