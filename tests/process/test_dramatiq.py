@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "outgrowing.md"
 
 SHOP = """
 from dramatiq.brokers.redis import RedisBroker
-from dramatiq_engine import DramatiqEngine
+from dramatiq_executor import DramatiqExecutor
 from flask import Flask
 from flask_cronjobs import CronJobs
 from flask_sqlalchemy import SQLAlchemy
@@ -57,7 +57,7 @@ def write_shop(folder: Path, database_url: str, redis_url: str) -> None:
     assert "redis://localhost:6379/0" in in_create_app
     shop = SHOP.replace("CREATE_APP", in_create_app).replace("DATABASE_URL", repr(database_url))
     (folder / "shop.py").write_text(shop.replace("redis://localhost:6379/0", redis_url))
-    for name in ("dramatiq_engine.py", "make_dramatiq.py"):
+    for name in ("dramatiq_executor.py", "make_dramatiq.py"):
         (folder / name).write_text(printed(f"# {name}\n"))
 
 
@@ -67,7 +67,7 @@ def test_it_executes_runs(
     redis_server.renew()
     write_shop(tmp_path, database_url, redis_server.url)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("shop", "dramatiq_engine"):
+    for name in ("shop", "dramatiq_executor"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     import shop  # type: ignore[import-not-found]
 
