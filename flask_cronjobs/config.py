@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import Any, cast
 
 from .errors import ConfigError, ScheduleError
@@ -197,10 +198,6 @@ def _flag(key: str, value: Any) -> bool:
     return value
 
 
-#: The executors that can be named by a text.
-_EXECUTORS = ("celery", "rq")
-
-
 def _executors(key: str, value: Any) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise ConfigError(
@@ -208,8 +205,7 @@ def _executors(key: str, value: Any) -> Mapping[str, object]:
             "{'reports': 'celery'}."
         )
     for queue, executor in cast("Mapping[object, object]", value).items():
-        known = executor in _EXECUTORS if isinstance(executor, str) else _is_executor(executor)
-        if not (isinstance(queue, str) and queue and known):
+        if not (isinstance(queue, str) and queue and _is_executor(executor)):
             # The executor stays out of the message: it may be a URL with a password.
             raise ConfigError(
                 f"{key} has for {queue!r} a {type(executor).__name__} that is no executor. "
@@ -220,7 +216,12 @@ def _executors(key: str, value: Any) -> Mapping[str, object]:
 
 
 def _is_executor(value: object) -> bool:
-    """Return whether *value* can take runs. Its name becomes a part of tokens."""
+    """Return whether *value* can take runs, or is the name of a module of ours that can.
+
+    The name of an executor becomes a part of tokens.
+    """
+    if isinstance(value, str):
+        return value.isidentifier() and find_spec(f"{__package__}.executors.{value}") is not None
     name: object = getattr(value, "name", None)
     is_name = isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name) is not None
     return is_name and callable(getattr(value, "send", None))
