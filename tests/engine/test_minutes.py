@@ -22,7 +22,7 @@ from flask_cronjobs.engine.reclaim import Reclaimed
 from flask_cronjobs.engine.resident import Tally, serve
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker import announcer as announcer_module
-from flask_cronjobs.engine.worker import keeper as keeper_module
+from flask_cronjobs.engine.worker import pace
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.listener import Listener
 from flask_cronjobs.jobs.state import state_of
@@ -246,8 +246,8 @@ def test_a_worker_that_listens_looks_once_in_two_seconds(
     jobs: CronJobs, db: SQLAlchemy, resident: Callable[[], Resident],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    assert keeper_module.POLL_LISTENING == 2.0
-    monkeypatch.setattr(keeper_module, "POLL_LISTENING", 0.6)
+    assert pace.POLL_LISTENING == 2.0
+    monkeypatch.setattr(pace, "POLL_LISTENING", 0.6)
     looks: list[float] = []
 
     @event.listens_for(db.engine, "before_cursor_execute")
@@ -267,8 +267,8 @@ def test_a_worker_that_no_pooler_lets_listen_looks_seldom_while_nothing_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(Notifications, "listen", lambda self: False)
-    monkeypatch.setattr(keeper_module, "POLL", 0.02)
-    monkeypatch.setattr(keeper_module, "POLL_LISTENING", 0.4)
+    monkeypatch.setattr(pace, "POLL", 0.02)
+    monkeypatch.setattr(pace, "POLL_LISTENING", 0.4)
     looks: list[float] = []
 
     @event.listens_for(db.engine, "before_cursor_execute")
@@ -321,7 +321,7 @@ def test_slots_wake_this_worker_and_all_others_at_once(
     jobs: CronJobs, db: SQLAlchemy, database_url: str, resident: Callable[[], Resident],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(keeper_module, "POLL_LISTENING", 3600.0)
+    monkeypatch.setattr(pace, "POLL_LISTENING", 3600.0)
     monkeypatch.setattr(resident_module, "MINUTE", 0.2)
     jobs.task(name="minutely", schedule="* * * * *")(lambda: None)
     url = make_url(database_url).set(drivername="postgresql").render_as_string(False)

@@ -19,8 +19,8 @@ from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tick import TickOptions
-from flask_cronjobs.engine.worker import keeper as keeper_module
 from flask_cronjobs.engine.worker import listener as listener_module
+from flask_cronjobs.engine.worker import pace
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.jobs.runs import enqueue
 from flask_cronjobs.jobs.state import state_of
@@ -77,7 +77,7 @@ def ticks(db: SQLAlchemy) -> list[JobTick]:
 def begun(db: SQLAlchemy) -> bool:
     """Whether the worker has looked for runs, in vain, and waits."""
     return bool(ticks(db)) and all(
-        each._exhausted_at is not None for each in threading.enumerate() if isinstance(each, Keeper)
+        each._pace.exhausted for each in threading.enumerate() if isinstance(each, Keeper)
     )
 
 
@@ -115,7 +115,7 @@ class TestOnPostgreSQL:
         resident: Callable[[], None],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(keeper_module, "POLL_LISTENING", 3600.0)
+        monkeypatch.setattr(pace, "POLL_LISTENING", 3600.0)
 
         @jobs.task
         def note() -> None: ...
@@ -137,8 +137,8 @@ class TestOnPostgreSQL:
         resident: Callable[[], None],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(keeper_module, "POLL_LISTENING", 3600.0)
-        monkeypatch.setattr(keeper_module, "WAKE_EVERY", 1.0)
+        monkeypatch.setattr(pace, "POLL_LISTENING", 3600.0)
+        monkeypatch.setattr(pace, "WAKE_EVERY", 1.0)
         monkeypatch.setattr(enqueue, "WAKE_EVERY", 3600.0)  # So the second run is not notified of.
 
         @jobs.task
@@ -159,7 +159,7 @@ class TestOnPostgreSQL:
         stranger: psycopg.Connection,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(keeper_module, "POLL_LISTENING", 3600.0)
+        monkeypatch.setattr(pace, "POLL_LISTENING", 3600.0)
         monkeypatch.setattr(listener_module, "RECONNECT_AFTER", 0.05)
 
         @jobs.task

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 
 from ... import failpoints
 from ...db.connection import is_locked
-from ...db.notify import WAKE_EVERY
 from ...errors import DatabaseTrouble
 from ...jobs import ticks
 from ...jobs.batches.ending import end_batches
@@ -38,18 +37,9 @@ from .listener import Listener
 from .monitor import RunMonitor
 from .options import KeeperConnection, WorkOptions
 from .output import OutputWriter
+from .pace import POLL, Pace
 from .runner import Runner
 
-#: How often a worker that waits for work looks for it, in seconds.
-POLL = 0.25
-#: The same for one that a NOTIFY wakes. It finds retries that come due, and what it did not hear.
-POLL_LISTENING = 2.0
-#: Where a pooler lets no NOTIFY come, a worker waits longer the longer it has had no run: this part
-#: of that time, `POLL` at least and `POLL_LISTENING` at most. So it does not keep the server busy.
-QUIET = 8
-#: How long the keeper waits for outcomes before it looks for more runs, if its last claim got less
-#: than it asked for, in seconds. So the first handler is not held up, and one statement does both.
-SETTLE = 0.005
 #: For how long SQLite's lock may be held before the log says so, in seconds: it gives the lock to
 #: whom it likes, so that on a busy machine a writer waits for seconds.
 LOCKED_FOR = 5.0
@@ -86,21 +76,17 @@ class Keeper(threading.Thread):
         self._runner = runner
         self._held_runs = held_runs
         self._monitor = monitor
-        self._listener = listener
         self._announcer = Announcer(state.app, options.news, runner.context.pings)
         self._books = options.books or KeeperConnection(state)
+        self._pace = Pace(listener, asks_server=not self._books.dialect.one_writer)
         self._output = OutputWriter(self._books, state.settings.lease)
         self._exchanger = Exchanger(Claims(self._books), state, options)
         self._admission = admission
         self._claimed = 0
         self._has_asked = False
-        self._exhausted_at: float | None = None
         self._others_ahead = options.front.ahead
         self._trouble = Outage()
         self._iteration_began = 0.0
-        self._woken_at = float("-inf")
-        self._worked_at = time.monotonic()
-        self._settles_at = 0.0
         self._batches_at = 0.0
         self._stopping = False
 
@@ -156,7 +142,7 @@ class Keeper(threading.Thread):
             return False
         if self._closed():
             return True
-        if self._exhausted_at is None or self._options.resident:
+        if not self._pace.exhausted or self._options.resident:
             return False
         before = self._others_ahead
         try:
@@ -165,7 +151,7 @@ class Keeper(threading.Thread):
             self._endure(trouble)
             return False
         if before and not self._others_ahead:
-            self._exhausted_at = None  # It may have come back between our claim and this look.
+            self._pace.look_again()  # It may have come back between our claim and this look.
         return not (before or self._others_ahead)
 
     def _closed(self) -> bool:
@@ -188,45 +174,29 @@ class Keeper(threading.Thread):
         if left:
             self._held_runs.release_all()
         if self._held_runs.woken:
-            self._woken_at = time.monotonic()
-        if self._held_runs.woken or self._held_runs.outcomes:
-            self._exhausted_at = None  # An idle worker may claim what another may not.
+            self._pace.note_wake()
+        elif self._held_runs.outcomes:
+            self._pace.look_again()  # An idle worker may claim what another may not.
 
     def _pause(self) -> float:
         """Return how long to wait for a message, in seconds."""
         if self._trouble.since is not None:
             return 0.2
         if self._wanted().limit > 0:
-            return max(0.0, self._settles_at - time.monotonic())
+            return self._pace.settles_for
         if self._held_runs.held or self._announcer.behind:
             return min(self._monitor.pause(), POLL)
-        return self._poll
-
-    @property
-    def _poll(self) -> float:
-        """How often to look for work while there is none."""
-        if not self._listener.listening:
-            if self._books.dialect.one_writer:
-                return POLL  # It asks no server.
-            quiet = (time.monotonic() - self._worked_at) / QUIET
-            return min(max(POLL, quiet), POLL_LISTENING)
-        # Twice at least after a NOTIFY: runs that came with it may be committed later.
-        woken = time.monotonic() - self._woken_at < 3 * WAKE_EVERY
-        return WAKE_EVERY if woken else POLL_LISTENING
+        return self._pace.between_looks
 
     def _wanted(self) -> Wanted:
         """Return what to claim now."""
-        if self._closed() or self._resting() or self._announcer.behind:
+        if self._closed() or self._pace.rests or self._announcer.behind:
             return NOTHING
         wanted = self._admission.wanted(self._held_runs, busy=self._runner_is_long())
         most = self._options.max_runs
         if most is not None and wanted.limit > most - self._claimed:
             return wanted._replace(limit=most - self._claimed)
         return wanted
-
-    def _resting(self) -> bool:
-        """Whether the last claim found nothing, and nothing has changed since."""
-        return self._exhausted_at is not None and time.monotonic() < self._exhausted_at + self._poll
 
     def _runner_is_long(self) -> bool:
         """Whether nothing that waits could begin for long."""
@@ -261,12 +231,11 @@ class Keeper(threading.Thread):
         if wanted.limit > 0:
             self._has_asked = True
             self._admission.received(wanted, exchange.claims)
-            claimed_all = 0 < len(exchange.claims) < wanted.limit
-            self._settles_at = time.monotonic() + SETTLE if claimed_all else 0.0
+            self._pace.note_claim(len(exchange.claims), wanted.limit)
         self._receive(outcomes, exchange, sent)
         # A claim of some tasks that finds nothing does not say that there is nothing.
         if wanted.tasks is not None and self._held_runs.idle:
-            self._exhausted_at = None
+            self._pace.look_again()
 
     def _read_queue(self) -> None:
         """Find out whether the first run in the queue waits for async handlers to end."""
@@ -307,15 +276,14 @@ class Keeper(threading.Thread):
             self._monitor.arm_watchdog()
         self._held_runs.add(exchange.claims, sent)
         if exchange.claims:
-            self._worked_at = time.monotonic()
             self._runner.wake()
         self._claimed += len(exchange.claims)
-        self._exhausted_at = time.monotonic() if self._exchanger.exhausted else None
+        self._pace.note_exchange(len(exchange.claims), self._exchanger.exhausted)
 
     def _end_batches(self) -> None:
         """End the batches of the runs held, if they can be: when all is done, or each second."""
         batches, now = self._held_runs.batches, time.monotonic()
-        done = self._held_runs.empty and (self._exhausted_at is not None or self._closed())
+        done = self._held_runs.empty and (self._pace.exhausted or self._closed())
         if not batches or not (done or now >= self._batches_at):
             return
         self._batches_at = now + BATCHES_EVERY
@@ -327,7 +295,7 @@ class Keeper(threading.Thread):
         self._announcer.send()
         self._held_runs.keep_batches(ended.left)
         if ended.enqueued:
-            self._exhausted_at = None
+            self._pace.look_again()
 
     def _tell_cancelled(self, outcome: Outcome) -> None:
         self._announcer.tell(outcome, True)

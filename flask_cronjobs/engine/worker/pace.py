@@ -1,0 +1,83 @@
+"""How soon a worker looks for more runs: by what its last claims found, and by what woke it."""
+
+from __future__ import annotations
+
+import time
+
+from ...db.notify import WAKE_EVERY
+from .listener import Listener
+
+#: How often a worker that waits for work looks for it, in seconds.
+POLL = 0.25
+#: The same for one that a NOTIFY wakes. It finds retries that come due, and what it did not hear.
+POLL_LISTENING = 2.0
+#: Where a pooler lets no NOTIFY come, a worker waits longer the longer it has had no run: this part
+#: of that time, `POLL` at least and `POLL_LISTENING` at most. So it does not keep the server busy.
+QUIET = 8
+#: How long the keeper waits for outcomes before it looks for more runs, if its last claim got less
+#: than it asked for, in seconds. So the first handler is not held up, and one statement does both.
+SETTLE = 0.005
+
+
+class Pace:
+    """When to look for runs. It belongs to the keeper's thread.
+
+    :param asks_server: whether each look is the work of a server.
+    """
+
+    def __init__(self, listener: Listener, asks_server: bool) -> None:
+        self._listener = listener
+        self._asks_server = asks_server
+        self._nothing_since: float | None = None
+        self._woken_at = float("-inf")
+        self._got_runs_at = time.monotonic()
+        self._settled_at = 0.0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last claim found nothing, and nothing has changed since."""
+        return self._nothing_since is not None
+
+    @property
+    def rests(self) -> bool:
+        """Whether it is too soon to look again after such a claim."""
+        since = self._nothing_since
+        return since is not None and time.monotonic() < since + self.between_looks
+
+    @property
+    def settles_for(self) -> float:
+        """For how many seconds to wait for outcomes before the next claim."""
+        return max(0.0, self._settled_at - time.monotonic())
+
+    @property
+    def between_looks(self) -> float:
+        """For how many seconds to wait between two looks while there is no work."""
+        if not self._listener.listening:
+            if not self._asks_server:
+                return POLL
+            quiet = (time.monotonic() - self._got_runs_at) / QUIET
+            return min(max(POLL, quiet), POLL_LISTENING)
+        # Twice at least after a NOTIFY: runs that came with it may be committed later.
+        woken = time.monotonic() - self._woken_at < 3 * WAKE_EVERY
+        return WAKE_EVERY if woken else POLL_LISTENING
+
+    def look_again(self) -> None:
+        """Look at once: something has changed, and a claim may find what the last one did not."""
+        self._nothing_since = None
+
+    def note_wake(self) -> None:
+        """Note that a NOTIFY, or somebody else, has woken the worker."""
+        self._woken_at = time.monotonic()
+        self.look_again()
+
+    def note_claim(self, number: int, wanted: int) -> None:
+        """Note that a claim got *number* runs of those *wanted*."""
+        got_all = 0 < number < wanted
+        self._settled_at = time.monotonic() + SETTLE if got_all else 0.0
+
+    def note_exchange(self, number: int, exhausted: bool) -> None:
+        """Note that an exchange brought *number* runs, and whether nothing more can be claimed."""
+        now = time.monotonic()
+        if number:
+            self._got_runs_at = now
+        self._nothing_since = now if exhausted else None
