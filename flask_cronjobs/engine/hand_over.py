@@ -255,7 +255,7 @@ class _Queue:
                 self._exchanger.record([released(each) for each in back])
             return "more" if self._send(send) else "away"
         self._empty_looks += 1
-        waits = self._exchanger.has_orders and self._empty_looks < LOOKS
+        waits = bool(self._exchanger.turns.ordered) and self._empty_looks < LOOKS
         return "soon" if waits or self._refusals.pending else "nothing"
 
     def _fits(self) -> int:

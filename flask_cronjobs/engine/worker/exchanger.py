@@ -6,19 +6,16 @@ import secrets
 import time
 from collections.abc import Sequence
 
-from ... import failpoints
 from ...errors import DatabaseTrouble
-from ...jobs import orders
 from ...jobs.runs.claim import ClaimRequest, Exchange
 from ...jobs.runs.exchange import Claims
 from ...jobs.state import State
 from ...types import Outcome
 from .options import WorkOptions
+from .turns import Turns
 
 #: How often to look for claims that were committed late, in seconds.
 LATE_EVERY = 1.0
-#: How often a busy worker looks whose turn it is in strict orders, in seconds.
-TURNS_EVERY = 0.05
 
 
 class Exchanger:
@@ -29,6 +26,7 @@ class Exchanger:
     which runs were claimed under a token that nobody received.
 
     :ivar exhausted: whether the last exchange found that nothing more can be claimed.
+    :ivar turns: gives the turns of strict orders before claims.
     """
 
     def __init__(self, claims: Claims, state: State, options: WorkOptions) -> None:
@@ -37,9 +35,7 @@ class Exchanger:
         self._options = options
         self._lease = options.lease or state.settings.lease
         self._tasks = tuple(state.registry.tasks)
-        self._ordered = state.registry.ordered
-        self._turns_at = 0.0
-        self._turns_pend = options.front.turns_pend
+        self.turns: Turns = Turns(claims.books, state.registry.ordered, options.front.turns_pend)
         self._after = ""
         self._got_less = False
         self._unconfirmed_token: str | None = None
@@ -85,39 +81,19 @@ class Exchanger:
             nothing = looks and self._front_is_empty()
             if nothing:
                 wanted = 0
-            if wanted > 0 and self._turns_are_due(idle=not left):
-                self.give_turns()
+            if wanted > 0:
+                self.turns.give_before_claim(idle=not left)
             request = self._request(wanted, idle, tasks, side_by_side) if wanted > 0 else None
             exchange = self._exchange(left, request)
             self.exhausted = self.exhausted or nothing
             late = self._recorded_late(left, exchange)
-            self._turns_pend |= any(outcome.job_type in self._ordered for outcome in left)
+            self.turns.note_ended(left)
         except DatabaseTrouble:
             self._in_trouble = True
             self._unconfirmed_outcomes |= {outcome.identity for outcome in outcomes}
             raise
         self._in_trouble = False
         return exchange.plus(confirmed, late)
-
-    @property
-    def has_orders(self) -> bool:
-        """Whether the code has tasks with a strict order."""
-        return bool(self._ordered)
-
-    @property
-    def turns_pend(self) -> bool:
-        """Whether turns are to be given: runs of a strict order came or ended."""
-        return self._turns_pend
-
-    def give_turns(self) -> None:
-        """Give the turn to the next run of each strict order.
-
-        :raises DatabaseTrouble: it is not known for which.
-        """
-        failpoints.reach("before-turns")
-        orders.give(self._claims.books)
-        self._turns_pend = False
-        self._turns_at = time.monotonic() + TURNS_EVERY
 
     def first(self) -> tuple[str, bool] | None:
         """Return what `Claims.first` does, for the tasks and queues of this worker."""
@@ -207,15 +183,5 @@ class Exchanger:
     def _front_is_empty(self) -> bool:
         """Return whether a claim would find nothing; note whether turns are to be given."""
         front = self._claims.front()
-        self._turns_pend |= front.turns_pend
+        self.turns.pend |= front.turns_pend
         return not front.may_find
-
-    def _turns_are_due(self, idle: bool) -> bool:
-        """Return whether to look whose turn it is before a claim.
-
-        An app without strict orders never looks, and a busy worker looks seldom. One that is idle
-        looks each time, so that it finds what has just come.
-        """
-        if self._turns_pend:
-            return True
-        return bool(self._ordered) and (idle or time.monotonic() >= self._turns_at)

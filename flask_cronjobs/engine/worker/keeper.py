@@ -336,8 +336,8 @@ class Keeper(threading.Thread):
                 self._release_waiting()
             answered = self._renew()
             self._exchanger.release_late()
-            if self._exchanger.turns_pend:
-                self._exchanger.give_turns()
+            if self._exchanger.turns.pend:
+                self._exchanger.turns.give()
             if answered and not self._held_runs.outcomes and not self._exchanger.unconfirmed:
                 self._trouble.over("The database")
         except DatabaseTrouble as trouble:
