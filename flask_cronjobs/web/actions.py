@@ -48,7 +48,7 @@ from ..text import one_line
 from ..types import JSON
 from .format import Tone
 from .params import MAX_ID, BadQuery, filter_args, needed, run_filter, text
-from .render import Said, back, place_of, reader_page, sent_from
+from .render import Message, back, place_of, reader_page, sent_from
 
 #: How many runs one click retries: web servers end requests that take long.
 MOST = 10_000
@@ -78,7 +78,7 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done | str]], 
     :param endpoint: the page, if the form does not say from which one it was sent; it also gets the
         view's own arguments.
     :param about: what the message stands beside: a kind of rows, and the fields of the form that
-        name one; see `Said.at`.
+        name one; see `Message.at`.
     :raises NotFound: what is to be changed does not exist; `TablesMissing` and `DatabaseTrouble`
         are raised, too.
     """
@@ -95,13 +95,13 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done | str]], 
             except (CronJobsError, TypeError) as error:
                 if "payload" in request.form:
                     return form_again(error, route.get("run_id"))
-                said = Said("bad", f"Nothing was changed. {error}", place)
-                return back(page, said, **values, **route)
+                message = Message("bad", f"Nothing was changed. {error}", place)
+                return back(page, message, **values, **route)
             done = Done(made) if isinstance(made, str) else made
             if done.goes_there:
-                return back("run", Said("good", done.message), run_id=done.run_id)
-            said = Said("good", done.message, place, done.run_id)
-            return back(page, said, **values, **route)
+                return back("run", Message("good", done.message), run_id=done.run_id)
+            message = Message("good", done.message, place, done.run_id)
+            return back(page, message, **values, **route)
 
         return view
 
@@ -316,7 +316,7 @@ def bulk_act() -> ResponseReturnValue:
 
 def _back(which: RunFilter, message: str, tone: Tone) -> ResponseReturnValue:
     args: dict[str, Any] = {**filter_args(which)}
-    return back("runs", Said(tone, message), **args)
+    return back("runs", Message(tone, message), **args)
 
 
 def _action(args: Mapping[str, str]) -> Action:

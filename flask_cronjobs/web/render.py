@@ -42,7 +42,7 @@ from .routes import MACHINES
 #: A part of the URLs of static files.
 VERSION = version("Flask-CronJobs")
 # Not Flask's flash: it needs a SECRET_KEY, and reading it would remove the app's messages.
-_COOKIE = "cronjobs_said"
+_COOKIE = "cronjobs_message"
 # A quoted character can take 12 bytes, and browsers drop cookies over 4,096 bytes.
 _LONGEST_MESSAGE = 300
 _MESSAGE_AGE = 60
@@ -54,7 +54,7 @@ _SAY = SimpleNamespace(**{**vars(humanize), **vars(format)})
 
 
 @dataclass
-class Said:
+class Message:
     """The message of an action.
 
     :ivar place: beside what it stands, by `place_of`; empty: at the top.
@@ -161,15 +161,15 @@ def sent_from(default: str) -> tuple[str, dict[str, str]]:
     return endpoint, {name: value for name, value in parse_qsl(query) if name in _KEPT}
 
 
-def back(endpoint: str, said: Said, **values: Any) -> AnyResponse:
-    """Redirect to a page that says *said*.
+def back(endpoint: str, message: Message, **values: Any) -> AnyResponse:
+    """Redirect to a page that shows *message*.
 
     :param endpoint: the page.
     :param values: the values of its URL.
     """
-    response = redirect(url_for(f".{endpoint}", **values, _anchor="said"), 303)
-    run_id = "" if said.run_id is None else str(said.run_id)
-    content = f"{said.tone} {said.place} {run_id} {shortened(said.text, _LONGEST_MESSAGE)}"
+    response = redirect(url_for(f".{endpoint}", **values, _anchor="message"), 303)
+    run_id = "" if message.run_id is None else str(message.run_id)
+    content = f"{message.tone} {message.place} {run_id} {shortened(message.text, _LONGEST_MESSAGE)}"
     response.set_cookie(
         _COOKIE,
         _signer().sign(quote(content)).decode(),
@@ -197,7 +197,7 @@ def _printable(value: object) -> object:
     return printable(value) if type(value) is str else value
 
 
-def _message() -> Said | None:
+def _message() -> Message | None:
     """Return the message of the last action."""
     try:
         signed = _signer().unsign(request.cookies.get(_COOKIE, ""), max_age=_MESSAGE_AGE).decode()
@@ -207,7 +207,7 @@ def _message() -> Said | None:
     if not text:
         return None
     known: Tone = "good" if tone == "good" else "bad" if tone == "bad" else "idle"
-    return Said(known, text, place, int(run_id) if run_id.isdecimal() else None)
+    return Message(known, text, place, int(run_id) if run_id.isdecimal() else None)
 
 
 def _signer() -> TimestampSigner:

@@ -48,13 +48,13 @@ def test_a_dead_run_is_retried_with_another_payload(
     field.clear()
     field.send_keys('{"amount": 8}')
     press(browser, "Retry run")
-    assert "amount" in browser.find_element(By.ID, "said").text
+    assert "amount" in browser.find_element(By.ID, "message").text
     field = browser.find_element(By.TAG_NAME, "textarea")
     assert field.get_attribute("value") == '{"amount": 8}'
     field.clear()
     field.send_keys('{"number": 8}')
     press(browser, "Retry run")
-    assert "is queued again" in browser.find_element(By.ID, "said").text
+    assert "is queued again" in browser.find_element(By.ID, "message").text
     with site.app.app_context():
         run = site.db.session.get_one(JobRun, dead)
         assert (run.status, run.payload) == ("queued", {"number": 8})
@@ -64,7 +64,7 @@ def test_a_message_stands_beside_its_row_and_stays_there(browser: Browser, site:
     site.tick()
     browser.get(f"{site.url}/")
     press(browser, "Run now")
-    row = browser.find_element(By.CSS_SELECTOR, ".definitions > li > #said")
+    row = browser.find_element(By.CSS_SELECTOR, ".definitions > li > #message")
     assert "Run 1 of print_letters is queued." in row.text
     press(browser, "Show run 1")
     assert browser.current_url.endswith("/runs/1")

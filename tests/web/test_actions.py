@@ -56,7 +56,7 @@ def test_retry(
 ) -> None:
     run_id = add("dead")
     answer = post(f"/jobs/runs/{run_id}/retry")
-    assert answer.location == f"/jobs/runs/{run_id}#said"
+    assert answer.location == f"/jobs/runs/{run_id}#message"
     assert status(run_id) == "queued"
     assert _said(client, answer) == f"Run {run_id} is queued again. The next tick runs it."
 
@@ -316,8 +316,8 @@ def test_a_long_message_still_fits_a_cookie(
 
 
 def _plant(client: FlaskClient, message: str, key: str = "tests") -> None:
-    signed = TimestampSigner(key, salt="cronjobs_said").sign(message).decode()
-    client.set_cookie("cronjobs_said", signed, path="/jobs/")
+    signed = TimestampSigner(key, salt="cronjobs_message").sign(message).decode()
+    client.set_cookie("cronjobs_message", signed, path="/jobs/")
 
 
 @pytest.mark.parametrize("key", [None, "another app's"])
@@ -326,7 +326,7 @@ def test_a_message_that_another_site_plants_is_not_shown(
 ) -> None:
     """A subdomain can set cookies for its parent, and so for the pages."""
     if key is None:
-        client.set_cookie("cronjobs_said", "good%20Your%20password%20expired", path="/jobs/")
+        client.set_cookie("cronjobs_message", "good%20Your%20password%20expired", path="/jobs/")
     else:
         _plant(client, "good%20Your%20password%20expired", key)
     answer = client.get("/jobs/")
@@ -351,7 +351,7 @@ def test_what_a_cookie_says_stays_text(client: FlaskClient) -> None:
 
 def test_the_cookie_is_for_the_pages_and_for_no_script(post: Post, add: Callable[..., int]) -> None:
     cookie = post(f"/jobs/runs/{add('dead')}/retry").headers["Set-Cookie"]
-    assert unquote(cookie).startswith("cronjobs_said=good   Run 1 is queued again.")
+    assert unquote(cookie).startswith("cronjobs_message=good   Run 1 is queued again.")
     for part in ("HttpOnly", "SameSite=Strict", "Path=/jobs/", "Max-Age=60"):
         assert part in cookie
 
@@ -371,7 +371,9 @@ def test_the_cookie_stays_on_tls(
 
 def test_a_cookie_chooses_no_class_but_a_tone(client: FlaskClient) -> None:
     _plant(client, "skip%20%20%20hello")
-    assert '<p class="said idle" id="said" role="status">hello</p>' in client.get("/jobs/").text
+    assert (
+        '<p class="message idle" id="message" role="status">hello</p>' in client.get("/jobs/").text
+    )
 
 
 class TestActionOnADefinition:
@@ -398,7 +400,7 @@ class TestActionOnADefinition:
     ) -> None:
         define("a&b", job_type="remind")
         answer = post(f"/jobs/definitions/{action}", **self._sent(client, url, action))
-        assert answer.location == f"{url}#said"
+        assert answer.location == f"{url}#message"
         assert re.search("a&amp;b is (paused|queued)", _said(client, answer))
 
     def test_that_removes_it_leads_to_the_others(
@@ -406,7 +408,7 @@ class TestActionOnADefinition:
     ) -> None:
         define("gone", job_type="gone")
         fields = self._sent(client, "/jobs/definition?name=gone", "remove")
-        assert post("/jobs/definitions/remove", **fields).location == "/jobs/definitions#said"
+        assert post("/jobs/definitions/remove", **fields).location == "/jobs/definitions#message"
 
     @pytest.mark.parametrize(
         "back",
@@ -424,7 +426,7 @@ class TestActionOnADefinition:
     ) -> None:
         define("nightly")
         answer = post("/jobs/definitions/pause", name="nightly", back=back)
-        assert answer.location == "/jobs/#said"
+        assert answer.location == "/jobs/#message"
 
     def test_passes_on_only_what_its_pages_know(
         self, post: Post, define: Callable[..., int]
@@ -432,4 +434,4 @@ class TestActionOnADefinition:
         define("nightly")
         odd = "definitions?_external=1&_scheme=evil&endpoint=x&said=x&page=2"
         answer = post("/jobs/definitions/pause", name="nightly", back=odd)
-        assert answer.location == "/jobs/definitions?page=2#said"
+        assert answer.location == "/jobs/definitions?page=2#message"

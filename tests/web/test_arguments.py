@@ -80,7 +80,7 @@ def test_retry_with_another_payload_keeps_hidden_values(
     run_id = add("dead", job_type="send", payload={"user": 1, "token": "x"})
     with caplog.at_level(logging.INFO, "flask_cronjobs"):
         answer = post(f"/jobs/runs/{run_id}/retry", payload='{"user": 2, "token": "***"}')
-    assert answer.headers["Location"] == f"/jobs/runs/{run_id}#said"
+    assert answer.headers["Location"] == f"/jobs/runs/{run_id}#message"
     (run,) = runs()
     assert (run.status, run.payload) == ("queued", {"user": 2, "token": "x"})
     assert any("another payload" in line and "ada" in line for line in caplog.messages)
@@ -92,7 +92,7 @@ def test_run_again_leads_to_the_new_run(
     run_id = add("succeeded", job_type="send", payload={"user": 1})
     answer = post(f"/jobs/runs/{run_id}/again")
     new = runs()[-1]
-    assert answer.headers["Location"] == f"/jobs/runs/{new.id}#said"
+    assert answer.headers["Location"] == f"/jobs/runs/{new.id}#message"
     assert f"This is a new run, like run {run_id}." in client.get(f"/jobs/runs/{new.id}").text
     assert (new.id != run_id, new.payload, new.status) == (True, {"user": 1}, "queued")
 
@@ -102,7 +102,7 @@ def test_run_now_with_arguments(client: FlaskClient, post: Post, runs: Any) -> N
     assert json.loads(typed(form)) == {"user": None}
     answer = post("/jobs/definitions/run", name="send", payload='{"user": 5}')
     (run,) = runs()
-    assert answer.headers["Location"] == f"/jobs/runs/{run.id}#said"
+    assert answer.headers["Location"] == f"/jobs/runs/{run.id}#message"
     assert (run.job_type, run.payload) == ("send", {"user": 5})
 
 
@@ -182,10 +182,10 @@ def test_message_stands_beside_the_definition_and_links_to_the_run(
     for name in ("alpha", "remind"):
         define(name)
     ticked()
-    assert post("/jobs/definitions/run", name="remind").headers["Location"] == "/jobs/#said"
+    assert post("/jobs/definitions/run", name="remind").headers["Location"] == "/jobs/#message"
     page = client.get("/jobs/").text
-    assert page.count('id="said"') == 1
-    assert page.index('<h3><a href="/jobs/definition?name=alpha') < page.index('id="said"')
+    assert page.count('id="message"') == 1
+    assert page.index('<h3><a href="/jobs/definition?name=alpha') < page.index('id="message"')
     assert '<a href="/jobs/runs/1">Show run 1</a>' in page
 
 
@@ -195,5 +195,5 @@ def test_message_about_what_the_page_does_not_show_is_at_the_top(
     define("nightly", job_type="gone")
     post("/jobs/definitions/remove", name="nightly")
     page = client.get("/jobs/").text
-    assert page.count('id="said"') == 1
-    assert page.index('id="said"') < page.index("<h1")
+    assert page.count('id="message"') == 1
+    assert page.index('id="message"') < page.index("<h1")

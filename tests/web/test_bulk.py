@@ -62,7 +62,7 @@ def test_it_asks_and_then_discards_those_of_the_filter(
     assert statuses() == ["dead", "dead", "dead", "failed"]
     answer = post("/jobs/runs/bulk/act", **fields)
     assert answer.status_code == 303
-    assert answer.headers["Location"] == "/jobs/runs?status=dead&error_type=ValueError#said"
+    assert answer.headers["Location"] == "/jobs/runs?status=dead&error_type=ValueError#message"
     assert statuses() == ["cancelled", "cancelled", "dead", "failed"]
     assert "2 runs are discarded." in client.get("/jobs/runs").text
 

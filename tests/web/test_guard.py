@@ -284,7 +284,7 @@ def test_an_action_leads_to_a_page_of_ours_whatever_the_query(
     add("dead")
     elsewhere = "https://evil.example/"
     answer = client.post(f"/jobs/runs/1/retry?next={elsewhere}&url={elsewhere}", headers=OWN)
-    assert answer.location == "/jobs/runs/1#said"
+    assert answer.location == "/jobs/runs/1#message"
 
 
 def test_a_route_that_nobody_gave_a_right_needs_the_right_to_act(
@@ -338,7 +338,7 @@ def test_works_behind_a_proxy_and_its_prefix(
     own = {"Origin": "https://ops.example"}
     answer = client.post("/jobs/runs/1/retry", headers=forwarded | own)
     assert answer.status_code == 303
-    assert answer.location == "/shop/jobs/runs/1#said"
+    assert answer.location == "/shop/jobs/runs/1#message"
     assert "Path=/shop/jobs/" in answer.headers["Set-Cookie"]
 
 

@@ -56,14 +56,14 @@ async function refresh(main, milliseconds) {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   const freshMain = fresh.getElementById("main");
   // The server sends a message once, so keep it until the user leaves the page.
-  const said = main.querySelector("#said");
-  const row = said?.closest("li")?.id;
+  const message = main.querySelector("#message");
+  const row = message?.closest("li")?.id;
   // Nor lose what was typed and not sent.
   const filter = main.querySelector("form.filter");
   const open = openDetails(main);
   main.replaceChildren(...freshMain.childNodes);
   if (filter && isTyped(filter)) main.querySelector("form.filter").replaceWith(filter);
-  if (said) (document.getElementById(row) || main).prepend(said);
+  if (message) (document.getElementById(row) || main).prepend(message);
   main.querySelectorAll("details").forEach((details, at) => (details.open = open[at] ?? details.open));
   main.dataset.refresh = freshMain.dataset.refresh ?? "";
   document.title = fresh.title;
