@@ -22,6 +22,7 @@ from .deadlines import deadlines
 from .dialect import Dialect, busy_timeout, dialect_of
 from .engines import IN_MEMORY, connect_apart, is_in_memory
 from .errors import explain, remedy_for
+from .planner import wait_in
 
 T = TypeVar("T")
 B = TypeVar("B", bound="Bookkeeping")
@@ -50,6 +51,7 @@ class Bookkeeping:
     :param limit: for how many seconds one statement or transaction may run on PostgreSQL. Then it
         is cancelled, which counts as an error that may pass.
     :param guard: makes a context around each try, such as one that holds interruptions back.
+    :param waiting: makes a context around each wait for the database.
     """
 
     def __init__(
@@ -58,11 +60,13 @@ class Bookkeeping:
         patience: float = PATIENCE,
         limit: float = STATEMENT_LIMIT,
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.engine = engine
         self.patience: float = patience
         self._limit = limit
         self.guard = guard
+        self._waiting = waiting
         self.dialect: Dialect = dialect_of(engine)
         self._connection: Connection | None = None
         self._raw: DBAPIConnection | None = None
@@ -132,7 +136,8 @@ class Bookkeeping:
     def _bounded(self, work: Callable[[Connection], T]) -> T:
         connection = self._connected()
         if not self.dialect.cancels:  # SQLite's busy timeout bounds its waits.
-            return work(connection)
+            with self._waiting():
+                return work(connection)
         with deadlines.within(self._limit, self._raw):
             return work(connection)
 
@@ -164,6 +169,7 @@ class Bookkeeping:
             self.close()
             self._connection, other._connection = other._connection, None
             self._raw, other._raw = other._raw, None
+            wait_in(self._raw, self._waiting)
 
     def close(self) -> None:
         """Close the connection; a later call opens a new one."""
@@ -186,7 +192,7 @@ class Bookkeeping:
                 _use_explicit_transactions(raw)
             elif (unfit := unfit_encoding(raw)) is not None:
                 raise SetupError(f"{unfit} {USE_UTF8}")
-            self.dialect.prepare(connection, SQLITE_BUSY)
+            self.dialect.prepare(connection, SQLITE_BUSY, self._waiting)
         except BaseException:
             self._drop()
             raise

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 
 from ..errors import SetupError
 from ..types import JSON, stored_json
-from .planner import BEGIN, keep_plans
+from .planner import BEGIN, keep_plans, wait_in
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
 LEAST_SQLITE = (3, 35, 0)
@@ -264,12 +264,21 @@ class Dialect(NamedTuple):
         # psycopg has parsed it already.
         return value if self.parses else stored_json(value)
 
-    def prepare(self, connection: Connection, busy_seconds: float) -> None:
-        """Set up a new bookkeeping connection."""
+    def prepare(
+        self,
+        connection: Connection,
+        busy_seconds: float,
+        waiting: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """Set up a new bookkeeping connection.
+
+        :param waiting: as of `Bookkeeping`.
+        """
         if self.name == "postgresql":
             driver: Any = connection.connection.dbapi_connection
             load_odd_values(driver)
             keep_plans(driver)
+            wait_in(driver, waiting)
         else:
             connection.exec_driver_sql(busy_timeout(busy_seconds))
             connection.commit()

@@ -13,7 +13,8 @@ from ..jobs.runs.handed import fingerprint, refuse
 from ..jobs.state import State, Throttle, state_of
 from ..log import logger, worker_name
 from ..types import is_handed_by
-from .worker.options import KeeperConnection, WorkOptions
+from .worker.options import WorkOptions
+from .worker.precedence import KeeperConnection
 from .worker.worker import work
 
 _LACKS = (
@@ -77,7 +78,8 @@ class _KeptBooks(KeeperConnection):
     @cached_property
     def database(self) -> str:
         """The fingerprint of its database."""
-        return fingerprint(self)
+        with self.precedence.taken():
+            return fingerprint(self)
 
     def __del__(self) -> None:
         """Close it when its thread has ended."""

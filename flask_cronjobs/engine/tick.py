@@ -191,7 +191,7 @@ def _run_workers(
     """Run workers; one that is not forked goes on with the connection of *books* meanwhile."""
     # Here, since most ticks find nothing to do, and need none of what a worker imports.
     from .processes import run_workers
-    from .worker.options import KeeperConnection
+    from .worker.precedence import KeeperConnection
 
     with KeeperConnection(state) as keeper:
         keeper.take_over(books)

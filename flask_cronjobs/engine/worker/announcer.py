@@ -15,6 +15,7 @@ from ...signals import News, announce, notify
 from ...types import Outcome
 from ..beside import Beside
 from ..ping import CLOSE_WITHIN, Pings
+from .precedence import Precedence
 
 #: With so many outcomes left to tell, the worker claims nothing more: they take memory.
 MOST = 1000
@@ -25,9 +26,12 @@ MOST_EXCEPTIONS = 100
 class Announcer:
     """Tells of outcomes, in order. `tell`, `send` and `close` belong to the keeper's thread."""
 
-    def __init__(self, app: Flask, news: News, pings: Pings | None = None) -> None:
+    def __init__(
+        self, app: Flask, news: News, precedence: Precedence, pings: Pings | None = None
+    ) -> None:
         self._app = app
         self._news = news
+        self._precedence = precedence
         self._pings = pings
         self._work = Beside("cronjobs-announcer", self._tell_all)
         self._next: list[tuple[Outcome, bool]] = []
@@ -73,6 +77,7 @@ class Announcer:
 
     def _tell_all(self, outcomes: list[tuple[Outcome, bool]]) -> None:
         while outcomes:  # What was told is let go of, and with it the handler's exception.
+            self._precedence.give_way()
             self._tell(*outcomes.pop(0))
             self._told += 1
         notify(self._news, "pause", None)

@@ -20,6 +20,7 @@ from .at_work import log_start
 from .interrupts import HandlerInterrupter
 from .leases import Leases
 from .outcomes import failure
+from .precedence import Precedence
 from .watchdog import Watchdog
 
 #: How old a look at strict orders may be when a run begins, in seconds. One serves all runs of a
@@ -33,6 +34,7 @@ class RunnerContext:
     :param inbox: brings claims; None means that no more will come.
     :param mailbox: takes outcomes and progress to the keeper.
     :param keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
+    :param precedence: lets the keeper go first.
     :param pings: tells monitors of the runs of definitions, if there are any.
     :ivar books: the connection for ``once()``, and for looks at strict orders; connects when first
         needed.
@@ -50,6 +52,7 @@ class RunnerContext:
         mailbox: SimpleQueue[Any],
         keyboard: bool,
         pings: Pings | None = None,
+        precedence: Precedence | None = None,
     ) -> None:
         self.state = state
         self.interrupter = interrupter
@@ -58,6 +61,7 @@ class RunnerContext:
         self.inbox = inbox
         self.mailbox = mailbox
         self.keyboard = keyboard
+        self.precedence: Precedence = precedence or Precedence()
         self.pings = pings
         self.books: Bookkeeping = state.bookkeeping(guard=interrupter.hold)
         self.interrupted: BaseException | None = None

@@ -35,9 +35,10 @@ from .exchanger import Exchanger
 from .held_runs import HeldRuns
 from .listener import Listener
 from .monitor import RunMonitor
-from .options import KeeperConnection, WorkOptions
+from .options import WorkOptions
 from .output import OutputWriter
 from .pace import POLL, Pace
+from .precedence import KeeperConnection
 from .runner import Runner
 
 #: For how long SQLite's lock may be held before the log says so, in seconds: it gives the lock to
@@ -76,8 +77,9 @@ class Keeper(threading.Thread):
         self._runner = runner
         self._held_runs = held_runs
         self._monitor = monitor
-        self._announcer = Announcer(state.app, options.news, runner.context.pings)
-        self._books = options.books or KeeperConnection(state)
+        self._precedence = runner.context.precedence
+        self._announcer = Announcer(state.app, options.news, self._precedence, runner.context.pings)
+        self._books = options.books or KeeperConnection(state, self._precedence)
         self._pace = Pace(listener, asks_server=not self._books.dialect.one_writer)
         self._output = OutputWriter(self._books, state.settings.lease)
         self._exchanger = Exchanger(Claims(self._books), state, options)
@@ -109,7 +111,7 @@ class Keeper(threading.Thread):
     def run(self) -> None:
         """Work until there is nothing more to do."""
         try:
-            with self._connection():
+            with self._precedence.taken(), self._connection():
                 while not self._finished():
                     self._collect()
                     self._iteration_began = time.monotonic()
@@ -169,7 +171,7 @@ class Keeper(threading.Thread):
         """Wait for a message, and take all that came."""
         left = self._runner.left
         # Before the next claim: how many runs that takes depends on how long these were.
-        self._admission.note(self._held_runs.collect(self._pause()))
+        self._admission.note(self._held_runs.collect(self._pause(), self._precedence.lent))
         self._admission.end_drain_if_over(self._held_runs.idle)
         if left:
             self._held_runs.release_all()

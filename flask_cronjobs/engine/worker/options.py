@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from ...db.connection import Bookkeeping
 from ...jobs.runs.exchange import Front
-from ...jobs.state import State
 from ...signals import News, unheard
-
-#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
-STATEMENTS_IN_LEASE = 8
-#: How long the keeper's connection retries a statement before the keeper looks after its runs.
-RETRY_FOR = 0.5
+from .precedence import KeeperConnection
 
 
 class MinuteWork(Protocol):
@@ -44,14 +38,6 @@ class ResidentWorker(NamedTuple):
     listening: Callable[[], bool]
     wake: Callable[[], None]
     fail: Callable[[BaseException], None]
-
-
-class KeeperConnection(Bookkeeping):
-    """A keeper's connection: it waits no longer than the leases of the keeper's runs allow."""
-
-    def __init__(self, state: State) -> None:
-        limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
-        super().__init__(state.engine, patience=RETRY_FOR, limit=limit)
 
 
 class WorkOptions(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections import Counter
@@ -33,8 +32,6 @@ from .output import noting
 from .runner import Runner
 from .watchdog import Watchdog
 
-#: How soon a busy thread gives way to another one of the worker's, in seconds.
-SWITCH_EVERY = 0.0002
 #: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
 #: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
 STOP_FROM_PARENT: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
@@ -67,8 +64,9 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     ):
         keyboard = not handle_signals
         pings = Pings(state) if options.pings else None
+        precedence = None if options.books is None else options.books.precedence
         context = RunnerContext(
-            state, interrupter, watchdog, leases, inbox, mailbox, keyboard, pings
+            state, interrupter, watchdog, leases, inbox, mailbox, keyboard, pings, precedence
         )
         runner = Runner(context, side_by_side)
         monitor = RunMonitor(state, runner, interrupter, watchdog, options.may_kill)
@@ -76,7 +74,6 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         keeper = Keeper(state, runner, options, held_runs, monitor, listener, admission)
         with (
             noting(state, lambda: runner.at_work),
-            _switching_soon(),
             _handling_signals(runner, keeper, interrupter, handle_signals),
             _minute_work(options, held_runs, listener, keeper),
             _watching(runner, options, lambda: monitor.stop_at is not None),
@@ -89,24 +86,6 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     if keeper.error is not None:
         raise keeper.error
     return keeper.counts
-
-
-@contextmanager
-def _switching_soon() -> Generator[None]:
-    """Let the keeper go on soon when the database has answered.
-
-    Only one thread runs Python code at a time, and a busy one gives way after the interval alone.
-    The usual 5 ms, several times in an exchange, would keep a runner of short runs waiting.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Of somebody else's process, where several threads may work.
-        return
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_EVERY)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def _perform(state: State, options: WorkOptions, runner: Runner, keeper: Keeper) -> None:

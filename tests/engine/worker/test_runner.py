@@ -533,25 +533,3 @@ def test_interrupt_from_the_keyboard_between_claim_and_handler_gives_the_run_bac
         jobs.tick()
     db.session.refresh(run)
     assert (run.status, run.attempts, run.locked_by) == ("queued", 0, None)
-
-
-def test_threads_give_way_soon_while_a_worker_works(app: Flask, jobs: CronJobs) -> None:
-    before, seen = sys.getswitchinterval(), list[float]()
-    jobs.task(name="look")(lambda: seen.append(sys.getswitchinterval()))
-    for _ in range(2):
-        jobs.get("look").using(commit=True).enqueue()
-    jobs.tick()
-    assert len(seen) == 2
-    assert max(seen) < before
-    assert sys.getswitchinterval() == before
-
-    jobs.get("look").using(commit=True).enqueue()
-
-    def tick() -> None:
-        with app.app_context():
-            jobs.tick()
-
-    thread = threading.Thread(target=tick)  # As in an app's process, which is not ours.
-    thread.start()
-    thread.join()
-    assert seen[2:] == [before]

@@ -27,6 +27,7 @@ from flask_cronjobs import (
 )
 from flask_cronjobs.engine.worker import announcer
 from flask_cronjobs.engine.worker.announcer import Announcer
+from flask_cronjobs.engine.worker.precedence import Precedence
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.types import Outcome
@@ -230,7 +231,7 @@ def test_announcer_that_waits_for_more_keeps_no_exception(
     caplog.set_level(logging.CRITICAL, "flask_cronjobs")
     error = Broken()
     alive = weakref.ref(error)
-    telling = Announcer(app, unheard)
+    telling = Announcer(app, unheard, Precedence())
     telling.tell(Outcome(1, "t", "dead", 1, "it", exception=error), recorded=True)
     del error
     telling.send()
@@ -287,7 +288,7 @@ def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
     app: Flask, jobs: CronJobs, told: list[Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcer, "MOST_EXCEPTIONS", 2)
-    telling = Announcer(app, unheard)
+    telling = Announcer(app, unheard, Precedence())
     for number in range(3):
         telling.tell(Outcome(number, "t", "dead", 1, "it", exception=Broken()), recorded=True)
     telling.send()

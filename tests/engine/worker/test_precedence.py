@@ -1,0 +1,57 @@
+"""The keeper goes before the worker's other threads, but never holds them up for long."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from flask_cronjobs.engine.worker import precedence
+from flask_cronjobs.engine.worker.precedence import Precedence
+
+
+def test_nobody_waits_while_the_keeper_is_not_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precedence, "PATIENCE", 60.0)
+    going_first = Precedence()
+    began = time.monotonic()
+    going_first.give_way()
+    with going_first.taken(), going_first.lent():
+        going_first.give_way()
+    assert time.monotonic() - began < precedence.PATIENCE
+
+
+def test_others_wait_until_the_keeper_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    going_first, order = Precedence(), list[str]()
+    monkeypatch.setattr(precedence, "PATIENCE", 120.0)
+
+    def work() -> None:
+        going_first.give_way()
+        order.append("other")
+
+    with going_first.taken():
+        other = threading.Thread(target=work)
+        other.start()
+        time.sleep(0.1)
+        order.append("keeper")
+        with going_first.lent():
+            other.join(100)
+    assert order == ["keeper", "other"]
+
+
+def test_keeper_that_is_held_up_holds_up_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precedence, "PATIENCE", 0.3)
+    going_first = Precedence()
+    with going_first.taken():
+        began = time.monotonic()
+        going_first.give_way()
+        assert time.monotonic() - began >= precedence.PATIENCE
+        began = time.monotonic()
+        for _ in range(100):
+            going_first.give_way()
+        assert time.monotonic() - began < 50 * precedence.PATIENCE
+        with going_first.lent():
+            pass
+        began = time.monotonic()
+        going_first.give_way()
+        assert time.monotonic() - began >= precedence.PATIENCE
