@@ -58,7 +58,8 @@ def _create_at_once(url: URL) -> None:
         else:
             connection.execute(f"DROP SCHEMA IF EXISTS {ASIDE} CASCADE")
             connection.execute(_script())
-            _remember(connection)
+            if found[2] == 0:  # Else a table of the test's would be put aside with them.
+                _remember(connection)
 
 
 def put_aside(connection: psycopg.Connection) -> None:
