@@ -4,6 +4,9 @@ SECONDS = 600
 COUNT   = 1000
 ARGS    =
 
+# Else each process that a test starts compiles the package anew, where this is set.
+export PYTHONDONTWRITEBYTECODE =
+
 BIN     = .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 

@@ -49,7 +49,7 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[postgres.Server]:
     """The PostgreSQL server, started by the first test that asks for it."""
-    with postgres.running_server() as server:
+    with postgres.running_server("fsync = off\n") as server:
         yield server
 
 
@@ -140,10 +140,17 @@ def db() -> SQLAlchemy:
 
 
 @pytest.fixture
-def app(database_url: str, db: SQLAlchemy) -> Iterator[Flask]:
+def url_prefix(request: pytest.FixtureRequest) -> str | None:
+    """The path of the pages. Only tests marked ``pages`` have them: it takes time to add them."""
+    return "/jobs" if request.node.get_closest_marker("pages") else None
+
+
+@pytest.fixture
+def app(database_url: str, db: SQLAlchemy, url_prefix: str | None) -> Iterator[Flask]:
     """An app on `database_url`, whose connections are closed after the test."""
     app = Flask("tests")
     app.config.update(TESTING=True, SECRET_KEY="tests", SQLALCHEMY_DATABASE_URI=database_url)
+    app.config["CRONJOBS_URL_PREFIX"] = url_prefix
     db.init_app(app)
     yield app
     with app.app_context():

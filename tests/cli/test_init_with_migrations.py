@@ -46,6 +46,7 @@ def _todo(app: Flask) -> str:
 
 
 @pytest.mark.usefixtures("migrating")
+@pytest.mark.pages
 def test_every_advice_is_to_migrate(app: Flask, jobs: CronJobs, run: Run) -> None:
     jobs.task(name="it")(lambda: None)
     app.testing = False

@@ -29,6 +29,7 @@ def handed(far: Any, jobs: CronJobs) -> int:
     return int(run.id)
 
 
+@pytest.mark.pages
 def test_pages_say_that_a_run_was_handed_on(handed: int, app: Flask) -> None:
     app.debug = True
     client = app.test_client()
@@ -48,6 +49,7 @@ def test_commands_say_that_a_run_was_handed_on(handed: int, app: Flask) -> None:
     assert "handed on 1" in runner.invoke(args=["jobs", "admin"]).output
 
 
+@pytest.mark.pages
 def test_metrics_count_what_waits_in_brokers(handed: int, app: Flask) -> None:
     pytest.importorskip("prometheus_client")
     app.debug = True

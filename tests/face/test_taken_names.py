@@ -104,6 +104,7 @@ def hidden(app: Flask) -> list[str]:
         return [each.what for each in examine(state_of(app)) if each.id == "hidden-page"]
 
 
+@pytest.mark.pages
 def test_doctor_finds_a_page_that_hides_another(app: Flask, db: SQLAlchemy) -> None:
     app.add_url_rule("/jobs/runs", "offers", lambda: "theirs")
     CronJobs(app, authorize=lambda action: True)

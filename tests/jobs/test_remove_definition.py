@@ -73,6 +73,7 @@ def test_the_command_removes_it_and_keeps_its_runs(
     assert again.output.startswith(f"Error: There is no definition {NAME!r}.")
 
 
+@pytest.mark.pages
 def test_what_code_declares_is_refused(
     app: Flask, run: Callable[..., Result], names: Callable[[], list[str]]
 ) -> None:
@@ -86,6 +87,7 @@ def test_what_code_declares_is_refused(
     assert names() == ["declared"]
 
 
+@pytest.mark.pages
 def test_the_page_has_a_button_for_what_code_dropped_alone(
     app: Flask, rows: Rows, names: Callable[[], list[str]]
 ) -> None:

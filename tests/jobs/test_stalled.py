@@ -127,6 +127,7 @@ AMBER = {
 
 
 @pytest.mark.parametrize("what", RED)
+@pytest.mark.pages
 def test_what_no_tick_ends_makes_the_verdict_red_wherever_it_is_told(
     app: Flask, state: State, rows: Rows, what: str
 ) -> None:
@@ -156,6 +157,7 @@ def test_what_no_tick_ends_makes_the_verdict_red_wherever_it_is_told(
 
 
 @pytest.mark.parametrize("what", AMBER)
+@pytest.mark.pages
 def test_what_somebody_may_want_makes_it_amber(
     app: Flask, state: State, rows: Rows, what: str
 ) -> None:

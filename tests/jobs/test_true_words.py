@@ -16,6 +16,8 @@ from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.state import state_of
 from tests.rows import Rows, ago, now
 
+pytestmark = pytest.mark.pages
+
 Run = Callable[..., Result]
 
 

@@ -25,6 +25,8 @@ from flask_cronjobs.jobs.tick_views import list_gaps, list_ticks
 from flask_cronjobs.models import JobDefinition, JobTick
 from tests.rows import Rows, ago
 
+pytestmark = pytest.mark.pages
+
 HOUR = 3600.0
 
 

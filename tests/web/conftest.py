@@ -28,6 +28,12 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def url_prefix() -> str:
+    """The path of the pages."""
+    return "/jobs"
+
+
+@pytest.fixture
 def rights() -> set[str]:
     """What `authorize` lets pass; a test may change it as it goes."""
     return {"read", "act"}

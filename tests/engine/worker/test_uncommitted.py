@@ -214,6 +214,7 @@ def test_runs_enqueued_and_not_committed_are_named(
 
 
 @pytest.mark.usefixtures("context")
+@pytest.mark.pages
 def test_the_command_and_the_page_show_it(
     app: Flask, jobs: CronJobs, perform: Callable[..., JobRun], db: SQLAlchemy
 ) -> None:
