@@ -16,7 +16,7 @@ from flask_cronjobs.db.engines import connect_apart
 from tests.fuzz.inspection import inspector
 
 #: How many moments are tried.
-MOMENTS = 40
+MOMENTS = 20
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import pytest
 
 from tests import brokers
 
+pytestmark = pytest.mark.slow
+
 #: All warnings are errors, but that connections to SQLite are left to the end of the process.
 STRICT = ("-W", "error", "-W", "ignore::ResourceWarning")
 
@@ -31,7 +33,6 @@ def test_demo_plays_twice_and_sends_no_mail_twice(tmp_path: Path) -> None:
         assert "http://127.0.0.1:5000/jobs/" in done.stdout
 
 
-@pytest.mark.slow
 def test_demo_on_celery_comes_to_the_same(tmp_path: Path) -> None:
     pytest.importorskip("celery")
     if brokers.find_program("redis-server", "redis-server") is None:

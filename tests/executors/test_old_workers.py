@@ -51,7 +51,7 @@ def queue(
 
 @pytest.fixture(autouse=True)
 def limits(app: Flask) -> None:
-    app.config.update(CRONJOBS_HANDED_LIMIT=LIMIT, CRONJOBS_TICK_BUDGET=2)
+    app.config.update(CRONJOBS_HANDED_LIMIT=LIMIT, CRONJOBS_TICK_BUDGET=1)
 
 
 def tick_and_deliver(engine: Threads, jobs: CronJobs, times: int) -> None:

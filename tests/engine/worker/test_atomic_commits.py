@@ -151,11 +151,15 @@ def by_snooze(db: SQLAlchemy) -> None:
     raise Snooze(1)
 
 
-FAILS = [by_value_error, by_statement, by_timeout, by_session_commit, by_snooze]
+FAILS = [by_statement, by_timeout, by_session_commit, by_snooze]
+#: Each commit before one failure, and two before each failure.
+COMMITS_AND_FAILS = [
+    *((commit, by_value_error) for commit in [*COMMITS, by_driver_and_rollback]),
+    *((commit, fail) for commit in (by_text, by_driver_and_more) for fail in FAILS),
+]
 
 
-@pytest.mark.parametrize("fail", FAILS)
-@pytest.mark.parametrize("commit", [*COMMITS, by_driver_and_rollback])
+@pytest.mark.parametrize(("commit", "fail"), COMMITS_AND_FAILS)
 def test_commit_before_a_failure_is_noticed_and_not_repeated(
     jobs: CronJobs, db: SQLAlchemy, commit: Do, fail: Do
 ) -> None:
