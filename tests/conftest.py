@@ -13,7 +13,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from hypothesis import HealthCheck, settings
 
-from tests import brokers, leftovers, old_click, pgbouncer, postgres
+from tests import brokers, leftovers, old_click, pgbouncer, postgres, templates
 
 if TYPE_CHECKING:
     from flask_cronjobs import CronJobs, TickReport
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.rows import Rows
 
 old_click.behave_as_new()
+templates.compile_once()
 # How long a machine takes to make examples says nothing about us.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
