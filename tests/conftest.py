@@ -163,14 +163,10 @@ def app(database_url: str, db: SQLAlchemy, url_prefix: str | None) -> Iterator[F
 def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
     """The extension on `app`, its tables created."""
     from flask_cronjobs import CronJobs
-    from tests.tables import copy_tables
+    from tests.tables import make_tables
 
     jobs = CronJobs(app)
-    created = copy_tables(app.config["SQLALCHEMY_DATABASE_URI"])
-    # Counted by `dict` itself: to look into the metadata copies the job tables to it.
-    if not created or dict.__len__(db.metadata.tables) > 0:
-        with app.app_context():
-            db.create_all()
+    make_tables(app, db)
     return jobs
 
 

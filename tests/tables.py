@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import URL, create_engine, create_mock_engine, make_url
 
 #: The schema of the tables that are put aside.
@@ -40,6 +42,15 @@ def copy_tables(url: str) -> bool:
         return False
     shutil.copyfile(_file_with_tables(), path)
     return True
+
+
+def make_tables(app: Flask, db: SQLAlchemy) -> None:
+    """Do what ``db.create_all()`` does for the default database of *app*, in less time."""
+    copied = copy_tables(app.config["SQLALCHEMY_DATABASE_URI"])
+    # Counted by `dict` itself: to look into the metadata copies the job tables to it.
+    if not copied or dict.__len__(db.metadata.tables) > 0:
+        with app.app_context():
+            db.create_all()
 
 
 def _create_at_once(url: URL) -> None:

@@ -24,6 +24,7 @@ from flask_cronjobs.log import Outage
 from flask_cronjobs.models import JobRun
 from tests.executors.threads import Threads
 from tests.process.support import wait_until
+from tests.tables import make_tables
 
 #: How often each thread tries in vain, before what is away comes back.
 TRIES = 15
@@ -113,8 +114,7 @@ def test_no_thread_of_a_worker_repeats_itself_while_the_database_is_away(
     app.config["CRONJOBS_EXECUTORS"] = {"far": engine}
     jobs = CronJobs(app)
     jobs.task(name="near")(lambda: None)
-    with app.app_context():
-        db.create_all()
+    make_tables(app, db)
     call, tries = Bookkeeping.call, Counter[str]()
     away = threading.Event()
     away.set()

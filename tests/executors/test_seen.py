@@ -19,6 +19,7 @@ from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.jobs.state import State
 from tests.executors.threads import Threads
+from tests.tables import make_tables
 
 
 @pytest.fixture
@@ -105,8 +106,7 @@ def test_doctor_says_that_an_engine_is_not_initialized(
 
     app.config["CRONJOBS_EXECUTORS"] = {"far": name}
     CronJobs(app)
-    with app.app_context():
-        db.create_all()
+    make_tables(app, db)
     ((level, what),) = of_engines(state_of(app))
     assert level == "error"
     assert f"Call flask_cronjobs.executors.{name}.init(" in what

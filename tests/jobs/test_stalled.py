@@ -16,6 +16,7 @@ from flask_cronjobs.jobs.health import headline_of, read_verdict, read_verdict_a
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobBatch, JobPause
 from tests.rows import Rows, ago
+from tests.tables import make_tables
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -26,8 +27,7 @@ ORDERED: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1, "on_d
 def state(app: Flask, db: SQLAlchemy) -> State:
     """An app that declares the task ``send``, and in whose database a tick was just now."""
     CronJobs(app, authorize=lambda action: True).task(name="send")(lambda: None)
-    with app.app_context():
-        db.create_all()
+    make_tables(app, db)
     Rows(app, db).tick()
     return state_of(app)
 

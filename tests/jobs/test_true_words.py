@@ -15,6 +15,7 @@ from flask_cronjobs.jobs.definitions.views import definitions_by_name
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.state import state_of
 from tests.rows import Rows, ago, now
+from tests.tables import make_tables
 
 pytestmark = pytest.mark.pages
 
@@ -28,8 +29,7 @@ def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
     task = jobs.task(name="it")(lambda: None)
     for name in ("one", "two", "three", "four"):
         task.schedule("*/5 * * * *", name=name)
-    with app.app_context():
-        db.create_all()
+    make_tables(app, db)
     return jobs
 
 

@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
-from tests.tables import copy_tables
+from tests.tables import make_tables
 
 NOW = datetime.now(timezone.utc)
 OWN = {"Sec-Fetch-Site": "same-origin"}
@@ -60,9 +60,7 @@ def jobs(app: Flask, db: SQLAlchemy, rights: set[str], settings: dict[str, Any])
     def break_down(word: str = "x") -> None:
         raise ValueError(f"no {word}")
 
-    copy_tables(app.config["SQLALCHEMY_DATABASE_URI"])
-    with app.app_context():
-        db.create_all()
+    make_tables(app, db)
     return jobs
 
 

@@ -9,6 +9,7 @@ from flask_sqlalchemy import SQLAlchemy
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from flask_cronjobs import CronJobs
+from tests.tables import make_tables
 
 from .conftest import OWN
 
@@ -25,8 +26,7 @@ def debug_client(app: Flask, db: SQLAlchemy) -> FlaskClient:
     app.debug = True
     app.testing = False
     CronJobs(app)
-    with app.app_context():
-        db.create_all()
+    make_tables(app, db)
     return app.test_client()
 
 

@@ -112,18 +112,18 @@ def test_rows_stay_text_in_an_app_that_does_not_escape(
     _check(client.get(f"/jobs/runs?task={quote(EVIL)}").text)
 
 
-@pytest.mark.parametrize(
-    "name", ["status", "task", "queue", "error", "error_type", "definition", "older", "newer",
-             "before", "limit", "overdue", "all", "search", "state", "sort", "page", "name",
-             "do", "zone"],
-)  # fmt: skip
+PARAMETERS = [
+    "status", "task", "queue", "error", "error_type", "definition", "older", "newer", "before",
+    "limit", "overdue", "all", "search", "state", "sort", "page", "name", "do", "zone",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("path", ["", "definitions", "runs", "effects"])
-def test_parameters_stay_text(
-    client: FlaskClient, hostile: list[int], path: str, name: str
-) -> None:
-    answer = client.get(f"/jobs/{path}?{name}={quote(EVIL)}")
-    assert answer.status_code in (200, 400)
-    _check(answer.text)
+def test_parameters_stay_text(client: FlaskClient, hostile: list[int], path: str) -> None:
+    for name in PARAMETERS:
+        answer = client.get(f"/jobs/{path}?{name}={quote(EVIL)}")
+        assert answer.status_code in (200, 400), name
+        _check(answer.text)
 
 
 def test_actions_say_hostile_names_as_text(
