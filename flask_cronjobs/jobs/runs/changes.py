@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
@@ -34,25 +34,6 @@ class Change(NamedTuple):
     status: Status
     attempts: int = 0
     batch_id: int | None = None
-
-
-class StoredRun(NamedTuple):
-    """What of a run goes into a new one like it.
-
-    :ivar payload: its JSON, as a text.
-    :ivar definition_id: None if the definition is gone.
-    """
-
-    id: int
-    task: str
-    status: Status
-    payload: str
-    queue: str
-    priority: int
-    definition_id: int | None
-    concurrency_key: str | None
-    concurrency_limit: int | None
-    on_dead: str | None
 
 
 class Operator:
@@ -199,16 +180,20 @@ def status_of(books: Bookkeeping, run_id: int) -> Status | None:
     return rows[0].status if rows else None
 
 
-def find_run(books: Bookkeeping, run_id: int) -> StoredRun | None:
-    """Return a run, or None if there is no such run."""
+def find_run(books: Bookkeeping, run_id: int) -> Row[Any] | None:
+    """Return what of a run goes into a new one like it, or None if there is no such run.
+
+    Its ``payload`` is a JSON text, and its ``definition_id`` None if the definition is gone.
+    """
     statement = """
-        SELECT id, job_type, status, CAST(payload AS text), queue, priority,
-            (SELECT d.id FROM job_definitions d WHERE d.id = job_runs.definition_id),
+        SELECT id, job_type, status, CAST(payload AS text) AS payload, queue, priority,
+            (SELECT d.id FROM job_definitions d WHERE d.id = job_runs.definition_id)
+                AS definition_id,
             concurrency_key, concurrency_limit, on_dead
         FROM job_runs WHERE id = :id
     """
     rows = books.rows(text(statement), {"id": run_id})
-    return StoredRun(*tuple(rows[0])) if rows else None
+    return rows[0] if rows else None
 
 
 def insert_run(books: Bookkeeping, values: Mapping[str, Any]) -> tuple[int, str | None]:
