@@ -129,18 +129,13 @@ class Operator:
             RETURNING id, job_type, status, attempts, batch_id
         """
         while True:
-            values_given = {**given, "ids": d.many(left), "busy": d.many(())}
-            if batches is None:
-                rows = self.books.rows(text(statement), values_given)
-                changes += [Change(*tuple(row)) for row in rows]
-            else:
-                work = partial(_changed, d, statement, values_given, left, batches)
-                changes += self.books.transaction(work)
+            work = partial(_changed, d, statement, given, left, batches)
+            changes += self.books.transaction(work)
             if len(changes) == len(ids):
                 return changes
             done = {change.run_id for change in changes}
-            values_given["ids"] = d.many([each for each in left if each not in done])
-            left = [row.id for row in self.books.rows(text(found), values_given)]
+            others = d.many([each for each in left if each not in done])
+            left = [row.id for row in self.books.rows(text(found), {"ids": others})]
             if not left or time.monotonic() > self._until:
                 return changes
             time.sleep(0.05)
@@ -151,17 +146,17 @@ def _changed(
     statement: str,
     given: Mapping[str, Any],
     ids: Sequence[int],
-    batches: Touch,
+    batches: Touch | None,
     connection: Connection,
 ) -> list[Change]:
-    """Execute *statement*, but for runs of batches that another transaction holds."""
-    held = hold_batches(connection, d, ids)
+    """Execute *statement*; if it touches *batches*, not for runs of those that another holds."""
+    held = hold_batches(connection, d, ids) if batches else {}
     busy = d.many([batch for batch, around in held.items() if not around])
     before = halted(connection, d, {each for around in held.values() for each in around})
-    rows = connection.execute(text(statement), {**given, "busy": busy}).all()
+    rows = connection.execute(text(statement), {**given, "ids": d.many(ids), "busy": busy}).all()
     changes = [Change(*tuple(row)) for row in rows]
     touched = {each for change in changes for each in held.get(change.batch_id or 0, ())}
-    if touched:
+    if batches and touched:
         batches(connection, d, {each: each in before for each in touched})
     return changes
 
