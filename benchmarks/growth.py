@@ -40,7 +40,7 @@ from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs import pruning
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.jobs.runs.exchange import Claims
-from flask_cronjobs.models.storage import VACUUM_OFTEN
+from flask_cronjobs.models.columns import VACUUM_OFTEN
 from flask_cronjobs.types import Outcome
 from tests import postgres
 

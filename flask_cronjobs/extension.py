@@ -14,7 +14,6 @@ from .config import read_settings
 from .db.connection import begin_before_savepoints, end_interrupted_transactions
 from .db.engines import remember_app
 from .errors import SetupError
-from .jobs.runs.current import running
 from .jobs.runs.uncommitted import watch_commits
 from .jobs.state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
 from .models.copies import add_tables, table_of_its_own
@@ -106,7 +105,7 @@ class CronJobs(OperatorMethods):
         remember_app(state.engine, app)
         add_tables(db.metadata, state.engine.dialect.name)
         app.extensions[EXTENSION] = state
-        watch_commits(app, db.session, running)
+        watch_commits(app, db.session)
         begin_before_savepoints(state.engine)
         with app.app_context():  # A handler may use any of them.
             for engine in db.engines.values():

@@ -23,8 +23,9 @@ from flask_cronjobs.jobs.definitions.rows import DefinitionRow
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
+from flask_cronjobs.registry.registry import DefinitionSpec
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
-from flask_cronjobs.types import Claim, DefinitionSpec, Outcome, OutcomeKind
+from flask_cronjobs.types import Claim, Outcome, OutcomeKind
 from tests.rows import ago
 from tests.tables import copy_tables
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..models.storage import STORAGE, storage_statement
+from ..models.columns import STORAGE, storage_statement
 from ..models.tables import Base
 from .connection import Bookkeeping, leave_transaction, refuse_shared_memory
 from .dialect import dialect_of

@@ -15,11 +15,11 @@ from ..errors import DatabaseTrouble, WorkerLost
 from ..jobs.runs import leases
 from ..jobs.runs.claim import Exchange
 from ..jobs.runs.exchange import Claims
-from ..jobs.runs.leases import Expired, Expiry
+from ..jobs.runs.leases import Expiry
 from ..jobs.state import State
 from ..log import worker_name
 from ..signals import News, announce, notify
-from ..types import Outcome, handed_to
+from ..types import Claim, Outcome, handed_to
 from .worker.leases import renewal_window
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> Reclaimed:
     return Reclaimed(reclaimed, expiry.open_batches)
 
 
-def _outcome(state: State, expired: Expired) -> Outcome:
+def _outcome(state: State, expired: Claim) -> Outcome:
     if handed_to(expired.token) is not None:
         return _not_begun(expired)
     # Here, as below: most ticks find nothing to take back, and need none of a worker's modules.
@@ -76,7 +76,7 @@ def _outcome(state: State, expired: Expired) -> Outcome:
     return failure(state, expired, error, 0.0)._replace(reclaimed=True)
 
 
-def _not_begun(expired: Expired) -> Outcome:
+def _not_begun(expired: Claim) -> Outcome:
     """Return the outcome of a run that has not begun in its engine: it is handed on again."""
     return Outcome(
         *(expired.id, expired.token, "released", expired.attempt, expired.job_type),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..db.dialect import Dialect
 
 #: The columns that a new run is given, and their types in PostgreSQL. A task option that a claim
-#: obeys is one more, here and in `types.RUN_COLUMNS`.
+#: obeys is one more, here and in `registry.RUN_COLUMNS`.
 NEW_RUN = {
     "job_type": "text",
     "queue": "text",

@@ -1,4 +1,4 @@
-"""The column types of the job tables."""
+"""What the job tables are made of: the type of a time, indexes, checks, storage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from datetime import MINYEAR, datetime, timezone
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import DateTime, Dialect, TypeDecorator
+from sqlalchemy import (
+    DDL,
+    CheckConstraint,
+    DateTime,
+    Dialect,
+    Index,
+    Table,
+    TypeDecorator,
+    __version__,
+    event,
+    text,
+)
 from sqlalchemy.types import TypeEngine
 
 #: Read in place of what Python has no time for: SQLite accepts any text in a time's column, and
@@ -83,3 +94,50 @@ class UTCDateTime(TypeDecorator[datetime]):
             return value.astimezone(timezone.utc)
         except OverflowError:
             return UNREADABLE
+
+
+def partial(name: str, *columns: Any, where: str, unique: bool = False) -> Index:
+    """Return an index of the rows that match *where*, on both databases."""
+    condition = text(where)
+    return Index(name, *columns, unique=unique, postgresql_where=condition, sqlite_where=condition)
+
+
+def check(name: str, condition: str) -> CheckConstraint:
+    """Return a CHECK of that name."""
+    return CheckConstraint(condition, name=name)
+
+
+#: Each run leaves two dead entries in the indexes of what waits, and each claim passes over all
+#: those that no vacuum has removed. So vacuum after 10,000 dead rows and one in a hundred, not
+#: after one in five; and clean the indexes each time, which a vacuum omits where few pages of the
+#: table have changed.
+VACUUM_OFTEN: dict[str, object] = {
+    "autovacuum_vacuum_scale_factor": 0.01,
+    "autovacuum_vacuum_threshold": 10_000,
+    "vacuum_index_cleanup": "on",
+}
+#: The parameters of each table that has some.
+STORAGE: dict[str, dict[str, object]] = {"job_runs": VACUUM_OFTEN}
+
+_IS_OPTION = tuple(int(part) for part in __version__.split(".")[:2]) >= (2, 1)
+
+
+def storage_options(name: str) -> dict[str, object]:
+    """Return the options of the table *name* that set its storage parameters.
+
+    SQLAlchemy 2.0 has no such option: there, `set_when_created` sets them.
+    """
+    return {"postgresql_with": STORAGE[name]} if _IS_OPTION else {}
+
+
+def storage_statement(name: str, parameters: dict[str, object]) -> str:
+    """Return the statement that sets *parameters* of the table *name*."""
+    values = ", ".join(f"{key} = {value}" for key, value in parameters.items())
+    return f"ALTER TABLE {name} SET ({values})"
+
+
+def set_when_created(table: Table) -> None:
+    """Set the parameters of *table* after it was created, if no option does."""
+    if table.name in STORAGE and not _IS_OPTION:
+        statement = DDL(storage_statement(table.name, STORAGE[table.name]))  # type: ignore[no-untyped-call]
+        event.listen(table, "after_create", statement.execute_if(dialect="postgresql"))

@@ -18,8 +18,7 @@ from typing import Any, cast
 from sqlalchemy import JSON, DateTime, MetaData, Table
 from sqlalchemy.util import FacadeDict
 
-from .columns import UTCDateTime
-from .storage import set_when_created
+from .columns import UTCDateTime, set_when_created
 
 #: The names of the job tables. Whoever looks for one of them in the metadata, copies them all.
 NAMES = frozenset(

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from sqlalchemy import (
     BigInteger,
     Boolean,
-    CheckConstraint,
     Float,
     ForeignKey,
     Index,
@@ -30,8 +29,7 @@ from sqlalchemy.types import TypeEngine
 
 from ..types import JSON, STATUSES, TERMINAL
 from . import conditions
-from .columns import UTCDateTime
-from .storage import set_when_created, storage_options
+from .columns import UTCDateTime, check, partial, set_when_created, storage_options
 
 NOW = text("CURRENT_TIMESTAMP")
 #: 64 bits on both: SQLite numbers rows by itself only in a column of the type INTEGER.
@@ -39,16 +37,6 @@ BigId: TypeEngine[int] = BigInteger().with_variant(Integer, "sqlite")
 JSONType: TypeEngine[Any] = JSONColumn(none_as_null=True).with_variant(
     JSONB(none_as_null=True), "postgresql"
 )
-
-
-def _partial(name: str, *columns: Any, where: str, unique: bool = False) -> Index:
-    """Return an index of the rows that match *where*, on both databases."""
-    condition = text(where)
-    return Index(name, *columns, unique=unique, postgresql_where=condition, sqlite_where=condition)
-
-
-def _check(name: str, condition: str) -> CheckConstraint:
-    return CheckConstraint(condition, name=name)
 
 
 class Base(DeclarativeBase):
@@ -69,14 +57,14 @@ class JobDefinition(Base):
     __tablename__ = "job_definitions"
     __table_args__: Any = (
         Index("uq_job_definitions_name", "name", unique=True),
-        _partial("ix_job_definitions_due", "next_run_at", where=conditions.SCHEDULED),
-        _partial("ix_job_definitions_pinged", "id", where=conditions.PINGED),
-        _check("ck_job_definitions_catchup", "catchup IN ('latest', 'all', 'none')"),
-        _check("ck_job_definitions_overlap", "overlap IN ('skip', 'allow')"),
-        _check("ck_job_definitions_origin", "origin IN ('code', 'database')"),
-        _check("ck_job_definitions_max_attempts", "max_attempts >= 1"),
-        _check("ck_job_definitions_concurrency_limit", conditions.KEY_HAS_LIMIT),
-        _check("ck_job_definitions_on_dead", "on_dead IN ('skip', 'stop')"),
+        partial("ix_job_definitions_due", "next_run_at", where=conditions.SCHEDULED),
+        partial("ix_job_definitions_pinged", "id", where=conditions.PINGED),
+        check("ck_job_definitions_catchup", "catchup IN ('latest', 'all', 'none')"),
+        check("ck_job_definitions_overlap", "overlap IN ('skip', 'allow')"),
+        check("ck_job_definitions_origin", "origin IN ('code', 'database')"),
+        check("ck_job_definitions_max_attempts", "max_attempts >= 1"),
+        check("ck_job_definitions_concurrency_limit", conditions.KEY_HAS_LIMIT),
+        check("ck_job_definitions_on_dead", "on_dead IN ('skip', 'stop')"),
         # Never reuse an id: the runs of a removed definition must not become another's.
         {"sqlite_autoincrement": True},
     )
@@ -123,72 +111,70 @@ class JobRun(Base):
 
     __tablename__ = "job_runs"
     __table_args__: Any = (
-        _partial(
+        partial(
             "uq_job_runs_slot",
-            "definition_id",
-            "scheduled_for",
+            *("definition_id", "scheduled_for"),
             where="definition_id IS NOT NULL",
             unique=True,
         ),
-        _partial(
+        partial(
             "uq_job_runs_idempotency_key",
             "idempotency_key",
             where=conditions.HOLDS_KEY,
             unique=True,
         ),
         # The same for a search, which must find also those that have given their key up.
-        _partial(
+        partial(
             "ix_job_runs_idempotency_key", "idempotency_key", where="idempotency_key IS NOT NULL"
         ),
         # This enforces concurrency=N: at most one running row for each share of a key.
-        _partial(
+        partial(
             "uq_job_runs_concurrency",
-            "concurrency_key",
-            "concurrency_share",
+            *("concurrency_key", "concurrency_share"),
             where="concurrency_share IS NOT NULL",
             unique=True,
         ),
         # At most one run of a strict order may run next.
-        _partial("uq_job_runs_turn", "concurrency_key", where=conditions.HAS_TURN, unique=True),
-        _partial("ix_job_runs_order", "concurrency_key", "id", where=conditions.ORDERED),
-        _partial("ix_job_runs_stops", "concurrency_key", "id", where=conditions.STOPS),
-        _partial("ix_job_runs_unplaced", "id", where=conditions.UNPLACED),
-        _partial("ix_job_runs_spent", "id", where=conditions.SPENT),
-        _partial("ix_job_runs_snoozed", "id", where=conditions.SNOOZED),
-        _partial("ix_job_runs_lease", "locked_until", where=conditions.RUNNING),
-        _partial(
+        partial("uq_job_runs_turn", "concurrency_key", where=conditions.HAS_TURN, unique=True),
+        partial("ix_job_runs_order", "concurrency_key", "id", where=conditions.ORDERED),
+        partial("ix_job_runs_stops", "concurrency_key", "id", where=conditions.STOPS),
+        partial("ix_job_runs_unplaced", "id", where=conditions.UNPLACED),
+        partial("ix_job_runs_spent", "id", where=conditions.SPENT),
+        partial("ix_job_runs_snoozed", "id", where=conditions.SNOOZED),
+        partial("ix_job_runs_lease", "locked_until", where=conditions.RUNNING),
+        partial(
             "ix_job_runs_live",
             "definition_id",
             where=f"{conditions.LIVE} AND definition_id IS NOT NULL",
         ),
-        _partial("ix_job_runs_finished", "finished_at", where=conditions.DONE),
-        _partial("ix_job_runs_dead", "finished_at", where=conditions.DEAD),
-        _partial("ix_job_runs_set_aside", "id", where=conditions.SET_ASIDE),
-        _check("ck_job_runs_status", f"status IN {conditions.sql_list(STATUSES)}"),
-        _check(
+        partial("ix_job_runs_finished", "finished_at", where=conditions.DONE),
+        partial("ix_job_runs_dead", "finished_at", where=conditions.DEAD),
+        partial("ix_job_runs_set_aside", "id", where=conditions.SET_ASIDE),
+        check("ck_job_runs_status", f"status IN {conditions.sql_list(STATUSES)}"),
+        check(
             "ck_job_runs_running_is_locked",
             "(status = 'running') = (locked_by IS NOT NULL)"
             " AND (status = 'running') = (locked_until IS NOT NULL)",
         ),
-        _check(
+        check(
             "ck_job_runs_terminal_is_finished",
             f"(status IN {conditions.sql_list(TERMINAL)}) = (finished_at IS NOT NULL)",
         ),
-        _check(
+        check(
             "ck_job_runs_attempts",
             "attempts >= 0 AND attempts <= max_attempts AND max_attempts >= 1",
         ),
-        _check(
+        check(
             "ck_job_runs_concurrency_share",
             "(status = 'running' AND concurrency_key IS NOT NULL)"
             " = (concurrency_share IS NOT NULL)",
         ),
-        _check("ck_job_runs_concurrency_limit", conditions.KEY_HAS_LIMIT),
-        _check("ck_job_runs_unique_while", "unique_while IN ('pending', 'waiting')"),
-        _check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
-        _check("ck_job_runs_on_dead", "on_dead IN ('skip', 'stop')"),
-        _check("ck_job_runs_order_mark", "order_mark IN ('new', 'waits', 'over')"),
-        _check(
+        check("ck_job_runs_concurrency_limit", conditions.KEY_HAS_LIMIT),
+        check("ck_job_runs_unique_while", "unique_while IN ('pending', 'waiting')"),
+        check("ck_job_runs_progress", "progress >= 0 AND progress <= 1"),
+        check("ck_job_runs_on_dead", "on_dead IN ('skip', 'stop')"),
+        check("ck_job_runs_order_mark", "order_mark IN ('new', 'waits', 'over')"),
+        check(
             "ck_job_runs_order",
             "(on_dead IS NULL OR concurrency_key IS NOT NULL) AND (order_mark IS NULL"
             " OR (on_dead IS NOT NULL AND (order_mark = 'over') = (finished_at IS NOT NULL)))",
@@ -267,40 +253,26 @@ class JobRun(Base):
 
 # Outside the class, where columns are at hand: Alembic's SQLite silently leaves an index out whose
 # expressions are text.
-_partial(
-    "ix_job_runs_runnable",
-    JobRun.priority.desc(),
-    JobRun.run_at,
-    JobRun.id,
-    where=conditions.UNKEYED,
-)
-_partial(
+for _name, _rows in (("", conditions.UNKEYED), ("_front", conditions.KEYED)):
+    partial(
+        f"ix_job_runs_runnable{_name}",
+        *(JobRun.priority.desc(), JobRun.run_at, JobRun.id),
+        where=_rows,
+    )
+partial(
     "ix_job_runs_runnable_keyed",
-    JobRun.concurrency_key,
-    JobRun.priority.desc(),
-    JobRun.run_at,
-    JobRun.id,
+    *(JobRun.concurrency_key, JobRun.priority.desc(), JobRun.run_at, JobRun.id),
     where=conditions.KEYED,
 )
 # The runs of a batch by status; of those that wait, the ones that are due last are at the end.
-_partial(
+partial(
     "ix_job_runs_batch",
-    JobRun.batch_id,
-    JobRun.status,
-    JobRun.run_at,
-    JobRun.id,
+    *(JobRun.batch_id, JobRun.status, JobRun.run_at, JobRun.id),
     where=conditions.IN_BATCH,
-)
-_partial(
-    "ix_job_runs_runnable_front",
-    JobRun.priority.desc(),
-    JobRun.run_at,
-    JobRun.id,
-    where=conditions.KEYED,
 )
 # From one task, queue and priority to the next, where the queue's front has nothing to claim.
 for _name, _rows in (("free", conditions.UNKEYED_GROUPS), ("keyed", conditions.KEYED_GROUPS)):
-    _partial(
+    partial(
         f"ix_job_runs_{_name}_groups",
         *(JobRun.job_type, JobRun.queue, JobRun.priority, JobRun.run_at, JobRun.id),
         where=_rows,
@@ -355,10 +327,10 @@ class JobEffect(Base):
     __tablename__ = "job_effects"
     __table_args__: Any = (
         Index("uq_job_effects_key", "key", unique=True),
-        _partial("ix_job_effects_open", "id", where=conditions.OPEN_EFFECT),
-        _partial("ix_job_effects_done", "done_at", where=conditions.DONE_EFFECT),
-        _check("ck_job_effects_state", "state IN ('begun', 'done', 'in_doubt')"),
-        _check("ck_job_effects_done", "(state = 'done') = (done_at IS NOT NULL)"),
+        partial("ix_job_effects_open", "id", where=conditions.OPEN_EFFECT),
+        partial("ix_job_effects_done", "done_at", where=conditions.DONE_EFFECT),
+        check("ck_job_effects_state", "state IN ('begun', 'done', 'in_doubt')"),
+        check("ck_job_effects_done", "(state = 'done') = (done_at IS NOT NULL)"),
         {"sqlite_autoincrement": True},
     )
 
@@ -382,7 +354,7 @@ class JobPause(Base):
     __tablename__ = "job_pauses"
     __table_args__: Any = (
         Index("uq_job_pauses_name", "kind", "name", unique=True),
-        _check("ck_job_pauses_kind", "kind IN ('task', 'queue')"),
+        check("ck_job_pauses_kind", "kind IN ('task', 'queue')"),
         {"sqlite_autoincrement": True},
     )
 
@@ -401,13 +373,13 @@ class JobBatch(Base):
     __tablename__ = "job_batches"
     __table_args__: Any = (
         Index("uq_job_batches_key", "key", unique=True),
-        _partial("uq_job_batches_then", "then_run_id", where=conditions.FOLLOWED, unique=True),
-        _partial("ix_job_batches_open", "id", where=conditions.OPEN_BATCH),
-        _partial("ix_job_batches_parent", "parent_id", "finished_at", where=conditions.INNER_BATCH),
-        _partial("ix_job_batches_ended", "finished_at", where=conditions.ENDED_BATCH),
-        _check("ck_job_batches_on_dead", "on_dead IN ('continue', 'stop')"),
-        _check("ck_job_batches_finished", "finished_at IS NULL OR closed_at IS NOT NULL"),
-        _check("ck_job_batches_total", "(finished_at IS NULL) = (total IS NULL)"),
+        partial("uq_job_batches_then", "then_run_id", where=conditions.FOLLOWED, unique=True),
+        partial("ix_job_batches_open", "id", where=conditions.OPEN_BATCH),
+        partial("ix_job_batches_parent", "parent_id", "finished_at", where=conditions.INNER_BATCH),
+        partial("ix_job_batches_ended", "finished_at", where=conditions.ENDED_BATCH),
+        check("ck_job_batches_on_dead", "on_dead IN ('continue', 'stop')"),
+        check("ck_job_batches_finished", "finished_at IS NULL OR closed_at IS NOT NULL"),
+        check("ck_job_batches_total", "(finished_at IS NULL) = (total IS NULL)"),
         {"sqlite_autoincrement": True},
     )
 

@@ -10,7 +10,7 @@ from ..config import Settings
 from ..errors import TaskError, UnknownTask
 from ..schedule import Schedule
 from ..text import did_you_mean
-from ..types import JSON, RUN_COLUMNS, Catchup, DefinitionSpec, Overlap
+from ..types import JSON, Catchup, OnDead, Overlap
 from .handler import Handler, run_columns
 from .options import Around
 from .payload import payload_text
@@ -29,6 +29,35 @@ def name_of(given: object) -> str:
     raise TypeError(
         f"{given!r} is not a name. Give a text, or a task, which @jobs.task makes of a function."
     )
+
+
+class DefinitionSpec(NamedTuple):
+    """A definition as code or `add_definition` gives it."""
+
+    name: str
+    job_type: str
+    schedule: str
+    timezone: str
+    payload: dict[str, JSON]
+    queue: str = "default"
+    priority: int = 0
+    max_attempts: int = 10
+    catchup: Catchup = "latest"
+    overlap: Overlap = "skip"
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    ping_url: str | None = None
+    on_dead: OnDead | None = None
+
+    def __repr__(self) -> str:
+        return f"<DefinitionSpec {self.name}>"  # Its payload and its URL are secrets.
+
+
+#: The columns that a definition has for its runs, beside the payload.
+RUN_COLUMNS = (
+    *("job_type", "queue", "priority", "max_attempts", "on_dead"),
+    *("concurrency_key", "concurrency_limit"),
+)
 
 
 class Declaration(NamedTuple):

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs.runs import insert_many
 from flask_cronjobs.jobs.runs.insert import insert_run
-from flask_cronjobs.jobs.runs.insert_many import RunRow, insert_runs
+from flask_cronjobs.jobs.runs.insert_many import NewRow, insert_runs
 from flask_cronjobs.types import JSON
 from tests.kit import Kit, in_threads
 
@@ -29,8 +29,8 @@ def values(key: str | None = None, payload: JSON = None) -> dict[str, Any]:
     return {**SHARED, "payload": text, "idempotency_key": key, "concurrency_key": None}
 
 
-def row(payload: dict[str, JSON], key: str | None = None) -> RunRow:
-    return RunRow(json.dumps(payload), concurrency_key=key)
+def row(payload: dict[str, JSON], key: str | None = None) -> NewRow:
+    return NewRow(json.dumps(payload), concurrency_key=key)
 
 
 pytestmark = pytest.mark.usefixtures("writers")

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs.runs import insert_many
 from flask_cronjobs.jobs.runs.insert import insert_run
-from flask_cronjobs.jobs.runs.insert_many import RunRow, insert_keyed_runs
+from flask_cronjobs.jobs.runs.insert_many import NewRow, insert_keyed_runs
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, OutcomeKind
 from tests.jobs.test_insert_runs import SHARED, values
@@ -104,7 +104,7 @@ def test_many_keys_at_once_have_one_pending_run_each(
     shared = SHARED | {"unique_while": "pending"}
 
     def enqueue(number: int) -> list[int]:
-        rows = [RunRow("{}", idempotency_key=key) for key in keys]
+        rows = [NewRow("{}", idempotency_key=key) for key in keys]
         random.Random(number).shuffle(rows)
         with Session(kit.engine) as session:
             found = insert_keyed_runs(session, shared, rows)

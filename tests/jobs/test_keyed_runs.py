@@ -11,15 +11,15 @@ import pytest
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.jobs.runs import insert_many
-from flask_cronjobs.jobs.runs.insert_many import Inserted, RunRow, insert_keyed_runs
+from flask_cronjobs.jobs.runs.insert_many import Inserted, NewRow, insert_keyed_runs
 from tests.jobs.test_insert_runs import SHARED
 from tests.kit import Kit, in_threads
 
 pytestmark = pytest.mark.usefixtures("writers")
 
 
-def keyed(*keys: str | None) -> list[RunRow]:
-    return [RunRow(f'{{"place": {n}}}', idempotency_key=key) for n, key in enumerate(keys)]
+def keyed(*keys: str | None) -> list[NewRow]:
+    return [NewRow(f'{{"place": {n}}}', idempotency_key=key) for n, key in enumerate(keys)]
 
 
 def test_transactions_with_the_same_keys_do_not_deadlock(
@@ -71,8 +71,8 @@ def test_call_makes_its_own_run_when_the_other_transaction_rolls_back(kit: Kit) 
 
 def race(
     kit: Kit,
-    rows: list[RunRow],
-    others: list[RunRow],
+    rows: list[NewRow],
+    others: list[NewRow],
     end: Callable[[Session], Any],
 ) -> tuple[list[Inserted], list[Inserted]]:
     """Insert *rows*, and *others* in another transaction before *end* ends the first one."""

@@ -33,8 +33,9 @@ from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.jobs.runs.insert import insert_run
 from flask_cronjobs.jobs.runs.leases import look_for_expired, progress, renew
+from flask_cronjobs.registry.registry import DefinitionSpec
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
-from flask_cronjobs.types import Claim, DefinitionSpec, Outcome
+from flask_cronjobs.types import Claim, Outcome
 from tests.model.model import TERMINAL, ModelRun
 
 SLOT = datetime(2026, 1, 5, tzinfo=timezone.utc)

@@ -13,7 +13,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables, missing_storage, set_storage
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.state import state_of
-from flask_cronjobs.models.storage import VACUUM_OFTEN
+from flask_cronjobs.models.columns import VACUUM_OFTEN
 
 WANTED = {f"{name}={value}" for name, value in VACUUM_OFTEN.items()}
 FORGET = f"ALTER TABLE job_runs RESET ({', '.join(VACUUM_OFTEN)})"

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 
 from flask_cronjobs.db.create import set_storage
-from flask_cronjobs.models.storage import storage_options
+from flask_cronjobs.models.columns import storage_options
 from flask_cronjobs.models.tables import Base
 
 #: SQLAlchemy 2.0, where migrations can do less.

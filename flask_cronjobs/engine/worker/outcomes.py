@@ -6,7 +6,6 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
-from typing import Protocol
 
 from ...db.traceback_frames import clear_chain
 from ...errors import (
@@ -30,40 +29,6 @@ UNCOMMITTED = "UncommittedWork"
 _PACKAGE = __name__.partition(".")[0] + "."
 
 
-class Attempt(Protocol):
-    """What an outcome needs to know of its attempt: a `Claim` has it, and an `Expired` lease."""
-
-    @property
-    def id(self) -> int:
-        """The run's id."""
-        ...
-
-    @property
-    def token(self) -> str:
-        """The token of the claim."""
-        ...
-
-    @property
-    def job_type(self) -> str:
-        """The task's name."""
-        ...
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt it was, from 1."""
-        ...
-
-    @property
-    def max_attempts(self) -> int:
-        """How many attempts the run has in all."""
-        ...
-
-    @property
-    def definition_id(self) -> int | None:
-        """The definition whose slot the run is."""
-        ...
-
-
 def success(
     claim: Claim, result: JSON, warning: str | None, started: float, finalized: bool = False
 ) -> Outcome:
@@ -83,7 +48,7 @@ def success(
     )
 
 
-def failure(state: State, attempt: Attempt, error: BaseException, seconds: float) -> Outcome:
+def failure(state: State, attempt: Claim, error: BaseException, seconds: float) -> Outcome:
     """Return the outcome of an *attempt* that ended with *error* after *seconds*.
 
     If this process does not know the task, the default retry policy holds.
@@ -113,7 +78,7 @@ def failure(state: State, attempt: Attempt, error: BaseException, seconds: float
     return outcome._replace(delay=delay)
 
 
-def released(attempt: Attempt) -> Outcome:
+def released(attempt: Claim) -> Outcome:
     """Return the outcome that gives a run back with its attempt not counted."""
     return Outcome(attempt.id, attempt.token, "released", attempt.attempt, attempt.job_type)
 
@@ -163,7 +128,7 @@ def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).startswith(_PACKAGE)
 
 
-def _delay(state: State, attempt: Attempt, error: BaseException) -> float | None:
+def _delay(state: State, attempt: Claim, error: BaseException) -> float | None:
     if isinstance(error, AtomicCommit) and error.committed:
         return None  # A retry would do its work again.
     task = state.registry.tasks.get(attempt.job_type)

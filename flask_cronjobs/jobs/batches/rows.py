@@ -21,7 +21,8 @@ from ... import failpoints
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
 from ...models.conditions import OPEN_BATCH
-from ...types import RUN_COLUMNS, TERMINAL, BatchCounts
+from ...registry.registry import RUN_COLUMNS
+from ...types import TERMINAL, BatchCounts
 from ..columns import insert_into_runs, parameter
 
 #: How many batches one statement looks at, and how many runs one cancels.

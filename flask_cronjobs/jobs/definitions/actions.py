@@ -15,8 +15,8 @@ from ...errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ...log import DEFAULT_ACTOR, log_action, log_run
 from ...registry.handler import run_columns, stored_payload
 from ...registry.options import EnqueueOptions
+from ...registry.registry import RUN_COLUMNS, DefinitionSpec
 from ...text import did_you_mean, one_line
-from ...types import RUN_COLUMNS, DefinitionSpec
 from ..runs.changes import insert_run
 from ..runs.payloads import with_hidden_values
 from ..state import State

@@ -14,8 +14,9 @@ from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
 from ...db.errors import LOCK_WAIT, still_locked
 from ...models.conditions import PINGED, SCHEDULED
+from ...registry.registry import DefinitionSpec
 from ...schedule.catchup import Slot, SlotPlan
-from ...types import JSON, DefinitionSpec, RecordedSlot, stored_time
+from ...types import JSON, RecordedSlot, stored_time
 from ..columns import NEW_RUN, assigned
 from .slots import insert_in
 

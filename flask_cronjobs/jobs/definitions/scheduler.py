@@ -15,10 +15,11 @@ from ...db.connection import Bookkeeping
 from ...db.errors import is_about_the_rows
 from ...errors import CronJobsError, DatabaseTrouble
 from ...log import log_run, logger
+from ...registry.registry import DefinitionSpec
 from ...schedule import Schedule
 from ...schedule.catchup import SlotPlan, plan_skipped, plan_slots
 from ...signals import News, notify, unheard
-from ...types import DefinitionSpec, LateSlot, RecordedSlot
+from ...types import LateSlot, RecordedSlot
 from ..state import State
 from ..ticks import TickHistory
 from . import rows as definitions

@@ -100,7 +100,7 @@ class Action:
             if not changes:
                 raise self.refusal(books, run_id)
             _end_batches(state, books, changes)
-        announce_changes(state, self.done, changes, actor, self._reason(actor))
+        self._announce(state, changes, actor)
         return changes[0]
 
     def many(
@@ -128,7 +128,7 @@ class Action:
                     chunk = some[start : start + CHUNK]
                     changes = self.change(operator, chunk, self._reason(actor))
                     _end_batches(state, books, changes)
-                    announce_changes(state, self.done, changes, actor, self._reason(actor))
+                    self._announce(state, changes, actor)
                     changed += len(changes)
                     asked += sum(change.status == "running" for change in changes)
                     if progress is not None:
@@ -177,6 +177,25 @@ class Action:
 
     def _reason(self, actor: str) -> str:
         return f"{self.done} by {actor}"
+
+    def _announce(self, state: State, changes: Sequence[Change], actor: str) -> None:
+        """Log each of *changes*, and send the signal for those that are cancelled now."""
+        for change in changes:
+            log_run(
+                logging.INFO,
+                # The worker logs when the run has ended.
+                f"{self.done} (asked of its worker)" if change.status == "running" else self.done,
+                task=one_line(change.task),
+                run_id=change.run_id,
+                attempt=change.attempts,
+                actor=actor,
+            )
+            if change.status == "cancelled":
+                outcome = Outcome(
+                    change.run_id, "", "cancelled", change.attempts, change.task,
+                    error=self._reason(actor), error_type="Cancelled",
+                )  # fmt: skip
+                signals.send(signals.run_cancelled, state.app, outcome=outcome)
 
     def refusal(self, books: Bookkeeping, run_id: int) -> CronJobsError:
         """Return why the run *run_id* cannot be changed."""
@@ -262,31 +281,6 @@ def _described(which: RunFilter | Sequence[int], ids: Sequence[int]) -> str:
         return plural(len(ids), "run")
     by = ", ".join(f"{each.field}={value!r}" for each, value in which.given())
     return f"{plural(len(ids), 'run')} of {by or 'all'}"
-
-
-def announce_changes(
-    state: State, what: str, changes: Sequence[Change], actor: str, reason: str
-) -> None:
-    """Log each of *changes*, and send the signal for those that are cancelled now.
-
-    :param reason: the error that their rows have.
-    """
-    for change in changes:
-        log_run(
-            logging.INFO,
-            # The worker logs when the run has ended.
-            f"{what} (asked of its worker)" if change.status == "running" else what,
-            task=one_line(change.task),
-            run_id=change.run_id,
-            attempt=change.attempts,
-            actor=actor,
-        )
-        if change.status == "cancelled":
-            outcome = Outcome(
-                change.run_id, "", "cancelled", change.attempts, change.task,
-                error=reason, error_type="Cancelled",
-            )  # fmt: skip
-            signals.send(signals.run_cancelled, state.app, outcome=outcome)
 
 
 def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:

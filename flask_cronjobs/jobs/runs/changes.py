@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
@@ -34,25 +34,6 @@ class Change(NamedTuple):
     status: Status
     attempts: int = 0
     batch_id: int | None = None
-
-
-class StoredRun(NamedTuple):
-    """What of a run goes into a new one like it.
-
-    :ivar payload: its JSON, as a text.
-    :ivar definition_id: None if the definition is gone.
-    """
-
-    id: int
-    task: str
-    status: Status
-    payload: str
-    queue: str
-    priority: int
-    definition_id: int | None
-    concurrency_key: str | None
-    concurrency_limit: int | None
-    on_dead: str | None
 
 
 class Operator:
@@ -148,18 +129,13 @@ class Operator:
             RETURNING id, job_type, status, attempts, batch_id
         """
         while True:
-            values_given = {**given, "ids": d.many(left), "busy": d.many(())}
-            if batches is None:
-                rows = self.books.rows(text(statement), values_given)
-                changes += [Change(*tuple(row)) for row in rows]
-            else:
-                work = partial(_changed, d, statement, values_given, left, batches)
-                changes += self.books.transaction(work)
+            work = partial(_changed, d, statement, given, left, batches)
+            changes += self.books.transaction(work)
             if len(changes) == len(ids):
                 return changes
             done = {change.run_id for change in changes}
-            values_given["ids"] = d.many([each for each in left if each not in done])
-            left = [row.id for row in self.books.rows(text(found), values_given)]
+            others = d.many([each for each in left if each not in done])
+            left = [row.id for row in self.books.rows(text(found), {"ids": others})]
             if not left or time.monotonic() > self._until:
                 return changes
             time.sleep(0.05)
@@ -170,17 +146,17 @@ def _changed(
     statement: str,
     given: Mapping[str, Any],
     ids: Sequence[int],
-    batches: Touch,
+    batches: Touch | None,
     connection: Connection,
 ) -> list[Change]:
-    """Execute *statement*, but for runs of batches that another transaction holds."""
-    held = hold_batches(connection, d, ids)
+    """Execute *statement*; if it touches *batches*, not for runs of those that another holds."""
+    held = hold_batches(connection, d, ids) if batches else {}
     busy = d.many([batch for batch, around in held.items() if not around])
     before = halted(connection, d, {each for around in held.values() for each in around})
-    rows = connection.execute(text(statement), {**given, "busy": busy}).all()
+    rows = connection.execute(text(statement), {**given, "ids": d.many(ids), "busy": busy}).all()
     changes = [Change(*tuple(row)) for row in rows]
     touched = {each for change in changes for each in held.get(change.batch_id or 0, ())}
-    if touched:
+    if batches and touched:
         batches(connection, d, {each: each in before for each in touched})
     return changes
 
@@ -199,16 +175,20 @@ def status_of(books: Bookkeeping, run_id: int) -> Status | None:
     return rows[0].status if rows else None
 
 
-def find_run(books: Bookkeeping, run_id: int) -> StoredRun | None:
-    """Return a run, or None if there is no such run."""
+def find_run(books: Bookkeeping, run_id: int) -> Row[Any] | None:
+    """Return what of a run goes into a new one like it, or None if there is no such run.
+
+    Its ``payload`` is a JSON text, and its ``definition_id`` None if the definition is gone.
+    """
     statement = """
-        SELECT id, job_type, status, CAST(payload AS text), queue, priority,
-            (SELECT d.id FROM job_definitions d WHERE d.id = job_runs.definition_id),
+        SELECT id, job_type, status, CAST(payload AS text) AS payload, queue, priority,
+            (SELECT d.id FROM job_definitions d WHERE d.id = job_runs.definition_id)
+                AS definition_id,
             concurrency_key, concurrency_limit, on_dead
         FROM job_runs WHERE id = :id
     """
     rows = books.rows(text(statement), {"id": run_id})
-    return StoredRun(*tuple(rows[0])) if rows else None
+    return rows[0] if rows else None
 
 
 def insert_run(books: Bookkeeping, values: Mapping[str, Any]) -> tuple[int, str | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -108,9 +107,9 @@ class CurrentRun:
         self._request_write = request_write
         self._requested_at = -math.inf
         self._default_timezone = default_timezone
-        # Only the last one. The handler puts it here and the keeper takes it, each in one step.
-        self._progress: deque[Progress] | None = None
+        # The last progress, which the handler's thread sets, and the one that the keeper's took.
         self._reported: Progress | None = None
+        self._taken: Progress | None = None
 
     @property
     def id(self) -> int:
@@ -227,10 +226,7 @@ class CurrentRun:
         if not known:
             raise ValueError(f"progress: the fraction is {fraction!r}. Give a number from 0 to 1.")
         kept = None if message is None else str(message)[:LONGEST_MESSAGE]
-        if self._progress is None:
-            self._progress = deque(maxlen=1)
         self._reported = float(fraction), kept
-        self._progress.append(self._reported)
         now = time.monotonic()
         if now - self._requested_at >= PROGRESS_INTERVAL or fraction >= 1:
             self._requested_at = now
@@ -248,30 +244,27 @@ class CurrentRun:
     @property
     def has_progress(self) -> bool:
         """Whether progress was reported and not taken yet."""
-        return bool(self._progress)
+        return self._reported is not self._taken
 
     def take_progress(self) -> Progress | None:
-        """Take the last progress, if any. For the keeper's thread."""
-        if self._progress is None:
+        """Take the last progress, unless it was taken. For the keeper's thread."""
+        if not self.has_progress:
             return None
-        try:
-            fraction, message = self._progress.pop()
-        except IndexError:
-            return None
-        return fraction, _shown(message)
+        self._taken = self._reported
+        return _shown(self._taken)
 
     @property
     def reported(self) -> Progress | None:
         """The last progress, whether it was taken or not. For any thread."""
-        if self._reported is None:
-            return None
-        fraction, message = self._reported
-        return fraction, _shown(message)
+        return _shown(self._reported)
 
 
-def _shown(message: str | None) -> str | None:
+def _shown(progress: Progress | None) -> Progress | None:
     # When it is read: a handler may call `progress` very often.
-    return None if message is None else safe_text(message, LONGEST_MESSAGE)[:SHOWN]
+    if progress is None:
+        return None
+    fraction, message = progress
+    return fraction, message and safe_text(message, LONGEST_MESSAGE)[:SHOWN]
 
 
 _current: ContextVar[CurrentRun] = ContextVar("flask_cronjobs.current_run")

@@ -28,7 +28,7 @@ from .insert_many import (
     CHUNK,
     Holder,
     Inserted,
-    RunRow,
+    NewRow,
     delete_runs,
     insert_keyed_runs,
     insert_runs,
@@ -142,7 +142,7 @@ def _rows(
     task: Handler,
     payloads: Iterable[Mapping[str, object] | NewRun],
     options: EnqueueOptions,
-) -> Iterator[RunRow]:
+) -> Iterator[NewRow]:
     """Yield the row of each run.
 
     :raises CronJobsError: one of them is not right; the message begins with its place.
@@ -156,13 +156,13 @@ def _rows(
             raise type(error)(f"payloads[{place}]: {error}") from None
 
 
-def _row(settings: Settings, task: Handler, given: Mapping[str, object] | NewRun) -> RunRow:
+def _row(settings: Settings, task: Handler, given: Mapping[str, object] | NewRun) -> NewRow:
     if not isinstance(given, NewRun):
         text, concurrency_key = stored_payload(task, settings, task.payload_from(given))
-        return RunRow(text, None, None, None, None, concurrency_key)
+        return NewRow(text, None, None, None, None, concurrency_key)
     own = given.options()
     text, concurrency_key = stored_payload(task, settings, task.payload_from(given.payload))
-    return RunRow(text, own.priority, own.run_at, own.delay, own.idempotency_key, concurrency_key)
+    return NewRow(text, own.priority, own.run_at, own.delay, own.idempotency_key, concurrency_key)
 
 
 def _check_key(options: EnqueueOptions, key: str | None) -> None:
@@ -179,7 +179,7 @@ def _check_key(options: EnqueueOptions, key: str | None) -> None:
 
 
 def _insert_all(
-    state: State, task: Handler, rows: Iterator[RunRow], options: EnqueueOptions, ids: RunIds
+    state: State, task: Handler, rows: Iterator[NewRow], options: EnqueueOptions, ids: RunIds
 ) -> bool:
     """Insert *rows*, and add what became of them to *ids*; return whether a new one is due."""
     session, shared = state.db.session(), policy_columns(task, state.settings, options)
@@ -200,7 +200,7 @@ def _insert_all(
     return due
 
 
-def _chunks(rows: Iterator[RunRow]) -> Iterator[tuple[list[RunRow], bool]]:
+def _chunks(rows: Iterator[NewRow]) -> Iterator[tuple[list[NewRow], bool]]:
     """Yield *rows* in lists, each with whether there are idempotency keys.
 
     Runs with keys are inserted in the order of the keys, so all that follow are in one list.
@@ -213,7 +213,7 @@ def _chunks(rows: Iterator[RunRow]) -> Iterator[tuple[list[RunRow], bool]]:
 def _tell_conflicts(
     settings: Settings,
     task: Handler,
-    rows: Sequence[RunRow],
+    rows: Sequence[NewRow],
     found: Sequence[Inserted],
     first: int,
 ) -> None:
@@ -285,7 +285,7 @@ def _status(settings: Settings, run: Holder) -> str:
     )
 
 
-def _is_due(options: EnqueueOptions, row: RunRow | None = None) -> bool:
+def _is_due(options: EnqueueOptions, row: NewRow | None = None) -> bool:
     """Return whether a run with these options is due at once; those of its *row* come first."""
     if row is not None and (row.run_at is not None or row.delay is not None):
         return not row.run_at and not row.delay

@@ -41,7 +41,7 @@ _OWN = {
 T = TypeVar("T")
 
 
-class RunRow(NamedTuple):
+class NewRow(NamedTuple):
     """What a run has of its own. None stands for what all runs of the call share.
 
     :ivar payload: a JSON text.
@@ -79,7 +79,7 @@ class Inserted(NamedTuple):
     holder: Holder | None = None
 
 
-def insert_runs(session: Session, shared: Mapping[str, Any], rows: Sequence[RunRow]) -> list[int]:
+def insert_runs(session: Session, shared: Mapping[str, Any], rows: Sequence[NewRow]) -> list[int]:
     """Insert runs without idempotency keys in *session*'s transaction, `CHUNK` to a statement.
 
     :param shared: the other columns of `GIVEN`, with ``run_at`` and ``delay``.
@@ -93,7 +93,7 @@ def insert_runs(session: Session, shared: Mapping[str, Any], rows: Sequence[RunR
 
 
 def insert_keyed_runs(
-    session: Session, shared: Mapping[str, Any], rows: Sequence[RunRow]
+    session: Session, shared: Mapping[str, Any], rows: Sequence[NewRow]
 ) -> list[Inserted]:
     """Insert runs of which some have idempotency keys; as `insert_runs`.
 
@@ -130,7 +130,7 @@ def delete_runs(session: Session, ids: Sequence[int]) -> None:
         connection.execute(delete(JobRun).where(JobRun.id.in_(chunk), JobRun.status == "queued"))
 
 
-def _repeated(first: Inserted, shared: Mapping[str, Any], row: RunRow) -> Inserted:
+def _repeated(first: Inserted, shared: Mapping[str, Any], row: NewRow) -> Inserted:
     """Return what becomes of a row whose key an earlier *row* of the same call has."""
     payload = json.loads(row.payload)
     name, key, while_ = shared["job_type"], row.idempotency_key, shared["unique_while"]
@@ -141,7 +141,7 @@ def _repeated(first: Inserted, shared: Mapping[str, Any], row: RunRow) -> Insert
 def _insert_or_find(
     connection: Connection,
     shared: Mapping[str, Any],
-    rows: Mapping[int, RunRow],
+    rows: Mapping[int, NewRow],
     ids: Mapping[int, int],
 ) -> dict[str | int, Inserted]:
     """Insert *rows*, or find the runs that have their keys; return each by its key or place.
@@ -176,7 +176,7 @@ def _can_undo(connection: Connection) -> bool:
 def _insert_and_find(
     connection: Connection,
     shared: Mapping[str, Any],
-    rows: Mapping[int, RunRow],
+    rows: Mapping[int, NewRow],
     ids: Mapping[int, int],
 ) -> dict[str | int, Inserted]:
     wanted = {row.idempotency_key or place: place for place, row in rows.items()}
@@ -193,12 +193,12 @@ def _insert_and_find(
 def _insert(
     connection: Connection,
     shared: Mapping[str, Any],
-    rows: Sequence[RunRow],
+    rows: Sequence[NewRow],
     ids: Sequence[int] | None = None,
 ) -> Sequence[Any]:
     """Insert *rows* by one statement; return the id and idempotency key of each new run."""
     dialect = dialect_of(connection.engine)
-    given = zip(RunRow._fields, zip(*rows, strict=True), strict=True)
+    given = zip(NewRow._fields, zip(*rows, strict=True), strict=True)
     used = [name for name, column in given if column.count(None) < len(column)]
     columns = tuple(used if ids is None else ["id", *used])
     rest: Iterable[str] = itertools.repeat("")
@@ -217,7 +217,7 @@ def _insert(
     return execute(connection, _insert_many(dialect, columns), parameters).all()
 
 
-def _rest(dialect: Dialect, row: RunRow, run_id: int | None) -> str:
+def _rest(dialect: Dialect, row: NewRow, run_id: int | None) -> str:
     """Return what *row* has beside its payload, as members of a JSON object, each after a comma."""
     given = {"id": run_id, **row._asdict(), "run_at": moment_text(dialect, row.run_at)}
     del given["payload"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from sqlalchemy import TextClause, text
 
@@ -35,47 +35,21 @@ class Renewal(NamedTuple):
     is_heartbeat: bool = False
 
 
-class Expired(NamedTuple):
-    """A run whose lease ran out."""
-
-    id: int
-    token: str
-    job_type: str
-    attempt: int
-    max_attempts: int
-    definition_id: int | None = None
-
-    @property
-    def identity(self) -> tuple[int, str]:
-        """The same as its claim's."""
-        return self.id, self.token
-
-
 class Expiry(NamedTuple):
     """What `look_for_expired` saw.
 
-    :ivar leases: the runs whose lease ran out, oldest first.
+    :ivar leases: the claims whose lease ran out, oldest first; without payload and slot.
     :ivar exhausted: whether a run waits that has no attempt left.
     :ivar open_batches: whether a batch has not ended.
     """
 
-    leases: list[Expired]
+    leases: list[Claim]
     exhausted: bool = False
     open_batches: bool = False
 
 
-class Held(Protocol):
-    """What names a held run: a `Claim`, or an `Outcome`."""
-
-    @property
-    def id(self) -> int:
-        """The run's id."""
-        ...
-
-    @property
-    def token(self) -> str:
-        """The token of the claim."""
-        ...
+#: What names a held run by its id and its token.
+Held: TypeAlias = Claim | Outcome
 
 
 def renew(books: Bookkeeping, held: Collection[Claim], lease: float) -> Renewal:
@@ -118,13 +92,15 @@ def look_for_expired(books: Bookkeeping, limit: int = 200) -> Expiry:
     """Look for runs whose lease ran out, at most *limit*, and for what else is over."""
     rows = books.rows(expired(books.dialect), {"limit": limit})
     leases = [
-        Expired(
+        Claim(
             row.id,
             row.locked_by,
             row.job_type,
-            row.attempts,
-            most_attempts(row.max_attempts, row.attempts),
-            row.definition_id,
+            stored_payload=None,
+            attempt=row.attempts,
+            max_attempts=most_attempts(row.max_attempts, row.attempts),
+            stored_slot=None,
+            definition_id=row.definition_id,
         )
         for row in rows
         if isinstance(row.locked_by, str)  # A blob, which SQLite accepts, is nobody's token.

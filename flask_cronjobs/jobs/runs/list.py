@@ -159,9 +159,10 @@ class RunPage(Page[RunRow]):
 
 
 class Floor(NamedTuple):
-    """Where a search was cut short: the last row at which it looked."""
+    """Where a search was cut short: the last row at which it looked, as a `Cursor` has it."""
 
-    cursor: Cursor
+    id: int
+    moment: datetime | None
     created_at: datetime
 
 
@@ -198,14 +199,11 @@ def list_runs(
         first = by_name if cursor is None else []
         rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
         now, paused = reader.now, list_pauses(reader)
-    if len(found) > limit:
-        last = found[limit - 1]
-        going_on: Cursor | None = Cursor(last.id, last.moment)
-    else:
-        going_on = None if floor is None else floor.cursor
-    partial = floor is not None and len(found) <= limit
+    is_full = len(found) > limit
+    last = found[limit - 1] if is_full else floor
+    going_on = None if last is None else Cursor(last.id, last.moment)
     back_to = None if floor is None else floor.created_at
-    return RunPage(tuple(rows), going_on, now, partial, back_to, paused)
+    return RunPage(tuple(rows), going_on, now, floor is not None and not is_full, back_to, paused)
 
 
 def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[int]:
@@ -304,33 +302,27 @@ def page_ids(
     """
     found, searched = _statements(reader, which), which.search
     hides = searched is not None and reads_payloads(reader)
-    floor = _floor(reader, cursor, order) if _needs_floor(which) else None
+    wide = _is_wide(which)
+    floor = _floor(reader, cursor, order) if wide and which != RunFilter() else None
+    # The index of the dead has their order: so they need no fence.
+    fenced = not wide and (order != LATEST_DEATH or which.batch is not None)
     if named:
         found = [part.where(RUNS.c.id.not_in(named)) for part in found]
     if cursor is not None:
         found = [part.where(order.beyond(RUNS.c, cursor)) for part in found]
     if floor is not None:
-        found = [part.where(not_(order.beyond(RUNS.c, floor.cursor))) for part in found]
+        found = [part.where(not_(order.beyond(RUNS.c, floor))) for part in found]
     if order == DUE_FIRST and which in _NEARLY_ALL_WAITING:
         found = list(first_due(reader, found, limit + 1))
-    rows = reader.rows(_first(found, WINDOW if hides else limit + 1, order, _fenced(which, order)))
+    rows = reader.rows(_first(found, WINDOW if hides else limit + 1, order, fenced))
     if searched is None or not hides:
         return rows, floor
     shown, looked = showing(reader, searched, rows, limit + 1, SEARCH_FOR)
     if looked < len(rows) or (floor is None and looked >= WINDOW):
         last = rows[looked - 1]
         created = reader.value(select(RUNS.c.created_at).where(RUNS.c.id == last.id))
-        floor = Floor(Cursor(last.id, last.moment), cast("datetime", created))
+        floor = Floor(last.id, last.moment, cast("datetime", created))
     return shown, floor
-
-
-def _fenced(which: RunFilter, order: Order) -> bool:
-    # The index of the dead has their order: so they need no fence.
-    return not _is_wide(which) and (order != LATEST_DEATH or which.batch is not None)
-
-
-def _needs_floor(which: RunFilter) -> bool:
-    return _is_wide(which) and which != RunFilter()
 
 
 def _is_wide(which: RunFilter) -> bool:
@@ -349,26 +341,22 @@ def _floor(reader: Reader, cursor: Cursor | None, order: Order) -> Floor | None:
     window = _first([among], 1, order, fenced=False).offset(WINDOW - 1).subquery().c
     floor = select(window.id, window.moment, RUNS.c.created_at).join(RUNS, RUNS.c.id == window.id)
     rows = reader.rows(floor)
-    return Floor(Cursor(rows[0].id, rows[0].moment), rows[0].created_at) if rows else None
+    return Floor._make(rows[0]) if rows else None
 
 
 def _first(found: Sequence[Query], limit: int, order: Order, fenced: bool) -> Query:
     """Return a SELECT of the first *limit* ids, and of the times by which they are listed."""
-    if not fenced:
-        moment = _moment(RUNS.c, order).label("moment")
-        chosen = found[0].with_only_columns(RUNS.c.id, moment)
-        return chosen.order_by(*order.clauses(RUNS.c)).limit(limit)
-    # OFFSET 0 stops the planner from merging the subquery. Otherwise it reads the primary key from
-    # the top, past a million finished rows if the wanted ones have the lowest ids.
-    parts = [part.offset(0).subquery().c for part in found]
-    columns = ["id"] if order == NEWEST else ["id", order.column]
-    either = union_all(*(select(*(c[name] for name in columns)) for c in parts)).subquery()
-    moment = _moment(either.c, order).label("moment")
-    return select(either.c.id, moment).order_by(*order.clauses(either.c)).limit(limit)
-
-
-def _moment(c: Any, order: Order) -> Any:
-    return null() if order == NEWEST else c[order.column]
+    c: Any = RUNS.c
+    chosen = found[0]
+    if fenced:
+        # OFFSET 0 stops the planner from merging the subquery. Otherwise it reads the primary key
+        # from the top, past a million finished rows if the wanted ones have the lowest ids.
+        parts: list[Any] = [part.offset(0).subquery() for part in found]
+        either = union_all(*(select(part) for part in parts)).subquery()
+        c, chosen = either.c, select(either)
+    moment: Any = null() if order == NEWEST else c[order.column]
+    chosen = chosen.with_only_columns(c.id, moment.label("moment"))
+    return chosen.order_by(*order.clauses(c)).limit(limit)
 
 
 def with_definition(*columns: Any) -> Query:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
+
+from sqlalchemy import Row
 
 from ...db.connection import Bookkeeping
 from ...errors import PayloadError, StateConflict, UnknownTask
@@ -18,8 +21,8 @@ from ...registry.handler import Handler, policy_columns, stored_payload
 from ...text import HIDDEN, did_you_mean, redacted
 from ...types import JSON
 from ..state import State
-from .actions import RETRY, announce_changes, no_run
-from .changes import Change, Operator, StoredRun, find_run, insert_run
+from .actions import RETRY, no_run
+from .changes import Change, Operator, find_run, insert_run
 
 
 def retry_with(
@@ -34,18 +37,17 @@ def retry_with(
     :raises TypeError: the handler does not take *payload*.
     :raises PayloadError: *payload* is not plain JSON, or a value in it is still hidden.
     """
-    with state.bookkeeping() as books:
-        run = _stored(books, run_id)
+
+    def change(operator: Operator, ids: Sequence[int], _: str) -> list[Change]:
+        run = _stored(operator.books, run_id)
         if run.status not in RETRY.allowed:
-            raise RETRY.refusal(books, run_id)
+            return []
         columns = _payload_columns(state, run, payload)
         _keep_order(run, columns["concurrency_key"])
-        changes = Operator(books).retry([run_id], columns)
-        if not changes:
-            raise RETRY.refusal(books, run_id)
-    done = "retried with another payload"
-    announce_changes(state, done, changes, actor, f"{done} by {actor}")
-    return changes[0]
+        return operator.retry(ids, columns)
+
+    retry = replace(RETRY, done="retried with another payload", change=change)
+    return retry.one(state, run_id, actor)
 
 
 def run_again(
@@ -77,7 +79,7 @@ def run_again(
         }
         new_id, _ = insert_run(books, values)
     log_run(
-        logging.INFO, "ran again", task=run.task, run_id=new_id, attempt=0,
+        logging.INFO, "ran again", task=run.job_type, run_id=new_id, attempt=0,
         why=f"as run {run_id}", actor=actor,
     )  # fmt: skip
     return new_id
@@ -137,7 +139,7 @@ def with_hidden_values(
     return cast("Mapping[str, object]", found)
 
 
-def _payload_columns(state: State, run: StoredRun, payload: Mapping[str, object]) -> dict[str, Any]:
+def _payload_columns(state: State, run: Row[Any], payload: Mapping[str, object]) -> dict[str, Any]:
     """Return the columns that go with *payload*; a definition's own concurrency key stays."""
     handler = _handler(state, run)
     whole = with_hidden_values(state, payload, _parsed(run))
@@ -151,7 +153,7 @@ def _payload_columns(state: State, run: StoredRun, payload: Mapping[str, object]
     }
 
 
-def _keep_order(run: StoredRun, key: str | None) -> None:
+def _keep_order(run: Row[Any], key: str | None) -> None:
     """Refuse another key for a run with a place in the strict order of its own.
 
     :raises StateConflict: *key* is another.
@@ -164,31 +166,31 @@ def _keep_order(run: StoredRun, key: str | None) -> None:
         )
 
 
-def _stored(books: Bookkeeping, run_id: int) -> StoredRun:
+def _stored(books: Bookkeeping, run_id: int) -> Row[Any]:
     run = find_run(books, run_id)
     if run is None:
         raise no_run(run_id)
     return run
 
 
-def _handler(state: State, run: StoredRun) -> Handler:
-    handler = state.registry.tasks.get(run.task)
+def _handler(state: State, run: Row[Any]) -> Handler:
+    handler = state.registry.tasks.get(run.job_type)
     if handler is None:
         raise UnknownTask(
-            f"Run {run.id} is of the task {run.task!r}, which this app's code does not declare."
-            f"{did_you_mean(run.task, state.registry.tasks)}"
+            f"Run {run.id} is of the task {run.job_type!r}, which this app's code does not declare."
+            f"{did_you_mean(run.job_type, state.registry.tasks)}"
         )
     return handler
 
 
-def _parsed(run: StoredRun) -> JSON:
+def _parsed(run: Row[Any]) -> JSON:
     try:
         return cast("JSON", json.loads(run.payload))
     except (ValueError, RecursionError):
         return None
 
 
-def _as_mapping(run: StoredRun) -> Mapping[str, object]:
+def _as_mapping(run: Row[Any]) -> Mapping[str, object]:
     payload = _parsed(run)
     if not isinstance(payload, dict):
         raise PayloadError(f"The payload of run {run.id} cannot be read. Give another.")

@@ -184,8 +184,8 @@ class Order(NamedTuple):
         columns = (c[self.column],) if self.column == "id" else (c[self.column], c.id)
         return tuple(each.desc() if self.descending else each.asc() for each in columns)
 
-    def beyond(self, c: Columns, cursor: Cursor) -> ColumnElement[bool]:
-        """Return the condition for what comes after *cursor*."""
+    def beyond(self, c: Columns, cursor: Any) -> ColumnElement[bool]:
+        """Return the condition for what comes after *cursor*, a `Cursor` or a `Floor`."""
         further: ColumnElement[bool] = c.id < cursor.id if self.descending else c.id > cursor.id
         if self.column == "id" or cursor.moment is None:
             return further

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from flask import Flask, g, has_app_context
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from ...log import logger
+from .current import running
 
 _UNCOMMITTED = "_cronjobs_uncommitted"
 #: The app contexts with a note in ``g``. Every run ends one, and hardly any has one; to look into
@@ -23,23 +24,20 @@ _COMMIT_RUNS = "Call db.session.commit() after enqueue(), or use task.using(comm
 _COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its task atomic=True."
 
 
-class Warned(Protocol):
-    """A run at work, which keeps warnings for its row."""
-
-    def warn(self, warning: str) -> None:
-        """Keep *warning*."""
-        ...
-
-
-def watch_commits(app: Flask, session_factory: Any, running: Callable[[], Warned | None]) -> None:
+def watch_commits(app: Flask, session_factory: Any) -> None:
     """Warn when an app context of *app* ends with enqueued runs that were never committed.
 
     Inside a run, warn of everything that was not committed, and keep the warning for its row.
-
-    :param running: returns the run of the handler at work here.
     """
-    watch_writes(session_factory, lambda: running() is not None)
     _hear(session_factory.session_factory.class_)
+
+    @event.listens_for(session_factory, "after_begin")
+    def watch_writes(
+        session: Session, transaction: SessionTransaction, connection: Connection
+    ) -> None:
+        # Outside a run, and in one that does not use the session, this costs nothing.
+        if transaction.parent is None and running() is not None:
+            _watch(session, transaction, connection)
 
     @app.teardown_appcontext
     def warn_of_uncommitted(error: BaseException | None) -> None:
@@ -112,21 +110,6 @@ _WRITES = r"""(?isx) \s{0,99} (?: (INSERT|UPDATE|DELETE|REPLACE|MERGE)\b (?! [ ]
         | WITH\b .*? \b(?<!FOR[ ])(?<!KEY[ ])
           (INSERT(?=\sINTO\s)|UPDATE(?=\s)|DELETE(?=\sFROM\s)|MERGE(?=\sINTO\s)) )"""
 _SAVEPOINT = r"(?i)\s{0,99}(SAVEPOINT|ROLLBACK TO(?: SAVEPOINT)?)\s+(\S+)"
-
-
-def watch_writes(session_factory: Any, in_run: Callable[[], bool]) -> None:
-    """Let the sessions of *session_factory* count what is written inside a run.
-
-    Outside a run, and in one that does not use the session, this costs nothing.
-
-    :param in_run: returns whether a handler is at work here.
-    """
-
-    def begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
-        if transaction.parent is None and in_run():
-            _watch(session, transaction, connection)
-
-    event.listen(session_factory, "after_begin", begin)
 
 
 def left_in(session_registry: Any) -> str | None:
