@@ -14,11 +14,11 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs, Retry, SetupError, TickReport, current_run
+from flask_cronjobs import CronJobs, DatabaseTrouble, Retry, SetupError, TickReport, current_run
 from flask_cronjobs.jobs import effects
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
 from flask_cronjobs.types import InDoubt
-from tests.marks import on_postgresql, on_sqlite
+from tests.marks import on_both, on_postgresql, on_sqlite
 
 Tick = Callable[[], TickReport]
 AGAIN = Retry(max_attempts=3, base=0)
@@ -40,6 +40,7 @@ def test_second_call_returns_the_recorded_result(app: Flask, jobs: CronJobs) -> 
     assert calls == [5, 7]
 
 
+@on_both
 def test_effect_is_not_pruned_while_its_run_waits_for_its_retry(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
@@ -61,6 +62,7 @@ def test_effect_is_not_pruned_while_its_run_waits_for_its_retry(
     assert (tick().succeeded, charged) == (1, [812])
 
 
+@on_both
 def test_effects_of_a_failed_attempt_are_checkpoints_for_the_next(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
@@ -118,6 +120,7 @@ def test_effect_in_the_context_of_another_app_is_that_app_s(
     assert paid == ["by the shop", "here"]
 
 
+@on_both
 def test_effect_that_raised_is_tried_again(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
@@ -141,6 +144,7 @@ def test_effect_that_raised_is_tried_again(
         assert db.session.scalars(db.select(JobRun.result)).one() == "sent"
 
 
+@on_both
 def test_effect_that_was_interrupted_is_in_doubt(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
@@ -192,18 +196,7 @@ def test_interruption_while_the_mark_is_written_leaves_no_doubt(
         assert db.session.scalars(db.select(JobEffect.state)).one() == "done"
 
 
-def test_keyboard_interrupt_leaves_the_effect_in_doubt(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs
-) -> None:
-    def effect() -> None:
-        raise KeyboardInterrupt
-
-    with app.app_context():
-        with pytest.raises(KeyboardInterrupt):
-            jobs.once("mail:1", effect)
-        assert db.session.scalars(db.select(JobEffect.state)).one() == "in_doubt"
-
-
+@on_both
 def test_interruption_just_after_a_doubt_was_taken_over_leaves_it_in_doubt(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +216,7 @@ def test_interruption_just_after_a_doubt_was_taken_over_leaves_it_in_doubt(
         assert db.session.scalars(db.select(JobEffect.state)).all() == ["in_doubt"]
 
 
+@on_both
 def test_second_caller_waits_for_the_first_and_gets_its_result(app: Flask, jobs: CronJobs) -> None:
     begun, gate = threading.Event(), threading.Event()
     calls: list[int] = []
@@ -278,6 +272,7 @@ def test_waiting_caller_does_the_effect_if_the_first_one_raises(app: Flask, jobs
     assert results == ["done"]
 
 
+@on_both
 def test_error_of_a_flush_comes_through_and_the_retry_does_the_effect(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
@@ -304,6 +299,7 @@ def test_error_of_a_flush_comes_through_and_the_retry_does_the_effect(
         assert db.session.scalars(db.select(JobRun.result)).one() == "sent"
 
 
+@on_both
 def test_error_of_the_effect_comes_through_though_its_mark_cannot_be_removed(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -345,6 +341,7 @@ def test_once_inside_itself_is_refused_outside_of_a_run(app: Flask, jobs: CronJo
         assert jobs.once("k", lambda: "free again") == "free again"
 
 
+@on_both
 def test_threads_of_a_handler_do_their_effects_side_by_side(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
@@ -367,6 +364,7 @@ def test_threads_of_a_handler_do_their_effects_side_by_side(
         assert set(db.session.scalars(db.select(JobEffect.state))) == {"done"}
 
 
+@on_both
 def test_threads_of_a_handler_do_one_effect_once(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
@@ -397,6 +395,7 @@ def test_effects_of_different_keys_nest(app: Flask, jobs: CronJobs) -> None:
         assert jobs.once("inner", lambda: 2) == 1
 
 
+@on_both
 def test_effect_done_while_others_doubted_it_is_done(
     app: Flask, db: SQLAlchemy, jobs: CronJobs
 ) -> None:
@@ -564,3 +563,16 @@ class TestOnSQLite:
         with app.app_context():
             db.session.scalars(db.select(JobRun)).all()
             assert jobs.once("k", lambda: "done") == "done"
+
+    def test_other_trouble_is_not_called_a_lock(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*args: object) -> None:
+            raise DatabaseTrouble("The database cannot be used: disk I/O error.")
+
+        monkeypatch.setattr(effects, "begin", fail)
+        with app.app_context():
+            db.session.add(JobEffect(key="of the session", state="in_doubt"))
+            db.session.flush()
+            with pytest.raises(DatabaseTrouble, match="disk I/O error"):
+                jobs.once("k", lambda: None)

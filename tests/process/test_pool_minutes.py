@@ -5,11 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
-
 from tests.process.support import Site, wait_until
-
-pytestmark = pytest.mark.slow
 
 COUNTS = """
     SELECT count(*) AS ticks, count(finished_at) AS finished, sum(succeeded) AS succeeded,

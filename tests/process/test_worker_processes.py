@@ -7,9 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.process.support import Site, run_patched, wait_until
-
-pytestmark = pytest.mark.slow
+from tests.process.support import Site, run_patched
 
 
 def test_two_workers_execute_each_run_once(site: Site) -> None:
@@ -29,10 +27,6 @@ def test_two_workers_execute_each_run_once(site: Site) -> None:
     assert "tick: 102 succeeded in" in done.stdout
     (row,) = site.query("SELECT * FROM job_ticks")
     assert (row.succeeded, row.finished_at is not None) == (102, True)
-
-
-def test_workers_with_nothing_due_are_silent(site: Site) -> None:
-    site.run_tick()
     # Of a queue that has no runs: the minute may have passed, and with it a slot have come.
     done = site.run_tick("--workers", "2", "--queue", "none")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -163,14 +157,3 @@ def test_trouble_of_long_ago_is_not_what_a_resident_crew_ends_with(site: Site) -
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("ended before its time") == 4
-
-
-def test_workers_end_with_a_tick_that_is_killed_or_their_runs_come_back(site: Site) -> None:
-    run = site.enqueue("wait_once")
-    tick = site.start_tick("--workers", "2")
-    site.wait_for("begun")
-    tick.end()
-    site.wait_for_expiry(run)
-    assert site.run_tick().returncode == 0
-    wait_until(lambda: site.run(run).status == "succeeded")
-    assert site.failures(run) == ["WorkerLost"]

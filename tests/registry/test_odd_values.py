@@ -11,11 +11,13 @@ from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, PayloadError, Retry, TaskError
 from flask_cronjobs.models import JobDefinition, JobEffect
+from tests.marks import on_both
 from tests.rows import the_run
 
 pytestmark = pytest.mark.usefixtures("context")
 
 
+@on_both
 def test_policy_that_returns_nan_is_logged_and_the_default_used(
     jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,6 +123,7 @@ def test_one_broken_declaration_stops_no_other(
     assert "The definition 'bad' is declared wrongly" in caplog.text
 
 
+@on_both
 def test_definition_with_a_tuple_in_its_payload_is_written_once(
     jobs: CronJobs, db: SQLAlchemy
 ) -> None:

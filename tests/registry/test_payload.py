@@ -14,6 +14,7 @@ from werkzeug.local import LocalProxy
 
 from flask_cronjobs import CronJobs, PayloadError
 from flask_cronjobs.registry.payload import MAX_DEPTH, check_payload, kept_result
+from tests.marks import on_both
 
 LIMIT = 64 * 1024
 
@@ -120,6 +121,7 @@ LARGE = [1e16, 1e22, -1e22, 1e23, 123456789012345680000.0, 1e308]
 SMALL = [1e15, 9999999999999998.0, 1.5, 1e-7, 1e-300, 0.0]
 
 
+@on_both
 @pytest.mark.parametrize("number", [*LARGE, *SMALL])
 def test_number_is_of_the_same_type_on_both_databases(
     context: None, jobs: CronJobs, db: SQLAlchemy, number: float
