@@ -88,10 +88,6 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "unknown zone": ({"schedule": "@daily", "timezone": "Berlin"}, ScheduleError, "Europe/Berlin"),
     "unknown catch-up": ({"schedule": "@daily", "catchup": "some"}, TaskError, "'latest', 'all'"),
     "unknown overlap": ({"schedule": "@daily", "overlap": "queue"}, TaskError, "'skip', 'allow'"),
-    "payload the handler does not take": (
-        {"schedule": "@daily", "payload": {"user": 1}}, TypeError, "handler() ",
-    ),
-    "schedule without a needed argument": ({"schedule": "@daily"}, TypeError, "'user_id'"),
     "empty name": ({"name": "\n"}, TaskError, "1 to 200 printable characters"),
     "blank name": ({"name": "   "}, TaskError, "not only spaces"),
     "long name": ({"name": "x" * 201}, TaskError, "1 to 200 printable characters"),
