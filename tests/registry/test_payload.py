@@ -94,7 +94,8 @@ def test_payload_that_holds_itself_is_refused() -> None:
 
 
 def test_result_that_is_json_is_kept() -> None:
-    for value in (None, 0, "", [], {"a": [1]}, "é"):
+    values: list[Any] = [None, 0, "", [], {"a": [1]}, "é"]
+    for value in values:
         assert kept_result(value, LIMIT, "task it, run 1") == value
 
 
@@ -133,7 +134,8 @@ def test_number_is_of_the_same_type_on_both_databases(
     db.session.refresh(run)
     result: Any = run.result
     assert [repr(each) for each in result] == expected * 2
-    assert [repr(each) for each in run.payload["x"]] == expected
+    kept: Any = run.payload["x"]
+    assert [repr(each) for each in kept] == expected
 
 
 FORM: MultiDict[str, str] = MultiDict([("a", "1"), ("a", "2")])

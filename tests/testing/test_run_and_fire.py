@@ -88,6 +88,9 @@ def test_run_refuses_what_a_run_could_not_be(shop: Shop) -> None:
         run(shop.ship, order_id=1, attempt=0)
     with pytest.raises(ValueError, match="with a time zone"):
         run(shop.ship, order_id=1, scheduled_for=datetime(2030, 1, 1))
+    wrong: Any = "tomorrow"
+    with pytest.raises(ValueError, match="is not a time with a time zone"):
+        run(shop.ship, order_id=1, scheduled_for=wrong)
     with pytest.raises(UnknownTask):
         run("shop")
     with pytest.raises(NotFound, match="no definition 'reports'"):
@@ -217,31 +220,22 @@ def test_ticks_see_the_moved_clock(shop: Shop, caplog: pytest.LogCaptureFixture)
     assert "clock" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "said"),
-    [
-        (lambda shop: drain(shop.app), TypeError, "is no CronJobs"),
-        (lambda shop: run(shop.mail, 5), PayloadError, r"payload is of type int\. Give a dict"),
-        (lambda shop: run(shop.mail, 1, "x"), TypeError, r"as one dict: run\(task, {'user_id': 7}"),
-        (
-            lambda shop: run(shop.mail, {"order_id": 1}, scheduled_for="tomorrow"),
-            ValueError,
-            "is not a time with a time zone",
-        ),
-        (
-            lambda shop: travel("tomorrow").__enter__(),
-            ValueError,
-            "'tomorrow' is not a time with a",
-        ),
-        (lambda shop: travel(datetime(2030, 1, 1)).__enter__(), ValueError, "with a time zone"),
-        (lambda shop: fire(7), TypeError, "is not a name"),
-        (lambda shop: fire(None), TypeError, "is not a name"),
-        (lambda shop: fire(b"report"), TypeError, "is not a name"),
-    ],
-)
-def test_helpers_say_what_to_give(shop: Shop, call: Any, error: Any, said: str) -> None:
-    with pytest.raises(error, match=said):
-        call(shop)
+WRONG: list[tuple[Any, tuple[Any, ...], type[Exception], str]] = [
+    (drain, (5,), TypeError, "is no CronJobs"),
+    (run, ("mail", 5), PayloadError, r"payload is of type int\. Give a dict"),
+    (run, ("mail", 1, "x"), TypeError, r"by name, or as one dict: run\(task, {'user_id': 7}\)"),
+    (travel, ("tomorrow",), ValueError, "'tomorrow' is not a time with a"),
+    (travel, (datetime(2030, 1, 1),), ValueError, "with a time zone"),
+    *((fire, (name,), TypeError, "is not a name") for name in (7, None, b"report")),
+]
+
+
+@pytest.mark.parametrize(("helper", "given", "error", "said"), WRONG)
+def test_helpers_say_what_to_give(
+    shop: Shop, helper: Any, given: tuple[Any, ...], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said), helper(*given):
+        pass
 
 
 def test_helpers_need_an_app_context() -> None:
