@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from tests.marks import on_sqlite
 from tests.process.support import Site, wait_until
 
 
@@ -33,6 +34,7 @@ def test_kill_costs_each_run_one_attempt_and_no_effect_is_done_twice(site: Site)
     assert rows[0].most == 2
 
 
+@on_sqlite
 def test_sigterm_lets_handlers_end_within_the_grace(site: Site) -> None:
     gate = site.folder / "gate"
     site.config |= {"CRONJOBS_SHUTDOWN_GRACE": 60, "CRONJOBS_ASYNC_AT_ONCE": 5}
@@ -47,6 +49,7 @@ def test_sigterm_lets_handlers_end_within_the_grace(site: Site) -> None:
     assert begun(site) == 5
 
 
+@on_sqlite
 def test_sigterm_gives_back_those_that_do_not_end_within_the_grace(site: Site) -> None:
     ids = site.enqueue_many("async_wait_for", [{"path": "/nowhere"}] * 5)
     tick = site.start_tick()
@@ -76,6 +79,7 @@ def test_run_that_kills_its_process_costs_the_others_one_attempt_and_never_their
     assert {site.run(id_).attempts for id_ in last} == {1}
 
 
+@on_sqlite
 def test_frozen_worker_s_late_outcomes_are_refused(site: Site) -> None:
     gate = site.folder / "gate"
     site.config["CRONJOBS_LEASE"] = 60

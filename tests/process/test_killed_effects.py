@@ -9,6 +9,7 @@ from tests.marks import on_sqlite
 from tests.process.support import Site
 
 
+@on_sqlite
 @pytest.mark.parametrize(
     ("policy", "status", "effects", "state"),
     [

@@ -11,11 +11,13 @@ from sqlalchemy import event
 
 from flask_cronjobs import CronJobs, TickReport, current_run
 from flask_cronjobs.models import JobRun
+from tests.marks import on_sqlite
 from tests.process.support import Site, wait_until
 
 Tick = Callable[[], TickReport]
 
 
+@on_sqlite
 def test_progress_is_written_rarely_however_often_it_is_told(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:

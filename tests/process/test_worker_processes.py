@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from tests.marks import on_sqlite
 from tests.process.support import Site, run_patched
 
 
@@ -45,6 +46,7 @@ def test_killed_worker_harms_neither_the_other_nor_the_tick(site: Site) -> None:
     assert site.failures(killer) == ["WorkerLost"]
 
 
+@on_sqlite
 def test_sigterm_reaches_all_workers(site: Site) -> None:
     ids = site.enqueue_many("sleep", [{"seconds": 300}] * 2)
     tick = site.start_tick("--workers", "2")
@@ -57,6 +59,7 @@ def test_sigterm_reaches_all_workers(site: Site) -> None:
     assert {site.run(run).attempts for run in ids} == {0}
 
 
+@on_sqlite
 @pytest.mark.parametrize(("workers", "most"), [(2, 3), (3, 7), (4, 1)])
 def test_max_runs_is_the_tick_s_and_shared_out_among_its_workers(
     site: Site, workers: int, most: int
@@ -67,6 +70,7 @@ def test_max_runs_is_the_tick_s_and_shared_out_among_its_workers(
     assert site.statuses() == {"succeeded": most, "queued": 10 - most}
 
 
+@on_sqlite
 def test_worker_that_fails_by_an_error_of_its_own_fails_the_tick_with_its_traceback(
     site: Site,
 ) -> None:
@@ -94,6 +98,7 @@ def test_worker_that_fails_by_an_error_of_its_own_fails_the_tick_with_its_traceb
     assert row.finished_at is None
 
 
+@on_sqlite
 def test_tick_whose_workers_were_all_killed_has_not_done_its_work(site: Site) -> None:
     site.enqueue_many("kill_self", [{}] * 2)
     done = site.run_tick("--workers", "2")
@@ -101,6 +106,7 @@ def test_tick_whose_workers_were_all_killed_has_not_done_its_work(site: Site) ->
     assert "Error: Every worker ended before its time" in done.stderr
 
 
+@on_sqlite
 def test_sigterm_between_the_forks_reaches_all_workers(site: Site) -> None:
     site.enqueue_many("sleep", [{"seconds": 300}] * 2)
     done = run_patched(
@@ -133,6 +139,7 @@ def test_lost_outcomes_of_all_workers_are_counted(site: Site) -> None:
     assert site.query("SELECT lost FROM job_ticks WHERE finished_at IS NOT NULL")[0].lost == 2
 
 
+@on_sqlite
 def test_trouble_of_long_ago_is_not_what_a_resident_crew_ends_with(site: Site) -> None:
     tally = site.folder / "tally"
     done = run_patched(
