@@ -185,6 +185,7 @@ OF_STATEMENTS = [
     (f"{STATEMENT}***", "('ada', 's3cret')]"),
     (f"{ROW}***\n[SQL: INSERT]", "ada,\ns3cret)."),
     (f"{ROW}***", "ada, s3cret)."),
+    ("Failing row contains (***", "ada, s3cret)."),
     (f"{ROW}***\n\nTraceback (most", "s3cret)."),
 ]
 
