@@ -6,3 +6,5 @@ import pytest
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+#: In folders whose tests run on SQLite alone unless they are marked.
+on_both = pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)

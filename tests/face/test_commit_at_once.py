@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session, sessionm
 
 from flask_cronjobs import CronJobs, KeyConflict, NewRun, StateConflict, Task
 from flask_cronjobs.models import JobEffect, JobRun
+from tests.marks import on_both
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -40,6 +41,7 @@ def runs(db: SQLAlchemy) -> int:
     return rows(db, "job_runs")
 
 
+@on_both
 def test_run_is_there_and_the_session_is_free(db: SQLAlchemy, work: Work) -> None:
     run = work.enqueue(1)
     assert not db.session().in_transaction()
@@ -48,19 +50,16 @@ def test_run_is_there_and_the_session_is_free(db: SQLAlchemy, work: Work) -> Non
 
 
 def test_what_waits_in_the_session_is_committed_with_it(db: SQLAlchemy, work: Work) -> None:
+    db.session.execute(text("CREATE TABLE mine (id int)"))
     db.session.add(JobEffect(key="mine", state="in_doubt"))
     work.enqueue(1)
     db.session.rollback()
     assert db.session.query(JobEffect).count() == 1
+    assert "mine" in inspect(db.engine).get_table_names()
     assert runs(db) == 1
 
 
-def test_what_was_sent_before_is_committed_with_it(db: SQLAlchemy, work: Work) -> None:
-    db.session.execute(text("CREATE TABLE mine (id int)"))
-    work.enqueue(1)
-    assert "mine" in inspect(db.engine).get_table_names()
-
-
+@on_both
 def test_key_that_exists_gives_its_run(db: SQLAlchemy, work: Work) -> None:
     first = work.using(idempotency_key="k").enqueue(1)
     again = work.using(idempotency_key="k").enqueue(1)
@@ -71,6 +70,7 @@ def test_key_that_exists_gives_its_run(db: SQLAlchemy, work: Work) -> None:
     assert (waiting.payload, runs(db)) == ({"number": 2}, 2)
 
 
+@on_both
 def test_it_commits_what_the_session_is_bound_to(
     db: SQLAlchemy, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +145,7 @@ def held_keys(db: SQLAlchemy, jobs: CronJobs, work: Work) -> int:
     return runs(db)
 
 
+@on_both
 @pytest.mark.parametrize("fail", FAILS)
 @pytest.mark.parametrize("listens", [False, True], indirect=True, ids=["", "listened"])
 class TestItRaises:
@@ -160,24 +161,17 @@ class TestItRaises:
         db.session.rollback()
         assert (rows(db, "job_effects"), runs(db)) == (0, held_keys)
 
-    def test_what_had_begun_is_the_app_s_to_roll_back(
-        self, db: SQLAlchemy, jobs: CronJobs, held_keys: int, fail: Fail, listens: bool
-    ) -> None:
-        db.session.add(JobEffect(key="mine", state="in_doubt"))
-        fail(db, jobs)
-        assert db.session.query(JobEffect).count() == 1
-        db.session.rollback()
-        assert (rows(db, "job_effects"), runs(db)) == (0, held_keys)
-
     def test_what_had_begun_is_the_app_s_to_commit(
         self, db: SQLAlchemy, jobs: CronJobs, held_keys: int, fail: Fail, listens: bool
     ) -> None:
         db.session.add(JobEffect(key="mine", state="in_doubt"))
         fail(db, jobs)
+        assert (rows(db, "job_effects"), runs(db)) == (0, held_keys)
         db.session.commit()
         assert rows(db, "job_effects") == 1
 
 
+@on_both
 def test_lock_timeout_leaves_nothing_begun(db: SQLAlchemy, jobs: CronJobs, work: Work) -> None:
     """Another transaction inserts the key, or holds SQLite's lock."""
     with db.engine.connect() as other:

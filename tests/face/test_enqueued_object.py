@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from flask_sqlalchemy.session import Session as FlaskSession
 from sqlalchemy import Delete, Update, create_engine, event, inspect, select
@@ -18,6 +17,7 @@ from sqlalchemy.orm.exc import ObjectDeletedError
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobDefinition, JobRun
+from tests.marks import on_both
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -59,12 +59,11 @@ WHEN = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
     [{}, {"delay": 12.3456789}, {"run_at": WHEN}, {"idempotency_key": "key", "max_attempts": 3}],
     ids=str,
 )
-@pytest.mark.parametrize(
-    "week", ["x", "é\"'\n\t\\", "😀", 2**64, 1.5, None, True, [1, (2, {"a": []})]], ids=ascii
-)
+@on_both
 def test_attributes_are_those_of_the_row_without_a_query(
-    db: SQLAlchemy, greet: Any, options: dict[str, Any], week: object
+    db: SQLAlchemy, greet: Any, options: dict[str, Any]
 ) -> None:
+    week = ["x", "é\"'\n\t\\", "😀", 2**64, 1.5, None, True, [1, (2, {"a": []})]]
     with statements(db) as sent:
         run = greet.using(**options).enqueue(7, week)
         given = columns(run)
@@ -93,6 +92,7 @@ def test_it_is_the_one_that_a_query_finds(db: SQLAlchemy, greet: Any) -> None:
     assert db.session.scalars(select(JobRun)).all() == []
 
 
+@on_both
 def test_after_a_rollback_its_row_is_gone(db: SQLAlchemy, greet: Any) -> None:
     run = greet.enqueue(1)
     db.session.rollback()
@@ -100,6 +100,7 @@ def test_after_a_rollback_its_row_is_gone(db: SQLAlchemy, greet: Any) -> None:
         _ = run.status
 
 
+@on_both
 def test_a_run_with_the_id_of_one_that_was_rolled_back_has_its_own_values(
     db: SQLAlchemy, greet: Any
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_run_with_the_id_of_one_that_was_rolled_back_has_its_own_values(
     assert [run.payload for run in db.session.scalars(select(JobRun))] == [{"user_id": 2}]
 
 
+@on_both
 def test_after_a_savepoint_that_was_rolled_back_the_session_goes_on(
     db: SQLAlchemy, greet: Any
 ) -> None:
@@ -134,6 +136,7 @@ def definition(name: str | None) -> JobDefinition:
     return JobDefinition(name=name, job_type="greet", schedule="@daily")
 
 
+@on_both
 @pytest.mark.parametrize("many", [False, True])
 def test_pending_objects_are_flushed_first(db: SQLAlchemy, greet: Any, many: bool) -> None:
     """As before each statement of a session; a handler may rely on the order of locks."""
@@ -158,6 +161,7 @@ def enqueue(greet: Any, many: bool) -> None:
         greet.enqueue(1)
 
 
+@on_both
 @pytest.mark.parametrize("moment", ["before_flush", "after_flush", "after_flush_postexec"])
 def test_hook_of_a_flush_may_enqueue(db: SQLAlchemy, greet: Any, moment: str) -> None:
     def hook(session: Session, *_: object) -> None:
@@ -197,16 +201,6 @@ def listening(target: Any, name: str, hook: Callable[..., None]) -> Generator[No
         yield
     finally:
         event.remove(target, name, hook)
-
-
-def test_statement_is_seen_by_those_who_watch_the_session_s_connection(
-    app: Flask, db: SQLAlchemy, greet: Any
-) -> None:
-    """Tracing, SQLALCHEMY_ECHO and the like."""
-    with statements(db) as sent:
-        greet.enqueue(1)
-        greet.enqueue_many([{"user_id": 2}])
-    assert sum(statement.startswith("INSERT INTO job_runs") for statement in sent) == 2
 
 
 def test_session_with_several_engines_is_told_that_runs_are_written(

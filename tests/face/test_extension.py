@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,81 +16,48 @@ from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
 
 
-def an_app(folder: Path, name: str = "one", **config: Any) -> tuple[Flask, SQLAlchemy]:
-    app, db = Flask(name), SQLAlchemy()
-    url = f"sqlite:///{folder / name}.sqlite"
-    app.config.update(SQLALCHEMY_DATABASE_URI=url, SECRET_KEY="x", **config)
-    db.init_app(app)
-    return app, db
-
-
-def close(app: Flask, db: SQLAlchemy) -> None:
-    with app.app_context():
-        for engine in db.engines.values():
-            engine.dispose()
-
-
 def test_missing_sqlalchemy_is_a_clear_error() -> None:
-    with pytest.raises(SetupError, match=r"not initialized on the app 'x'.*before jobs\.init_app"):
-        CronJobs(Flask("x"))
-
-
-def test_sqlalchemy_that_comes_later_is_a_clear_error(tmp_path: Path) -> None:
-    app, db, jobs = Flask("x"), SQLAlchemy(), CronJobs()
-    with pytest.raises(SetupError, match=r"Call db\.init_app\(app\)"):
+    app, jobs = Flask("x"), CronJobs()
+    said = r"not initialized on the app 'x'.*Call db\.init_app\(app\).*before jobs\.init_app"
+    with pytest.raises(SetupError, match=said):
         jobs.init_app(app)
-    app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'x.sqlite'}"
-    db.init_app(app)
+    app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite://"
+    SQLAlchemy(app)
     jobs.init_app(app)
-    close(app, db)
 
 
-def test_app_without_a_default_database_is_a_clear_error(tmp_path: Path) -> None:
-    app, db = Flask("x"), SQLAlchemy()
-    app.config["SQLALCHEMY_BINDS"] = {"other": f"sqlite:///{tmp_path / 'x.sqlite'}"}
-    db.init_app(app)
+def test_app_without_a_default_database_is_a_clear_error() -> None:
+    app = Flask("x")
+    app.config["SQLALCHEMY_BINDS"] = {"other": "sqlite://"}
+    SQLAlchemy(app)
     with pytest.raises(SetupError, match="Set SQLALCHEMY_DATABASE_URI"):
         CronJobs(app)
-    close(app, db)
 
 
-def test_second_initialization_is_refused(tmp_path: Path) -> None:
-    app, db = an_app(tmp_path)
+def test_second_initialization_is_refused(app: Flask) -> None:
     jobs = CronJobs(app)
-    with pytest.raises(SetupError, match=r"on the app 'one' already\. Remove the second"):
+    with pytest.raises(SetupError, match=r"on the app 'tests' already\. Remove the second"):
         jobs.init_app(app)
-    close(app, db)
-
-
-@pytest.mark.parametrize("name", ["authorize", "actor"])
-def test_authorize_or_actor_that_is_no_function_is_refused(tmp_path: Path, name: str) -> None:
-    app = Flask("x")
-    app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path}/x.sqlite"
-    SQLAlchemy(app)
-    wrong: Any = {name: True}
-    with pytest.raises(SetupError, match=f"^{name} is True. Give a function"):
-        CronJobs(app, **wrong)
-    with pytest.raises(SetupError, match=f"^{name} is True. Give a function"):
-        CronJobs(**wrong).init_app(app)
 
 
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
+        ("authorize", True),
         ("authorize", lambda: True),
         ("authorize", lambda *, action: True),
         ("authorize", lambda action, user: True),
+        ("actor", True),
         ("actor", lambda action: "name"),
     ],
 )
 def test_a_function_that_cannot_be_called_as_it_will_be_is_refused(
-    tmp_path: Path, name: str, wrong: Any
+    app: Flask, name: str, wrong: Any
 ) -> None:
-    app, db = an_app(tmp_path)
     given: Any = {name: wrong}
-    with pytest.raises(SetupError, match=rf"^{name} is .*\. Give a function that takes"):
-        CronJobs(app, **given)
-    close(app, db)
+    for initialize in (CronJobs, lambda app, **given: CronJobs(**given).init_app(app)):
+        with pytest.raises(SetupError, match=rf"^{name} is .*\. Give a function that takes"):
+            initialize(app, **given)
 
 
 def with_the_user(function: Callable[[str, str], bool]) -> Callable[..., bool]:
@@ -114,13 +80,9 @@ def with_the_user(function: Callable[[str, str], bool]) -> Callable[..., bool]:
         {"read": True}.get,
     ],
 )
-def test_whatever_can_be_called_with_one_value_may_authorize(
-    tmp_path: Path, authorize: Any
-) -> None:
-    app, db = an_app(tmp_path)
+def test_whatever_can_be_called_with_one_value_may_authorize(app: Flask, authorize: Any) -> None:
     CronJobs(app, authorize=authorize, actor=str)
     assert state_of(app).authorize is authorize
-    close(app, db)
 
 
 class Refusal:
@@ -133,8 +95,7 @@ class Refusal:
         return 0
 
 
-def test_what_an_app_is_given_goes_before_the_instance_even_if_it_is_false(tmp_path: Path) -> None:
-    app, db = an_app(tmp_path)
+def test_what_an_app_is_given_goes_before_the_instance_even_if_it_is_false(app: Flask) -> None:
     authorize, actor = Refusal(), Refusal()
     jobs = CronJobs(authorize=lambda action: True, actor=lambda: "instance")
     jobs.init_app(app, authorize=authorize, actor=actor)
@@ -142,21 +103,18 @@ def test_what_an_app_is_given_goes_before_the_instance_even_if_it_is_false(tmp_p
     assert state.authorize is authorize
     assert state.actor is actor
     assert app.test_client().get("/jobs/").status_code == 403
-    close(app, db)
 
 
-def test_secrets_of_the_settings_are_in_no_repr(tmp_path: Path) -> None:
+def test_secrets_of_the_settings_are_in_no_repr(app: Flask) -> None:
     token, url = "a-token-of-some-length", "https://monitor.example/hidden-uuid"
-    app, db = an_app(tmp_path, CRONJOBS_TICK_TOKEN=token, CRONJOBS_PING_URL=url)
+    app.config.update(CRONJOBS_TICK_TOKEN=token, CRONJOBS_PING_URL=url)
     CronJobs(app)
     assert state_of(app).settings.tick_token == token
     assert token not in repr(state_of(app))
     assert "hidden-uuid" not in repr(state_of(app))
-    close(app, db)
 
 
-def test_a_tick_prints_nothing_that_a_terminal_would_obey(tmp_path: Path) -> None:
-    app, db = an_app(tmp_path)
+def test_a_tick_prints_nothing_that_a_terminal_would_obey(app: Flask, db: SQLAlchemy) -> None:
     jobs = CronJobs(app)
 
     @jobs.task(retry=1)
@@ -169,17 +127,15 @@ def test_a_tick_prints_nothing_that_a_terminal_would_obey(tmp_path: Path) -> Non
     printed = app.test_cli_runner().invoke(args=["jobs", "tick"], color=True).output
     assert "ValueError:" in printed
     assert all(line.isprintable() for line in printed.splitlines())
-    close(app, db)
 
 
-def test_bad_value_fails_at_initialization_and_leaves_no_trace(tmp_path: Path) -> None:
-    app, db = an_app(tmp_path, CRONJOBS_LEASE="soon")
+def test_bad_value_fails_at_initialization_and_leaves_no_trace(app: Flask) -> None:
+    app.config.update(CRONJOBS_LEASE="soon")
     with pytest.raises(ConfigError, match="CRONJOBS_LEASE is 'soon'"):
         CronJobs(app)
     assert "cronjobs" not in app.extensions
     app.config["CRONJOBS_LEASE"] = 60
     CronJobs(app)
-    close(app, db)
 
 
 def test_call_outside_an_app_is_a_clear_error() -> None:
@@ -203,7 +159,9 @@ def test_call_in_an_app_without_the_extension_is_a_clear_error() -> None:
         hello.enqueue()
 
 
-def test_two_apps_in_one_process_share_tasks_and_nothing_else(tmp_path: Path) -> None:
+def test_two_apps_in_one_process_share_tasks_and_nothing_else(
+    app: Flask, db: SQLAlchemy, sqlite_url: str
+) -> None:
     jobs = CronJobs()
     said: list[str] = []
 
@@ -211,69 +169,47 @@ def test_two_apps_in_one_process_share_tasks_and_nothing_else(tmp_path: Path) ->
     def hello(name: str) -> None:
         said.append(name)
 
-    one, one_db = an_app(tmp_path, "one", CRONJOBS_MAX_ATTEMPTS=3)
-    two, two_db = an_app(tmp_path, "two", CRONJOBS_MAX_ATTEMPTS=5)
-    for app, db in ((one, one_db), (two, two_db)):
-        jobs.init_app(app)
-        with app.app_context():
-            db.create_all()
-    with one.app_context():
+    other, other_db = Flask("other"), SQLAlchemy()
+    other.config["SQLALCHEMY_DATABASE_URI"] = f"{sqlite_url}.other"
+    other_db.init_app(other)
+    for each, attempts in ((app, 3), (other, 5)):
+        each.config["CRONJOBS_MAX_ATTEMPTS"] = attempts
+        jobs.init_app(each)
+    with app.app_context():
+        db.create_all()
         assert hello.using(commit=True).enqueue("one").max_attempts == 3
-    with two.app_context():
-        assert two_db.session.scalars(select(JobRun)).all() == []
+    with other.app_context():
+        other_db.create_all()
+        assert other_db.session.scalars(select(JobRun)).all() == []
         assert hello.using(commit=True).enqueue("two").max_attempts == 5
         assert jobs.tick().succeeded == 1
+        other_db.engine.dispose()
     assert said == ["two"]
-    with one.app_context():
+    with app.app_context():
         assert jobs.tick().succeeded == 1
     assert said == ["two", "one"]
-    for app, db in ((one, one_db), (two, two_db)):
-        close(app, db)
-
-
-def test_two_instances_on_two_apps_know_their_own_tasks(tmp_path: Path) -> None:
-    one, two = CronJobs(), CronJobs()
-    one.task(name="hello")(lambda: None)
-    assert "hello" in one.tasks
-    assert "hello" not in two.tasks
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
-def test_database_in_memory_is_refused_by_a_tick(url: str) -> None:
-    app, db = Flask("x"), SQLAlchemy()
-    app.config["SQLALCHEMY_DATABASE_URI"] = url
-    db.init_app(app)
-    jobs = CronJobs(app)
-    with app.app_context():
-        db.create_all()
-        with pytest.raises(SetupError, match=r"SQLite in memory.*Use a file"):
-            jobs.tick()
-    result = app.test_cli_runner().invoke(args=["jobs", "tick"])
-    assert result.exit_code == 1
-    assert "Use a file" in result.output
-    close(app, db)
-
-
-@pytest.mark.parametrize("command", [(), ("list",), ("init",), ("doctor",), ("doctor", "--json")])
 @pytest.mark.parametrize("migrating", [False, True])
-def test_database_in_memory_is_said_to_be_one_by_each_command(
-    command: tuple[str, ...], migrating: bool
-) -> None:
+def test_database_in_memory_is_said_to_be_one_by_each_command(url: str, migrating: bool) -> None:
     """Nobody is told to create tables there: the next command would not find them."""
-    app, db = Flask("x"), SQLAlchemy()
-    app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite://"
-    db.init_app(app)
-    CronJobs(app)
+    app = Flask("x")
+    app.config["SQLALCHEMY_DATABASE_URI"] = url
+    SQLAlchemy(app)
+    jobs = CronJobs(app)
     if migrating:
         app.extensions["migrate"] = object()
-    result = app.test_cli_runner().invoke(args=["jobs", "admin", *command])
-    assert result.exit_code == 1
-    said = " ".join(result.output.split())
-    assert "SQLite in memory, with one connection for everybody" in said
-    assert "Use a file" in said
-    assert "admin init" not in said
-    assert "migrat" not in said
-    close(app, db)
+    with app.app_context(), pytest.raises(SetupError, match=r"SQLite in memory.*Use a file"):
+        jobs.tick()
+    for command in ("", "list", "init", "doctor", "doctor --json"):
+        result = app.test_cli_runner().invoke(args=["jobs", "admin", *command.split()])
+        assert result.exit_code == 1
+        said = " ".join(result.output.split())
+        assert "SQLite in memory, with one connection for everybody" in said
+        assert "Use a file" in said
+        assert "admin init" not in said
+        assert "migrat" not in said
 
 
 def test_task_declared_after_initialization_is_known(
@@ -291,9 +227,9 @@ def test_task_declared_after_initialization_is_known(
 
 
 def test_setting_that_comes_too_late_is_told_at_the_first_use(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    app: Flask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app, db = an_app(tmp_path, CRONJOBS_LEASE=60)
+    app.config["CRONJOBS_LEASE"] = 60
     CronJobs(app)
     app.config.update(CRONJOBS_TIMEOUT=5, CRONJOBS_LEASE=30)
     with app.app_context():
@@ -301,15 +237,3 @@ def test_setting_that_comes_too_late_is_told_at_the_first_use(
         state_of()
     (told,) = [record for record in caplog.records if "has no effect" in record.getMessage()]
     assert told.getMessage().startswith("CRONJOBS_LEASE, CRONJOBS_TIMEOUT changed in app.config")
-    close(app, db)
-
-
-def test_settings_that_came_in_time_are_not_complained_about(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    app, db = an_app(tmp_path, CRONJOBS_LEASE=60)
-    CronJobs(app)
-    with app.app_context():
-        state_of()
-    assert "has no effect" not in caplog.text
-    close(app, db)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import MetaData, inspect, make_url, text
 
-from flask_cronjobs import ConfigError, CronJobs, DatabaseTrouble, SetupError, TaskError
-from flask_cronjobs.config import read_settings
-from flask_cronjobs.jobs import effects
+from flask_cronjobs import CronJobs, SetupError, TaskError
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.state import state_of
-from flask_cronjobs.models import JobEffect
-from tests.marks import on_sqlite
+from tests.marks import on_both, on_postgresql
 from tests.postgres import Server
 from tests.rows import Rows
 
@@ -27,6 +24,7 @@ class TestMetadataWithASchema:
     def db(self) -> SQLAlchemy:
         return SQLAlchemy(metadata=MetaData(schema="app"))
 
+    @on_both
     def test_create_all_makes_the_tables_that_jobs_use(
         self, app: Flask, db: SQLAlchemy, jobs: CronJobs
     ) -> None:
@@ -56,8 +54,9 @@ class TestMetadataWithASchema:
             db.engine.dispose()
 
 
+@on_postgresql
 def test_two_apps_on_one_object_are_initialized(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tmp_path: Any
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tmp_path: Path
 ) -> None:
     """A second app factory, also on another kind of database."""
     second = Flask("second")
@@ -68,24 +67,6 @@ def test_two_apps_on_one_object_are_initialized(
         db.create_all()
         assert "job_runs" in inspect(db.engine).get_table_names()
         db.engine.dispose()
-
-
-@on_sqlite
-class TestOwnLock:
-    """Only a lock is called a lock."""
-
-    def test_other_trouble_in_once_is_told_as_it_is(
-        self, app: Flask, db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def fail(*args: object) -> None:
-            raise DatabaseTrouble("The database cannot be used: disk I/O error.")
-
-        monkeypatch.setattr(effects, "begin", fail)
-        with app.app_context():
-            db.session.add(JobEffect(key="of the session", state="in_doubt"))
-            db.session.flush()
-            with pytest.raises(DatabaseTrouble, match="disk I/O error"):
-                jobs.once("k", lambda: None)
 
 
 @pytest.mark.parametrize("whose", ["server_encoding", "client_encoding"])
@@ -113,6 +94,7 @@ def test_an_encoding_without_all_characters_is_refused(
         postgres_server.drop_database(url.render_as_string(hide_password=False))
 
 
+@on_both
 def test_doctor_says_that_an_index_should_be_unique(
     app: Flask, db: SQLAlchemy, jobs: CronJobs
 ) -> None:
@@ -130,14 +112,6 @@ def test_doctor_says_that_an_index_should_be_unique(
     ]
 
 
-def test_doctor_does_not_keep_the_warning_of_a_clock_that_is_exact_now(
-    app: Flask, jobs: CronJobs, rows: Rows
-) -> None:
-    rows.tick(age=120, host="web-1", clock_offset=90.0)
-    rows.tick(age=1, host="web-1", clock_offset=0.0)
-    assert "host-clock" not in {finding.id for finding in examine(state_of(app))}
-
-
 def test_a_definition_that_no_code_declares_is_not_said_to_be_declared(
     app: Flask, jobs: CronJobs, rows: Rows
 ) -> None:
@@ -152,9 +126,3 @@ def test_a_definition_that_no_code_declares_is_not_said_to_be_declared(
         )
         assert jobs.remove_definition("nightly")
         assert jobs.add_definition("nightly", "it", schedule="@daily")
-
-
-@pytest.mark.parametrize("seconds", [1, 30, 59.9])
-def test_a_tick_age_that_is_always_exceeded_is_refused(seconds: float) -> None:
-    with pytest.raises(ConfigError, match="ticks come once a minute"):
-        read_settings({"CRONJOBS_HEALTH_TICK_AGE": seconds})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,34 +13,34 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs, Retry, SetupError, TickReport, current_run
+from flask_cronjobs import CronJobs, DatabaseTrouble, Retry, SetupError, current_run
 from flask_cronjobs.jobs import effects
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
 from flask_cronjobs.types import InDoubt
-from tests.marks import on_postgresql, on_sqlite
+from tests.marks import on_both, on_postgresql, on_sqlite
 
-Tick = Callable[[], TickReport]
+pytestmark = pytest.mark.usefixtures("context")
 AGAIN = Retry(max_attempts=3, base=0)
 
 
-def test_second_call_returns_the_recorded_result(app: Flask, jobs: CronJobs) -> None:
+def test_second_call_returns_the_recorded_result(jobs: CronJobs) -> None:
     calls: list[int] = []
 
     def charge(amount: int, *, currency: str) -> dict[str, object]:
         calls.append(amount)
         return {"id": "ch_1", "amount": amount, "currency": currency}
 
-    with app.app_context():
-        first = jobs.once("charge:1", charge, 5, currency="EUR")
-        again = jobs.once("charge:1", charge, 5, currency="EUR")
-        other = jobs.once("charge:2", charge, 7, currency="EUR")
+    first = jobs.once("charge:1", charge, 5, currency="EUR")
+    again = jobs.once("charge:1", charge, 5, currency="EUR")
+    other = jobs.once("charge:2", charge, 7, currency="EUR")
     assert first == again == {"id": "ch_1", "amount": 5, "currency": "EUR"}
     assert other == {"id": "ch_1", "amount": 7, "currency": "EUR"}
     assert calls == [5, 7]
 
 
+@on_both
 def test_effect_is_not_pruned_while_its_run_waits_for_its_retry(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+    db: SQLAlchemy, jobs: CronJobs
 ) -> None:
     """The wait may be longer than the retention."""
     charged: list[int] = []
@@ -52,17 +51,17 @@ def test_effect_is_not_pruned_while_its_run_waits_for_its_retry(
         if current_run.attempt == 1:
             raise ConnectionError("the mail server is away")
 
-    with app.app_context():
-        charge.using(commit=True).enqueue()
-        assert jobs.tick(max_runs=1).failed == 1
-        db.session.execute(text("UPDATE job_effects SET done_at = '2000-01-01'"))
-        db.session.commit()
-        jobs.prune()
-    assert (tick().succeeded, charged) == (1, [812])
+    charge.using(commit=True).enqueue()
+    assert jobs.tick(max_runs=1).failed == 1
+    db.session.execute(text("UPDATE job_effects SET done_at = '2000-01-01'"))
+    db.session.commit()
+    jobs.prune()
+    assert (jobs.tick().succeeded, charged) == (1, [812])
 
 
+@on_both
 def test_effects_of_a_failed_attempt_are_checkpoints_for_the_next(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+    db: SQLAlchemy, jobs: CronJobs
 ) -> None:
     done: list[str] = []
 
@@ -77,15 +76,13 @@ def test_effects_of_a_failed_attempt_are_checkpoints_for_the_next(
             raise ConnectionError("after both")
         return steps
 
-    with app.app_context():
-        in_steps.using(commit=True).enqueue()
-    assert (tick().succeeded, done) == (1, ["one", "two"])
-    with app.app_context():
-        assert db.session.scalars(db.select(JobRun.result)).one() == [1, 2]
+    in_steps.using(commit=True).enqueue()
+    assert (jobs.tick().succeeded, done) == (1, ["one", "two"])
+    assert db.session.scalars(db.select(JobRun.result)).one() == [1, 2]
 
 
 def test_effect_in_the_context_of_another_app_is_that_app_s(
-    app: Flask, jobs: CronJobs, sqlite_url: str, tick: Tick
+    jobs: CronJobs, sqlite_url: str
 ) -> None:
     """Whether a handler of this app does it or one of that app."""
     other, other_db = Flask("other"), SQLAlchemy()
@@ -107,9 +104,8 @@ def test_effect_in_the_context_of_another_app_is_that_app_s(
     with other.app_context():
         other_db.create_all()
         office.using(commit=True).enqueue()
-    with app.app_context():
-        shop.using(commit=True).enqueue()
-    assert tick().succeeded == 1
+    shop.using(commit=True).enqueue()
+    assert jobs.tick().succeeded == 1
     with other.app_context():
         assert other_jobs.tick().succeeded == 1
         effect = other_db.session.scalars(other_db.select(JobEffect)).one()
@@ -118,9 +114,8 @@ def test_effect_in_the_context_of_another_app_is_that_app_s(
     assert paid == ["by the shop", "here"]
 
 
-def test_effect_that_raised_is_tried_again(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
-) -> None:
+@on_both
+def test_effect_that_raised_is_tried_again(db: SQLAlchemy, jobs: CronJobs) -> None:
     done: list[int] = []
 
     def effect() -> str:
@@ -133,17 +128,14 @@ def test_effect_that_raised_is_tried_again(
     def send() -> str | None:
         return jobs.once("mail:1", effect)
 
-    with app.app_context():
-        send.using(commit=True).enqueue()
-    report = tick()
+    send.using(commit=True).enqueue()
+    report = jobs.tick()
     assert (report.failed, report.succeeded, done) == (1, 1, [1, 2])
-    with app.app_context():
-        assert db.session.scalars(db.select(JobRun.result)).one() == "sent"
+    assert db.session.scalars(db.select(JobRun.result)).one() == "sent"
 
 
-def test_effect_that_was_interrupted_is_in_doubt(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
-) -> None:
+@on_both
+def test_effect_that_was_interrupted_is_in_doubt(db: SQLAlchemy, jobs: CronJobs) -> None:
     """How far it came is known to nobody: so it is not done again."""
     done: list[int] = []
 
@@ -155,17 +147,15 @@ def test_effect_that_was_interrupted_is_in_doubt(
     def send() -> None:
         jobs.once("mail:1", effect)
 
-    with app.app_context():
-        send.using(commit=True).enqueue()
-    report = tick()
+    send.using(commit=True).enqueue()
+    report = jobs.tick()
     assert (report.failed, report.succeeded, done) == (1, 1, [1])
-    with app.app_context():
-        assert db.session.scalars(db.select(JobEffect.state)).one() == "in_doubt"
+    assert db.session.scalars(db.select(JobEffect.state)).one() == "in_doubt"
 
 
 @on_postgresql
 def test_interruption_while_the_mark_is_written_leaves_no_doubt(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+    db: SQLAlchemy, jobs: CronJobs
 ) -> None:
     """The INSERT is slow, and the timeout comes meanwhile: the effect was not begun."""
     done: list[int] = []
@@ -174,38 +164,25 @@ def test_interruption_while_the_mark_is_written_leaves_no_doubt(
     def send() -> None:
         jobs.once("mail:1", lambda: done.append(current_run.attempt))
 
-    with app.app_context():
-        db.session.execute(
-            text(
-                "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-                " IF (SELECT attempts FROM job_runs) = 1 THEN PERFORM pg_sleep(0.8); END IF;"
-                " RETURN NEW; END $$;"
-                "CREATE TRIGGER slow AFTER INSERT ON job_effects FOR EACH ROW"
-                " EXECUTE FUNCTION slow()"
-            )
+    db.session.execute(
+        text(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF (SELECT attempts FROM job_runs) = 1 THEN PERFORM pg_sleep(0.8); END IF;"
+            " RETURN NEW; END $$;"
+            "CREATE TRIGGER slow AFTER INSERT ON job_effects FOR EACH ROW"
+            " EXECUTE FUNCTION slow()"
         )
-        db.session.commit()
-        send.using(commit=True).enqueue()
-    report = tick()
+    )
+    db.session.commit()
+    send.using(commit=True).enqueue()
+    report = jobs.tick()
     assert (report.failed, report.succeeded, done) == (1, 1, [2])
-    with app.app_context():
-        assert db.session.scalars(db.select(JobEffect.state)).one() == "done"
+    assert db.session.scalars(db.select(JobEffect.state)).one() == "done"
 
 
-def test_keyboard_interrupt_leaves_the_effect_in_doubt(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs
-) -> None:
-    def effect() -> None:
-        raise KeyboardInterrupt
-
-    with app.app_context():
-        with pytest.raises(KeyboardInterrupt):
-            jobs.once("mail:1", effect)
-        assert db.session.scalars(db.select(JobEffect.state)).one() == "in_doubt"
-
-
+@on_both
 def test_interruption_just_after_a_doubt_was_taken_over_leaves_it_in_doubt(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+    db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The effect was not begun again, but it may have been done before."""
     take_over = effects.take_over
@@ -214,15 +191,15 @@ def test_interruption_just_after_a_doubt_was_taken_over_leaves_it_in_doubt(
         assert take_over(*arguments)
         raise KeyboardInterrupt
 
-    with app.app_context():
-        db.session.add(JobEffect(key="mail:1", state="in_doubt", locked_by="host:1:gone"))
-        db.session.commit()
-        monkeypatch.setattr(effects, "take_over", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            jobs.once("mail:1", lambda: None, in_doubt="redo")
-        assert db.session.scalars(db.select(JobEffect.state)).all() == ["in_doubt"]
+    db.session.add(JobEffect(key="mail:1", state="in_doubt", locked_by="host:1:gone"))
+    db.session.commit()
+    monkeypatch.setattr(effects, "take_over", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        jobs.once("mail:1", lambda: None, in_doubt="redo")
+    assert db.session.scalars(db.select(JobEffect.state)).all() == ["in_doubt"]
 
 
+@on_both
 def test_second_caller_waits_for_the_first_and_gets_its_result(app: Flask, jobs: CronJobs) -> None:
     begun, gate = threading.Event(), threading.Event()
     calls: list[int] = []
@@ -278,8 +255,9 @@ def test_waiting_caller_does_the_effect_if_the_first_one_raises(app: Flask, jobs
     assert results == ["done"]
 
 
+@on_both
 def test_error_of_a_flush_comes_through_and_the_retry_does_the_effect(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+    db: SQLAlchemy, jobs: CronJobs
 ) -> None:
     """A failed flush leaves a session that can be asked nothing until it is rolled back."""
     done: list[int] = []
@@ -295,31 +273,30 @@ def test_error_of_a_flush_comes_through_and_the_retry_does_the_effect(
     def send() -> str | None:
         return jobs.once("mail:1", effect)
 
-    with app.app_context():
-        send.using(commit=True).enqueue()
-    report = tick()
+    send.using(commit=True).enqueue()
+    report = jobs.tick()
     assert (report.failed, report.succeeded, done) == (1, 1, [2])
-    with app.app_context():
-        assert "IntegrityError" in db.session.scalars(db.select(JobFailure.error_type)).one()
-        assert db.session.scalars(db.select(JobRun.result)).one() == "sent"
+    assert "IntegrityError" in db.session.scalars(db.select(JobFailure.error_type)).one()
+    assert db.session.scalars(db.select(JobRun.result)).one() == "sent"
 
 
+@on_both
 def test_error_of_the_effect_comes_through_though_its_mark_cannot_be_removed(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+    db: SQLAlchemy, jobs: CronJobs, caplog: pytest.LogCaptureFixture
 ) -> None:
     def effect() -> None:
         db.session.execute(text("DROP TABLE job_effects"))
         db.session.commit()
         raise ConnectionError("not yet")
 
-    with app.app_context(), pytest.raises(ConnectionError, match="not yet"):
+    with pytest.raises(ConnectionError, match="not yet"):
         jobs.once("mail:1", effect)
     assert "once('mail:1') failed, and its mark stays, in doubt" in caplog.text
 
 
 @pytest.mark.parametrize("in_doubt", ["skip", "redo", "raise"])
 def test_once_inside_itself_is_refused_in_a_run(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, in_doubt: InDoubt
+    db: SQLAlchemy, jobs: CronJobs, in_doubt: InDoubt
 ) -> None:
     inner: list[int] = []
 
@@ -327,27 +304,23 @@ def test_once_inside_itself_is_refused_in_a_run(
     def nested() -> None:
         jobs.once("k", lambda: jobs.once("k", lambda: inner.append(1), in_doubt=in_doubt))
 
-    with app.app_context():
-        nested.using(commit=True).enqueue()
-    assert tick().dead == 1
-    with app.app_context():
-        error = db.session.scalars(db.select(JobRun.last_error)).one()
-        assert error is not None
-        assert "once('k') is called inside itself" in error
-        assert db.session.scalars(db.select(JobEffect)).all() == []
+    nested.using(commit=True).enqueue()
+    assert jobs.tick().dead == 1
+    error = db.session.scalars(db.select(JobRun.last_error)).one()
+    assert error is not None
+    assert "once('k') is called inside itself" in error
+    assert db.session.scalars(db.select(JobEffect)).all() == []
     assert inner == []
 
 
-def test_once_inside_itself_is_refused_outside_of_a_run(app: Flask, jobs: CronJobs) -> None:
-    with app.app_context():
-        with pytest.raises(SetupError, match="called inside itself"):
-            jobs.once("k", lambda: jobs.once("k", lambda: None))
-        assert jobs.once("k", lambda: "free again") == "free again"
+def test_once_inside_itself_is_refused_outside_of_a_run(jobs: CronJobs) -> None:
+    with pytest.raises(SetupError, match="called inside itself"):
+        jobs.once("k", lambda: jobs.once("k", lambda: None))
+    assert jobs.once("k", lambda: "free again") == "free again"
 
 
-def test_threads_of_a_handler_do_their_effects_side_by_side(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
-) -> None:
+@on_both
+def test_threads_of_a_handler_do_their_effects_side_by_side(db: SQLAlchemy, jobs: CronJobs) -> None:
     together = threading.Barrier(4, timeout=60)
 
     def effect(number: int) -> int:
@@ -359,17 +332,14 @@ def test_threads_of_a_handler_do_their_effects_side_by_side(
         calls = (asyncio.to_thread(jobs.once, f"k{n}", effect, n) for n in range(4))
         return await asyncio.gather(*calls)
 
-    with app.app_context():
-        gather.using(commit=True).enqueue()
-    assert tick().succeeded == 1
-    with app.app_context():
-        assert db.session.scalars(db.select(JobRun.result)).one() == [0, 1, 2, 3]
-        assert set(db.session.scalars(db.select(JobEffect.state))) == {"done"}
+    gather.using(commit=True).enqueue()
+    assert jobs.tick().succeeded == 1
+    assert db.session.scalars(db.select(JobRun.result)).one() == [0, 1, 2, 3]
+    assert set(db.session.scalars(db.select(JobEffect.state))) == {"done"}
 
 
-def test_threads_of_a_handler_do_one_effect_once(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
-) -> None:
+@on_both
+def test_threads_of_a_handler_do_one_effect_once(db: SQLAlchemy, jobs: CronJobs) -> None:
     """They have one token, by which they could not tell each other's marks from their own."""
     done: list[int] = []
 
@@ -383,20 +353,18 @@ def test_threads_of_a_handler_do_one_effect_once(
         calls = (asyncio.to_thread(jobs.once, "k", effect, in_doubt="redo") for _ in range(4))
         return await asyncio.gather(*calls)
 
-    with app.app_context():
-        gather.using(commit=True).enqueue()
-    assert tick().succeeded == 1
+    gather.using(commit=True).enqueue()
+    assert jobs.tick().succeeded == 1
     assert done == [1]
-    with app.app_context():
-        assert db.session.scalars(db.select(JobRun.result)).one() == ["sent"] * 4
+    assert db.session.scalars(db.select(JobRun.result)).one() == ["sent"] * 4
 
 
-def test_effects_of_different_keys_nest(app: Flask, jobs: CronJobs) -> None:
-    with app.app_context():
-        assert jobs.once("outer", lambda: [jobs.once("inner", lambda: 1)]) == [1]
-        assert jobs.once("inner", lambda: 2) == 1
+def test_effects_of_different_keys_nest(jobs: CronJobs) -> None:
+    assert jobs.once("outer", lambda: [jobs.once("inner", lambda: 1)]) == [1]
+    assert jobs.once("inner", lambda: 2) == 1
 
 
+@on_both
 def test_effect_done_while_others_doubted_it_is_done(
     app: Flask, db: SQLAlchemy, jobs: CronJobs
 ) -> None:
@@ -413,9 +381,8 @@ def test_effect_done_while_others_doubted_it_is_done(
         with app.app_context():
             return jobs.once("k", lambda: "twice")
 
-    with app.app_context():
-        assert jobs.once("k", slow) == "sent"
-        assert jobs.once("k", lambda: "twice") == "sent"
+    assert jobs.once("k", slow) == "sent"
+    assert jobs.once("k", lambda: "twice") == "sent"
 
 
 def test_effect_that_outlasted_its_lease_returns_its_value_to_a_request(
@@ -441,22 +408,20 @@ def test_effect_that_outlasted_its_lease_returns_its_value_to_a_request(
     response = app.test_client().post("/charge")
     assert (response.status_code, response.text) == (200, "slow")
     assert "took longer than the lease of 120 s" in caplog.text
-    with app.app_context():
-        assert jobs.once("k", lambda: "third") == "other"
+    assert jobs.once("k", lambda: "third") == "other"
 
 
 def test_result_that_is_no_json_is_not_kept_and_the_effect_still_happens_once(
-    app: Flask, jobs: CronJobs
+    jobs: CronJobs,
 ) -> None:
     thing = object()
-    with app.app_context():
-        assert jobs.once("k", lambda: thing) is thing
-        assert jobs.once("k", lambda: thing) is None
+    assert jobs.once("k", lambda: thing) is thing
+    assert jobs.once("k", lambda: thing) is None
 
 
 @pytest.mark.parametrize("key", ["", "x" * 501, "nul\0", "a\nb", "a\x1b[2J", " ", None, 5])
-def test_key_that_cannot_be_kept_is_refused(app: Flask, jobs: CronJobs, key: str) -> None:
-    with app.app_context(), pytest.raises(ValueError, match="1 to 500 printable characters"):
+def test_key_that_cannot_be_kept_is_refused(jobs: CronJobs, key: str) -> None:
+    with pytest.raises(ValueError, match="1 to 500 printable characters"):
         jobs.once(key, lambda: None)
 
 
@@ -479,27 +444,25 @@ def test_key_that_cannot_be_kept_is_refused(app: Flask, jobs: CronJobs, key: str
     ],
 )
 def test_what_is_no_function_leaves_no_mark(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, call: Any, message: str
+    db: SQLAlchemy, jobs: CronJobs, call: Any, message: str
 ) -> None:
     """Whoever writes charge() for charge has the effect at each attempt."""
-    with app.app_context():
-        with pytest.raises(TypeError, match=message):
-            call(jobs.once)
-        assert db.session.scalars(db.select(JobEffect)).all() == []
+    with pytest.raises(TypeError, match=message):
+        call(jobs.once)
+    assert db.session.scalars(db.select(JobEffect)).all() == []
 
 
-def test_function_with_a_yield_is_no_effect(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> None:
+def test_function_with_a_yield_is_no_effect(db: SQLAlchemy, jobs: CronJobs) -> None:
     def charge() -> Any:
         yield
 
     async def charge_async() -> Any:
         yield
 
-    with app.app_context():
-        for func in (charge, charge_async):
-            with pytest.raises(SetupError, match="generator, of which no line was run"):
-                jobs.once("k", func)
-        assert db.session.scalars(db.select(JobEffect)).all() == []
+    for func in (charge, charge_async):
+        with pytest.raises(SetupError, match="generator, of which no line was run"):
+            jobs.once("k", func)
+    assert db.session.scalars(db.select(JobEffect)).all() == []
 
 
 @on_sqlite
@@ -507,60 +470,64 @@ class TestOnSQLite:
     """One writer at a time: the mark needs the lock that the caller's session may hold."""
 
     def test_open_write_in_the_session_is_refused_at_once(
-        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
+        self, db: SQLAlchemy, jobs: CronJobs
     ) -> None:
         calls: list[int] = []
-        with app.app_context():
-            db.session.add(JobEffect(key="of the session", state="in_doubt"))
-            db.session.flush()
-            began = time.monotonic()
-            with pytest.raises(
-                SetupError, match=r"db\.session holds SQLite's write lock"
-            ) as caught:
-                jobs.once("k", lambda: calls.append(1))
-            assert caught.value.__suppress_context__  # What SQLite said is no news, only long.
-            assert time.monotonic() - began < 10
-            db.session.commit()
+        db.session.add(JobEffect(key="of the session", state="in_doubt"))
+        db.session.flush()
+        began = time.monotonic()
+        with pytest.raises(SetupError, match=r"db\.session holds SQLite's write lock") as caught:
             jobs.once("k", lambda: calls.append(1))
+        assert caught.value.__suppress_context__  # What SQLite said is no news, only long.
+        assert time.monotonic() - began < 10
+        db.session.commit()
+        jobs.once("k", lambda: calls.append(1))
         assert calls == [1]
 
     def test_result_goes_with_an_open_write_left_by_the_effect(
-        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
+        self, db: SQLAlchemy, jobs: CronJobs
     ) -> None:
         def effect() -> str:
             db.session.add(JobEffect(key="of the session", state="in_doubt"))
             db.session.flush()
             return "once"
 
-        with app.app_context():
-            assert jobs.once("committed", effect) == "once"
-            db.session.commit()
-            assert jobs.once("committed", lambda: "again") == "once"
-            db.session.execute(text("DELETE FROM job_effects WHERE key = 'of the session'"))
-            db.session.commit()
-            jobs.once("k", effect)
-            db.session.rollback()
-            db.session.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
-            db.session.commit()
-            assert jobs.once("k", lambda: "again") is None
+        assert jobs.once("committed", effect) == "once"
+        db.session.commit()
+        assert jobs.once("committed", lambda: "again") == "once"
+        db.session.execute(text("DELETE FROM job_effects WHERE key = 'of the session'"))
+        db.session.commit()
+        jobs.once("k", effect)
+        db.session.rollback()
+        db.session.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
+        db.session.commit()
+        assert jobs.once("k", lambda: "again") is None
 
     def test_effect_that_failed_with_an_open_write_loses_both_write_and_mark(
-        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
+        self, db: SQLAlchemy, jobs: CronJobs
     ) -> None:
         def effect() -> None:
             db.session.add(JobEffect(key="of the session", state="in_doubt"))
             db.session.flush()
             raise ConnectionError("not yet")
 
-        with app.app_context():
-            with pytest.raises(ConnectionError, match="not yet"):
-                jobs.once("k", effect)
-            assert db.session.scalars(db.select(JobEffect)).all() == []
-            assert jobs.once("k", lambda: "done") == "done"
+        with pytest.raises(ConnectionError, match="not yet"):
+            jobs.once("k", effect)
+        assert db.session.scalars(db.select(JobEffect)).all() == []
+        assert jobs.once("k", lambda: "done") == "done"
 
-    def test_session_that_only_reads_is_no_hindrance(
-        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
+    def test_session_that_only_reads_is_no_hindrance(self, db: SQLAlchemy, jobs: CronJobs) -> None:
+        db.session.scalars(db.select(JobRun)).all()
+        assert jobs.once("k", lambda: "done") == "done"
+
+    def test_other_trouble_is_not_called_a_lock(
+        self, db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with app.app_context():
-            db.session.scalars(db.select(JobRun)).all()
-            assert jobs.once("k", lambda: "done") == "done"
+        def fail(*args: object) -> None:
+            raise DatabaseTrouble("The database cannot be used: disk I/O error.")
+
+        monkeypatch.setattr(effects, "begin", fail)
+        db.session.add(JobEffect(key="of the session", state="in_doubt"))
+        db.session.flush()
+        with pytest.raises(DatabaseTrouble, match="disk I/O error"):
+            jobs.once("k", lambda: None)

@@ -27,61 +27,97 @@ from flask_cronjobs.text import (
     stack_text,
     strip_credentials,
 )
+from tests.marks import on_sqlite
+
+WORDS = [
+    "password", "PASSWORD", "password2", "passwords", "password_hash", "passphrase", "pass", "PASS",
+    "dbPass", "DB_PASS", "auth", "basicAuth", "token", "tokens", "token_id", "access_token", "jwt",
+    "api_key", "secret", "secret_key", "access_key", "AWS_SECRET_ACCESS_KEY", "SharedAccessKey",
+    "session", "sessionid", "credentials", "Authorization", "X-Api-Key",
+]  # fmt: skip
+#: What stands around a name and its secret, and what is kept of it.
+SHAPES = [
+    ("{}=s3cret", "{}=***"),
+    ("{{'{}': 's3cret', 'a': 1}}", "{{'{}': ***"),
+    ("tool --{} s3cret --host a", "tool --{} ***"),
+]
+
+
+@pytest.mark.parametrize(("text", "kept"), SHAPES)
+def test_words_that_name_a_secret_hide_it(text: str, kept: str) -> None:
+    for word in WORDS:
+        assert strip_credentials(text.format(word)) == kept.format(word)
+        assert redacted({word: "s3cret"}, Settings().redact) == {word: "***"}
+
 
 HIDDEN: list[tuple[str, str]] = [
-    ("{'password': ['s3cret']}", "{'password': ***"),
+    # Of a value of several parts, nothing stays.
     ("{'password': ['s3cret', \"s3]cret\"], 'a': 1}", "{'password': ***"),
     ("{'password': [['s3cret'], ('s3cret',)], 'a': 1}", "{'password': ***"),
     ("{'token': {'access': 's3cret'}, 'a': 1}", "{'token': ***"),
     ('{"tokens": [\n  "s3cret",\n  "s3cret"\n],\n"a": 1}', '{"tokens": ***\n],\n"a": 1}'),
-    ("{'password': rb'X', 'a': 1}", "{'password': ***"),
-    ("{'password': B\"s3cret\", 'a': 1}", "{'password': ***"),
+    ("{'token': ('s3',\n           'cret'),\n 'a': 1}", "{'token': ***"),
     ("User(password=SecretStr('s3cret'), a=1)", "User(password=***"),
     ("User(secret=Secret(value='s3cret', at=(1, 2)), a=1)", "User(secret=***"),
-    ("password_hash=s3cret a=1", "password_hash=***"),
-    ("{'password_hash': 'pbkdf2:s3cret', 'a': 1}", "{'password_hash': ***"),
-    ("password2=s3cret", "password2=***"),
-    ("tokens=s3cret", "tokens=***"),
+    ("get(url, auth=('me', 's3cret'))", "get(url, auth=***"),
+    ("password=(s3cret and no more\nnext line", "password=***\nnext line"),
+    ("secrets:\n  - s3cret\n\n  - s3cret\na: 1", "secrets:\n  ***\na: 1"),
+    ("password:\ns3cret\nnext line", "password:\n***\nnext line"),
+    # Quotes, and texts that were cut.
+    ("{'password': rb'X', 'a': 1}", "{'password': ***"),
+    ("{'password': B\"s3cret\", 'a': 1}", "{'password': ***"),
+    (r'{"password": "a\"s3cret", "a": 1}', '{"password": ***'),
+    (r"{\"password\": \"s3cret\", \"a\": 1}", '{\\"password\\": ***'),
+    ("password='s3cret in a text that was cut", "password=***"),
+    ("password=s3'cret a=1", "password=***"),
+    ("('Set-Cookie', 's3cret in a text that was cut", "('Set-Cookie', ***"),
+    # Other signs than "=".
+    ("DB_PASS: s3cret", "DB_PASS: ***"),
     ("passwords: s3cret, s3", "passwords: ***"),
-    ("session=s3cret", "session=***"),
-    ("{'session': 's3cret'}", "{'session': ***"),
-    ("('Authorization', 'Token s3cret')", "('Authorization', ***"),
-    ("[(b'authorization', b'Token s3cret'), (b'a', b'1')]",
-     "[(b'authorization', ***"),
+    ("Authorization: Token s3cret\nHost: a", "Authorization: ***\nHost: a"),
+    ("os.environ['DB_PASSWORD'] = 's3cret'", "os.environ['DB_PASSWORD'] = ***"),
+    ("password == 's3cret'", "password == ***"),
+    ("password => s3cret, a => 1", "password => ***"),
+    ("password := s3cret", "password := ***"),
+    ("api key: s3cret", "api key: ***"),
+    ("https://blob/a?sv=1&sig=s3cret", "https://blob/a?sv=1&sig=***"),
+    ("https://s3/a?X-Amz-Signature=s3cret&a=1", "https://s3/a?X-Amz-Signature=***"),
+    ("['mysql', '--password', 's3cret']", "['mysql', '--password', ***"),
+    # What names no secret beside what does.
+    ("password=None, token=s3cret", "password=None, token=***"),
+    ("token_count=17, tokens_used: 4, secret_id=s3", "token_count=17, tokens_used: 4, "
+     "secret_id=***"),
+    # Pairs.
+    ("('X-Api-Key', 's3cret',)", "('X-Api-Key', ***"),
+    ("[(b'authorization', b'Token s3cret'), (b'a', b'1')]", "[(b'authorization', ***"),
     ("[('user', 'ada'), ('password', 's3cret'), ('a', 1)]",
      "[('user', 'ada'), ('password', ***"),
     ('[["api_key", "s3cret"], ["a", 1]]', '[["api_key", ***'),
-    ("('X-Api-Key', 's3cret',)", "('X-Api-Key', ***"),
-    ("('Set-Cookie', 's3cret in a text that was cut", "('Set-Cookie', ***"),
-    ("postgresql://me:123/s3cret@db/app failed", "postgresql://***@db/app failed"),
-    ("redis://:5/s3cret@cache/0", "redis://***@cache/0"),
-    ("connect(user='me', pass='s3cret')", "connect(user='me', pass=***"),
-    ("DB_PASS: s3cret", "DB_PASS: ***"),
-    ("dbPass=s3cret", "dbPass=***"),
-    ("get(url, auth=('me', 's3cret'))", "get(url, auth=***"),
-    ('{"auth": "s3cret"}', '{"auth": ***'),
-    ("os.environ['DB_PASSWORD'] = 's3cret'", "os.environ['DB_PASSWORD'] = ***"),
-    ("password == 's3cret'", "password == ***"),
-    ("password=s3'cret a=1", "password=***"),
     ("got ('password', 'email', 'name')", "got ('password', ***"),
-    ("token_id=s3cret", "token_id=***"),
-    ("token_count=17, tokens_used: 4, secret_id=s3", "token_count=17, tokens_used: 4, "
-     "secret_id=***"),
     ("{'name': 'password', 'value': 's3cret'}", "{***"),
     ("[{'value': 's3cret', 'key': 'X-Api-Key'}]", "[***"),
     ('<input value="s3cret" name="token">', "<***"),
     ('{\n "name": "password",\n "value": "s3cret"\n}', '{\n "name": "password"***\n}'),
-    ("mysql --password s3cret", "mysql --password ***"),
-    ("['mysql', '--password', 's3cret']", "['mysql', '--password', ***"),
-    ("tool --token-id s3cret --host a", "tool --token-id ***"),
+    # Headers, to the end of their line.
+    ("Authorization: Bearer abcdefgh12345", "Authorization: ***"),
+    ('Authorization: Digest username="me", response="s3cret"', "Authorization: ***"),
+    ("Proxy-Authorization: Negotiate s3cret", "Proxy-Authorization: ***"),
+    ("sent 'Authorization: Token s3cret' to /a", "sent 'Authorization: ***"),
+    ("Set-Cookie: session=s3cret; HttpOnly\nHost: a", "Set-Cookie: ***\nHost: a"),
+    ("Cookie: a 'b', password='s3cret'", "Cookie: ***"),
+    ("Cookie: a [('password', 's3cret')]", "Cookie: ***"),
+    ("sent bearer abcdefgh12345 along", "sent bearer *** along"),
+    # URLs.
+    ("postgresql://me:123/s3cret@db/app failed", "postgresql://***@db/app failed"),
+    ("postgresql://me:pa/s:s@w?rd#@db/app failed", "postgresql://***@db/app failed"),
+    ("https://:t0ken@host/", "https://***@host/"),
+    ("https://ghp_t0ken@github.com/a/b", "https://***@github.com/a/b"),
+    ("redis://:12345@cache:6379/0", "redis://***@cache:6379/0"),
+    ("redis://:5/s3cret@cache/0", "redis://***@cache/0"),
+    ("redis://:5 s3cret@cache/0", "redis://***@cache/0"),
+    ("at http://a/b, amqp://me:s3cret@mq", "at http://a/b, amqp://***@mq"),
     ("amqp://me:s3'cr et<s3cret@mq: refused", "amqp://***@mq: refused"),
     ("amqp://me:x and password=a@s3cret", "amqp://***"),
-    ("redis://:5 s3cret@cache/0", "redis://***@cache/0"),
-    ("secrets:\n  - s3cret\n\n  - s3cret\na: 1", "secrets:\n  ***\na: 1"),
-    ("password:\ns3cret\nnext line", "password:\n***\nnext line"),
-    ("{'token': ('s3',\n           'cret'),\n 'a': 1}", "{'token': ***"),
-    ("password=None, token=s3cret", "password=None, token=***"),
-    ("password=(s3cret and no more\nnext line", "password=***\nnext line"),
 ]  # fmt: skip
 
 
@@ -117,63 +153,51 @@ def test_secrets_are_hidden(text: str, kept: str) -> None:
         "could not connect to server: Connection refused (0x0000274D/10061)",
         "invalid literal for int() with base 10: 'abc'",
         "Key error (see above)",
+        "no user: https://host/x?to=a@b",
+        "key=value, monkey=1, tokens: 12",
+        "no secret here: 12:30 http://host/path",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert safe_text(text, MAX_ERROR) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        (
-            "DETAIL:  Key (token)=(s3cret) already exists.\n[SQL: INSERT]",
-            "DETAIL:  Key (token)=(***\n[SQL: INSERT]",
-        ),
-        ("Key (a, b)=(s3, (cret)\n) already exists.", "Key (a, b)=(***"),
-        (
-            "Key (lower(email))=(s3) already exists) already exists.",
-            "Key (lower(email))=(***",
-        ),
-        (
-            'Key (user_id)=(s3cret) is not present in table "users".',
-            "Key (user_id)=(***",
-        ),
-        (
-            "Key (at)=(s3) conflicts with existing key (at)=(cret).",
-            "Key (at)=(***",
-        ),
-        ("Key (token)=(s3cret in a text that was", "Key (token)=(***"),
-        (
-            'invalid input syntax for type integer: "s3\n"cret"\nLINE 1: SELECT',
-            "invalid input syntax for type integer: ***\nLINE 1: SELECT",
-        ),
-        (
-            'invalid input syntax for type json\nDETAIL:  Token "s3cret" is invalid.\n'
-            "CONTEXT:  JSON data, line 1: s3cret\n[SQL: SELECT]",
-            "invalid input syntax for type json\nDETAIL:  Token ***\n"
-            "CONTEXT:  JSON data, line 1: ***\n[SQL: SELECT]",
-        ),
-        (
-            'invalid input value for enum mood: "s3cret" in order 5',
-            "invalid input value for enum mood: ***",
-        ),
-        (
-            'value "s3cret" is out of range for type integer',
-            "value *** is out of range for type integer",
-        ),
-        (
-            'date/time field value out of range: "s3cret"\nHINT:  x',
-            "date/time field value out of range: ***\nHINT:  x",
-        ),
-        (
-            'COPY failed\nCONTEXT:  COPY people, line 1, column token: "s3cret"',
-            "COPY failed\nCONTEXT:  COPY people, line 1, column token: ***",
-        ),
-    ],
-)
-def test_values_of_a_failed_statement_are_hidden(text: str, kept: str) -> None:
-    assert safe_text(text, MAX_ERROR) == kept
+STATEMENT = "(sqlite3.IntegrityError) no\n[SQL: INSERT INTO people VALUES (?, ?)]\n[parameters: "
+BACKGROUND = "\n(Background on this error at: https://sqlalche.me/e/20/gkpj)"
+ROW = "(psycopg.errors.NotNullViolation) no\nDETAIL:  Failing row contains ("
+#: What is kept, and what stood in the place of the last ``***``.
+OF_STATEMENTS = [
+    ("DETAIL:  Key (token)=(***\n[SQL: INSERT]", "s3cret) already exists."),
+    ("Key (a, b)=(***", "s3, (cret)\n) already exists."),
+    ("Key (lower(email))=(***", "s3) already exists) already exists."),
+    ("Key (user_id)=(***", 's3cret) is not present in table "users".'),
+    ("Key (at)=(***", "s3) conflicts with existing key (at)=(cret)."),
+    ("Key (token)=(***", "s3cret in a text that was"),
+    ("invalid input syntax for type integer: ***\nLINE 1: SELECT", '"s3\n"cret"'),
+    ("invalid input syntax for type json\nDETAIL:  Token ***\n[SQL: SELECT]", '"s3" is invalid.'),
+    ("syntax\nCONTEXT:  JSON data, line 1: ***\n[SQL: SELECT]", "s3cret"),
+    ("invalid input value for enum mood: ***", '"s3cret" in order 5'),
+    ("value *** is out of range for type integer", '"s3cret"'),
+    ("date/time field value out of range: ***\nHINT:  x", '"s3cret"'),
+    ("COPY failed\nCONTEXT:  COPY people, line 1, column token: ***", '"s3cret"'),
+    (f"{STATEMENT}***{BACKGROUND}", "('ada', 's3cret')]"),
+    (f"{STATEMENT}***{BACKGROUND} twice", "(ada,\ns3cret])]"),
+    (f"{STATEMENT}***", "('ada', 's3cret')]"),
+    (f"{ROW}***\n[SQL: INSERT]", "ada,\ns3cret)."),
+    (f"{ROW}***", "ada, s3cret)."),
+    ("Failing row contains (***", "ada, s3cret)."),
+    (f"{ROW}***\n\nTraceback (most", "s3cret)."),
+]
+
+
+@pytest.mark.parametrize(("kept", "value"), OF_STATEMENTS)
+def test_values_of_a_failed_statement_are_hidden(kept: str, value: str) -> None:
+    assert safe_text(kept.replace("***", value), MAX_ERROR) == kept
+
+
+def test_the_values_of_a_long_failed_statement_are_hidden_before_it_is_cut() -> None:
+    text = f"{STATEMENT.replace('?', '?, ' * 9000)}[{'s3cret, ' * 9000}]]{BACKGROUND}"
+    assert "s3cret" not in safe_text(text, MAX_ERROR)
 
 
 FAILING = {
@@ -201,31 +225,20 @@ def test_no_value_of_a_real_database_error_is_kept(db: SQLAlchemy, case: str) ->
     assert "[SQL: " in error_text(caught.value)
 
 
-def test_messages_of_progress_are_stored_without_credentials(
+@on_sqlite
+def test_message_of_progress_hides_credentials_also_what_a_cut_divides(
     perform: Callable[..., JobRun],
 ) -> None:
-    def handler() -> None:
-        current_run.progress(0.5, "at postgresql://me:s3cret@db/app, token=s3cret, 3 of 6")
+    def handler(message: str) -> None:
+        current_run.progress(0.5, message)
 
-    run = perform(handler)
-    assert run.progress_message == "at postgresql://***@db/app, token=***"
+    def stored(message: str) -> str | None:
+        return perform(lambda: handler(message), name=f"task {len(message)}").progress_message
 
-
-def test_long_message_of_progress_is_cut_and_hides_what_the_cut_divides(
-    perform: Callable[..., JobRun],
-) -> None:
-    def handler() -> None:
-        current_run.progress(0.5, "x" * 480 + " postgresql://me:s3cret@db/app" + "y" * 10_000)
-
-    run = perform(handler)
-    assert run.progress_message is not None
-    assert "s3cret" not in run.progress_message
-    assert len(run.progress_message) == 500
-
-
-@pytest.mark.parametrize("name", ["pass", "PASS", "dbPass", "db_pass", "auth", "basicAuth", "Auth"])
-def test_words_that_name_a_secret_hide_their_value(name: str) -> None:
-    assert redacted({name: "s3cret"}, Settings().redact) == {name: "***"}
+    short = "at postgresql://me:s3cret@db/app, token=s3cret, 3 of 6"
+    assert stored(short) == "at postgresql://***@db/app, token=***"
+    cut = stored("x" * 480 + " postgresql://me:s3cret@db/app" + "y" * 10_000) or ""
+    assert ("s3cret" in cut, len(cut)) == (False, 500)
 
 
 def test_pairs_in_a_payload_are_redacted() -> None:
@@ -246,11 +259,19 @@ HOSTILE = [
     "invalid input syntax for ", 'invalid input syntax for a: "', 'value "', 'value "" for "',
     "\nCONTEXT:  COPY ", 'x["password", ', "--token", "--a", '("a a', "tokens_", "tokens 1",
     "password=a'b", "password=a'",
+    "a", "://", "://a", "://:", "://a:", "://a:b/", "://a1:", "token", "token ", "token=",
+    "token: ", "token = > ", "token\\\\", 'token="', "token='\n", r'token=\"', 'token="\\',
+    "password\t", "secret-", "secret_access_", "bearer ", "basic  ", "@:/", "authorization:",
+    "cookie: a", 'cookie:a"', "cookie:a\"b'", "cookie:a='", 'authorization="', "[parameters: ",
+    "Failing row contains (", "\n(Background",
 ]  # fmt: skip
+#: What begins once, and what follows again and again.
+BEGUN = [("[parameters: ", "\n"), ("password", " "), ("token=", "\\"), ("cookie: ", 'a"'),
+         ("://a:", "/")]  # fmt: skip
 
 
-def _seconds(part: str, size: int) -> float:
-    text = part * (size // len(part))
+def _seconds(start: str, part: str, size: int) -> float:
+    text = start + part * (size // len(part))
     times = []
     for _ in range(3):
         started = time.process_time()
@@ -259,35 +280,18 @@ def _seconds(part: str, size: int) -> float:
     return min(times)
 
 
-@pytest.mark.parametrize("part", HOSTILE)
-def test_eight_times_the_text_takes_no_more_than_linear_time(part: str) -> None:
+@pytest.mark.parametrize(("start", "part"), [*(("", part) for part in HOSTILE), *BEGUN])
+def test_eight_times_the_text_takes_no_more_than_linear_time(start: str, part: str) -> None:
     """A pattern that rescans text takes 64 times as long."""
-    assert _seconds(part, 160_000) < 24 * max(_seconds(part, 20_000), 0.002)
+    assert _seconds(start, part, 160_000) < 24 * max(_seconds(start, part, 20_000), 0.002)
 
 
 #: What markers are made of, and what may be around and inside secrets.
 PIECES = [
-    *(
-        *HOSTILE,
-        *"\"'[](){}<>,;:=-@/ \n\t\\*_",
-        "password",
-        "token_id",
-        "tokens",
-        "17",
-        "None",
-        "***",
-    ),
-    *(
-        "value",
-        "://",
-        "http://a:80",
-        "--secret",
-        "Bearer ",
-        "a",
-        "session",
-        "Authorization",
-        "name",
-    ),
+    *HOSTILE,
+    *"\"'[](){}<>,;:=-@/ \n\t\\*_",
+    *("password", "token_id", "tokens", "17", "None", "***", "value", "http://a:80"),
+    *("--secret", "Bearer ", "session", "Authorization", "name"),
 ]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 MARKERS = ["password=", "'api_key': ", "Authorization: Token ", "(b'token', ", "--password "]
@@ -338,9 +342,3 @@ def test_any_nesting_takes_linear_time(part: str) -> None:
     started = time.process_time()
     strip_credentials(part * (200_000 // len(part)))
     assert time.process_time() - started < 20
-
-
-def test_two_megabytes_of_half_a_pair_take_seconds() -> None:
-    started = time.process_time()
-    strip_credentials('x["password", ' * 150_000)
-    assert time.process_time() - started < 60

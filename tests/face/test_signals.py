@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from itertools import product
 from typing import Any
 
 import pytest
@@ -75,46 +76,25 @@ class TestSignals:
         assert [record.cronjobs_event for record in caplog.records][-1] == "cancelled"  # type: ignore[attr-defined]
 
     @pytest.mark.receiver_raises
-    @pytest.mark.parametrize("name", ["run_started", "run_succeeded", "tick_finished"])
+    @pytest.mark.parametrize(
+        ("name", "error"),
+        [
+            *product(
+                ("run_started", "run_succeeded", "tick_finished"),
+                (ValueError, asyncio.CancelledError, GeneratorExit, SystemExit),
+            ),
+            ("run_succeeded", KeyboardInterrupt),  # In the keeper's thread: no keyboard's.
+        ],
+    )
     def test_receiver_that_raises_is_logged_and_harms_nothing(
-        self, app: Flask, perform: Any, caplog: pytest.LogCaptureFixture, name: str
-    ) -> None:
-        def receive(sender: Flask, **details: Any) -> None:
-            raise ValueError("receiver")
-
-        with getattr(signals, name).connected_to(receive, app):
-            run = perform(lambda: None)
-        assert run.status == "succeeded"
-        assert "A receiver of the signal" in caplog.text
-
-    @pytest.mark.receiver_raises
-    @pytest.mark.parametrize("name", ["run_started", "run_succeeded", "tick_finished"])
-    @pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, SystemExit])
-    def test_receiver_that_raises_what_is_no_exception_harms_nothing(
-        self,
-        app: Flask,
-        perform: Any,
-        caplog: pytest.LogCaptureFixture,
-        name: str,
-        error: type[BaseException],
+        self, app: Flask, perform: Any, caplog: Any, name: str, error: type[BaseException]
     ) -> None:
         def receive(sender: Flask, **details: Any) -> None:
             raise error
 
         with getattr(signals, name).connected_to(receive, app):
-            run = perform(lambda: None)
-        assert run.status == "succeeded"
-        assert "A receiver of the signal" in caplog.text
-
-    @pytest.mark.receiver_raises
-    def test_interrupt_is_no_keyboard_s_in_the_keeper_s_thread(
-        self, app: Flask, perform: Any
-    ) -> None:
-        def receive(sender: Flask, **details: Any) -> None:
-            raise KeyboardInterrupt
-
-        with signals.run_succeeded.connected_to(receive, app):
             assert perform(lambda: None).status == "succeeded"
+        assert "A receiver of the signal" in caplog.text
 
     def test_keyboard_s_interrupt_of_a_receiver_goes_on_up(
         self, app: Flask, jobs: CronJobs

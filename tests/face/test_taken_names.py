@@ -15,6 +15,7 @@ from sqlalchemy import Column, Integer, MetaData, Table
 from flask_cronjobs import CronJobs, SetupError
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.state import state_of
+from tests.marks import on_both
 
 
 def a_group(app: Flask) -> None:
@@ -73,6 +74,7 @@ def test_a_table_of_that_name_is_refused(app: Flask, db: SQLAlchemy) -> None:
     assert "cronjobs" not in app.extensions
 
 
+@on_both
 def test_tables_that_the_app_has_reflected_are_ours(
     app: Flask, db: SQLAlchemy, other_app: Callable[[], Flask]
 ) -> None:

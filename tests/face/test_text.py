@@ -16,7 +16,6 @@ from flask_cronjobs.text import (
     error_text,
     safe_text,
     stack_text,
-    strip_credentials,
     type_name,
 )
 
@@ -70,126 +69,12 @@ def test_long_text_keeps_head_and_tail_and_says_what_is_missing() -> None:
     assert len(kept) < 1100
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("postgresql://me:s3cret@db/app failed", "postgresql://***@db/app failed"),
-        ("https://:t0ken@host/", "https://***@host/"),
-        ("password=s3cret, user=me", "password=***"),
-        ("{'api_key': 's3cret', 'a': 1}", "{'api_key': ***"),
-        ("DB_PASSWORD: s3cret", "DB_PASSWORD: ***"),
-        ("Authorization: Bearer abcdefgh12345", "Authorization: ***"),
-        ("Authorization: Token s3cret\nHost: a", "Authorization: ***\nHost: a"),
-        ("Proxy-Authorization: Negotiate s3cret", "Proxy-Authorization: ***"),
-        ("{'Authorization': 'ApiKey s3cret', 'a': 1}", "{'Authorization': ***"),
-        ('Authorization: Digest username="me", response="s3cret"', "Authorization: ***"),
-        ("sent 'Authorization: Token s3cret' to /a", "sent 'Authorization: ***"),
-        ("Set-Cookie: session=s3cret; HttpOnly\nHost: a", "Set-Cookie: ***\nHost: a"),
-        ("Cookie: sid=abc; password='s3cret'", "Cookie: ***"),
-        ("Cookie: sid='s3cret'; a=1", "Cookie: ***"),
-        ("Cookie: a 'b', password='s3cret'", "Cookie: ***"),
-        ("Cookie: a [('password', 's3cret')]", "Cookie: ***"),
-        ("{'password': b's3cret', 'a': 1}", "{'password': ***"),
-        ("password => s3cret, a => 1", "password => ***"),
-        ("password := s3cret", "password := ***"),
-        (r"{\"password\": \"s3cret\", \"a\": 1}", '{\\"password\\": ***'),
-        ("api key: s3cret", "api key: ***"),
-        ("credentials=s3cret sessionid=s3cret jwt=s3cret", "credentials=***"),
-        ("https://s3/a?X-Amz-Signature=s3cret&a=1", "https://s3/a?X-Amz-Signature=***"),
-        ("https://blob/a?sv=1&sig=s3cret", "https://blob/a?sv=1&sig=***"),
-        ("sent bearer abcdefgh12345 along", "sent bearer *** along"),
-        ("access_token=abc&x=1", "access_token=***"),
-        ("https://ghp_t0ken@github.com/a/b", "https://***@github.com/a/b"),
-        ("postgresql://me:pa/s:s@w?rd#@db/app failed", "postgresql://***@db/app failed"),
-        ("redis://:12345@cache:6379/0", "redis://***@cache:6379/0"),
-        ("at http://a/b, amqp://me:s3cret@mq", "at http://a/b, amqp://***@mq"),
-        ("AWS_SECRET_ACCESS_KEY=s3cret", "AWS_SECRET_ACCESS_KEY=***"),
-        ("secret_key=s3cret, access_key=s3cret", "secret_key=***"),
-        ("passphrase: s3cret", "passphrase: ***"),
-        (r'{"password": "a\"s3cret", "a": 1}', '{"password": ***'),
-        ("password='s3cret in a text that was cut", "password=***"),
-        ("SharedAccessKey=s3cret==;x=1", "SharedAccessKey=***"),
-        ("no user: http://host:8080/@me/x?to=a@b", "no user: http://host:8080/@me/x?to=a@b"),
-        ("no user: https://host/x?to=a@b", "no user: https://host/x?to=a@b"),
-        ("key=value, monkey=1, tokens: 12", "key=value, monkey=1, tokens: 12"),
-        ("no secret here: 12:30 http://host/path", "no secret here: 12:30 http://host/path"),
-    ],
-)
-def test_credentials_are_stripped(text: str, kept: str) -> None:
-    assert strip_credentials(text) == kept
-
-
 def test_fifty_megabytes_are_cut_in_no_time() -> None:
     started = time.monotonic()
     kept = safe_text("password=s3cret " * 3_300_000, MAX_ERROR)
     assert time.monotonic() - started < 5
     assert len(kept) < MAX_ERROR + 100
     assert "s3cret" not in kept
-
-
-HOSTILE = [
-    "a", "://", "://a", "://:", "://a:", "://a:b/", "a://1:", "token", "token ", "token=",
-    "token: ", "token = > ", "token\\\\", 'token="', "token='\n", r'token=\"', 'token="\\',
-    "password\t", "secret-", "secret_access_", "bearer ", "basic  ", "@:/", "authorization:",
-    "cookie: a", 'cookie:a"', "cookie:a\"b'", "cookie:a='", 'authorization="', "[parameters: ",
-    "Failing row contains (", "\n(Background",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("part", HOSTILE)
-def test_patterns_take_time_in_proportion_to_the_text(part: str) -> None:
-    """One that goes over what it saw already would take years for this."""
-    started = time.monotonic()
-    strip_credentials(part * (500_000 // len(part)))
-    assert time.monotonic() - started < 20
-
-
-@pytest.mark.parametrize(
-    ("start", "part"),
-    [
-        ("[parameters: ", "\n"),
-        ("password", " "),
-        ("token=", "\\"),
-        ("cookie: ", 'a"'),
-        ("://a:", "/"),
-    ],
-)
-def test_what_begins_like_a_secret_takes_no_longer(start: str, part: str) -> None:
-    started = time.monotonic()
-    safe_text(start + part * (5_000_000 // len(part)), 1_000_000)
-    assert time.monotonic() - started < 60
-
-
-@pytest.mark.parametrize("part", HOSTILE)
-def test_fifty_megabytes_of_anything_are_kept_in_short(part: str) -> None:
-    started = time.monotonic()
-    assert len(safe_text(part * (50_000_000 // len(part)), MAX_ERROR)) < MAX_ERROR + 100
-    assert time.monotonic() - started < 60
-
-
-STATEMENT = "(sqlite3.IntegrityError) no\n[SQL: INSERT INTO people VALUES (?, ?)]\n[parameters: "
-BACKGROUND = "\n(Background on this error at: https://sqlalche.me/e/20/gkpj)"
-ROW = "(psycopg.errors.NotNullViolation) no\nDETAIL:  Failing row contains ("
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        (f"{STATEMENT}('ada', 's3cret')]{BACKGROUND}", f"{STATEMENT}***{BACKGROUND}"),
-        (f"{STATEMENT}(ada,\ns3cret])]{BACKGROUND} twice", f"{STATEMENT}***{BACKGROUND} twice"),
-        (f"{STATEMENT}('ada', 's3cret')]", f"{STATEMENT}***"),
-        (f"{ROW}ada,\ns3cret).\n[SQL: INSERT]", f"{ROW}***\n[SQL: INSERT]"),
-        (f"{ROW}ada, s3cret).", f"{ROW}***"),
-        (f"{ROW}s3cret).\n\nTraceback (most", f"{ROW}***\n\nTraceback (most"),
-    ],
-)
-def test_the_values_of_a_failed_statement_are_dropped(text: str, kept: str) -> None:
-    assert safe_text(text, MAX_ERROR) == kept
-
-
-def test_the_values_of_a_long_failed_statement_are_dropped_before_it_is_cut() -> None:
-    text = f"{STATEMENT.replace('?', '?, ' * 9000)}[{'s3cret, ' * 9000}]]{BACKGROUND}"
-    assert "s3cret" not in safe_text(text, MAX_ERROR)
 
 
 class TestErrors:

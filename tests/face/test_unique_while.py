@@ -21,6 +21,7 @@ from flask_cronjobs import (
 from flask_cronjobs.jobs.runs.actions import RETRY
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
+from tests.marks import on_both
 
 pytestmark = pytest.mark.usefixtures("context")
 ENDED = datetime.now(timezone.utc) - timedelta(days=1)
@@ -59,6 +60,7 @@ def runs(db: SQLAlchemy) -> list[JobRun]:
 
 
 class TestPending:
+    @on_both
     @pytest.mark.parametrize("status", ["succeeded", "dead", "cancelled", "skipped"])
     def test_key_is_free_again_once_its_run_has_ended(
         self, db: SQLAlchemy, index: Any, status: str
@@ -83,6 +85,7 @@ class TestPending:
         again = pending.enqueue(text)
         assert (again.id, again.is_new) == (first.id, False)
 
+    @on_both
     def test_run_that_is_running_is_pending(self, db: SQLAlchemy, jobs: CronJobs) -> None:
         found: list[tuple[int, bool]] = []
 
@@ -97,6 +100,7 @@ class TestPending:
         jobs.tick()
         assert found == [(first.id, False)]
 
+    @on_both
     def test_many_at_once(self, db: SQLAlchemy, jobs: CronJobs) -> None:
         @jobs.task
         def many_task() -> None: ...
@@ -122,6 +126,8 @@ class TestPending:
         index.using(unique_while="pending").enqueue()
         with pytest.raises(KeyConflict, match="is queued and holds the key until it has ended"):
             pending.enqueue()
+        with pytest.raises(KeyConflict):
+            other.using(idempotency_key="index:7", replace=True).enqueue()
         set_all(db, status="succeeded", finished_at=ENDED)
         assert pending.enqueue().is_new
 
@@ -133,13 +139,7 @@ class TestPending:
 
 
 class TestRetryOfAnEndedRun:
-    def test_it_takes_its_key_back(self, db: SQLAlchemy, jobs: CronJobs, index: Any) -> None:
-        pending = index.using(unique_while="pending")
-        first = pending.enqueue()
-        set_all(db, status="dead", finished_at=ENDED)
-        assert jobs.retry(first.id).status == "queued"
-        assert pending.enqueue().id == first.id
-
+    @on_both
     def test_it_is_refused_if_the_key_is_taken(
         self, db: SQLAlchemy, jobs: CronJobs, index: Any
     ) -> None:
@@ -156,6 +156,7 @@ class TestRetryOfAnEndedRun:
         with pytest.raises(StateConflict, match=f"run {first.id} has it now"):
             jobs.retry(second.id)
 
+    @on_both
     def test_of_several_the_last_one_is_retried(
         self, db: SQLAlchemy, state: State, index: Any
     ) -> None:
@@ -192,6 +193,7 @@ class TestRetryOfAnEndedRun:
 
 
 class TestReplace:
+    @on_both
     def test_run_that_waits_gets_the_new_payload_and_time(
         self, db: SQLAlchemy, jobs: CronJobs, index: Any, seen: list[Any]
     ) -> None:
@@ -208,20 +210,17 @@ class TestReplace:
         jobs.tick()
         assert seen == ["new"]
 
-    def test_payload_alone(self, db: SQLAlchemy, index: Any) -> None:
-        first = index.using(replace=True, delay=60).enqueue("old")
-        db.session.commit()
-        due = first.run_at
-        again = index.using(replace="payload", delay=3600).enqueue("new")
-        assert (again.run_at, again.payload) == (due, {"text": "new"})
-
-    def test_time_alone(self, db: SQLAlchemy, index: Any) -> None:
+    def test_time_or_payload_alone(self, db: SQLAlchemy, index: Any) -> None:
         when = datetime(2090, 1, 1, tzinfo=timezone.utc)
         index.using(replace=True, delay=60).enqueue("old")
         db.session.commit()
         again = index.using(replace="run_at", run_at=when).enqueue("new")
         assert (again.run_at, again.payload) == (when, {"text": "old"})
+        db.session.commit()
+        again = index.using(replace="payload", delay=3600).enqueue("new")
+        assert (again.run_at, again.payload) == (when, {"text": "new"})
 
+    @on_both
     def test_rollback_undoes_it(self, db: SQLAlchemy, index: Any) -> None:
         debounced = index.using(replace=True)
         run = debounced.enqueue("old")
@@ -252,6 +251,7 @@ class TestReplace:
         assert [run.payload["text"] for run in runs(db)] == [text, "newest"]
         assert first.id != second.id
 
+    @on_both
     def test_run_that_is_running_stays_and_a_new_one_waits(
         self, db: SQLAlchemy, jobs: CronJobs
     ) -> None:
@@ -268,17 +268,6 @@ class TestReplace:
         jobs.tick()
         assert seen == [(1, True), (2, True)]
         assert [run.status for run in runs(db)] == ["succeeded"] * 3
-
-    def test_run_of_another_task_is_not_changed(
-        self, db: SQLAlchemy, jobs: CronJobs, index: Any
-    ) -> None:
-        @jobs.task
-        def other() -> None: ...
-
-        index.using(replace=True).enqueue("mine")
-        with pytest.raises(KeyConflict):
-            other.using(idempotency_key="index:7", replace=True).enqueue()
-        assert runs(db)[0].payload == {"text": "mine"}
 
     def test_key_that_is_held_longer_is_not_given_up(
         self, db: SQLAlchemy, index: Any, caplog: pytest.LogCaptureFixture

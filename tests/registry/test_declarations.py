@@ -140,8 +140,6 @@ Wrong = Callable[[CronJobs], Any]
         ),
         (lambda jobs: jobs.task(around=lines), TaskError, "Let it take one argument, the run."),
         (lambda jobs: jobs.task(handler).using(delay="5"), TaskError, "delay is '5'. Give seconds"),
-        (lambda jobs: jobs.task(handler).using(delay=True), TaskError, "Give seconds"),
-        (lambda jobs: jobs.task(handler).using(delay=float("nan")), TaskError, "Give seconds"),
     ],
 )
 def test_wrong_declaration_is_refused_at_once(
@@ -193,13 +191,8 @@ def test_a_name_is_compared_to_so_many_names_and_so_much_of_each(
 
 
 def test_static_method_and_bound_method_are_tasks() -> None:
+    def of_any_argument(self: int) -> None: ...
+
     jobs = CronJobs()
-    assert jobs.task(Greeter.send).name == "send"
-    assert jobs.task(Greeter().greet).name == "greet"
-    assert jobs.task(Greeter.make).name == "make"
-
-
-def test_function_within_a_function_may_name_its_argument_as_it_likes() -> None:
-    def send(self: int) -> None: ...
-
-    assert CronJobs().task(send).name == "send"
+    for function in (Greeter.send, Greeter().greet, Greeter.make, of_any_argument):
+        assert jobs.task(function).name == function.__name__

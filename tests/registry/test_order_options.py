@@ -41,8 +41,5 @@ def test_dead_runs_are_skipped_unless_they_are_to_stop_the_key(
     options: dict[str, Any], on_dead: str | None
 ) -> None:
     jobs = CronJobs()
-
-    @jobs.task(**options)
-    def book() -> None: ...
-
+    jobs.task(name="book", **options)(lambda: None)
     assert jobs._registry.tasks["book"].on_dead == on_dead

@@ -14,6 +14,7 @@ from werkzeug.local import LocalProxy
 
 from flask_cronjobs import CronJobs, PayloadError
 from flask_cronjobs.registry.payload import MAX_DEPTH, check_payload, kept_result
+from tests.marks import on_both
 
 LIMIT = 64 * 1024
 
@@ -85,12 +86,6 @@ def test_payload_of_exactly_the_limit_is_kept() -> None:
         check_payload({"a": "x" * (101 - empty)}, 100)
 
 
-def test_refusal_of_a_deep_value_stays_short() -> None:
-    with pytest.raises(PayloadError) as refusal:
-        check_payload({"a" * 5000: object()}, LIMIT)
-    assert len(str(refusal.value)) < 500
-
-
 def test_payload_that_holds_itself_is_refused() -> None:
     circle: dict[str, Any] = {}
     circle["self"] = circle
@@ -98,15 +93,14 @@ def test_payload_that_holds_itself_is_refused() -> None:
         check_payload(circle, LIMIT)
 
 
-@pytest.mark.parametrize("value", [None, 0, "", [], {"a": [1]}, "é"])
-def test_result_that_is_json_is_kept(value: Any) -> None:
-    assert kept_result(value, LIMIT, "task it, run 1") == value
+def test_result_that_is_json_is_kept() -> None:
+    values: list[Any] = [None, 0, "", [], {"a": [1]}, "é"]
+    for value in values:
+        assert kept_result(value, LIMIT, "task it, run 1") == value
 
 
 @pytest.mark.parametrize(
-    "value",
-    [object(), {1: 2}, float("nan"), "x" * LIMIT, "\0", nested(200), 10**5000],
-    ids=["object", "number as a key", "NaN", "too large", "NUL", "deep", "endless integer"],
+    "value", [object(), {1: 2}, float("nan"), "x" * LIMIT, "\0", nested(200), 10**5000], ids=type
 )
 def test_result_that_is_not_is_dropped_with_a_warning(
     value: Any, caplog: pytest.LogCaptureFixture
@@ -120,27 +114,28 @@ LARGE = [1e16, 1e22, -1e22, 1e23, 123456789012345680000.0, 1e308]
 SMALL = [1e15, 9999999999999998.0, 1.5, 1e-7, 1e-300, 0.0]
 
 
-@pytest.mark.parametrize("number", [*LARGE, *SMALL])
+@on_both
 def test_number_is_of_the_same_type_on_both_databases(
-    context: None, jobs: CronJobs, db: SQLAlchemy, number: float
+    context: None, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     """PostgreSQL keeps the digits of a number, and not whether it had an exponent."""
     seen: list[object] = []
+    numbers = [*LARGE, *SMALL]
+    expected = [repr(int(Decimal(repr(each)))) for each in LARGE] + [repr(each) for each in SMALL]
 
     @jobs.task
-    def handler(x: float, inner: dict[str, Any]) -> list[object]:
-        seen.extend([x, *inner["e+"]])
+    def handler(x: list[float], inner: dict[str, Any]) -> list[object]:
+        seen.extend([*x, *inner["e+"]])
         return seen
 
-    run = handler.using(commit=True).enqueue(number, {"e+": [number]})
+    run = handler.using(commit=True).enqueue(numbers, {"e+": numbers})
     jobs.tick()
-    expected = int(Decimal(repr(number))) if number in LARGE else number
-    kinds = [type(expected)] * 2
-    assert (seen, [type(each) for each in seen]) == ([expected] * 2, kinds)
+    assert [repr(each) for each in seen] == expected * 2
     db.session.refresh(run)
     result: Any = run.result
-    for value in (run.payload["x"], result[0]):
-        assert (value, type(value)) == (expected, type(expected))
+    assert [repr(each) for each in result] == expected * 2
+    kept: Any = run.payload["x"]
+    assert [repr(each) for each in kept] == expected
 
 
 FORM: MultiDict[str, str] = MultiDict([("a", "1"), ("a", "2")])

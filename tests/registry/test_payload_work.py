@@ -97,13 +97,3 @@ def test_refusal_of_unknown_arguments_stays_short() -> None:
         with pytest.raises(TypeError, match=r"^greet\(\) ") as refusal:
             greet.payload_from(payload)
         assert len(str(refusal.value)) < 6000
-
-
-def test_unknown_arguments_are_named() -> None:
-    jobs = CronJobs()
-
-    @jobs.task
-    def greet(user_id: int) -> None: ...
-
-    with pytest.raises(TypeError, match="'user_id'; it does not take 'user', 'week'"):
-        greet.payload_from({"user": 1, "week": 2})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import re
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
@@ -83,87 +82,70 @@ REFUSED = [
     (5, "int", "Write five fields"),
     (b"* * * * *", "bytes", "Write five fields"),
     ("", "fields are 0", "Write five: minute hour day-of-month month day-of-week."),
-    (" \t ", "fields are 0", "Write five"),
     ("* * * *", "fields are 4", "Write five"),
     ("0 * * * * *", "fields are 6; seconds, years and commands are not read", "Write five"),
     ("0 7 * * * /bin/true", "fields are 6", "Write five"),
     ("0 7 * * *\n", r"'\n'", "Write one line of plain ASCII"),
     ("0 7 * * *\x00", r"'\x00'", "plain ASCII"),
     ("0\u00a07 * * *", r"'\xa0'", "plain ASCII"),
-    ("\u0663 7 * * *", r"'\u0663'", "plain ASCII"),
-    ("\u00b2 7 * * *", r"'\xb2'", "plain ASCII"),
-    ("\ud800 7 * * *", r"'\ud800'", "plain ASCII"),
     ("*" * 201, "201 characters, 200 are allowed", "several schedules"),
     ("9" * 5000 + " * * * *", "5008 characters", "Write ranges"),
     (",".join(["1"] * 1_000_000) + " * * * *", "characters, 200 are allowed", "Write ranges"),
     # Aliases.
     ("@reboot", "no alias '@reboot'", "at start-up, enqueue it there"),
-    ("@every 5m", "no alias '@every 5m'", "Write five fields, or one of @hourly @daily"),
     ("@daily 5", "no alias '@daily 5'", "Write five fields"),
-    ("@", "no alias '@'", "Write five fields"),
     # Steps.
     ("5/15 * * * *", "the minute field says '5/15', a step on a single number", "'5-59/15'"),
-    ("44/15 * * * *", "a step on a single number", "Write '44-59/15'"),
     ("45/15 * * * *", "a step on a single number", "Write '45'"),
-    ("59/15 * * * *", "a step on a single number", "Write '59'"),
     ("0 3/4 * * *", "the hour field says '3/4'", "Write '3-23/4'"),
     ("0 0 * * mon/2", "the day-of-week field says 'mon/2'", "Write '1-6/2'"),
-    ("*/0 * * * *", "'*/0', whose step is not a number from 1 to 60", "'*/2'"),
-    ("*/90 * * * *", "'*/90', whose step", "'*/2'"),
     ("0 0 * */13 *", "the month field says '*/13'", "'*/2'"),
     ("0 0 * * */8", "from 1 to 7", "'*/2'"),
-    ("*/ * * * *", "'*/', whose step", "'*/2'"),
-    ("*/-5 * * * *", "'*/-5', whose step", "'*/2'"),
-    ("*/5/2 * * * *", "'*/5/2', whose step", "'*/2'"),
-    ("*/1.5 * * * *", "'*/1.5', whose step", "'*/2'"),
     ("1-9/" + "9" * 150 + " * * * *", "whose step", "'*/2'"),
     # Ranges and lists.
     ("0 22-2 * * *", "the hour field says '22-2', a range that runs backward", "'22-23,0-2'"),
     ("0 0 * * fri-sun", "a range that runs backward", "Write two ranges, as in '5-6,0'"),
     ("0 0 * nov-feb *", "a range that runs backward", "'11-12,1-2'"),
-    ("1- * * * *", "'1-', which is not understood", "Write '*', numbers from 0 to 59"),
-    ("-1 * * * *", "'-1', which is not understood", "Write '*', numbers"),
-    ("1-2-3 * * * *", "'1-2-3', which is not understood", "Write '*', numbers"),
-    ("*-5 * * * *", "'*-5', which is not understood", "Write '*', numbers"),
     ("1,,2 * * * *", "the minute field says ''", "Take out the comma"),
     (", * * * *", "the minute field says ''", "Take out the comma"),
     # Numbers and names.
-    ("60 * * * *", "the minute field says '60', which is out of range", "from 0 to 59"),
-    ("0 24 * * *", "the hour field says '24', which is out of range", "from 0 to 23"),
-    ("0 0 0 * *", "the day-of-month field says '0'", "from 1 to 31"),
-    ("0 0 32 * *", "the day-of-month field says '32'", "from 1 to 31"),
-    ("0 0 * 13 *", "the month field says '13'", "from 1 to 12"),
-    ("0 0 * * 8", "the day-of-week field says '8'", "from 0 to 7"),
     ("0 0 * * 1-8", "the day-of-week field says '1-8', which is out of range", "from 0 to 7"),
     ("9" * 150 + " * * * *", "'..., which is out of range", "from 0 to 59"),
-    ("+5 * * * *", "'+5', which is not understood", "Write '*', numbers"),
-    ("1_0 * * * *", "'1_0', which is not understood", "Write '*', numbers"),
-    ("1.5 * * * *", "'1.5', which is not understood", "Write '*', numbers"),
-    ("** * * * *", "'**', which is not understood", "Write '*', numbers"),
-    ("x * * * *", "'x', which is not understood", "Write '*', numbers"),
     ("0 0 * * monday", "the day-of-week field says 'monday'", "Write 'mon'."),
     ("0 0 * january *", "the month field says 'january'", "Write 'jan'."),
     ("0 0 * mon *", "the month field says 'mon'", "names (jan feb mar"),
     # What other crons have.
     ("0 0 L * *", "'L', which is not understood", "Write '28-31' and let the task check"),
-    ("0 0 L-3 * *", "'L-3', which is not understood", "Write '28-31'"),
     ("0 0 * * 5L", "'5L', which is not understood", "Write '28-31'"),
-    ("0 0 LW * *", "'LW', which is not understood", "Write '28-31'"),
     ("0 0 15W * *", "'15W', which is not understood", "Write '1-5' in day-of-week"),
     ("0 0 * * 5#3", "'5#3', which is not understood", "Write the weekday alone"),
     ("0 0 ? * *", "'?', which is not understood", "Write '*'"),
-    ("H * * * *", "'H', which is not understood", "Write a number that you choose"),
-    ("H/15 * * * *", "'H/15', which is not understood", "Write a number that you choose"),
-    ("H(0-29) * * * *", "'H(0-29)', which is not understood", "Write a number that you choose"),
-    ("R * * * *", "'R', which is not understood", "Write a number that you choose"),
-    ("0~30 * * * *", "'0~30', which is not understood", "Write a number that you choose"),
     # What was pasted.
     ("0 7 * * 1\u20135", r"it contains '\u2013', a dash", "Write '-', as in '1-5'."),
-    ("0 7 * * 1\u22125", r"it contains '\u2212', a dash", "Write '-'"),
     # Dates that never come.
     ("0 0 30 2 *", "there is no day 30 in feb", "Write a day from 1 to 29"),
     ("0 0 31 2,4,jun *", "there is no day 31 in feb,apr,jun", "Write a day from 1 to 30"),
-    ("0 0 30-31 2 */2", "there is no day 30 in feb", "Write a day from 1 to 29"),
+    # Many of a kind.
+    *(
+        (f"{minute} * * * *", f"'{minute}', which is not understood", "Write '*', numbers from 0")
+        for minute in ("1-", "-1", "1-2-3", "*-5", "+5", "1_0", "1.5", "**", "x")
+    ),
+    *(
+        (f"{minute} * * * *", f"'{minute}', whose step is not a number from 1 to 60", "'*/2'")
+        for minute in ("*/0", "*/90", "*/", "*/-5", "*/5/2", "*/1.5")
+    ),
+    *(
+        (f"{minute} * * * *", "which is not understood", "Write a number that you choose")
+        for minute in ("H", "H/15", "H(0-29)", "R", "0~30")
+    ),
+    *(
+        (cron, "which is out of range", f"Write a number from {low} to {high}")
+        for cron, low, high in [
+            *(("60 * * * *", 0, 59), ("0 24 * * *", 0, 23), ("0 0 0 * *", 1, 31)),
+            *(("0 0 32 * *", 1, 31), ("0 0 * 13 *", 1, 12), ("0 0 * * 8", 0, 7)),
+        ]
+    ),
+    *((f"{sign} 7 * * *", ascii(sign), "plain ASCII") for sign in "\u00a0\u0663\u00b2\ud800"),
 ]
 
 
@@ -201,25 +183,21 @@ def test_two_hundred_characters_are_read():
     ("zone", "what", "instead"),
     [
         ("Mars/Base", "no time zone 'Mars/Base'", "Write an IANA name such as 'Europe/Berlin'"),
-        ("", "no time zone ''", "IANA"),
-        ("Europe", "no time zone 'Europe'", "IANA"),
-        ("Europe/", "no time zone 'Europe/'", "IANA"),
-        ("../../etc/passwd", "no time zone '../../etc/passwd'", "IANA"),
-        ("/etc/localtime", "no time zone '/etc/localtime'", "IANA"),
-        ("zone.tab", "no time zone 'zone.tab'", "IANA"),
-        ("UTC\x00", r"no time zone 'UTC\x00'", "IANA"),
+        *(
+            (zone, f"no time zone {zone!r}", "IANA")
+            for zone in ("", "Europe", "Europe/", "../../etc/passwd", "/etc/localtime", "zone.tab")
+        ),
+        *((zone, f"no time zone {zone!a}", "IANA") for zone in ("UTC\0", "\ud800", "+02:00")),
         ("UTC\n", r"no time zone 'UTC\n'", "Write 'UTC'"),
         ("utc", "no time zone 'utc'", "Write 'UTC'"),
-        ("\ud800", r"no time zone '\ud800'", "IANA"),
-        ("a" * 5000, "'aaaa", "IANA"),
-        ("a/" * 5000, "'a/a/", "IANA"),
-        ("+02:00", "no time zone '+02:00'", "IANA"),
-        ("berlin", "no time zone 'berlin'", "Write 'Europe/Berlin'"),
         ("europe/BERLIN", "no time zone 'europe/BERLIN'", "Write 'Europe/Berlin'"),
+        ("berlin", "no time zone 'berlin'", "Write 'Europe/Berlin'"),
         ("New York", "no time zone 'New York'", "Write 'America/New_York'"),
-        (None, "of type NoneType", "IANA"),
-        (1, "of type int", "IANA"),
-        (UTC, "of type timezone", "IANA"),
+        ("GMT+2", "no time zone 'GMT+2'", "'Etc/GMT-2' for always 2 h ahead of UTC"),
+        ("UTC-05:00", "no time zone", "'Etc/GMT+5' for always 5 h behind UTC"),
+        ("GMT+99", "no time zone", "Write an IANA name"),
+        *((text * 5000, f"'{text * 2}", "IANA") for text in ("a", "a/")),
+        *((value, f"of type {type(value).__name__}", "IANA") for value in (None, 1, UTC)),
     ],
     ids=lambda part: repr(part)[:30],
 )
@@ -246,21 +224,14 @@ def test_machine_without_a_tz_database_has_utc_and_says_what_to_install(monkeypa
 
 CALENDAR = [
     ("leap day over 2100", "0 0 29 2 *", "2096-01-01", ["2096-02-29", "2104-02-29"]),
-    ("leap day over 2000", "0 0 29 2 *", "1999-01-01", ["2000-02-29", "2004-02-29"]),
     # Feb 29 on a Sunday: 28 years apart, 40 over 2100.
     ("leap day on Sundays", "0 0 29 2 */7", "2080-01-01", ["2088-02-29", "2128-02-29"]),
-    ("day 31", "0 0 31 * *", "2026-01-31", ["2026-03-31", "2026-05-31"]),
     ("day 30 in Feb, or Mondays", "0 0 30 2 1", "2026-02-20", ["2026-02-23", "2027-02-01"]),
-    ("either day", "0 0 13 * 5", "2026-03-01", ["2026-03-06", "2026-03-13", "2026-03-20"]),
     ("either, 1-31 is all", "0 0 1-31 * 1", "2026-03-01", ["2026-03-02", "2026-03-03"]),
-    ("either, 0-6 is all", "0 0 9 * 0-6", "2026-03-01", ["2026-03-02", "2026-03-03"]),
     ("either, 0-6, one month", "0 0 9 2 0-6", "2026-02-27", ["2026-02-28", "2027-02-01"]),
     ("both, as day is */2", "0 0 */2 * 1", "2026-03-01", ["2026-03-09", "2026-03-23"]),
-    ("both, as weekday is */2", "0 0 1,2 * */2", "2026-03-02", ["2026-04-02", "2026-05-02"]),
     ("both, as day is *,5", "0 0 *,5 * 1", "2026-03-01", ["2026-03-02", "2026-03-09"]),
-    ("both, steps", "0 0 */2 * */3", "2026-01-01", ["2026-01-03", "2026-01-07", "2026-01-11"]),
     ("either, as * is not first", "0 0 5,*/30 * 1", "2026-03-02", ["2026-03-05", "2026-03-09"]),
-    ("7 is Sunday", "0 0 * * 7", "2026-03-01", ["2026-03-08", "2026-03-15"]),
     ("year's end", "0 0 1 1 *", "2026-12-31T23:59:59", ["2027-01-01", "2028-01-01"]),
 ]
 
@@ -285,8 +256,6 @@ CHANGES = [
      "2026-03-29T00:59:59.999999", "2026-03-29T01:00", ["2026-03-29T01:00"]),
     ("gap, fixed: slot is before a window that opens after it", "30 2 * * *", "Europe/Berlin",
      "2026-03-29T01:00", "2026-03-29T12:00", []),
-    ("gap, fixed: outside of the gap as ever", "30 1,3 * * *", "Europe/Berlin",
-     "2026-03-29T00:00", "2026-03-29T12:00", ["2026-03-29T00:30", "2026-03-29T01:30"]),
     ("gap, hour follows: skipped", "30 */2 * * *", "Europe/Berlin",
      "2026-03-28T23:00", "2026-03-29T03:00", ["2026-03-28T23:30", "2026-03-29T02:30"]),
     ("gap, minute follows: skipped", "*/30 2 * * *", "Europe/Berlin",
@@ -297,8 +266,6 @@ CHANGES = [
      "2026-10-25T00:45", "2026-10-25T12:00", []),
     ("overlap, fixed: not again in a window about the second time", "30 2 * * *", "Europe/Berlin",
      "2026-10-25T01:15", "2026-10-25T12:00", []),
-    ("overlap, fixed: not again in a window before the second time", "30 2 * * *", "Europe/Berlin",
-     "2026-10-25T01:10", "2026-10-25T01:11", []),
     ("overlap, fixed: each listed time once", "0,30 1-3 * * *", "Europe/Berlin",
      "2026-10-24T22:59", "2026-10-25T03:00",
      ["2026-10-24T23:00", "2026-10-24T23:30", "2026-10-25T00:00", "2026-10-25T00:30",
@@ -306,62 +273,17 @@ CHANGES = [
     ("overlap, minute follows: again", "*/30 2 * * *", "Europe/Berlin",
      "2026-10-24T12:00", "2026-10-25T12:00",
      ["2026-10-25T00:00", "2026-10-25T00:30", "2026-10-25T01:00", "2026-10-25T01:30"]),
-    ("overlap, hour follows: again", "30 * * * *", "Europe/Berlin",
-     "2026-10-25T00:00", "2026-10-25T03:00",
-     ["2026-10-25T00:30", "2026-10-25T01:30", "2026-10-25T02:30"]),
     ("overlap, a list that does not start with *: once", "30,*/30 2 * * *", "Europe/Berlin",
      "2026-10-24T12:00", "2026-10-25T12:00", ["2026-10-25T00:00", "2026-10-25T00:30"]),
-    # Lord Howe: 02:00 -> 02:30 at 15:30 UTC, and 02:00 -> 01:30 at 15:00 UTC.
-    ("half-hour gap, fixed", "15 2 * * *", "Australia/Lord_Howe",
-     "2026-10-03T00:00", "2026-10-04T00:00", ["2026-10-03T15:30"]),
-    ("half-hour gap, follows", "15,45 * * * *", "Australia/Lord_Howe",
-     "2026-10-03T15:00", "2026-10-03T16:20", ["2026-10-03T15:15", "2026-10-03T15:45",
-     "2026-10-03T16:15"]),
-    ("half-hour overlap, fixed", "45 1 * * *", "Australia/Lord_Howe",
-     "2026-04-04T00:00", "2026-04-05T00:00", ["2026-04-04T14:45"]),
-    ("half-hour overlap, follows", "45 * * * *", "Australia/Lord_Howe",
-     "2026-04-04T14:00", "2026-04-04T16:00", ["2026-04-04T14:45", "2026-04-04T15:15"]),
     # Midnight does not exist.
     ("midnight gap in Cairo", "@daily", "Africa/Cairo",
      "2026-04-22T12:00", "2026-04-24T22:00",
      ["2026-04-22T22:00", "2026-04-23T22:00", "2026-04-24T21:00"]),
-    ("midnight gap in Havana", "@daily", "America/Havana",
-     "2024-03-09T12:00", "2024-03-11T12:00", ["2024-03-10T05:00", "2024-03-11T04:00"]),
-    ("midnight overlap in Havana", "@daily", "America/Havana",
-     "2024-11-02T12:00", "2024-11-04T12:00", ["2024-11-03T04:00", "2024-11-04T05:00"]),
-    ("midnight gap in Beirut", "0 0 29 3 *", "Asia/Beirut",
-     "2026-03-01T00:00", "2026-04-01T00:00", ["2026-03-28T22:00"]),
     ("midnight overlap in Beirut: the day before comes again", "30 23 * * *", "Asia/Beirut",
      "2026-10-24T12:00", "2026-10-25T12:00", ["2026-10-24T20:30"]),
-    ("midnight overlap in Beirut, follows", "30 * 24 10 *", "Asia/Beirut",
-     "2026-10-24T19:00", "2026-10-25T12:00",
-     ["2026-10-24T19:30", "2026-10-24T20:30", "2026-10-24T21:30"]),
-    ("midnight gap in Santiago", "0 0 * * *", "America/Santiago",
-     "2026-09-05T12:00", "2026-09-06T12:00", ["2026-09-06T04:00"]),
-    ("midnight overlap in Santiago", "30 23 * * *", "America/Santiago",
-     "2026-04-04T12:00", "2026-04-05T12:00", ["2026-04-05T02:30"]),
     # 00:01 -> 23:01 of the day before, at 02:31 UTC: midnight itself is repeated.
     ("overlap over midnight in St. John's", "0 0 * * *", "America/St_Johns",
      "2010-11-06T12:00", "2010-11-07T12:00", ["2010-11-07T02:30"]),
-    ("overlap over midnight in St. John's, follows", "0 * 7 11 *", "America/St_Johns",
-     "2010-11-06T12:00", "2010-11-07T05:00",
-     ["2010-11-07T02:30", "2010-11-07T03:30", "2010-11-07T04:30"]),
-    # Changes of another kind: for Ramadan; by two hours; a summer time of one week.
-    ("Casablanca overlap", "30 2 * * *", "Africa/Casablanca",
-     "2026-02-14T12:00", "2026-02-15T12:00", ["2026-02-15T01:30"]),
-    ("Casablanca gap", "30 2 * * *", "Africa/Casablanca",
-     "2026-03-21T12:00", "2026-03-22T12:00", ["2026-03-22T02:00"]),
-    ("Troll gap", "30 1,2 * * *", "Antarctica/Troll",
-     "2026-03-28T12:00", "2026-03-29T12:00", ["2026-03-29T01:00"]),
-    ("Troll overlap", "30 1,2 * * *", "Antarctica/Troll",
-     "2026-10-24T12:00", "2026-10-25T12:00", ["2026-10-24T23:30", "2026-10-25T00:30"]),
-    ("Troll overlap, follows", "30 */2 * * *", "Antarctica/Troll",
-     "2026-10-24T21:00", "2026-10-25T05:00",
-     ["2026-10-24T22:30", "2026-10-25T00:30", "2026-10-25T02:30", "2026-10-25T04:30"]),
-    ("Recife 2000, one week", "30 0 * * *", "America/Recife",
-     "2000-10-07T12:00", "2000-10-15T12:00",
-     ["2000-10-08T03:00", *(f"2000-10-{day:02}T02:30" for day in range(9, 15)),
-      "2000-10-15T03:30"]),
     # The date line. Apia had no 2011-12-30: 24:00 of the 29th was 00:00 of the 31st, 10:00 UTC.
     ("Apia, fixed: the skipped day runs as the next begins", "0 5 * * *", "Pacific/Apia",
      "2011-12-29T12:00", "2011-12-31T12:00",
@@ -372,8 +294,6 @@ CHANGES = [
      "Pacific/Apia", "2011-01-01T00:00", "2011-12-31T12:00", ["2011-12-30T10:00"]),
     ("Apia, follows: the skipped day does not run", "30 * 30 12 *", "Pacific/Apia",
      "2011-01-01T00:00", "2012-01-01T00:00", []),
-    ("Kwajalein 1993, skipped day", "0 5 21 8 *", "Pacific/Kwajalein",
-     "1993-01-01T00:00", "1994-01-01T00:00", ["1993-08-21T12:00"]),
     # 1969-09-30 24:00 at +11 became 1969-09-30 01:00 at -12, 13:00 UTC: a day came twice.
     ("Kwajalein 1969, repeated day, fixed", "0 5 30 9 *", "Pacific/Kwajalein",
      "1969-01-01T00:00", "1970-01-01T00:00", ["1969-09-29T18:00"]),
@@ -552,16 +472,3 @@ def test_declaring_a_schedule_imports_no_croniter():
         "Schedule('0 7 * * 1-5', 'Europe/Berlin'); sys.exit('croniter' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "written"),
-    [
-        ("GMT+2", "'Etc/GMT-2' for always 2 h ahead of UTC"),
-        ("UTC-05:00", "'Etc/GMT+5' for always 5 h behind UTC"),
-        ("GMT+99", "Write an IANA name"),
-    ],
-)
-def test_offset_is_answered_with_the_zone_that_it_means(name: str, written: str) -> None:
-    with pytest.raises(ScheduleError, match=re.escape(written)):
-        Schedule("@daily", name)

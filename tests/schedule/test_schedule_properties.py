@@ -22,7 +22,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 START, END = datetime(1970, 1, 1, tzinfo=UTC), datetime(2037, 12, 31, tzinfo=UTC)
 
 pytestmark = pytest.mark.filterwarnings("error")
-quick = settings(max_examples=150, deadline=None)
+quick = settings(max_examples=80, deadline=None)
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,16 @@ def window(zone: str, start: str, hours: int) -> tuple[str, datetime, datetime]:
     return zone, moment, moment + timedelta(hours=hours)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(EVERY_DAY | CRONS, windows(), st.integers(0, 5))
 @example("0-59 5-9 * * *", window("Pacific/Apia", "2011-12-29T06:00", 60), 2)
 @example("30 */3 30 12 *", window("Pacific/Apia", "2011-12-29T06:00", 60), 2)
 @example("0 5 21 8 *", window("Pacific/Kwajalein", "1993-08-20T00:00", 60), 2)
 @example("0 5 * * *", window("Pacific/Kwajalein", "1969-09-29T00:00", 72), 2)
 @example("0 */5 * * *", window("Pacific/Kwajalein", "1969-09-29T00:00", 72), 2)
+@example("30 * 24 10 *", window("Asia/Beirut", "2026-10-24T12:00", 24), 2)
+@example("0 0 * * *", window("America/Havana", "2024-03-09T12:00", 48), 2)
+@example("30 2 * * *", window("Africa/Casablanca", "2026-02-14T12:00", 24), 2)
 @example("30 0 * * *", window("America/Recife", "2000-10-07T00:00", 240), 2)
 @example("30 0,1 * * *", window("Asia/Gaza", "2040-10-19T00:00", 240), 2)
 @example("0,1 0,23 * * *", window("America/St_Johns", "2010-11-06T12:00", 40), 2)
@@ -162,10 +165,10 @@ def test_days_agree_with_a_plain_walk_over_the_calendar(days, months, weekdays, 
     assert [slot.date() for slot in slots] == oracle.days(cron, first, last)
 
 
-@pytest.mark.parametrize("cron", ["0,30 0-23 * * *", "*/30 * * * *"])
-def test_next_is_later_than_last_at_every_change_of_every_zone(cron):
+@pytest.mark.parametrize(("cron", "part"), [("0,30 0-23 * * *", 0), ("*/30 * * * *", 1)])
+def test_next_is_later_than_last_at_every_change_of_every_zone(cron, part):
     schedules: dict[str, Schedule] = {}
-    for change in changes():
+    for change in changes()[part::2]:
         schedule = schedules.setdefault(change.zone, Schedule(cron, change.zone))
         until = change.instant + 3 * HOUR
         slots = list(schedule.between(change.instant - 2 * HOUR, until))

@@ -87,11 +87,11 @@ SETUPS: dict[str, tuple[str, Callable[[Flask, SQLAlchemy], Any]]] = {
 SHARED = [name for name in SETUPS if name not in ("sqlite-file", "postgresql")]
 
 
-#: For the tests whose way leads through the recipes; the others need those of SQLite only.
+#: For the tests whose way leads through the recipes; the others need one of each kind.
 in_each_setup = pytest.mark.parametrize("shop", SETUPS, indirect=True)
 
 
-@pytest.fixture(params=[name for name in SETUPS if name.startswith("sqlite")])
+@pytest.fixture(params=["sqlite-file", "sqlite-engines"])
 def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
     """A shop, with an app context around the test."""
     fixture, recipe = SETUPS[request.param]

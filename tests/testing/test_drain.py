@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from flask_cronjobs import PayloadError, SetupError, TimedOut, run_dead, run_succeeded
+from flask_cronjobs import SetupError, TimedOut, run_dead, run_succeeded
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun
 from flask_cronjobs.testing import drain, enqueued, travel
+from flask_cronjobs.types import Outcome
 from tests.testing.conftest import SHARED, in_each_setup
 from tests.testing.shop import OutOfStockError, Shop
 
@@ -29,7 +30,6 @@ def test_drain_runs_what_is_due_and_what_that_enqueues(shop: Shop) -> None:
     assert shop.db.session.get_one(JobRun, run_id).result == f"parcel {order}"
 
 
-@in_each_setup
 def test_drain_ends_batches_and_runs_what_follows(shop: Shop) -> None:
     with shop.jobs.batch("orders", then=shop.mail, then_payload={"order_id": 777}):
         order = shop.order()
@@ -39,11 +39,9 @@ def test_drain_ends_batches_and_runs_what_follows(shop: Shop) -> None:
     assert sorted(shop.mailed) == [order, 777]
 
 
-def test_drain_with_nothing_to_do_reports_nothing(shop: Shop) -> None:
-    assert drain(shop.jobs).attempts == 0
-
-
-def test_drain_raises_what_a_handler_raised_once_it_is_recorded(shop: Shop) -> None:
+def test_drain_raises_what_a_handler_raised_once_it_is_recorded_unless_it_is_to_count(
+    shop: Shop,
+) -> None:
     shop.ship.using(commit=True).enqueue(99)
     shop.mail.using(commit=True, priority=-1).enqueue(1)
     with pytest.raises(OutOfStockError) as raised:
@@ -52,11 +50,8 @@ def test_drain_raises_what_a_handler_raised_once_it_is_recorded(shop: Shop) -> N
     assert shop.statuses() == ["failed", "queued"]
     (failure,) = shop.db.session.scalars(select(JobFailure))
     assert failure.error_type.endswith("OutOfStockError")
-
-
-def test_drain_counts_failures_if_it_is_not_to_raise(shop: Shop) -> None:
-    shop.ship.using(commit=True).enqueue(99)
-    shop.mail.using(commit=True, priority=-1).enqueue(1)
+    shop.db.session.commit()
+    shop.ship.using(commit=True).enqueue(98)
     report = drain(shop.jobs, raise_errors=False)
     assert (report.failed, report.succeeded) == (1, 1)
 
@@ -146,14 +141,14 @@ def test_async_handlers_run(shop: Shop) -> None:
 def test_signals_and_the_log_tell_of_the_runs(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     told = []
 
-    def receive(sender: object, outcome: object, **rest: object) -> None:
-        told.append(outcome)
+    def receive(sender: object, outcome: Outcome, **rest: object) -> None:
+        told.append(outcome.kind)
 
+    caplog.set_level(logging.INFO, "flask_cronjobs")
     with run_succeeded.connected_to(receive), run_dead.connected_to(receive):
-        caplog.set_level(logging.INFO, "flask_cronjobs")
         shop.mail.using(commit=True).enqueue(1)
         drain(shop.jobs)
-    assert [outcome.kind for outcome in told] == ["succeeded"]  # type: ignore[attr-defined]
+    assert told == ["succeeded"]
     assert "succeeded" in caplog.text
 
 
@@ -241,12 +236,6 @@ def test_enqueued_runs_are_seen_committed_or_not(shop: Shop) -> None:
     assert [run.job_type for run in enqueued()] == ["mail", "ship"]
     assert [run.payload for run in enqueued("ship")] == [{"order_id": 2}]
     assert enqueued(after=run.id) == enqueued("ship")
-
-
-def test_payloads_are_checked_before_anything_runs(shop: Shop) -> None:
-    with pytest.raises(PayloadError):
-        shop.mail.enqueue(float("nan"))  # type: ignore[arg-type]
-    assert drain(shop.jobs).attempts == 0
 
 
 def test_handler_that_enqueues_itself_for_ever_is_stopped(
