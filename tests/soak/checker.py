@@ -28,8 +28,8 @@ UNWIND = 1.0
 #: its process, in seconds.
 INSTANT = 0.1
 #: How much longer than its budget a tick may take, in seconds: for the last handler, for one lease
-#: that it waits for a database in trouble, and for a busy machine.
-MARGIN = 3 * LEASE + 3
+#: that it waits for a database in trouble, and for a busy machine, where to start takes seconds.
+MARGIN = 3 * LEASE + 12
 #: How long after the last fault its consequences may be felt, in seconds.
 CALM = 1.0
 
