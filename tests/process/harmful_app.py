@@ -19,7 +19,8 @@ from typing import Any
 from flask import Flask
 from sqlalchemy import text
 
-from flask_cronjobs import current_run, tick_finished
+from flask_cronjobs import current_run, run_succeeded, tick_finished
+from flask_cronjobs.types import Outcome
 from tests.process import jobs_app
 from tests.process.jobs_app import AGAIN, Entry, db, jobs, say
 
@@ -35,6 +36,7 @@ if "FAKETIME" in os.environ:
 def create_app() -> Flask:
     """The app of the process tests, as the environment says."""
     app = jobs_app.create_app()
+    run_succeeded.connect(be_slow, app)
     number = int(os.environ.get(CONNECTED, "0"))
     if number:
 
@@ -76,6 +78,19 @@ def hold_the_interpreter() -> None:
     say("ended")
 
 
+@jobs.task(retry=False, timeout=1)
+def write_and_query_on() -> None:
+    """Write in ``db.session``, then query on in the same transaction, until the timeout."""
+    say("begun")
+    db.session.execute(text("INSERT INTO entries (label, run_id) VALUES ('open', 0)"))
+    slow = text(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000)"
+        " SELECT count(*) FROM n"
+    )
+    while True:
+        db.session.execute(slow).scalar()
+
+
 @jobs.task(retry=AGAIN)
 def work_on(seconds: float) -> None:
     """Say ``at work`` again and again."""
@@ -83,6 +98,21 @@ def work_on(seconds: float) -> None:
     while time.monotonic() < until:
         say("at work")
         time.sleep(0.05)
+
+
+@jobs.task(retry=False, timeout=2)
+def with_a_slow_receiver() -> None:
+    """Work long enough to be watched; `be_slow` hears of the end."""
+    say("begun")
+    time.sleep(1.5)
+
+
+def be_slow(sender: Flask, outcome: Outcome) -> None:
+    """Be slower than the timeout of `with_a_slow_receiver`, its grace and the watchdog's margin."""
+    if outcome.job_type == "with_a_slow_receiver":
+        say("receiving")
+        time.sleep(7)
+        say("received")
 
 
 @jobs.task(retry=AGAIN)
@@ -133,10 +163,9 @@ def killed_in_effect(key: str, in_doubt: str = "skip") -> object:
 
 @jobs.task(retry=AGAIN)
 def effect_after_sleep(key: str, path: str) -> None:
-    """Say ``begun``; once the file *path* is there, tell the progress and do an effect."""
+    """Say ``begun``; once the file *path* is there, do an effect."""
     say("begun")
     wait_for_file(path)
-    current_run.progress(1)
     jobs.once(key, lambda: say("effect"))
     say("ended")
 
@@ -172,6 +201,16 @@ def killed_before_payment_is_committed() -> object:
     return value
 
 
+@jobs.task(retry=AGAIN, atomic=True)
+def killed_before_commit(label: str) -> None:
+    """At the first attempt, be killed when the work is done and not committed."""
+    db.session.add(Entry(label=label, run_id=current_run.id))
+    db.session.flush()
+    say("begun")
+    if current_run.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 @jobs.task(retry=AGAIN)
 def ended_or_waits(path: str) -> None:
     """Tell the progress, wait until the file *path* exists, end."""
@@ -189,12 +228,28 @@ def two_at_a_time(key: str, seconds: float) -> None:
     say("ended", key=key)
 
 
+@jobs.task(retry=AGAIN, concurrency=1, concurrency_key="killed:{key}")
+def killed_with_key(key: str, kill: bool = True) -> None:
+    """Kill the process, or only say ``survived``."""
+    if kill:
+        os.kill(os.getpid(), signal.SIGKILL)
+    say("survived", key=key)
+
+
 @jobs.task(retry=AGAIN)
 def tells_often(path: str) -> None:
     """Tell many steps at once, then wait until the file *path* exists."""
     for step in range(1, 10):
         current_run.progress(step / 10)
     wait_for_file(path)
+
+
+@jobs.task(retry=AGAIN)
+def tells_at_the_end(path: str) -> None:
+    """Say ``begun``, wait until the file *path* exists, tell the progress."""
+    say("begun")
+    wait_for_file(path)
+    current_run.progress(1)
 
 
 def wait_for_file(path: str, seconds: float = 60.0) -> None:
@@ -226,7 +281,7 @@ def print_much(lines: int = 10_000) -> None:
 
 
 @jobs.task(retry=AGAIN)
-async def async_wait_for(path: str, seconds: float = 60.0) -> None:
+async def async_wait(path: str, seconds: float = 60.0) -> None:
     """Say ``begun``, wait until the file *path* exists, say ``ended``."""
     say("begun")
     until = time.monotonic() + seconds
@@ -236,10 +291,11 @@ async def async_wait_for(path: str, seconds: float = 60.0) -> None:
 
 
 @jobs.task(retry=AGAIN, timeout=1)
-async def async_too_long_and_stubborn() -> None:
-    """Say ``begun``, and swallow what would end it."""
+async def async_stubborn(seconds: float = 60.0) -> None:
+    """Say ``begun``, and swallow what would end it, at the first attempt."""
     say("begun")
-    while True:
+    until = time.monotonic() + (seconds if current_run.attempt == 1 else 0)
+    while time.monotonic() < until:
         try:
             await asyncio.sleep(0.05)
         except asyncio.CancelledError:
@@ -247,7 +303,7 @@ async def async_too_long_and_stubborn() -> None:
 
 
 @jobs.task(retry=AGAIN, timeout=1)
-async def async_too_long_in_c() -> None:
+async def async_in_c() -> None:
     """At the first attempt, compute in C for longer than the timeout; nothing can be raised."""
     say("begun")
     await asyncio.sleep(0.3)

@@ -20,7 +20,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Integer, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from flask_cronjobs import CronJobs, Retry, RetryLater, current_run, in_run
+from flask_cronjobs import CronJobs, Discard, Retry, RetryLater, current_run, in_run
 from flask_cronjobs.engine import reclaim
 
 DATABASE = "JOBS_APP_DATABASE"
@@ -147,6 +147,14 @@ def stubborn(seconds: float, label: str = "") -> None:
 
 
 @jobs.task(retry=AGAIN, timeout=0.3)
+def too_long(seconds: float = 60.0, label: str = "") -> None:
+    """Sleep for longer than the task's timeout, which interrupts it."""
+    say("begun", label=label)
+    nap(seconds)
+    say("ended", label=label)
+
+
+@jobs.task(retry=AGAIN, timeout=0.3)
 def too_long_and_stubborn(seconds: float = 60.0, label: str = "") -> None:
     """Sleep for longer than the task's timeout, and swallow every interruption."""
     stubborn(seconds, label)
@@ -178,6 +186,13 @@ def later(delay: float = 0.0) -> None:
     if current_run.attempt == 1:
         raise RetryLater(delay, "not yet")
     say("ended")
+
+
+@jobs.task
+def discard() -> None:
+    """Not wanted any more."""
+    say("begun")
+    raise Discard("not wanted")
 
 
 @jobs.task(retry=AGAIN)

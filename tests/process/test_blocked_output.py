@@ -17,7 +17,7 @@ from tests.marks import on_sqlite
 from tests.process import harmful_app
 from tests.process.support import PATIENCE, ROOT, Site, wait_until
 
-pytestmark = on_sqlite
+pytestmark = [pytest.mark.slow, on_sqlite]
 
 #: More lines than a pipe of 4096 bytes takes.
 RUNS = 300
@@ -134,13 +134,9 @@ def run_in_shell(site: Site, command: str, redirect: str) -> subprocess.Complete
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("redirect", [">&-", "2>&-", ">&- 2>&-"])
 @pytest.mark.parametrize(
-    ("command", "redirect"),
-    [
-        *(("tick", streams) for streams in (">&-", "2>&-", ">&- 2>&-")),
-        *((options, ">&-") for options in ("tick --json", "tick --workers 2", "tick --dry-run")),
-        *((command, ">&- 2>&-") for command in ("admin", "admin list")),
-    ],
+    "command", ["tick", "tick --json", "tick --workers 2", "tick --dry-run", "admin", "admin list"]
 )
 def test_commands_do_their_work_though_a_stream_is_closed(
     site: Site, command: str, redirect: str
@@ -159,15 +155,6 @@ def test_a_full_disk_is_said_in_one_line(site: Site, command: str) -> None:
     assert done.stderr == "Error: The output was not written: No space left on device.\n"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_output_to_a_full_disk_harms_no_run(site: Site, workers: int) -> None:
-    ids = site.enqueue_many("note", [{}] * 20)
-    run_in_shell(site, f"jobs tick --workers {workers}", ">/dev/full")
-    assert {(row.status, row.attempts) for row in map(site.run, ids)} == {("succeeded", 1)}
-    assert len(site.trace("note")) == 20
-    assert site.query("SELECT id FROM job_ticks WHERE finished_at IS NULL") == []
-
-
 def test_what_the_output_cannot_encode_is_escaped(site: Site) -> None:
     site.env["PYTHONIOENCODING"] = "latin-1"
     run = site.enqueue("note", {"label": "…"})
@@ -179,7 +166,10 @@ def test_what_the_output_cannot_encode_is_escaped(site: Site) -> None:
     assert "\\u2603" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["list --task", "list --error", "run", "effects --done"])
+@pytest.mark.parametrize(
+    "command",
+    ["list --task", "list --error", "cancel --task", "run", "pause", "effects --done", "batches"],
+)
 def test_an_argument_that_is_not_utf_8_is_refused(site: Site, command: str) -> None:
     done = run_in_shell(site, f"jobs admin {command} \"$(printf 'a\\377')\"", "")
     assert done.returncode == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -11,11 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
-from flask_sqlalchemy import SQLAlchemy
 
-from flask_cronjobs import CronJobs, CronJobsError
-from flask_cronjobs.registry.executor import executor_of
 from tests.brokers import Broker
 from tests.process.engines import EngineSite, engine_site
 from tests.process.support import wait_until
@@ -24,10 +21,24 @@ pytest.importorskip("celery")
 
 
 @pytest.fixture
-def site(postgresql_url: str, tmp_path: Path, redis_server: Broker) -> Iterator[EngineSite]:
+def site(database_url: str, tmp_path: Path, redis_server: Broker) -> Iterator[EngineSite]:
     """A site whose runs Celery executes, on Redis."""
-    with engine_site(postgresql_url, tmp_path, "celery", redis_server) as made:
+    with engine_site(database_url, tmp_path, "celery", redis_server) as made:
         yield made
+
+
+def test_threads_execute_runs(site: EngineSite) -> None:
+    site.start_worker("--pool", "threads", "--concurrency", "4")
+    ids = site.enqueue_many("note", [{"label": str(n)} for n in range(20)])
+    ids += site.enqueue_many("effect", [{"key": "a"}, {"key": "b"}])
+    ids += site.enqueue_many("atomic_entry", [{"label": "a"}, {"label": "b"}])
+    ids += [site.enqueue("fail", {"attempts": 1})]
+    site.tick_until_ended(*ids)
+    assert site.statuses() == {"succeeded": len(ids)}
+    assert Counter(line["label"] for line in site.trace("note")) == {str(n): 1 for n in range(20)}
+    assert Counter(line["key"] for line in site.trace("effect")) == {"a": 1, "b": 1}
+    assert len(site.query("SELECT id FROM entries")) == 2
+    assert site.failures(ids[-1]) == ["RuntimeError"]
 
 
 def test_doubled_deliveries(site: EngineSite, redis_server: Broker) -> None:
@@ -47,9 +58,9 @@ def test_doubled_deliveries(site: EngineSite, redis_server: Broker) -> None:
     assert Counter(line["run"] for line in site.trace("note")) == dict.fromkeys(ids, 1)
 
 
-def test_on_rabbitmq(postgresql_url: str, tmp_path: Path, rabbitmq_server: Broker) -> None:
+def test_on_rabbitmq(database_url: str, tmp_path: Path, rabbitmq_server: Broker) -> None:
     """A connection cut in mid-run, redelivered messages, and the broker's data lost."""
-    with engine_site(postgresql_url, tmp_path, "celery", rabbitmq_server) as site:
+    with engine_site(database_url, tmp_path, "celery", rabbitmq_server) as site:
         worker = site.start_worker()
         ids = site.enqueue_many("note", [{}] * 10)
         ids += [site.enqueue("sleep", {"seconds": 4})]
@@ -70,14 +81,17 @@ def test_on_rabbitmq(postgresql_url: str, tmp_path: Path, rabbitmq_server: Broke
         assert {site.run(each).attempts for each in [*ids, *more]} == {1}
 
 
-def test_flask_without_celery_installed_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    app = Flask("x")
-    app.config.update(SQLALCHEMY_DATABASE_URI="sqlite://", CRONJOBS_EXECUTORS={"far": "celery"})
-    SQLAlchemy(app)
-    CronJobs(app)
-    monkeypatch.setitem(sys.modules, "celery", None)
-    monkeypatch.delitem(sys.modules, "flask_cronjobs.executors.celery", raising=False)
-    with pytest.raises(CronJobsError, match=r"pip install 'Flask-CronJobs\[celery\]'"):
-        executor_of(app, "celery")
+def test_flask_without_celery_installed_says_what_to_install(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['celery'] = None\n"
+        "from flask import Flask\nfrom flask_sqlalchemy import SQLAlchemy\n"
+        "from flask_cronjobs import CronJobs\n"
+        "from flask_cronjobs.registry.executor import executor_of\n"
+        "app = Flask('x')\napp.config['SQLALCHEMY_DATABASE_URI'] = 'sqlite://'\n"
+        "app.config['CRONJOBS_EXECUTORS'] = {'far': 'celery'}\n"
+        "SQLAlchemy(app)\nCronJobs(app)\nexecutor_of(app, 'celery')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=Path.cwd()
+    )
+    assert "pip install 'Flask-CronJobs[celery]'" in done.stderr

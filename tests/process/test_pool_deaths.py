@@ -11,6 +11,8 @@ import pytest
 from tests.marks import on_sqlite
 from tests.process.support import Site, run_patched, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def alive(pid: int) -> bool:
     """Return whether a process is there and has not ended."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 
-from tests.marks import on_sqlite
+import pytest
+
 from tests.process.support import Site, wait_until
+
+pytestmark = pytest.mark.slow
 
 COUNTS = """
     SELECT count(*) AS ticks, count(finished_at) AS finished, sum(succeeded) AS succeeded,
@@ -38,7 +41,6 @@ def test_all_counts_are_in_one_row_also_those_of_workers_that_end_last(site: Sit
     assert (row.succeeded, row.cancelled, len(runs)) == (1, 1, 2)
 
 
-@on_sqlite
 def test_a_worker_that_replaces_the_first_goes_on_with_the_minutes(site: Site) -> None:
     process = site.start("jobs", "work", "--workers", "2", "--queue", "ours")
     (row,) = wait_until(lambda: site.query("SELECT pid FROM job_ticks"))

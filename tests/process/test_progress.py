@@ -11,13 +11,22 @@ from sqlalchemy import event
 
 from flask_cronjobs import CronJobs, TickReport, current_run
 from flask_cronjobs.models import JobRun
-from tests.marks import on_sqlite
 from tests.process.support import Site, wait_until
 
 Tick = Callable[[], TickReport]
 
 
-@on_sqlite
+def test_progress_is_in_the_row_while_the_handler_works(site: Site) -> None:
+    gate = site.folder / "gate"
+    run_id = site.enqueue("ended_or_waits", {"path": str(gate)})
+    tick = site.start_tick()
+    wait_until(lambda: site.run(run_id).progress == 0.5)
+    run = site.run(run_id)
+    assert (run.status, run.progress_message) == ("running", "half")
+    gate.touch()
+    assert tick.wait().returncode == 0
+
+
 def test_progress_is_written_rarely_however_often_it_is_told(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
@@ -51,3 +60,15 @@ def test_last_word_of_a_handler_that_tells_often_and_then_works_on_is_written(si
     wait_until(lambda: site.run(run_id).progress == 0.9)
     gate.touch()
     assert tick.wait().returncode == 0
+
+
+def test_progress_of_a_zombie_is_refused(site: Site) -> None:
+    gate = site.folder / "gate"
+    site.config["CRONJOBS_LEASE"] = 300
+    run_id = site.enqueue("tells_at_the_end", {"path": str(gate)})
+    zombie = site.start_tick()
+    site.wait_for("begun")
+    site.query("UPDATE job_runs SET locked_by = 'other:1:token', attempts = 2")
+    gate.touch()
+    zombie.wait()
+    assert (site.run(run_id).progress, site.run(run_id).status) == (None, "running")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import time
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from tests.postgres import LocalServer
+from tests.postgres import LocalServer, user_of_servers
 from tests.process import support
 from tests.process.support import Site, wait_until
 
@@ -65,6 +64,23 @@ def test_run_survives_a_restart_of_the_server(
     assert (site.run(run_id).status, site.run(run_id).attempts) == ("succeeded", 1)
 
 
+@pytest.mark.slow
+def test_tick_without_a_server_says_so_in_one_line(
+    site: Site, restartable_postgres: LocalServer
+) -> None:
+    run_id = site.enqueue("note")
+    restartable_postgres.stop()
+    done = site.run_tick()
+    assert (done.returncode, done.stdout) == (1, "")
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("Error: The database cannot be used: ")
+    restartable_postgres.start()
+    wait_until(site.can_answer)
+    assert site.run_tick().returncode == 0
+    assert site.run(run_id).status == "succeeded"
+
+
 @pytest.mark.parametrize("task", ["sleep", "stubborn"])
 def test_tick_whose_server_stays_away_ends_its_handler_and_itself(
     task: str, site: Site, restartable_postgres: LocalServer
@@ -87,6 +103,72 @@ def test_tick_whose_server_stays_away_ends_its_handler_and_itself(
     site.cancel(run_id)
     site.tick_here()
     assert site.failures(run_id) == ["WorkerLost"]
+
+
+def test_read_only_server_delays_and_fails_nothing(
+    site: Site, restartable_postgres: LocalServer
+) -> None:
+    """A failover seen from the app: the server answers, and takes no writes for a while."""
+    run_id = site.enqueue("note")
+    with psycopg.connect(plain(restartable_postgres.admin_url), autocommit=True) as admin:
+        admin.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+        admin.execute("SELECT pg_reload_conf()")
+        try:
+            tick = site.start_tick()
+            wait_until(lambda: said_read_only(restartable_postgres))
+            assert tick.running
+        finally:
+            admin.execute("SET default_transaction_read_only = off")
+            admin.execute("ALTER SYSTEM RESET default_transaction_read_only")
+            admin.execute("SELECT pg_reload_conf()")
+    assert tick.wait().returncode == 0
+    wait_until(site.can_answer)
+    assert (site.run(run_id).status, site.run(run_id).attempts) == ("succeeded", 1)
+
+
+def said_read_only(server: LocalServer) -> bool:
+    return "in a read-only transaction" in (server.root / "log").read_text()
+
+
+def test_full_disk_ends_the_tick_with_one_line_and_loses_nothing(
+    site: Site, restartable_postgres: LocalServer
+) -> None:
+    run_id = site.enqueue("note")
+    folder = restartable_postgres.root / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"No small file system can be mounted: {mounted.stderr!r}")
+    owner = user_of_servers()
+    try:
+        os.chown(folder, owner.get("user", os.getuid()), owner.get("group", os.getgid()))
+        fill_tablespace(site, folder)
+        done = site.run_tick()
+        assert done.returncode == 1
+        assert done.stderr.splitlines() == [done.stderr.strip()]
+        assert "No space left on device" in done.stderr or "could not extend" in done.stderr
+        site.query("DROP TABLE filler")
+        assert site.run_tick().returncode == 0
+        assert site.run(run_id).status == "succeeded"
+    finally:
+        with psycopg.connect(plain(site.url), autocommit=True) as admin:
+            admin.execute("DROP TABLE IF EXISTS filler, job_ticks")
+            admin.execute("DROP TABLESPACE IF EXISTS small")
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill_tablespace(site: Site, folder: Path) -> None:
+    """Put the ticks on a small disk, and fill it to the last page."""
+    fill = "INSERT INTO filler SELECT repeat('x', 500) FROM generate_series(1, 90)"
+    with psycopg.connect(plain(site.url), autocommit=True) as admin:
+        admin.execute(f"CREATE TABLESPACE small LOCATION '{folder}'")
+        admin.execute("ALTER TABLE job_ticks SET TABLESPACE small")
+        admin.execute("CREATE TABLE filler (text text) TABLESPACE small")
+        with suppress(psycopg.errors.DiskFull):
+            while True:
+                admin.execute(fill)
 
 
 @pytest.mark.pgbouncer
@@ -112,34 +194,3 @@ def test_everything_works_by_way_of_pgbouncer_in_transaction_mode(
     assert len(site.trace("note")) == len(notes)
     assert sorted(line["key"] for line in site.trace("effect")) == ["0", "1", "2"]
     assert len(site.query("SELECT * FROM entries")) == len(atomic)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="finds the server by /proc")
-def test_nobody_works_on_a_run_past_its_lease_when_the_connection_hangs(site: Site) -> None:
-    lease = 3.0
-    site.config |= {"CRONJOBS_LEASE": lease}
-    run_id = site.enqueue("work_on", {"seconds": 20})
-    first = site.start_tick()
-    site.wait_for("at work", 5)
-    backends = [
-        row.pid
-        for row in site.query(
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-            " AND pid <> pg_backend_pid() AND query LIKE '%job_runs%'"
-        )
-    ]
-    assert backends
-    # The server itself as well, or the worker would go on with a new connection.
-    server = int(Path(f"/proc/{backends[0]}/stat").read_text().rpartition(")")[2].split()[1])
-    for pid in (server, *backends):
-        os.kill(pid, signal.SIGSTOP)
-    stopped = time.time()
-    try:
-        wait_until(lambda: time.time() > stopped + lease + 1)
-        at_work = [line["at"] for line in site.trace("at work")]
-        assert max(at_work) < stopped + lease + 0.5, "it went on past its lease"
-    finally:
-        first.send(signal.SIGKILL)  # Before the server can hear from it again.
-        for pid in (server, *backends):
-            os.kill(pid, signal.SIGCONT)
-    site.wait_for_expiry(run_id)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.marks import on_sqlite
 from tests.process.support import Site, wait_until
 
-pytestmark = on_sqlite
+pytestmark = pytest.mark.slow
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 
@@ -47,6 +45,34 @@ def test_handler_that_outlasts_the_grace_is_interrupted_and_given_back(site: Sit
     assert (row.status, row.attempts, row.locked_by) == ("queued", 0, None)
     assert site.failures(run) == []
     assert "released" in done.stdout
+
+
+def test_interrupted_retry_is_given_back_as_failed_with_its_attempt_not_counted(
+    site: Site,
+) -> None:
+    run = site.enqueue("sleep", {"seconds": 300})
+    site.query("UPDATE job_runs SET status = 'failed', attempts = 1, last_error = 'first'")
+    tick = site.start_tick()
+    site.wait_for("begun")
+    tick.send(signal.SIGTERM)
+    assert tick.wait().returncode == 0
+    row = site.run(run)
+    assert (row.status, row.attempts, row.last_error) == ("failed", 1, "first")
+
+
+def test_run_given_back_is_taken_up_by_the_next_tick(site: Site) -> None:
+    site.config["CRONJOBS_SHUTDOWN_GRACE"] = 0
+    run = site.enqueue("sleep", {"seconds": 300})
+    tick = site.start_tick()
+    site.wait_for("begun")
+    tick.send(signal.SIGTERM)
+    tick.wait()
+    second = site.start_tick()
+    site.wait_for("begun", 2)
+    assert [line["attempt"] for line in site.trace("begun")] == [1, 1]
+    second.send(signal.SIGTERM)
+    assert second.wait().returncode == 0
+    assert site.run(run).status == "queued"
 
 
 def test_claimed_runs_not_begun_are_given_back_at_once(site: Site) -> None:
@@ -137,8 +163,22 @@ def test_under_nohup_a_closed_terminal_does_not_matter(site: Site) -> None:
     assert [site.run(run).status for run in runs] == ["succeeded", "succeeded"]
 
 
+def test_handler_that_swallows_the_interruption_is_ended_with_its_process(site: Site) -> None:
+    run = site.enqueue("stubborn", {"seconds": 300})
+    tick = site.start_tick()
+    site.wait_for("begun")
+    tick.send(signal.SIGTERM)
+    done = tick.wait()
+    assert done.returncode == 1
+    assert "did not end" in done.stderr
+    row = site.run(run)
+    assert (row.status, row.attempts, row.locked_by) == ("queued", 0, None)
+
+
 def catches(pid: int, number: signal.Signals) -> bool:
     """Whether a process has a handler of its own for a signal."""
+    from pathlib import Path
+
     status = Path(f"/proc/{pid}/status")
     for line in status.read_text().splitlines():
         name, _, value = line.partition(":")

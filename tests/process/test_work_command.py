@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.marks import on_sqlite
 from tests.process import jobs_app
-from tests.process.support import Site, wait_until
+from tests.process.support import ROOT, Site, wait_until
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -60,3 +63,23 @@ def test_missing_tables_end_all_resident_workers(site: Site) -> None:
     assert done.stderr.splitlines()[-1].startswith("Error: ")
     assert "flask --app tests.process.harmful_app jobs admin init" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@on_sqlite
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_output_to_a_full_disk_harms_no_run(site: Site, workers: str) -> None:
+    ids = site.enqueue_many("note", [{}] * 20)
+    command = [sys.executable, "-m", "flask", "--app", jobs_app.__name__, "jobs", "tick"]
+    with Path("/dev/full").open("wb") as full:
+        subprocess.run(
+            [*command, "--workers", workers],
+            cwd=ROOT,
+            env=site.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.DEVNULL,
+            timeout=60,
+        )
+    assert {(row.status, row.attempts) for row in map(site.run, ids)} == {("succeeded", 1)}
+    assert len(site.trace("note")) == 20
+    assert site.query("SELECT id FROM job_ticks WHERE finished_at IS NULL") == []

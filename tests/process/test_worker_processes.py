@@ -7,8 +7,9 @@ from collections import Counter
 
 import pytest
 
-from tests.marks import on_sqlite
-from tests.process.support import Site, run_patched
+from tests.process.support import Site, run_patched, wait_until
+
+pytestmark = pytest.mark.slow
 
 
 def test_two_workers_execute_each_run_once(site: Site) -> None:
@@ -28,6 +29,10 @@ def test_two_workers_execute_each_run_once(site: Site) -> None:
     assert "tick: 102 succeeded in" in done.stdout
     (row,) = site.query("SELECT * FROM job_ticks")
     assert (row.succeeded, row.finished_at is not None) == (102, True)
+
+
+def test_workers_with_nothing_due_are_silent(site: Site) -> None:
+    site.run_tick()
     # Of a queue that has no runs: the minute may have passed, and with it a slot have come.
     done = site.run_tick("--workers", "2", "--queue", "none")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -46,7 +51,6 @@ def test_killed_worker_harms_neither_the_other_nor_the_tick(site: Site) -> None:
     assert site.failures(killer) == ["WorkerLost"]
 
 
-@on_sqlite
 def test_sigterm_reaches_all_workers(site: Site) -> None:
     ids = site.enqueue_many("sleep", [{"seconds": 300}] * 2)
     tick = site.start_tick("--workers", "2")
@@ -59,7 +63,6 @@ def test_sigterm_reaches_all_workers(site: Site) -> None:
     assert {site.run(run).attempts for run in ids} == {0}
 
 
-@on_sqlite
 @pytest.mark.parametrize(("workers", "most"), [(2, 3), (3, 7), (4, 1)])
 def test_max_runs_is_the_tick_s_and_shared_out_among_its_workers(
     site: Site, workers: int, most: int
@@ -70,7 +73,6 @@ def test_max_runs_is_the_tick_s_and_shared_out_among_its_workers(
     assert site.statuses() == {"succeeded": most, "queued": 10 - most}
 
 
-@on_sqlite
 def test_worker_that_fails_by_an_error_of_its_own_fails_the_tick_with_its_traceback(
     site: Site,
 ) -> None:
@@ -98,7 +100,6 @@ def test_worker_that_fails_by_an_error_of_its_own_fails_the_tick_with_its_traceb
     assert row.finished_at is None
 
 
-@on_sqlite
 def test_tick_whose_workers_were_all_killed_has_not_done_its_work(site: Site) -> None:
     site.enqueue_many("kill_self", [{}] * 2)
     done = site.run_tick("--workers", "2")
@@ -106,7 +107,6 @@ def test_tick_whose_workers_were_all_killed_has_not_done_its_work(site: Site) ->
     assert "Error: Every worker ended before its time" in done.stderr
 
 
-@on_sqlite
 def test_sigterm_between_the_forks_reaches_all_workers(site: Site) -> None:
     site.enqueue_many("sleep", [{"seconds": 300}] * 2)
     done = run_patched(
@@ -139,7 +139,6 @@ def test_lost_outcomes_of_all_workers_are_counted(site: Site) -> None:
     assert site.query("SELECT lost FROM job_ticks WHERE finished_at IS NOT NULL")[0].lost == 2
 
 
-@on_sqlite
 def test_trouble_of_long_ago_is_not_what_a_resident_crew_ends_with(site: Site) -> None:
     tally = site.folder / "tally"
     done = run_patched(
@@ -164,3 +163,14 @@ def test_trouble_of_long_ago_is_not_what_a_resident_crew_ends_with(site: Site) -
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("ended before its time") == 4
+
+
+def test_workers_end_with_a_tick_that_is_killed_or_their_runs_come_back(site: Site) -> None:
+    run = site.enqueue("wait_once")
+    tick = site.start_tick("--workers", "2")
+    site.wait_for("begun")
+    tick.end()
+    site.wait_for_expiry(run)
+    assert site.run_tick().returncode == 0
+    wait_until(lambda: site.run(run).status == "succeeded")
+    assert site.failures(run) == ["WorkerLost"]
