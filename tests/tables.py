@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import atexit
 import shutil
+import sqlite3
 import tempfile
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,8 +40,12 @@ def copy_tables(url: str) -> bool:
     if parts.get_backend_name() != "sqlite" or parts.database in (None, "", ":memory:"):
         return False
     path = Path(str(parts.database))
-    if path.exists() or not path.parent.is_dir() or parts.query:
+    if not path.parent.is_dir() or parts.query:
         return False
+    if path.exists():
+        with closing(sqlite3.connect(path)) as connection:
+            found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'job_runs'")
+            return found.fetchone() is not None
     shutil.copyfile(_file_with_tables(), path)
     return True
 

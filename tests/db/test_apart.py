@@ -60,6 +60,7 @@ def seconds_to_connect(engine: Engine) -> float:
 
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # The drivers tell that they close it.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <function _collection_gced")  # SQLAlchemy
 def test_interruption_leaves_no_connection(engine: Engine, database_url: str) -> None:
     span = seconds_to_connect(engine)
     interrupted = 0

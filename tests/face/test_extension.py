@@ -95,6 +95,7 @@ class Refusal:
         return 0
 
 
+@pytest.mark.pages
 def test_what_an_app_is_given_goes_before_the_instance_even_if_it_is_false(app: Flask) -> None:
     authorize, actor = Refusal(), Refusal()
     jobs = CronJobs(authorize=lambda action: True, actor=lambda: "instance")

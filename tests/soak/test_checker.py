@@ -320,7 +320,7 @@ def hold_the_lock_itself(history: History) -> None:
 
 
 def stay_after_being_told_to_stop(history: History) -> None:
-    history.ticks.append(Tick(0, 0, 90, 9, True, asked=70))
+    history.ticks.append(Tick(0, 0, 91, 9, True, asked=91 - MARGIN - 1))
 
 
 def fail_when_all_is_calm(history: History) -> None:

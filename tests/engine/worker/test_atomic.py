@@ -11,6 +11,7 @@ from sqlalchemy import event, text
 
 from flask_cronjobs import CronJobs, Retry, TickReport, current_run, run_started
 from flask_cronjobs.models import JobRun
+from tests.tables import copy_tables
 
 Tick = Callable[[], TickReport]
 AGAIN = Retry(max_attempts=3, base=0)
@@ -36,7 +37,9 @@ def app(database_url: str, db: SQLAlchemy, options: dict[str, str]) -> Iterator[
         options = {"isolation_level": "READ UNCOMMITTED"}  # What SQLite has instead.
     app = Flask("tests")
     app.config.update(SQLALCHEMY_DATABASE_URI=database_url, SQLALCHEMY_ENGINE_OPTIONS=options)
+    app.config["CRONJOBS_URL_PREFIX"] = None
     db.init_app(app)
+    copy_tables(database_url)  # First: what is there already keeps it from being fast.
     with app.app_context():
         with db.engine.begin() as connection:
             connection.execute(text("CREATE TABLE work (label text)"))

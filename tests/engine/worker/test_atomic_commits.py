@@ -16,6 +16,7 @@ from flask_cronjobs import CronJobs, Retry, Snooze, run_started
 from flask_cronjobs.engine.worker.atomic import TransactionWatch
 from flask_cronjobs.models import JobRun
 from tests.marks import on_sqlite
+from tests.tables import copy_tables
 
 Do = Callable[[SQLAlchemy], None]
 
@@ -29,7 +30,9 @@ def app(
     other = f"sqlite:///{tmp_path / 'other.sqlite'}"
     app.config["SQLALCHEMY_BINDS"] = {"other": other, "same": database_url}
     app.config.update(SQLALCHEMY_DATABASE_URI=database_url, SQLALCHEMY_ENGINE_OPTIONS=options)
+    app.config["CRONJOBS_URL_PREFIX"] = None
     db.init_app(app)
+    copy_tables(database_url)  # First: what is there already keeps it from being fast.
     with app.app_context():
         with db.engine.begin() as connection:
             connection.execute(text("CREATE TABLE work (label text)"))
