@@ -14,7 +14,7 @@ from sqlalchemy import Engine, Row, create_engine, event, insert, select, text, 
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.db.create import create_tables, set_wal
 from flask_cronjobs.db.dialect import dialect_of
 from flask_cronjobs.jobs import effects
 from flask_cronjobs.jobs.definitions import rows as definitions
@@ -60,8 +60,10 @@ class Kit:
         # So long that enqueuers on a busy machine get SQLite's lock, which it gives to anybody.
         patience = {"timeout": 60} if url.startswith("sqlite") else {}
         engine = create_engine(url, connect_args=patience)
-        copy_tables(url)
-        create_tables(engine)
+        if copy_tables(url):
+            set_wal(engine)
+        else:
+            create_tables(engine)
         return cls(engine)
 
     def another(self) -> Kit:
