@@ -12,7 +12,7 @@ from ..jobs.state import state_of
 from ..text import one_line, printable
 from .command_text import command
 from .group import JobsGroup, examples
-from .output import print_facts, print_json, since, table, tell_older
+from .output import print_facts, print_json, since, table, tell_next
 from .params import Id, actor, json_option, limit_option
 from .watch import refuse_to_list, watchable
 
@@ -96,7 +96,7 @@ def _list(everything: bool, limit: int, before: int | None, as_json: bool) -> No
         ],
         flexible=0,
     )
-    tell_older(found)
+    tell_next(found)
 
 
 def _show(key: str, as_json: bool) -> None:

@@ -15,9 +15,9 @@ from ..jobs.humanize import duration, plural
 from ..jobs.pauses import Target, only, queues
 from ..jobs.state import state_of
 from ..text import one_line, printable
-from .command_text import command, this_command
+from .command_text import command
 from .group import JobsGroup, examples
-from .output import print_json
+from .output import print_json, tell_next
 from .params import actor, complete_definitions, complete_tasks, json_option, limit_option
 from .terminal import paint
 from .watch import watchable
@@ -43,9 +43,8 @@ def definitions(limit: int, after: str | None, as_json: bool) -> None:
         click.echo(no_definitions())
     for row in page.rows:
         _print(row)
-    if page.next is not None:
-        click.echo(f"More: {this_command(after=page.next)}", err=True)
-    else:
+    tell_next(page, "More", by="after")
+    if page.next is None:
         _print_unscheduled()
 
 

@@ -17,7 +17,7 @@ from ..jobs.state import state_of
 from ..text import one_line
 from .command_text import as_called
 from .group import JobsGroup, examples
-from .output import paragraph, print_json, since, table, tell_older
+from .output import paragraph, print_json, since, table, tell_next
 from .params import Id, actor, json_option, limit_option
 from .runs import progress_bar
 from .terminal import paint
@@ -144,7 +144,7 @@ def _list_effects(everything: bool, limit: int, before: int | None, as_json: boo
             for row in found.rows
         ],
     )
-    tell_older(found)
+    tell_next(found)
 
 
 def _print(finding: Finding) -> None:

@@ -74,10 +74,13 @@ def print_facts(facts: Sequence[Fact], now: datetime) -> None:
         click.echo(f"  {fact.label:<16} {printable(f'{fact.text}{after}')}")
 
 
-def tell_older(page: Page[Any]) -> None:
-    """Print the command that shows what is older than *page*, if anything is."""
+def tell_next(page: Page[Any], word: str = "Older", by: str = "before") -> None:
+    """Print the command that shows what comes behind *page*, if anything does.
+
+    :param by: the option of the command that takes where *page* ended.
+    """
     if page.next is not None:
-        click.echo(f"Older: {this_command(before=page.next)}", err=True)
+        click.echo(f"{word}: {this_command(**{by: page.next})}", err=True)
 
 
 def print_json(value: object) -> None:

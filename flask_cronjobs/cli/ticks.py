@@ -16,7 +16,7 @@ from ..jobs.tick_views import TICK_COUNTS, Gap, list_gaps, list_ticks
 from ..text import one_line
 from .command_text import command
 from .group import JobsGroup, examples
-from .output import moment, print_json, table, tell_older
+from .output import moment, print_json, table, tell_next
 from .params import Id, json_option, limit_option
 from .terminal import paint
 from .watch import watchable
@@ -54,7 +54,7 @@ def ticks(limit: int, before: int | None, as_json: bool) -> None:
             for tick in ticks.rows
         ],
     )
-    tell_older(ticks)
+    tell_next(ticks)
 
 
 def _gap(gap: Gap, now: datetime) -> str:
@@ -109,5 +109,4 @@ def turns(stopped: bool, after: str, limit: int, as_json: bool) -> None:
                 f"{command('discard', first)}"
             )
             break
-    if found.next is not None:
-        click.echo(f"More: {command('turns', '--after', found.next)}")
+    tell_next(found, "More", by="after")

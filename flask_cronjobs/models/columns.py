@@ -85,7 +85,7 @@ class UTCDateTime(TypeDecorator[datetime]):
         """Return *value* as an aware time in UTC."""
         if value is None:
             return None
-        # Not always a datetime: see `store.dialect.load_odd_values`.
+        # Not always a datetime: see `db.dialect.load_odd_values`.
         if getattr(value, "year", MINYEAR) <= MINYEAR:
             return UNREADABLE
         if value.tzinfo is None:

@@ -48,8 +48,17 @@ def test_each_key_is_a_line_with_what_it_waits_for(admin: Run, dead: int) -> Non
     assert "account:2" not in admin("turns", "--stopped").output
 
 
+def test_the_next_page_is_of_stopped_keys_too(admin: Run, jobs: CronJobs, rows: Rows) -> None:
+    for number in range(2):
+        key: dict[str, Any] = {"concurrency_key": f"stopped:{number}", "on_dead": "stop"}
+        rows.run("dead", concurrency_limit=1, **key)
+    more = "More: flask jobs admin turns --stopped --after stopped:0 --limit 1\n"
+    assert more in admin("turns", "--stopped", "--limit", "1").output
+
+
 def test_pages_and_json(admin: Run, dead: int) -> None:
-    assert "flask jobs admin turns --after account:1" in admin("turns", "--limit", "1").output
+    more = "More: flask jobs admin turns --after account:1 --limit 1\n"
+    assert more in admin("turns", "--limit", "1").output
     found = json.loads(admin("turns", "--json", "--after", "account:1").output)
     assert [each["key"] for each in found["keys"]] == ["account:2"]
     assert found["after"] is None

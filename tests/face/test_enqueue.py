@@ -283,7 +283,7 @@ class TestUncommitted:
             keyed.enqueue(1, "x")
             greet.enqueue_many([NewRun({"user_id": 1}, idempotency_key="b")] * 2)
         (warning,) = warnings()
-        assert f"so lost: greet (run {run}), greet (1 runs)." in warning
+        assert f"so lost: greet (run {run}), greet (1 run)." in warning
         with app.app_context():
             keyed.using(commit=True).enqueue(1, "x")
         with app.app_context():

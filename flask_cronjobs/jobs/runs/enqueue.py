@@ -22,6 +22,7 @@ from ...models import JobRun
 from ...registry.handler import Handler, policy_columns, run_columns, stored_payload
 from ...registry.options import EnqueueOptions, NewRun
 from ...types import RunIds
+from ..humanize import plural
 from ..state import State
 from .insert import insert_run, writing_connection
 from .insert_many import (
@@ -115,7 +116,7 @@ def enqueue_rows(
             with explaining_missing_tables(state):
                 wake(state, session)
         if any(ids.is_new):
-            note_enqueued(session, f"{task.name} ({ids.is_new.count(True)} runs)")
+            note_enqueued(session, f"{task.name} ({plural(ids.is_new.count(True), 'run')})")
     return ids
 
 
