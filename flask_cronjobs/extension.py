@@ -20,8 +20,8 @@ from .models.copies import add_tables, table_of_its_own
 from .operator_api import OperatorMethods
 from .registry.options import AroundHook, EnqueueOptions, TaskOptions
 from .registry.registry import Declaration, Registry, name_of
-from .registry.retry import Retry, RetryCallable, why_uncallable
-from .registry.validation import as_around, check_task, check_unscheduled
+from .registry.retry import Retry, RetryCallable
+from .registry.validation import as_around, check_access, check_task, check_unscheduled
 from .task import Task
 from .types import BatchOnDead, Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
 
@@ -98,7 +98,7 @@ class CronJobs(OperatorMethods):
         db = _database(app)
         authorize = self._authorize if authorize is None else authorize
         actor = self._actor if actor is None else actor
-        _check_callables(authorize, actor)
+        check_access(authorize, actor)
         _check_names(app, db)
         given = given_settings(app.config)
         state = State(app, db, settings, self._registry, authorize, actor, given=given)
@@ -392,24 +392,6 @@ class CronJobs(OperatorMethods):
         task = Task(func, task_name, options, self._registry)
         self._registry.add(task)
         return task
-
-
-def _check_callables(authorize: object, actor: object) -> None:
-    what = "a function that takes 'read' or 'act' and returns whether the user may"
-    if not (authorize is None or _takes(authorize, "read")):
-        raise SetupError(
-            f"authorize is {authorize!r}. Give {what}; without one the pages are closed, except in "
-            "debug mode."
-        )
-    if not (actor is None or _takes(actor)):
-        raise SetupError(
-            f"actor is {actor!r}. Give a function that takes nothing and returns the user's name."
-        )
-
-
-def _takes(function: object, *arguments: object) -> bool:
-    """Return whether *function* can be called with *arguments*, as far as it tells."""
-    return callable(function) and why_uncallable(function, *arguments) is None
 
 
 def _database(app: Flask) -> SQLAlchemy:

@@ -15,6 +15,7 @@ import re
 import select
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 _OFF = (
@@ -64,7 +65,6 @@ def keep_plans(driver: Any) -> None:
 
 def _steady(base: Any, may_prepare: bool) -> type:
     """Return the cursor of `keep_plans` for one connection, made from *base*."""
-    from psycopg import Error, OperationalError
     from psycopg.pq import TransactionStatus
 
     is_read_committed = False  # Until we know the default.
@@ -74,38 +74,50 @@ def _steady(base: Any, may_prepare: bool) -> type:
             nonlocal is_read_committed
             if not (isinstance(query, str) and _HAS_PLAN.match(query)):
                 return base.execute(self, query, *args, **options)
-            is_alone = self.connection.info.transaction_status == TransactionStatus.IDLE
-            begins = is_alone and not is_read_committed
-            settings = base(self.connection)
-            first: Error | None = None
-            try:
-                with self.connection.pipeline():
-                    try:
-                        if begins:
-                            base(self.connection).execute(BEGIN)
-                        settings.execute(SETTINGS)
-                        base.execute(self, query, *args, **options)
-                        if begins:
-                            base(self.connection).execute("COMMIT")
-                    except Error as error:  # psycopg would log what comes after it.
-                        first = error
-            except Error as error:
-                first = first or error
-            except IndexError as error:  # psycopg lost count of a failed pipeline's answers.
-                self.connection.close()
-                first = OperationalError(f"the connection is lost: {error}")
-            if first is not None:
-                if begins:
-                    with suppress(Error):
-                        self.connection.rollback()
-                raise first
+            connection, settings = self.connection, base(self.connection)
+            send = partial(base.execute, self, query, *args, **options)
+            is_alone = connection.info.transaction_status == TransactionStatus.IDLE
+            _send_with_settings(connection, settings, send, is_alone and not is_read_committed)
             served_by, default = (settings.pgresult.get_value(0, place) for place in (0, 1))
-            direct = may_prepare and int(served_by) == self.connection.info.backend_pid
-            self.connection.prepare_threshold = PREPARED_AFTER if direct else None
+            direct = may_prepare and int(served_by) == connection.info.backend_pid
+            connection.prepare_threshold = PREPARED_AFTER if direct else None
             is_read_committed = default == b"read committed"
             return self
 
     return SteadyCursor
+
+
+def _send_with_settings(
+    connection: Any, settings: Any, send: Callable[[], object], begins: bool
+) -> None:
+    """Send `SETTINGS` by the cursor *settings* and a statement by *send*, both at once.
+
+    :param begins: whether to send BEGIN and COMMIT, too.
+    """
+    from psycopg import Error, OperationalError
+
+    first: Error | None = None
+    try:
+        with connection.pipeline():
+            try:
+                if begins:
+                    connection.execute(BEGIN)
+                settings.execute(SETTINGS)
+                send()
+                if begins:
+                    connection.execute("COMMIT")
+            except Error as error:  # psycopg would log what comes after it.
+                first = error
+    except Error as error:
+        first = first or error
+    except IndexError as error:  # psycopg lost count of a failed pipeline's answers.
+        connection.close()
+        first = OperationalError(f"the connection is lost: {error}")
+    if first is not None:
+        if begins:
+            with suppress(Error):
+                connection.rollback()
+        raise first
 
 
 T = TypeVar("T")

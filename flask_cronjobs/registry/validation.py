@@ -1,4 +1,4 @@
-"""Check how a task is declared; each message says what to write instead."""
+"""Check what the app gives us, tasks above all; each message says what to write instead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from typing import cast, get_args
 
-from ..errors import TaskError
+from ..errors import SetupError, TaskError
 from ..text import did_you_mean
 from ..types import OnDead, Order, is_number, is_url, is_whole
 from .options import Around, AroundHook, EnqueueOptions, TaskOptions, check_text, is_key
@@ -214,3 +214,25 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """
     if value not in choices:
         raise TaskError(f"{name} is {value!r}. Write one of {', '.join(map(repr, choices))}.")
+
+
+def check_access(authorize: object, actor: object) -> None:
+    """Check what decides who may see the pages.
+
+    :raises SetupError: it is no function, or takes something else.
+    """
+    what = "a function that takes 'read' or 'act' and returns whether the user may"
+    if not (authorize is None or _takes(authorize, "read")):
+        raise SetupError(
+            f"authorize is {authorize!r}. Give {what}; without one the pages are closed, except in "
+            "debug mode."
+        )
+    if not (actor is None or _takes(actor)):
+        raise SetupError(
+            f"actor is {actor!r}. Give a function that takes nothing and returns the user's name."
+        )
+
+
+def _takes(function: object, *arguments: object) -> bool:
+    """Return whether *function* can be called with *arguments*, as far as it tells."""
+    return callable(function) and why_uncallable(function, *arguments) is None

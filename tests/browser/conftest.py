@@ -51,6 +51,12 @@ class Site:
 
 
 @pytest.fixture
+def url_prefix() -> str:
+    """The path of the pages."""
+    return "/jobs"
+
+
+@pytest.fixture
 def database_url(sqlite_url: str) -> str:
     """The browser sees no difference between the databases."""
     return sqlite_url
