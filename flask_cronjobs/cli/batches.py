@@ -10,9 +10,8 @@ from ..jobs.reader import reading
 from ..jobs.runs.actions import BulkResult, cancel_batch, close_batch, retry_batch
 from ..jobs.state import state_of
 from ..text import one_line, printable
-from .command_text import command
 from .group import JobsGroup, examples
-from .output import print_facts, print_json, since, table, tell_next
+from .output import command, print_facts, print_json, since, table, tell_next
 from .params import Id, actor, json_option, limit_option
 from .watch import refuse_to_list, watchable
 

@@ -15,9 +15,8 @@ from ..jobs.humanize import duration, plural
 from ..jobs.pauses import Target, only, queues
 from ..jobs.state import state_of
 from ..text import one_line, printable
-from .command_text import command
 from .group import JobsGroup, examples
-from .output import print_json, tell_next
+from .output import command, print_json, tell_next
 from .params import actor, complete_definitions, complete_tasks, json_option, limit_option
 from .terminal import paint
 from .watch import watchable

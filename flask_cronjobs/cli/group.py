@@ -31,7 +31,7 @@ class JobsGroup(AppGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; turn our errors into click's."""
-        from .lines import leave, ready_streams, unwritable
+        from .terminal import leave, ready_streams, unwritable
 
         if os.environ.get("NO_COLOR"):
             ctx.color = False
@@ -44,7 +44,7 @@ class JobsGroup(AppGroup):
             leave(sys.stdout)
             raise click.ClickException(f"The output was not written: {error.strerror}.") from error
         except CronJobsError as error:
-            from .command_text import as_called
+            from .output import as_called
 
             raise click.ClickException(printable(as_called(str(error)))) from error
 
@@ -60,7 +60,7 @@ class JobsGroup(AppGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that *args* begin with; suggest some for a typo."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            from .command_text import similar
+            from .output import similar
 
             close = "\n".join(f"  {each}" for each in similar(ctx, args, JobsGroup))
             hint = f" Did you mean:\n{close}" if close else ""

@@ -15,9 +15,8 @@ from ..jobs.humanize import plural
 from ..jobs.pruning import prune_all
 from ..jobs.state import state_of
 from ..text import one_line
-from .command_text import as_called
 from .group import JobsGroup, examples
-from .output import paragraph, print_json, since, table, tell_next
+from .output import as_called, paragraph, print_json, since, table, tell_next
 from .params import Id, actor, json_option, limit_option
 from .runs import progress_bar
 from .terminal import paint

@@ -12,10 +12,9 @@ from ..jobs.overview import Overview, read_overview
 from ..jobs.state import state_of
 from ..text import one_line
 from . import batches, crontab, definitions, maintenance, runs, ticks
-from .command_text import as_called, command
 from .definitions import no_definitions
 from .group import JobsGroup, examples
-from .output import heading, print_json, since, table
+from .output import as_called, command, heading, print_json, since, table
 from .params import json_option
 from .terminal import paint
 from .watch import repeat, watch_option

@@ -14,8 +14,16 @@ from typing import Any, TextIO
 from ..log import logger
 from ..text import one_line
 from ..types import OUTCOME_KINDS, AtWork, Outcome, RecordedSlot, RunAtWork, TickReport
-from .lines import FLUSH_WITHIN, Lines, buffer_lines, file_number, leave
-from .terminal import StatusLine, describe, paint
+from .terminal import (
+    FLUSH_WITHIN,
+    Lines,
+    StatusLine,
+    buffer_lines,
+    describe,
+    file_number,
+    leave,
+    paint,
+)
 
 #: How the time of a line in a log is written, in UTC.
 STAMP = "%Y-%m-%dT%H:%M:%SZ"

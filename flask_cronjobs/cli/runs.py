@@ -24,9 +24,18 @@ from ..jobs.state import State, state_of
 from ..registry.options import EnqueueOptions
 from ..text import cut, printable
 from ..types import JSON
-from .command_text import as_called, command, this_command
 from .group import JobsGroup, examples
-from .output import heading, moment, print_facts, print_json, since, table
+from .output import (
+    as_called,
+    command,
+    heading,
+    moment,
+    print_facts,
+    print_json,
+    since,
+    table,
+    this_command,
+)
 from .params import (
     Id,
     actor,

@@ -22,8 +22,8 @@ from ..jobs.state import State, state_of
 from ..log import LEASE_LOST, logger
 from ..text import did_you_mean, one_line
 from .group import examples
-from .lines import Warnings
 from .printer import Printer, Stamped, is_idle, is_log
+from .terminal import Warnings
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def one_line_errors() -> Generator[None]:
     try:
         yield
     except CronJobsError as error:
-        from .command_text import as_called
+        from .output import as_called
 
         raise click.ClickException(as_called(one_line(" ".join(str(error).split())))) from error
 

@@ -14,9 +14,8 @@ from ..jobs.reader import reading
 from ..jobs.state import state_of
 from ..jobs.tick_views import TICK_COUNTS, Gap, list_gaps, list_ticks
 from ..text import one_line
-from .command_text import command
 from .group import JobsGroup, examples
-from .output import moment, print_json, table, tell_next
+from .output import command, moment, print_json, table, tell_next
 from .params import Id, json_option, limit_option
 from .terminal import paint
 from .watch import watchable

@@ -15,7 +15,7 @@ import click
 
 from ..errors import CronJobsError
 from ..text import printable
-from .command_text import as_called, this_command
+from .output import as_called, this_command
 
 F = TypeVar("F", bound=Callable[..., Any])
 

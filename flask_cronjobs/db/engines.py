@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, inspect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection, SingletonThreadPool, StaticPool
 
-from .traceback_frames import free_frames
+from .deadlines import free_frames
 
 #: Why nothing of an app may run whose database is SQLite in memory, and what to do.
 IN_MEMORY = (

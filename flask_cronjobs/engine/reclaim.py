@@ -15,12 +15,11 @@ from ..errors import DatabaseTrouble, WorkerLost
 from ..jobs.runs import leases
 from ..jobs.runs.claim import Exchange
 from ..jobs.runs.exchange import Claims
-from ..jobs.runs.leases import Expiry
+from ..jobs.runs.leases import Expiry, renewal_window
 from ..jobs.state import State
 from ..log import worker_name
 from ..signals import News, announce, notify
 from ..types import Claim, Outcome, handed_to
-from .worker.leases import renewal_window
 
 if TYPE_CHECKING:
     from .worker.exchanger import Exchanger

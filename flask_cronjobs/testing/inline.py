@@ -16,14 +16,12 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from ..db.test_connection import SharedBookkeeping
-from ..engine.worker.at_work import ProgressRequest
 from ..engine.worker.context import RunnerContext
 from ..engine.worker.exchanger import Exchanger
-from ..engine.worker.interrupts import HandlerInterrupter
-from ..engine.worker.leases import Leases
+from ..engine.worker.held_runs import Leases, ProgressRequest
+from ..engine.worker.interrupts import HandlerInterrupter, Watchdog
 from ..engine.worker.options import WorkOptions
 from ..engine.worker.runner import Runner
-from ..engine.worker.watchdog import Watchdog
 from ..errors import NotFound, RetryLater, SetupError, StateConflict
 from ..jobs.batches.ending import end_batches
 from ..jobs.definitions import rows as definitions

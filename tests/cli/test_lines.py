@@ -10,8 +10,8 @@ from typing import TextIO
 
 import pytest
 
-from flask_cronjobs.cli import lines as lines_module
-from flask_cronjobs.cli.lines import Lines, leave
+from flask_cronjobs.cli import terminal as lines_module
+from flask_cronjobs.cli.terminal import Lines, leave
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from typing import TextIO
 
 import pytest
 
-from flask_cronjobs.cli.lines import Lines
-from flask_cronjobs.cli.terminal import StatusLine, describe
+from flask_cronjobs.cli.terminal import Lines, StatusLine, describe
 from flask_cronjobs.types import RunAtWork
 from tests.cli.terminal import Screen
 

@@ -13,7 +13,7 @@ from flask import Flask
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli import watch as watch_module
-from flask_cronjobs.cli.command_text import this_command
+from flask_cronjobs.cli.output import this_command
 from tests.cli.terminal import Terminal
 from tests.rows import Rows
 

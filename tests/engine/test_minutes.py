@@ -24,7 +24,7 @@ from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker import announcer as announcer_module
 from flask_cronjobs.engine.worker import pace
 from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.engine.worker.listener import Listener
+from flask_cronjobs.engine.worker.pace import Listener
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.signals import counted, unheard

@@ -19,7 +19,7 @@ from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tick import TickOptions
-from flask_cronjobs.engine.worker import listener as listener_module
+from flask_cronjobs.engine.worker import pace as listener_module
 from flask_cronjobs.engine.worker import pace
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.jobs.runs import enqueue

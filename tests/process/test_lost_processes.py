@@ -14,7 +14,7 @@ from sqlalchemy import select, text
 
 from flask_cronjobs import CronJobs, Retry, TickReport
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine.child import HOPELESS
+from flask_cronjobs.engine.processes import HOPELESS
 from flask_cronjobs.jobs.runs import leases
 from flask_cronjobs.jobs.runs.leases import Expiry
 from flask_cronjobs.models import JobFailure, JobRun

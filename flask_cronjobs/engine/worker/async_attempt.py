@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from ... import failpoints, signals
-from ...db.traceback_frames import free_frames
+from ...db.deadlines import free_frames
 from ...jobs.runs.current import CurrentRun, enter_run, running
 from ...registry.payload import kept_result
 from ...types import JSON, Outcome
-from .at_work import AsyncRun
 from .context import RunnerContext
+from .held_runs import AsyncRun
 from .outcomes import success
 from .output import make_ready
 

@@ -25,9 +25,8 @@ from ...errors import LeaseLost, PayloadError, ShuttingDown
 from ...jobs.runs.current import CurrentRun, Output
 from ...types import Claim
 from .async_attempt import OwnedWork, attempt, failure
-from .at_work import AsyncRun, Blocking, ProgressRequest
-from .context import RunnerContext
-from .handlers import Handlers
+from .context import Handlers, RunnerContext
+from .held_runs import AsyncRun, Blocking, ProgressRequest
 from .outcomes import released
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.

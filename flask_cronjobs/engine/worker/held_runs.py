@@ -1,20 +1,180 @@
-"""The runs that a worker holds, and the two queues between its threads.
+"""The runs that a worker holds: until when, which are at work, and the queues between its threads.
 
 The inbox carries claims to the runner. The mailbox carries outcomes and progress to the keeper.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...errors import TimedOut
 from ...jobs.runs.current import CurrentRun, Progress
+from ...jobs.runs.leases import renewal_window
+from ...log import log_run
 from ...types import Claim, Outcome
-from .at_work import ProgressRequest
-from .leases import Leases, renewal_window
 from .outcomes import released
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+
+
+_NEVER = float("-inf")
+
+
+class Leases:
+    """The end of each held claim's lease, by `time.monotonic`.
+
+    A lease is counted from before its statement was sent, so it never ends later here than in the
+    database. A worker whose connection hangs, or that was frozen, knows by it that another worker
+    may have the run by now: no handler begins or goes on past the end.
+
+    The keeper writes, when it claims and renews. The runner's thread reads, before a handler begins
+    and in the timer that interrupts it.
+
+    :ivar length: how long a lease is, in seconds.
+    """
+
+    def __init__(self, length: float) -> None:
+        self.length: float = length
+        self._ends: dict[tuple[int, str], float] = {}
+
+    def extend(self, claims: Iterable[Claim], sent: float) -> None:
+        """Note that *claims* were made or renewed by a statement sent at *sent*."""
+        end = sent + self.length
+        for claim in claims:
+            self._ends[claim.identity] = end
+
+    def prolong(self, claims: Iterable[Claim], since: float, seconds: float) -> None:
+        """Let leases that had not ended at *since* last for *seconds* from now at least.
+
+        For SQLite, while somebody holds its one write lock: nobody can take a run meanwhile, and
+        `reclaim` leaves living workers a moment to renew once the lock is free.
+        """
+        end = time.monotonic() + seconds
+        for claim in claims:
+            if since < self.end(claim) < end:
+                self._ends[claim.identity] = end
+
+    def forget(self, claim: Claim) -> None:
+        """Drop a claim that is held no more."""
+        self._ends.pop(claim.identity, None)
+
+    def end(self, claim: Claim) -> float:
+        """Return when *claim*'s lease ends; minus infinity if it is not held."""
+        return self._ends.get(claim.identity, _NEVER)
+
+    def holds(self, claim: Claim) -> bool:
+        """Return whether *claim*'s lease has not ended."""
+        return time.monotonic() < self.end(claim)
+
+
+class SyncRun(NamedTuple):
+    """The run at work, for the keeper to watch.
+
+    :ivar since: when it began, by `time.monotonic`.
+    :ivar timeout: how long it may take, in seconds.
+    """
+
+    claim: Claim
+    run: CurrentRun
+    since: float
+    timeout: float
+
+
+class ProgressRequest(NamedTuple):
+    """A handler reported progress through ``current_run``, or asked for a heartbeat.
+
+    :ivar answered: receives None once the progress is written.
+    """
+
+    run: CurrentRun
+    heartbeat: bool
+    answered: SimpleQueue[None]
+
+
+class AsyncRun:
+    """A run whose async handler is at work. The runner's thread writes it, the keeper reads it.
+
+    :ivar since: when it began, by `time.monotonic`.
+    :ivar timeout: how long it may take, in seconds.
+    :ivar error: by what it was interrupted last.
+    :ivar told_at: when it was interrupted first.
+    :ivar armed: whether the handler may be interrupted.
+    :ivar outcome: what it has come to.
+    :ivar dropped: whether its worker was ended by force or is broken, so that nobody waits for it.
+    :ivar tasks: the tasks that the handler has begun.
+    :ivar threads: its calls in threads of the default executor.
+    """
+
+    def __init__(self, claim: Claim, run: CurrentRun, timeout: float) -> None:
+        self.claim = claim
+        self.run = run
+        self.since: float = time.monotonic()
+        self.timeout = timeout
+        self.error: BaseException | None = None
+        self.told_at: float | None = None
+        self.armed: bool = False
+        self.outcome: Outcome | None = None
+        self.dropped: bool = False
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.threads: set[Future[Any]] = set()
+
+    @property
+    def timed_out(self) -> TimedOut:
+        """The exception of its timeout."""
+        return TimedOut(f"the handler ran longer than its timeout of {self.timeout:g} s")
+
+    def interrupt(self, error: BaseException) -> None:
+        """Cancel the handler. In the loop's thread, while no handler is in a step."""
+        self.note(error)
+        if self.armed and self.task is not None:
+            self.task.cancel()
+
+    def note(self, error: BaseException) -> None:
+        """Note that *error* interrupts it now."""
+        self.error = error
+        self.told_at = self.told_at or time.monotonic()
+
+    def arm(self) -> None:
+        """Let the handler be interrupted from now on.
+
+        :raises BaseException: what has interrupted it already.
+        """
+        self.armed = True
+        if self.error is not None:
+            raise self.error
+
+
+class Blocking(NamedTuple):
+    """What blocks the event loop: it does not await.
+
+    :ivar at_work: the run; None if it is not known.
+    :ivar seconds: for how long it has been seen to.
+    """
+
+    at_work: AsyncRun | None
+    seconds: float
+
+
+def log_start(claim: Claim) -> None:
+    """Log that *claim*'s run begins."""
+    log_run(
+        logging.INFO,
+        "started",
+        task=claim.job_type,
+        run_id=claim.id,
+        attempt=claim.attempt,
+        worker=claim.token,
+    )
+
 
 #: How soon an outcome is tried again whose row was locked, in seconds.
 LOCKED_RETRY = 0.5

@@ -33,11 +33,10 @@ from .admission import LONG, NOTHING, Admission, Wanted
 from .announcer import Announcer
 from .exchanger import Exchanger
 from .held_runs import HeldRuns
-from .listener import Listener
 from .monitor import RunMonitor
 from .options import WorkOptions
 from .output import OutputWriter
-from .pace import POLL, Pace
+from .pace import POLL, Listener, Pace
 from .precedence import KeeperConnection
 from .runner import Runner
 

@@ -18,11 +18,10 @@ from ...jobs.runs.leases import Renewal, renew, watch
 from ...jobs.state import State
 from ...log import logger
 from ...types import Claim, Outcome
-from .at_work import AsyncRun, Blocking, SyncRun
-from .interrupts import HandlerInterrupter
+from .held_runs import AsyncRun, Blocking, SyncRun
+from .interrupts import HandlerInterrupter, Watchdog
 from .outcomes import failure
 from .runner import Runner
-from .watchdog import Watchdog
 
 #: How many heartbeats there are in a lease, and in the age at which a tick is unhealthy.
 BEATS = 4

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
 
-from ...db.traceback_frames import clear_chain
+from ...db.deadlines import clear_chain
 from ...errors import (
     AtomicCommit,
     Cancelled,

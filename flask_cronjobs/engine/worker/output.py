@@ -25,7 +25,7 @@ from ...jobs.runs.current import MAX_OUTPUT, CurrentRun, Output, running
 from ...jobs.state import State
 from ...registry.options import TaskOptions
 from ...text import clean, strip_credentials, without_values
-from .at_work import AsyncRun, SyncRun
+from .held_runs import AsyncRun, SyncRun
 
 #: How often the output of a run at work is written, in seconds.
 WRITE_EVERY = 2.0

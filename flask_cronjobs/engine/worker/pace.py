@@ -1,11 +1,87 @@
-"""How soon a worker looks for more runs: by what its last claims found, and by what woke it."""
+"""How soon a worker looks for more runs: by what its last claims found, and by what woke it.
+
+Where the database can notify, a thread listens for runs that are enqueued. Everything works without
+it: the keeper looks for runs by itself, only not at once.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
+from types import TracebackType
 
-from ...db.notify import WAKE_EVERY
-from .listener import Listener
+from sqlalchemy import Engine
+
+from ...db.notify import WAKE_EVERY, Notifications
+from ...log import logger
+
+#: How often the thread looks whether it is to stop, in seconds.
+SLICE = 0.5
+#: How often it looks whether its connection is alive, in seconds.
+CHECK_EVERY = 30.0
+#: How soon it connects again after trouble, in seconds.
+RECONNECT_AFTER = 5.0
+#: How long entering the listener waits until it is known whether it can listen, in seconds.
+READY_WITHIN = 1.0
+
+
+class Listener:
+    """Calls *wake*, in a thread of its own, when runs were enqueued. A context manager.
+
+    :param enabled: whether to start the thread at all.
+    :ivar listening: whether it listens at the moment. Written by its thread alone.
+    """
+
+    def __init__(self, engine: Engine, wake: Callable[[], None], enabled: bool) -> None:
+        self.listening: bool = False
+        self._engine = engine
+        self._wake = wake
+        self._enabled = enabled
+        self._ready = threading.Event()
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> Listener:
+        if self._enabled:
+            threading.Thread(target=self._run, name="cronjobs-listener", daemon=True).start()
+            self._ready.wait(READY_WITHIN)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+
+    def _run(self) -> None:
+        """Listen; after trouble, listen again."""
+        while not self._stopped.is_set():
+            notifications = Notifications(self._engine)
+            try:
+                if not notifications.listen():
+                    return
+                self._listen(notifications)
+            except Exception as error:
+                logger.debug("Not listening for new runs: %s", error)
+            finally:
+                self.listening = False
+                self._ready.set()
+                notifications.close()
+            self._stopped.wait(RECONNECT_AFTER)
+
+    def _listen(self, notifications: Notifications) -> None:
+        self.listening = True
+        self._ready.set()
+        checked = time.monotonic()
+        while not self._stopped.is_set():
+            if notifications.wait(SLICE):
+                self._wake()
+            if time.monotonic() - checked > CHECK_EVERY:
+                notifications.check()
+                checked = time.monotonic()
+
 
 #: How often a worker that waits for work looks for it, in seconds.
 POLL = 0.25

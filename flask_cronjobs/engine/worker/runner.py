@@ -13,16 +13,15 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from ... import failpoints, signals
-from ...db.traceback_frames import free_frames
+from ...db.deadlines import free_frames
 from ...errors import Interruption, ShuttingDown
 from ...jobs.runs.current import CurrentRun, Output, enter_run
 from ...log import logger
 from ...registry.payload import kept_result
 from ...types import JSON, Claim, Outcome
 from . import atomic
-from .at_work import AsyncRun, Blocking, ProgressRequest, SyncRun
-from .context import RunnerContext
-from .handlers import Handlers, Prepared
+from .context import Handlers, Prepared, RunnerContext
+from .held_runs import AsyncRun, Blocking, ProgressRequest, SyncRun
 from .outcomes import released, success
 from .output import make_ready
 

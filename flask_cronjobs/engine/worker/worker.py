@@ -13,24 +13,21 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
-from ...db.traceback_frames import free_frames
+from ...db.deadlines import free_frames
 from ...jobs.state import State
 from ...signals import notify
 from ...types import AtWork, Claim, RunAtWork
 from ..ping import Pings
 from .admission import Admission, side_by_side_tasks
-from .at_work import AsyncRun, SyncRun
 from .context import RunnerContext
-from .held_runs import HeldRuns
-from .interrupts import HandlerInterrupter
+from .held_runs import AsyncRun, HeldRuns, Leases, SyncRun
+from .interrupts import HandlerInterrupter, Watchdog
 from .keeper import Keeper
-from .leases import Leases
-from .listener import Listener
 from .monitor import RunMonitor
 from .options import ResidentWorker, WorkOptions
 from .output import noting
+from .pace import Listener
 from .runner import Runner
-from .watchdog import Watchdog
 
 #: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
 #: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.

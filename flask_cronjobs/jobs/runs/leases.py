@@ -48,6 +48,20 @@ class Expiry(NamedTuple):
     open_batches: bool = False
 
 
+#: On SQLite, for how many seconds the write lock is free before runs are taken back, so that living
+#: workers renew their leases: longer than a keeper needs from one try to the end of the next.
+RENEWAL_WINDOW = 3.0
+
+
+def renewal_window(lease: float) -> float:
+    """Return `RENEWAL_WINDOW`, or less if the *lease* is short, in seconds.
+
+    It is also for how long a worker that has just found the lock held knows that it still has its
+    runs, although it could not renew their leases.
+    """
+    return min(RENEWAL_WINDOW, lease / 2)
+
+
 #: What names a held run by its id and its token.
 Held: TypeAlias = Claim | Outcome
 

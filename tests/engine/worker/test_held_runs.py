@@ -6,8 +6,7 @@ import threading
 from queue import SimpleQueue
 from typing import Any
 
-from flask_cronjobs.engine.worker.held_runs import HeldRuns
-from flask_cronjobs.engine.worker.leases import Leases
+from flask_cronjobs.engine.worker.held_runs import HeldRuns, Leases
 
 
 def held_runs(mailbox: SimpleQueue[Any]) -> HeldRuns:

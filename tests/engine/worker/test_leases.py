@@ -19,9 +19,9 @@ from sqlalchemy.exc import OperationalError
 
 from flask_cronjobs import CronJobs, LeaseLost, Retry, current_run
 from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.engine.worker.held_runs import Leases
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.engine.worker.leases import Leases
 from flask_cronjobs.engine.worker.monitor import RunMonitor
 from flask_cronjobs.engine.worker.runner import Runner
 from flask_cronjobs.jobs.runs.exchange import Claims

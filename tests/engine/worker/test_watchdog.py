@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from flask_cronjobs.config import Settings
-from flask_cronjobs.engine.worker import watchdog as watchdog_module
+from flask_cronjobs.engine.worker import interrupts as watchdog_module
+from flask_cronjobs.engine.worker.interrupts import WATCHDOG_LEASES as LEASES
+from flask_cronjobs.engine.worker.interrupts import Watchdog
 from flask_cronjobs.engine.worker.monitor import MARGIN, RunMonitor
-from flask_cronjobs.engine.worker.watchdog import LEASES, Watchdog
 from tests.clock import Clock
 
 LEASE = 100.0
