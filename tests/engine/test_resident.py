@@ -19,7 +19,6 @@ from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tick import TickOptions
-from flask_cronjobs.engine.worker import pace as listener_module
 from flask_cronjobs.engine.worker import pace
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.jobs.runs import enqueue
@@ -160,7 +159,7 @@ class TestOnPostgreSQL:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(pace, "POLL_LISTENING", 3600.0)
-        monkeypatch.setattr(listener_module, "RECONNECT_AFTER", 0.05)
+        monkeypatch.setattr(pace, "RECONNECT_AFTER", 0.05)
 
         @jobs.task
         def note() -> None: ...
