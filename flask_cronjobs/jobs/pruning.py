@@ -39,9 +39,12 @@ class Kind(NamedTuple):
     free: str = "1 = 1"
 
 
-RUNS = Kind("job_runs", DONE, "finished_at", "retention")
+# Without a mark: until somebody has looked at that, nobody knows that the run behind it comes next.
+RUNS = Kind("job_runs", f"{DONE} AND order_mark IS NULL", "finished_at", "retention")
 # A dead run that stops its key waits for an operator, however long.
-DEAD_RUNS = RUNS._replace(which=f"{DEAD} AND (on_dead = 'stop') IS NOT TRUE", age="retention_dead")
+DEAD_RUNS = RUNS._replace(
+    which=f"{DEAD} AND order_mark IS NULL AND (on_dead = 'stop') IS NOT TRUE", age="retention_dead"
+)
 # The effects of a run that has not succeeded stay while its row is there: a retry, of its own or an
 # operator's, must find them.
 EFFECTS = Kind(

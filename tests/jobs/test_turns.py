@@ -14,7 +14,7 @@ from flask_cronjobs.jobs.orders import CHUNK
 from flask_cronjobs.jobs.pruning import prunable, prune
 from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.jobs.runs.leases import give_up_exhausted
-from flask_cronjobs.types import Claim, OutcomeKind
+from flask_cronjobs.types import Claim
 from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql
 from tests.rows import ago
@@ -39,13 +39,6 @@ def turns(kit: Kit, *ids: int) -> list[str | None]:
     return [kit.row(each).order_mark for each in ids]
 
 
-def test_only_the_first_of_a_key_is_claimed(kit: Kit) -> None:
-    first, second, other = ordered(kit), ordered(kit), ordered(kit, "other")
-    assert kit.claim_ids() == [], "nobody has looked yet whose turn it is"
-    assert sorted(next_ids(kit)) == [first, other]
-    assert turns(kit, first, second, other) == [None, "waits", None]
-
-
 def test_order_is_that_of_ids_whatever_priority_and_time_say(kit: Kit) -> None:
     late = ordered(kit, run_at=ago(hours=-1))
     ordered(kit, priority=9, run_at=ago(days=1))
@@ -54,49 +47,11 @@ def test_order_is_that_of_ids_whatever_priority_and_time_say(kit: Kit) -> None:
     assert next_ids(kit) == [late]
 
 
-@pytest.mark.parametrize("kind", ["succeeded", "dead", "cancelled"])
-def test_next_begins_when_the_one_before_has_ended(kit: Kit, kind: OutcomeKind) -> None:
-    ids = [ordered(kit) for _ in range(3)]
-    for each in ids:
-        (run,) = next_ids(kit)
-        assert run == each
-        assert next_ids(kit) == []
-        kit.finish(_claim(kit, run), kind)
-    assert next_ids(kit) == []
-    assert turns(kit, *ids) == [None, None, None]
-
-
 def _claim(kit: Kit, run_id: int) -> Claim:
     """The claim that holds a run, as its row says."""
     row = kit.row(run_id)
     assert row.locked_by is not None
     return Claim(run_id, row.locked_by, row.job_type, {}, row.attempts, row.max_attempts, None)
-
-
-@pytest.mark.parametrize("kind", ["failed", "released", "snoozed"])
-def test_next_waits_while_the_one_before_may_run_again(kit: Kit, kind: OutcomeKind) -> None:
-    first, second = ordered(kit), ordered(kit)
-    assert next_ids(kit) == [first]
-    kit.finish(_claim(kit, first), kind, delay=3600.0)
-    if kind == "released":
-        kit.sql("UPDATE job_runs SET run_at = :then WHERE id = :id", then=ago(hours=-1), id=first)
-    assert next_ids(kit) == []
-    kit.sql("UPDATE job_runs SET run_at = :now WHERE id = :id", now=ago(), id=first)
-    assert next_ids(kit) == [first]
-    kit.finish(_claim(kit, first))
-    assert next_ids(kit) == [second]
-
-
-def test_run_of_a_lost_worker_keeps_its_turn(kit: Kit) -> None:
-    first, second = ordered(kit), ordered(kit)
-    assert next_ids(kit) == [first]
-    claim = _claim(kit, first)
-    kit.expire(claim)
-    assert next_ids(kit) == []
-    kit.finish(claim, "failed", reclaimed=True)
-    assert next_ids(kit) == [first]
-    kit.finish(_claim(kit, first), "dead", reclaimed=False)
-    assert next_ids(kit) == [second]
 
 
 def test_dead_run_stops_its_key_until_it_is_discarded(kit: Kit) -> None:
@@ -122,44 +77,11 @@ def test_retried_run_of_a_stopped_key_comes_before_the_others(kit: Kit) -> None:
     assert next_ids(kit) == [second]
 
 
-def test_retried_run_comes_before_one_that_waits_for_its_retry(kit: Kit) -> None:
-    first, second = ordered(kit), ordered(kit)
-    assert next_ids(kit) == [first]
-    kit.finish(_claim(kit, first), "dead")
-    assert next_ids(kit) == [second]
-    Operator(kit.books).retry([first])
-    assert next_ids(kit) == [], "the second is at work"
-    kit.finish(_claim(kit, second), "failed")
-    assert next_ids(kit) == [first]
-    assert next_ids(kit) == []
-    kit.finish(_claim(kit, first))
-    assert next_ids(kit) == [second]
-
-
-def test_cancelled_run_gives_its_turn_on(kit: Kit) -> None:
-    first, second, third = ordered(kit), ordered(kit), ordered(kit)
-    give(kit)
-    Operator(kit.books).cancel([first, second], "why")
-    assert next_ids(kit) == [third]
-
-
 def test_run_without_an_attempt_left_gives_its_turn_on(kit: Kit) -> None:
     first, second = ordered(kit, attempts=3, max_attempts=3, status="failed"), ordered(kit)
     assert next_ids(kit) == []
     give_up_exhausted(kit.books, 10)
     assert kit.row(first).status == "dead"
-    assert next_ids(kit) == [second]
-
-
-def test_earlier_run_that_was_committed_later_comes_first(kit: Kit) -> None:
-    first, second = ordered(kit), ordered(kit)
-    row = kit.sql("DELETE FROM job_runs WHERE id = :id RETURNING job_type", id=first)
-    assert row
-    give(kit)
-    assert turns(kit, second) == [None]
-    ordered(kit, id=first)
-    assert next_ids(kit) == [first]
-    kit.finish(_claim(kit, first))
     assert next_ids(kit) == [second]
 
 
@@ -228,10 +150,22 @@ def test_dead_run_that_stops_its_key_is_not_pruned(kit: Kit) -> None:
     next_ids(kit)
     for each in (stopping, skipped):
         kit.finish(_claim(kit, each), "dead")
+    give(kit)
     kit.sql("UPDATE job_runs SET finished_at = :then", then=ago(days=400))
     assert prunable(kit.books, Settings(retention=1.0, retention_dead=1.0)) == 1
     assert sum(prune(kit.books, Settings(retention=1.0, retention_dead=1.0))) == 1
     assert [row.id for row in kit.all_rows()] == [stopping]
+
+
+@pytest.mark.parametrize("kind", ["succeeded", "dead"])
+def test_run_is_not_pruned_before_its_turn_is_given_on(kit: Kit, kind: Any) -> None:
+    first, second = ordered(kit), ordered(kit)
+    next_ids(kit)
+    kit.finish(_claim(kit, first), kind)
+    kit.sql("UPDATE job_runs SET finished_at = :then WHERE id = :id", then=ago(days=400), id=first)
+    assert sum(prune(kit.books, Settings())) == 0
+    assert next_ids(kit) == [second]
+    assert sum(prune(kit.books, Settings())) == 1
 
 
 def test_tick_knows_that_turns_are_to_be_given(kit: Kit) -> None:
