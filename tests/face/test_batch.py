@@ -347,22 +347,6 @@ def test_run_that_a_key_finds_does_not_join(jobs: CronJobs, db: SQLAlchemy, work
     assert batch_row(db).total == 2
 
 
-def test_batch_inside_a_batch_counts_as_one_member(
-    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
-) -> None:
-    with jobs.batch("outer", then=then, then_payload={"which": "outer"}):
-        work.enqueue()
-        for name, how in (("good", "well"), ("bad", "badly"), ("gone", "discard")):
-            with jobs.batch(name, then=then, then_payload={"which": name}):
-                work.enqueue_many([{"how": how}] * 2)
-    db.session.commit()
-    jobs.tick()
-    # The runs of the inner ones' then are members, too: the outer one waits for them.
-    outer = BatchCounts("outer", 7, succeeded=5, dead=1, cancelled=1, finished=True)
-    assert told[-1] == (outer, {"which": "outer"})
-    assert sorted(given["which"] for _, given in told) == ["bad", "gone", "good", "outer"]
-
-
 def test_then_may_fill_the_next_batch(
     jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -23,8 +22,6 @@ from flask_cronjobs import (
 from flask_cronjobs.jobs.batches.views import BatchView, find_batch
 from flask_cronjobs.jobs.pruning import prune_all as prune
 from flask_cronjobs.jobs.runs.actions import (
-    CANCEL,
-    DISCARD,
     RETRY,
     cancel_batch,
     close_batch,
@@ -97,17 +94,6 @@ def test_counts_are_right_at_any_time(shop: Shop) -> None:
     assert shop.counts() == (4, 3, 1, 0)
 
 
-def test_retry_opens_the_batch_again_without_a_second_then(shop: Shop) -> None:
-    *_, dead = shop.fill(2, bad=1)
-    shop.jobs.tick()
-    assert (shop.counts(), shop.thens()) == ((3, 2, 1, 0), 1)
-    shop.mended = True
-    RETRY.one(shop.state, dead)
-    assert (shop.view().state, shop.counts()) == ("running", (3, 2, 0, 0))
-    shop.jobs.tick()
-    assert (shop.view().state, shop.counts(), shop.thens()) == ("finished", (3, 3, 0, 0), 1)
-
-
 def test_retry_of_the_dead_runs_with_then_again(shop: Shop) -> None:
     shop.fill(1, bad=2)
     shop.jobs.tick()
@@ -116,80 +102,6 @@ def test_retry_of_the_dead_runs_with_then_again(shop: Shop) -> None:
     shop.jobs.tick()
     assert shop.thens() == 2
     assert [counts.dead for counts in shop.told] == [2, 0]
-
-
-def test_retry_opens_the_batches_around_as_well(shop: Shop) -> None:
-    with shop.jobs.batch("outer", then=shop.then):
-        shop.fill(0, bad=1, key="inner")
-    shop.db.session.commit()
-    shop.jobs.tick()
-    assert shop.counts("outer") == (2, 1, 1, 0)
-    shop.mended = True
-    retry_batch(shop.state, "inner")
-    assert {shop.view(key).state for key in ("inner", "outer")} == {"running"}
-    shop.jobs.tick()
-    assert {shop.view(key).state for key in ("inner", "outer")} == {"finished"}
-    assert (shop.counts("outer"), shop.thens()) == ((2, 2, 0, 0), 2)
-
-
-def test_retry_in_a_stopped_batch_is_not_cancelled(shop: Shop) -> None:
-    *_, dead = shop.fill(0, bad=2, on_dead="stop")
-    shop.jobs.tick(max_runs=1)
-    shop.jobs.tick()
-    assert shop.counts()[2:] == (1, 1)
-    shop.mended = True
-    first = shop.db.session.scalars(select(JobRun.id).where(JobRun.status == "dead")).one()
-    RETRY.one(shop.state, first)
-    shop.jobs.tick()
-    assert shop.counts() == (2, 1, 0, 1)
-    assert dead != first
-
-
-def test_discard_is_counted(shop: Shop) -> None:
-    *_, dead = shop.fill(1, bad=1)
-    shop.jobs.tick()
-    DISCARD.one(shop.state, dead, "test")
-    assert (shop.counts(), shop.thens()) == ((2, 1, 0, 1), 1)
-
-
-def test_discard_is_counted_in_the_batches_around_as_well(shop: Shop) -> None:
-    with shop.jobs.batch("outer"), shop.jobs.batch("middle"):
-        *_, dead = shop.fill(0, bad=1, key="inner")
-    shop.db.session.commit()
-    shop.jobs.tick()
-    assert shop.counts("outer")[2] == 1
-    DISCARD.one(shop.state, dead, "test")
-    assert shop.counts("inner") == (1, 0, 0, 1)
-    assert [shop.counts(key)[2] for key in ("middle", "outer")] == [0, 0]
-
-
-@pytest.mark.parametrize("around", [False, True])
-def test_retry_of_a_waiting_run_leaves_its_batch_one_that_stops(shop: Shop, around: bool) -> None:
-    with shop.jobs.batch("b", on_dead="stop"), shop.jobs.batch("inner") if around else ExitStack():
-        failed = shop.work.enqueue().id
-        shop.work.using(delay=3600).enqueue()
-    shop.db.session.commit()
-    shop.db.session.execute(text(f"UPDATE job_runs SET status = 'failed' WHERE id = {failed}"))
-    shop.db.session.commit()
-    RETRY.one(shop.state, failed)
-    assert shop.view().on_dead == "stop"
-
-
-def test_retry_of_a_dead_run_lets_a_batch_go_on_whose_others_wait(shop: Shop) -> None:
-    *_, dead = shop.fill(1, bad=1, on_dead="stop")
-    end = "UPDATE job_runs SET status = 'dead', finished_at = CURRENT_TIMESTAMP"
-    shop.db.session.execute(text(f"{end} WHERE id = {dead}"))
-    shop.db.session.commit()
-    RETRY.one(shop.state, dead)
-    assert shop.view().on_dead == "continue"
-    shop.jobs.tick()
-    assert shop.counts() == (2, 1, 1, 0)
-
-
-def test_cancel_of_the_last_run_ends_the_batch_at_once(shop: Shop) -> None:
-    (run,) = shop.fill(1)
-    CANCEL.one(shop.state, run)
-    assert (shop.counts(), shop.thens()) == ((1, 0, 0, 1), 1)
 
 
 def test_cancel_the_rest(shop: Shop) -> None:
@@ -264,16 +176,6 @@ def test_pruned_runs_are_counted_still(shop: Shop) -> None:
     assert shop.counts() == (3, 2, 0, 0)
     shop.jobs.tick()
     assert shop.counts() == (3, 3, 0, 0)
-
-
-def test_batch_is_pruned_after_its_runs_from_the_outside_in(shop: Shop) -> None:
-    with shop.jobs.batch("outer"):
-        shop.work.enqueue(bad=True)
-        shop.fill(1, key="inner")
-    shop.db.session.commit()
-    shop.jobs.tick()
-    assert prune_old(shop, "status <> 'dead'") == ["inner", "outer"]
-    assert prune_old(shop, "status = 'dead'") == []
 
 
 def test_batch_stays_until_its_then_is_pruned(shop: Shop) -> None:

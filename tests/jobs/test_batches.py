@@ -92,16 +92,6 @@ def test_closing_waits_for_who_fills(kit: Kit) -> None:
     assert thens(kit) == 1
 
 
-@pytest.mark.parametrize("live", ["queued", "failed", "running"])
-def test_live_run_keeps_its_batch_open(kit: Kit, live: str) -> None:
-    batch = make_batch(kit)
-    status = "queued" if live == "running" else live
-    kit.run(batch_id=batch, status=status, attempts=int(live == "failed"))
-    if live == "running":
-        assert kit.claim_one().batch_id == batch
-    assert end_batches(kit.books, lambda outcome: None).enqueued == 0
-
-
 def test_stopping_goes_on_where_it_was_left(kit: Kit) -> None:
     batch = make_batch(kit, on_dead="stop")
     kit.runs(30, batch_id=batch, priority=-1)

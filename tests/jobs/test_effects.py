@@ -16,21 +16,9 @@ def begin(kit: Kit, owner: str, key: str = "key", lease: float = 60.0) -> Mark:
     return kit.effects.begin(key, owner, None, lease)
 
 
-def test_first_caller_owns_the_effect_and_others_find_it_busy(kit: Kit) -> None:
-    assert begin(kit, "one").state == "mine"
-    assert begin(kit, "two") == Mark("busy", "one")
-
-
 def test_other_keys_are_other_effects(kit: Kit) -> None:
     assert begin(kit, "one", "a").state == "mine"
     assert begin(kit, "two", "b").state == "mine"
-
-
-@pytest.mark.parametrize("result", [None, 0, "", [1], {"a": "é"}])
-def test_done_effect_gives_its_result_to_everybody(kit: Kit, result: object) -> None:
-    begin(kit, "one")
-    assert kit.effects.done("key", "one", result)
-    assert begin(kit, "two") == Mark("done", "one", result)  # type: ignore[arg-type]
 
 
 def test_removed_mark_lets_the_next_caller_do_it(kit: Kit) -> None:
@@ -48,14 +36,6 @@ def test_effect_in_doubt_can_be_taken_over_by_one(kit: Kit) -> None:
     begin(kit, "gone", lease=-1)
     assert kit.effects.take_over("key", "gone", "two", None, 60)
     assert not kit.effects.take_over("key", "gone", "three", None, 60)
-    assert begin(kit, "three") == Mark("busy", "two")
-
-
-def test_owner_whose_mark_was_taken_over_can_neither_finish_nor_remove_it(kit: Kit) -> None:
-    begin(kit, "gone", lease=-1)
-    kit.effects.take_over("key", "gone", "two", None, 60)
-    assert not kit.effects.done("key", "gone", "late")
-    kit.effects.remove("key", "gone")
     assert begin(kit, "three") == Mark("busy", "two")
 
 
@@ -77,12 +57,6 @@ def test_done_effect_is_neither_doubted_nor_taken_over_nor_removed(kit: Kit) -> 
 
 
 class TestInARun:
-    def test_effect_of_a_run_is_busy_while_the_run_holds_its_lease(self, kit: Kit) -> None:
-        kit.run()
-        claim = kit.claim_one()
-        assert kit.effects.begin("key", claim.token, claim.id, 60).state == "mine"
-        assert begin(kit, "two") == Mark("busy", claim.token)
-
     @pytest.mark.parametrize("end", ["expire", "finish", "reclaim"])
     def test_effect_is_in_doubt_once_the_run_is_not_its_owner_s(self, kit: Kit, end: str) -> None:
         kit.run()
@@ -96,35 +70,6 @@ class TestInARun:
             kit.finish(claim, "failed", reclaimed=True)
             kit.claim_one()
         assert begin(kit, "two") == Mark("in_doubt", claim.token)
-
-    def test_worker_that_lost_its_lease_makes_no_mark(self, kit: Kit) -> None:
-        kit.run()
-        claim = kit.claim_one()
-        kit.expire(claim)
-        kit.finish(claim, "failed", reclaimed=True)
-        assert kit.effects.begin("key", claim.token, claim.id, 60).state == "lost"
-        assert kit.sql("SELECT * FROM job_effects") == []
-
-    def test_worker_that_lost_its_lease_takes_no_effect_over(self, kit: Kit) -> None:
-        kit.run()
-        gone = kit.claim_one()
-        kit.effects.begin("key", "gone", None, -1)
-        kit.expire(gone)
-        kit.finish(gone, "failed", reclaimed=True)
-        holder = kit.claim_one()
-        assert kit.effects.begin("key", gone.token, gone.id, 60).state == "lost"
-        assert not kit.effects.take_over("key", "gone", gone.token, gone.id, 60)
-        assert kit.effects.take_over("key", "gone", holder.token, holder.id, 60)
-
-    def test_worker_that_lost_its_lease_still_learns_what_was_done(self, kit: Kit) -> None:
-        kit.run()
-        claim = kit.claim_one()
-        begin(kit, "other")
-        kit.effects.done("key", "other", "result")
-        kit.expire(claim)
-        kit.finish(claim, "failed", reclaimed=True)
-        mark = kit.effects.begin("key", claim.token, claim.id, 60)
-        assert mark == Mark("done", "other", "result")
 
     def test_result_of_an_earlier_attempt_is_found_by_the_next(self, kit: Kit) -> None:
         kit.run()

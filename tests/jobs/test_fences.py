@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from flask_cronjobs.jobs.runs.leases import progress, renew, watch
-from flask_cronjobs.types import Claim, OutcomeKind
+from flask_cronjobs.types import Claim
 from tests.kit import Kit
 
 
@@ -29,26 +29,6 @@ def stale(kit: Kit) -> Claim:
 def snapshot(kit: Kit, claim: Claim) -> dict[str, object]:
     row = kit.row(claim.id)
     return {column.key: getattr(row, column.key) for column in row.__table__.columns}
-
-
-@pytest.mark.parametrize(
-    "kind", ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
-)
-@pytest.mark.parametrize("reclaimed", [False, True])
-def test_stale_outcome_is_refused(
-    kit: Kit, stale: Claim, kind: OutcomeKind, reclaimed: bool
-) -> None:
-    before = snapshot(kit, stale)
-    assert not kit.finish(stale, kind, reclaimed=reclaimed)
-    assert snapshot(kit, stale) == before
-    assert len(kit.failures(stale.id)) == 1
-
-
-def test_stale_outcome_is_refused_though_the_new_lease_ran_out_too(kit: Kit, stale: Claim) -> None:
-    kit.expire(stale)
-    before = snapshot(kit, stale)
-    assert not kit.finish(stale, "failed", reclaimed=True)
-    assert snapshot(kit, stale) == before
 
 
 @pytest.mark.parametrize(
@@ -77,18 +57,6 @@ def test_live_holder_is_not_disturbed_by_all_that(kit: Kit, stale: Claim) -> Non
     assert kit.row(live.id).status == "succeeded"
 
 
-@pytest.mark.parametrize("kind", ["succeeded", "failed", "dead", "cancelled"])
-def test_finished_run_takes_no_second_outcome(kit: Kit, kind: OutcomeKind) -> None:
-    kit.run()
-    claim = kit.claim_one()
-    assert kit.finish(claim, "succeeded", result="first")
-    before = snapshot(kit, claim)
-    assert not kit.finish(claim, kind)
-    assert not progress(kit.books, claim, 0.1, None)
-    assert renew(kit.books, [claim], 60).held == frozenset()
-    assert snapshot(kit, claim) == before
-
-
 def test_heartbeat_moves_the_lease_on(kit: Kit) -> None:
     kit.run()
     claim = kit.claim_one(lease=10.0)
@@ -98,23 +66,6 @@ def test_heartbeat_moves_the_lease_on(kit: Kit) -> None:
     assert before is not None
     assert after is not None
     assert (after - before).total_seconds() > 500
-
-
-def test_heartbeat_tells_which_runs_are_to_be_cancelled(kit: Kit) -> None:
-    kit.runs(2)
-    one, two = kit.claim()
-    kit.sql("UPDATE job_runs SET cancel_requested_at = CURRENT_TIMESTAMP WHERE id = :id", id=two.id)
-    for news in (renew(kit.books, [one, two], 60), watch(kit.books, [one, two])):
-        assert news.held == {one.id, two.id}
-        assert news.cancelled == {two.id}
-
-
-def test_look_renews_nothing(kit: Kit) -> None:
-    kit.run()
-    claim = kit.claim_one()
-    before = snapshot(kit, claim)
-    assert watch(kit.books, [claim]).held == {claim.id}
-    assert snapshot(kit, claim) == before
 
 
 def test_progress_of_the_holder_is_in_the_row_at_once(kit: Kit) -> None:

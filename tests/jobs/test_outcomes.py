@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from flask_cronjobs.jobs.runs.leases import look_for_expired, renew
+from flask_cronjobs.jobs.runs.leases import look_for_expired
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import OutcomeKind
 from tests.kit import Kit, outcome
@@ -55,17 +55,6 @@ def test_slot_and_first_due_time_survive_a_failure(kit: Kit) -> None:
     assert kit.row(run).scheduled_for == slot
 
 
-def test_dead_is_terminal(kit: Kit) -> None:
-    run = kit.run()
-    assert kit.finish(kit.claim_one(), "dead")
-    row = kit.row(run)
-    assert row.status == "dead"
-    assert row.finished_at is not None
-    assert row.failed_at is not None
-    assert row.last_error == "it broke"
-    assert is_unlocked(row)
-
-
 def test_each_failed_attempt_leaves_a_row_with_its_worker_and_stack(kit: Kit) -> None:
     run = kit.run(max_attempts=2)
     first = kit.claim_one()
@@ -88,42 +77,12 @@ def test_cancelled_is_terminal_and_keeps_the_reason(kit: Kit) -> None:
     assert is_unlocked(row)
 
 
-def test_released_run_is_queued_again_and_its_attempt_not_counted(kit: Kit) -> None:
-    due = ago(minutes=3)
-    run = kit.run(run_at=due)
-    assert kit.finish(kit.claim_one(), "released")
-    row = kit.row(run)
-    assert (row.status, row.attempts, row.run_at) == ("queued", 0, due)
-    assert is_unlocked(row)
-    assert kit.claim_one().attempt == 1
-
-
 def test_released_retry_stays_failed_with_its_error(kit: Kit) -> None:
     run = kit.run(status="failed", attempts=2, last_error="before", error_type="RuntimeError")
     kit.finish(kit.claim_one(), "released", error="the worker was told to stop")
     row = kit.row(run)
     assert (row.status, row.attempts) == ("failed", 2)
     assert (row.last_error, row.error_type) == ("before", "RuntimeError")
-
-
-@pytest.mark.parametrize("kind", ["failed", "released", "snoozed"])
-def test_run_that_is_to_be_cancelled_is_not_tried_again(kit: Kit, kind: OutcomeKind) -> None:
-    run = kit.run()
-    claim = kit.claim_one()
-    kit.sql("UPDATE job_runs SET cancel_requested_at = CURRENT_TIMESTAMP")
-    assert kit.finish(claim, kind)
-    row = kit.row(run)
-    assert row.status == "cancelled"
-    assert row.finished_at is not None
-
-
-@pytest.mark.parametrize("kind", ["succeeded", "dead"])
-def test_end_that_was_faster_than_a_cancellation_stands(kit: Kit, kind: OutcomeKind) -> None:
-    run = kit.run()
-    claim = kit.claim_one()
-    kit.sql("UPDATE job_runs SET cancel_requested_at = CURRENT_TIMESTAMP")
-    kit.finish(claim, kind)
-    assert kit.row(run).status == kind
 
 
 def test_batch_of_mixed_outcomes_is_recorded_at_once(kit: Kit) -> None:
@@ -178,24 +137,6 @@ class TestReclaim:
         for claim in kit.claim():
             kit.expire(claim)
         assert len(look_for_expired(kit.books, limit=2).leases) == 2
-
-    def test_run_whose_lease_was_renewed_meanwhile_is_left_to_its_worker(self, kit: Kit) -> None:
-        run = kit.run()
-        claim = kit.claim_one()
-        kit.expire(claim)
-        assert [lease.id for lease in look_for_expired(kit.books).leases] == [run]
-        assert renew(kit.books, [claim], 60).held == {run}
-        assert not kit.finish(claim, "failed", reclaimed=True)
-        assert (kit.row(run).status, kit.failures(run)) == ("running", [])
-        assert kit.finish(claim)
-
-    def test_expired_run_that_its_worker_finishes_first_is_finished(self, kit: Kit) -> None:
-        """The lease ran out, yet nobody took the run: its work is not thrown away."""
-        run = kit.run()
-        claim = kit.claim_one()
-        kit.expire(claim)
-        assert kit.finish(claim)
-        assert kit.row(run).status == "succeeded"
 
 
 class TestLostAnswers:

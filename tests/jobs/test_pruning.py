@@ -74,14 +74,6 @@ def statements(kit: Kit) -> Generator[list[str]]:
     event.remove(kit.engine, "before_cursor_execute", note)
 
 
-@pytest.mark.parametrize("status", ["succeeded", "cancelled", "skipped"])
-def test_finished_runs_go_after_their_retention(kit: Kit, status: str) -> None:
-    finished(kit, status, 15)
-    kept = finished(kit, status, 13)
-    assert pruned(kit) == 1
-    assert ids(kit) == [kept]
-
-
 def test_dead_runs_have_their_own_retention(kit: Kit) -> None:
     finished(kit, "dead", 91)
     kept = finished(kit, "dead", 89)
@@ -98,16 +90,6 @@ def test_what_is_not_finished_stays_however_old(kit: Kit) -> None:
     before = ids(kit)
     assert pruned(kit, Settings(retention=0, retention_dead=0)) == 0
     assert ids(kit) == before
-
-
-def test_failures_go_with_their_run(kit: Kit) -> None:
-    gone, kept = kit.runs(2)
-    for claim in kit.claim():
-        kit.finish(claim, "dead")
-    kit.sql("UPDATE job_runs SET finished_at = '2000-01-01' WHERE id = :id", id=gone)
-    assert pruned(kit) == 1
-    assert kit.failures(gone) == []
-    assert len(kit.failures(kept)) == 1
 
 
 @on_postgresql
@@ -166,16 +148,6 @@ def test_all_batches_of_a_transaction_are_noted_at_once(kit: Kit) -> None:
     assert noted == [{"succeeded": 2, "cancelled": 1}, {"succeeded": 2}, *[{"succeeded": 1}] * 3]
 
 
-def test_runs_that_are_pruned_later_are_added_to_those_before(kit: Kit) -> None:
-    (member,) = (batch(kit, "b"),)
-    finished(kit, "dead", 1, batch_id=member)
-    for _ in range(2):
-        finished(kit, "succeeded", 20, batch_id=member)
-        assert pruned(kit) == 1
-    with Session(kit.engine) as session:
-        assert session.scalars(select(JobBatch.pruned)).all() == [{"succeeded": 2}]
-
-
 @on_postgresql
 def test_batch_that_somebody_holds_keeps_its_runs_and_holds_up_no_other(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
@@ -210,13 +182,6 @@ def test_what_must_stay_holds_up_nothing_behind_it(
     effects(kit, 3)
     pruned(kit)
     assert left(kit) == (5, 5, 5)
-
-
-def test_batches_go_from_the_outside_in_at_once(kit: Kit) -> None:
-    outer = batch(kit, "outer")
-    batch(kit, "innermost", parent_id=batch(kit, "inner", parent_id=outer))
-    pruned(kit)
-    assert left(kit) == (0, 0, 0)
 
 
 def test_batch_that_is_opened_again_meanwhile_stays(

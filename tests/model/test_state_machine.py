@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -24,6 +24,9 @@ from sqlalchemy.orm import Session
 from flask_cronjobs.config import Settings
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
+from flask_cronjobs.jobs import effects, orders
+from flask_cronjobs.jobs.batches import rows as batches
+from flask_cronjobs.jobs.batches.ending import end_batches
 from flask_cronjobs.jobs.definitions import rows as definitions
 from flask_cronjobs.jobs.definitions.slots import record_slots
 from flask_cronjobs.jobs.pruning import prune
@@ -33,36 +36,57 @@ from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.jobs.runs.insert import insert_run
 from flask_cronjobs.jobs.runs.leases import look_for_expired, progress, renew
+from flask_cronjobs.models.conditions import RUNNABLE, RUNNING
 from flask_cronjobs.registry.registry import DefinitionSpec
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
 from flask_cronjobs.types import Claim, Outcome
-from tests.model.model import TERMINAL, ModelRun
+from tests.model.model import TERMINAL, Model, ModelBatch, ModelRun
 
 SLOT = datetime(2026, 1, 5, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
 KINDS = ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
 #: Times that move when the clock steps.
 CLOCKED = ("run_at", "locked_until", "finished_at")
+#: A key with one share, and one with a strict order.
+KEYED, ORDERED = "k", "o"
+#: Of the run of ``then``.
+THEN = {**dict.fromkeys(batches.THEN_COLUMNS), "queue": "default", "priority": 0, "max_attempts": 2}
+#: The tables, in an order in which nothing is missed while they are emptied.
+TABLES = ("job_failures", "job_effects", "job_batches", "job_runs", "job_definitions")
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Rules call the store and the model; the invariants compare them after each."""
+    """Rules call the store and the model; the invariants compare them after each.
+
+    What follows adds rules about one subject each: all at once would seldom meet.
+    """
 
     engine: Engine
 
     @initialize()
     def begin(self) -> None:
         self.books = Bookkeeping(self.engine)
-        for table in ("job_failures", "job_effects", "job_runs", "job_definitions"):
+        for table in TABLES:
             self.sql(f"DELETE FROM {table}")
         self.claims, self.operator = Claims(self.books), Operator(self.books)
-        self.runs: dict[int, ModelRun] = {}
+        self.model = Model()
+        self.runs, self.batches = self.model.runs, self.model.batches
+        self.marks: dict[str, tuple[str, int, str]] = {}
+        """The owner, the run and the state of each effect."""
+        self.used: set[int] = set()
+        """The ids that runs have or had: others were taken by transactions that rolled back."""
         self.held: list[Claim] = []
         """Every claim ever made: those that were lost go on trying to write."""
-        self.tokens = (f"host:{number}:fresh" for number in itertools.count())
-        self.used: set[str] = set()
+        self.numbers = itertools.count()
+        self.tokens = (f"host:{number}:fresh" for number in self.numbers)
         self.slots: dict[int, list[datetime]] = {}
         self.plans: list[SlotPlan] = []
+        self.fill()
+
+    def fill(self) -> None:
+        """Make what the rules are about: in many histories, no rule that makes any is chosen."""
+        for _ in range(3):
+            self.insert(2, None, None)
 
     def teardown(self) -> None:
         if hasattr(self, "books"):
@@ -74,14 +98,27 @@ class StoreMachine(RuleBasedStateMachine):
     def past(self, seconds: int) -> str:
         return self.books.dialect.later(str(-seconds))
 
-    @rule(attempts=st.integers(1, 3), key=st.sampled_from([None, None, "k"]))
-    def enqueue(self, attempts: int, key: str | None) -> None:
+    @rule(
+        attempts=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+        key=st.sampled_from([None, KEYED]),
+    )
+    def enqueue(self, attempts: list[int], key: str | None) -> None:
+        for most in attempts:
+            self.insert(most, key, None)
+
+    def insert(
+        self, attempts: int, key: str | None, on_dead: str | None, batch: int | None = None
+    ) -> int:
         limit = None if key is None else 1
-        values = {"job_type": "t", "max_attempts": attempts, "payload": "{}", "on_dead": None,
-                  "concurrency_key": key, "concurrency_limit": limit,
+        values = {"job_type": "t", "max_attempts": attempts, "payload": "{}", "on_dead": on_dead,
+                  "concurrency_key": key, "concurrency_limit": limit, "batch_id": batch,
                   "run_at": None, "delay": 0.0}  # fmt: skip
         id_, _ = changes.insert_run(self.books, values)
-        self.runs[id_] = ModelRun(attempts)
+        self.runs[id_] = ModelRun(attempts, on_dead=on_dead, batch=batch)
+        return id_
+
+    def transaction(self, work: Any) -> Any:
+        return self.books.transaction(lambda connection: work(connection, self.books.dialect))
 
     @property
     def key_holders(self) -> list[int]:
@@ -100,6 +137,226 @@ class StoreMachine(RuleBasedStateMachine):
             session.commit()
         assert [id_] == self.key_holders or (became == "new" and not self.key_holders)
         self.runs.setdefault(id_, ModelRun(2, unique=True))
+
+    @rule(limit=st.integers(1, 4), idle=st.booleans(), gives=st.booleans())
+    def claim(self, limit: int, idle: bool, gives: bool) -> None:
+        if gives:
+            orders.give(self.books)
+        self.claimed(limit, idle)
+
+    def claimed(self, limit: int, idle: bool) -> Sequence[Claim]:
+        """Claim, and give back at once what does not come first in its order, as a worker does."""
+        token = next(self.tokens)
+        claimed = self.claims.exchange([], ClaimRequest(limit, token, ("t",), idle=idle)).claims
+        assert len(claimed) <= limit
+        if any(claim.attempt > 1 or claim.max_attempts == 1 for claim in claimed):
+            assert idle
+            assert len(claimed) == 1
+        for claim in claimed:
+            self.runs[claim.id].claim(token)
+            assert claim.attempt == self.runs[claim.id].attempts
+        first = orders.held_first(self.books, token)
+        assert first == {claim.id for claim in claimed if self.model.comes_first(claim.id)}
+        back = [claim for claim in claimed if claim.id not in first]
+        outcomes = [Outcome(each.id, token, "released", each.attempt, "t") for each in back]
+        assert self.claims.exchange(outcomes, None).recorded == {each.id for each in back}
+        for claim in back:
+            self.runs[claim.id].finalize("released")
+        self.held += claimed
+        return claimed
+
+    def holds(self, claim: Claim) -> bool:
+        run = self.runs.get(claim.id)
+        return run is not None and run.token == claim.token
+
+    @rule(kinds=st.lists(st.sampled_from([*KINDS, "succeeded", "dead"]), min_size=1, max_size=4))
+    def work(self, kinds: list[Any]) -> None:
+        """Claim runs, and end their attempts."""
+        orders.give(self.books)
+        for claim, kind in zip(self.claimed(len(kinds), idle=True), kinds, strict=False):
+            self.end(claim, kind, 0.0)
+
+    @rule(kind=st.sampled_from(["succeeded", "dead", "cancelled"]))
+    def work_off(self, kind: Any) -> None:
+        """Claim and end all that is due."""
+        orders.give(self.books)
+        while claimed := self.claimed(4, idle=True):
+            for claim in claimed:
+                self.end(claim, kind, 0.0)
+            orders.give(self.books)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), kind=st.sampled_from(KINDS), delay=st.sampled_from([0.0, 60.0]))
+    def finalize(self, data: st.DataObject, kind: Any, delay: float) -> None:
+        """Any claim ever made says what came of it; only its run's holder is heard."""
+        self.end(data.draw(st.sampled_from(self.held)), kind, delay)
+
+    def end(self, claim: Claim, kind: Any, delay: float) -> None:
+        run = self.runs.get(claim.id)
+        if run is not None and kind == "failed" and run.attempts >= run.max_attempts:
+            kind = "dead"
+        outcome = Outcome(
+            claim.id, claim.token, kind, claim.attempt, "t", "it broke", "Broken", delay=delay
+        )
+        holds = self.holds(claim)
+        recorded = self.claims.exchange([outcome], None).recorded
+        assert recorded == (frozenset({claim.id}) if holds else frozenset())
+        if run is not None and holds:
+            run.finalize(kind)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        claim = data.draw(st.sampled_from(self.held))
+        run = self.runs.get(claim.id)
+        holds = self.holds(claim)
+        renewal = renew(self.books, [claim], 120)
+        assert renewal.held == (frozenset({claim.id}) if holds else frozenset())
+        assert progress(self.books, claim, 0.5, "half") == holds
+        assert bool(renewal.cancelled) == bool(run and holds and run.cancel_requested)
+
+    @rule()
+    def expire_and_reclaim(self) -> None:
+        """All leases run out, and a tick takes the runs back."""
+        self.sql(f"UPDATE job_runs SET locked_until = {self.past(1)} WHERE status = 'running'")
+        expiry = look_for_expired(self.books)
+        assert expiry.open_batches == any(not batch.finished for batch in self.batches.values())
+        outcomes = [
+            Outcome(e.id, e.token, _fate(e), e.attempt, "t", "lost", "WorkerLost", reclaimed=True)
+            for e in expiry.leases
+        ]
+        running = {id_ for id_, run in self.runs.items() if run.status == "running"}
+        assert {outcome.id for outcome in outcomes} == running
+        assert self.claims.exchange(outcomes, None).recorded == running
+        for outcome in outcomes:
+            self.runs[outcome.id].finalize(outcome.kind)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def reclaim_a_living_lease(self, data: st.DataObject) -> None:
+        """A reclaim that was planned before a renewal does nothing after it."""
+        claim = data.draw(st.sampled_from(self.held))
+        renew(self.books, [claim], 120)
+        late = Outcome(claim.id, claim.token, "failed", 1, "t", "x", "X", reclaimed=True)
+        assert self.claims.exchange([late], None).recorded == frozenset()
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        id_ = data.draw(st.sampled_from(sorted(self.runs)))
+        self.operator.cancel([id_], "not wanted")
+        self.runs[id_].cancel()
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data())
+    def discard(self, data: st.DataObject) -> None:
+        id_ = data.draw(st.sampled_from(sorted(self.runs)))
+        self.operator.discard([id_], "not wanted")
+        self.runs[id_].discard()
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        id_ = data.draw(st.sampled_from(sorted(self.runs)))
+        self.operator.retry([id_])
+        self.model.retry(id_, bool(self.key_holders))
+
+    @rule()
+    def prune(self) -> None:
+        before = len(self.runs)
+        marked = {row.id for row in self.sql("SELECT id FROM job_runs WHERE order_mark = 'over'")}
+        for table, ended in (
+            ("job_runs", "finished_at"),
+            ("job_batches", "finished_at"),
+            ("job_effects", "done_at"),
+        ):
+            self.sql(f"UPDATE {table} SET {ended} = {self.past(1)} WHERE {ended} IS NOT NULL")
+        pruned = sum(prune(self.books, Settings(retention=0, retention_dead=0)))
+        self.model.prune(marked)
+        assert pruned == before - len(self.runs)
+        for key, (_, id_, state) in list(self.marks.items()):
+            run = self.runs.get(id_)
+            if state == "done" and (run is None or run.status in ("succeeded", "skipped")):
+                del self.marks[key]
+
+    @rule(seconds=st.sampled_from([-90, 90]))
+    def step_clock(self, seconds: int) -> None:
+        """The database's clock steps: as seen from the rows, which all move the other way."""
+        for column in CLOCKED:
+            moved = (
+                f"{column} - make_interval(secs => {seconds})"
+                if self.books.dialect.name == "postgresql"
+                else f"strftime('%Y-%m-%d %H:%M:%f000', {column}, '{-seconds:+d} seconds')"
+            )
+            self.sql(f"UPDATE job_runs SET {column} = {moved} WHERE {column} IS NOT NULL")
+
+    @invariant()
+    def the_rows_are_the_model(self) -> None:
+        if not hasattr(self, "runs"):
+            return
+        rows = {row.id: row for row in self.sql("SELECT * FROM job_runs")}
+        assert rows.keys() == self.runs.keys()
+        self.used |= self.runs.keys()
+        for id_, run in self.runs.items():
+            row = rows[id_]
+            assert (row.status, row.attempts, row.locked_by) == (
+                run.status,
+                run.attempts,
+                run.token,
+            )
+            assert row.attempts <= row.max_attempts == run.max_attempts
+
+    @invariant()
+    def each_failed_attempt_has_one_row(self) -> None:
+        if not hasattr(self, "runs"):
+            return
+        rows = self.sql("SELECT run_id, attempt FROM job_failures ORDER BY attempt")
+        kept = sorted((row.run_id, row.attempt) for row in rows)
+        wanted = [(id_, n) for id_, run in self.runs.items() for n in run.failed_attempts]
+        assert kept == sorted(wanted)
+
+    @invariant()
+    def one_run_at_most_has_the_unique_key(self) -> None:
+        if not hasattr(self, "runs"):
+            return
+        sql = "SELECT count(*) FROM job_runs WHERE idempotency_key = 'u' AND finished_at IS NULL"
+        assert self.sql(sql)[0][0] == len(self.key_holders) <= 1
+
+    @invariant()
+    def no_key_is_held_twice(self) -> None:
+        if not hasattr(self, "runs"):
+            return
+        sql = f"SELECT concurrency_key FROM job_runs WHERE {RUNNING}"
+        keys = [row[0] for row in self.sql(sql) if row[0] is not None]
+        assert len(keys) == len(set(keys))
+
+    @invariant()
+    def batches_are_the_model(self) -> None:
+        if not hasattr(self, "runs"):
+            return
+        rows = {row.id: row for row in self.sql("SELECT * FROM job_batches")}
+        assert rows.keys() == self.batches.keys()
+        for id_, batch in self.batches.items():
+            row, counts = rows[id_], self.model.counts(id_)
+            assert (row.on_dead, row.then_run_id) == (batch.on_dead, batch.then_run)
+            assert (row.closed_at is not None) == batch.closed
+            assert (row.finished_at is not None) == batch.finished
+            if batch.finished:
+                assert row.total == counts.total()
+                assert {kind: getattr(row, kind) for kind in TERMINAL} == {
+                    kind: counts[kind] for kind in TERMINAL
+                }
+
+    @invariant()
+    def marks_are_the_model(self) -> None:
+        if not hasattr(self, "runs"):
+            return
+        rows = self.sql("SELECT key, locked_by, run_id, state FROM job_effects")
+        assert {row.key: tuple(row)[1:] for row in rows} == self.marks
+
+
+class SlotMachine(StoreMachine):
+    """Slots of definitions become runs, whatever happens to these."""
 
     @rule()
     def define(self) -> None:
@@ -140,168 +397,216 @@ class StoreMachine(RuleBasedStateMachine):
         """A tick that was slower than another records nothing."""
         assert record_slots(self.books, [data.draw(st.sampled_from(self.plans))]) == []
 
-    @rule(limit=st.integers(1, 4), idle=st.booleans())
-    def claim(self, limit: int, idle: bool) -> None:
-        token = next(self.tokens)
-        claimed = self.claims.exchange([], ClaimRequest(limit, token, ("t",), idle=idle)).claims
-        assert len(claimed) <= limit
-        if any(claim.attempt > 1 or claim.max_attempts == 1 for claim in claimed):
-            assert idle
-            assert len(claimed) == 1
-        for claim in claimed:
-            self.runs[claim.id].claim(token)
-            assert claim.attempt == self.runs[claim.id].attempts
-        self.held += claimed
 
-    @precondition(lambda self: self.held)
-    @rule(data=st.data(), kind=st.sampled_from(KINDS), delay=st.sampled_from([0.0, 60.0]))
-    def finalize(self, data: st.DataObject, kind: Any, delay: float) -> None:
-        """Any claim ever made says what came of it; only its run's holder is heard."""
-        claim = data.draw(st.sampled_from(self.held))
-        run = self.runs.get(claim.id)
-        if run is not None and kind == "failed" and run.attempts >= run.max_attempts:
-            kind = "dead"
-        outcome = Outcome(
-            claim.id, claim.token, kind, claim.attempt, "t", "it broke", "Broken", delay=delay
-        )
-        holds = run is not None and run.token == claim.token
-        recorded = self.claims.exchange([outcome], None).recorded
-        assert recorded == (frozenset({claim.id}) if holds else frozenset())
-        if run is not None and holds:
-            run.finalize(kind)
+class OrderMachine(StoreMachine):
+    """Runs in strict order: each begins when no earlier one is to end before."""
 
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def renew(self, data: st.DataObject) -> None:
-        claim = data.draw(st.sampled_from(self.held))
-        run = self.runs.get(claim.id)
-        holds = run is not None and run.token == claim.token
-        renewal = renew(self.books, [claim], 120)
-        assert renewal.held == (frozenset({claim.id}) if holds else frozenset())
-        assert progress(self.books, claim, 0.5, "half") == holds
-        assert bool(renewal.cancelled) == bool(run and holds and run.cancel_requested)
+    def fill(self) -> None:
+        self.enqueue_ordered(["skip", "stop", "skip", "stop"])
+        super().fill()
 
-    @rule()
-    def expire_and_reclaim(self) -> None:
-        """All leases run out, and a tick takes the runs back."""
-        self.sql(f"UPDATE job_runs SET locked_until = {self.past(1)} WHERE status = 'running'")
-        outcomes = [
-            Outcome(e.id, e.token, _fate(e), e.attempt, "t", "lost", "WorkerLost", reclaimed=True)
-            for e in look_for_expired(self.books).leases
-        ]
-        running = {id_ for id_, run in self.runs.items() if run.status == "running"}
-        assert {outcome.id for outcome in outcomes} == running
-        assert self.claims.exchange(outcomes, None).recorded == running
-        for outcome in outcomes:
-            self.runs[outcome.id].finalize(outcome.kind)
+    def enqueue_ordered(self, on_dead: list[str]) -> None:
+        for each in on_dead:
+            self.insert(2, ORDERED, each)
 
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def reclaim_a_living_lease(self, data: st.DataObject) -> None:
-        """A reclaim that was planned before a renewal does nothing after it."""
-        claim = data.draw(st.sampled_from(self.held))
-        renew(self.books, [claim], 120)
-        late = Outcome(claim.id, claim.token, "failed", 1, "t", "x", "X", reclaimed=True)
-        assert self.claims.exchange([late], None).recorded == frozenset()
+    @rule(on_dead=st.lists(st.sampled_from(["skip", "stop"]), min_size=1, max_size=3))
+    def enqueue_more(self, on_dead: list[str]) -> None:
+        self.enqueue_ordered(on_dead)
 
-    @precondition(lambda self: self.runs)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        id_ = data.draw(st.sampled_from(sorted(self.runs)))
-        self.operator.cancel([id_], "not wanted")
-        self.runs[id_].cancel()
-
-    @precondition(lambda self: self.runs)
-    @rule(data=st.data())
-    def discard(self, data: st.DataObject) -> None:
-        id_ = data.draw(st.sampled_from(sorted(self.runs)))
-        self.operator.discard([id_], "not wanted")
-        self.runs[id_].discard()
-
-    @precondition(lambda self: self.runs)
-    @rule(data=st.data())
-    def retry(self, data: st.DataObject) -> None:
-        id_ = data.draw(st.sampled_from(sorted(self.runs)))
-        self.operator.retry([id_])
-        self.runs[id_].retry(bool(self.key_holders))
-
-    @rule()
-    def prune(self) -> None:
-        ended = [id_ for id_, run in self.runs.items() if run.status in TERMINAL]
-        self.sql(f"UPDATE job_runs SET finished_at = {self.past(1)} WHERE finished_at IS NOT NULL")
-        assert sum(prune(self.books, Settings(retention=0, retention_dead=0))) == len(ended)
-        for id_ in ended:
+    @rule(on_dead=st.sampled_from(["skip", "stop"]), is_late=st.booleans())
+    def enqueue_late(self, on_dead: str, is_late: bool) -> None:
+        """A transaction that has taken an id commits after another with a higher one."""
+        gaps = sorted(set(range(min(self.runs, default=1), max(self.runs, default=1))) - self.used)
+        id_ = self.insert(2, ORDERED, on_dead)
+        if is_late and gaps:
+            self.sql("UPDATE job_runs SET id = :gap WHERE id = :id", gap=gaps[-1], id=id_)
+            self.runs[gaps[-1]] = self.runs.pop(id_)
+        elif not is_late:
+            self.sql("DELETE FROM job_runs WHERE id = :id", id=id_)
             del self.runs[id_]
 
-    @rule(seconds=st.sampled_from([-90, 90]))
-    def step_clock(self, seconds: int) -> None:
-        """The database's clock steps: as seen from the rows, which all move the other way."""
-        for column in CLOCKED:
-            moved = (
-                f"{column} - make_interval(secs => {seconds})"
-                if self.books.dialect.name == "postgresql"
-                else f"strftime('%Y-%m-%d %H:%M:%f000', {column}, '{-seconds:+d} seconds')"
+    @rule()
+    def claim_all(self) -> None:
+        """Once nothing more is found, each run that is due waits for another one of its key."""
+        for _ in range(100):
+            orders.give(self.books)
+            if not self.claimed(4, idle=True):
+                break
+        else:
+            pytest.fail("a run is claimed and given back again and again")
+        now = self.books.dialect.now
+        due = f"SELECT id, concurrency_key FROM job_runs WHERE {RUNNABLE} AND run_at <= {now}"
+        working = self.sql(f"SELECT concurrency_key FROM job_runs WHERE {RUNNING}")
+        keys = {row.concurrency_key for row in working} - {None}
+        assert all(
+            row.concurrency_key in keys or not self.model.comes_first(row.id)
+            for row in self.sql(due)
+        )
+
+
+class BatchMachine(StoreMachine):
+    """Batches, also inside batches: they stop, end, go on and are pruned as their members say."""
+
+    def fill(self) -> None:
+        outer = self.make_batch("continue", None)
+        for batch in (outer, self.make_batch("stop", outer)):
+            self.insert(1, None, None, batch)
+            self.insert(2, None, None, batch)
+        super().fill()
+
+    @property
+    def open_batches(self) -> list[int]:
+        return [id_ for id_, batch in self.batches.items() if not batch.closed]
+
+    @rule(on_dead=st.sampled_from(["continue", "stop"]), data=st.data())
+    def open_batch(self, on_dead: str, data: st.DataObject) -> None:
+        """Open a batch, perhaps inside another that is open."""
+        self.make_batch(on_dead, data.draw(st.sampled_from([None, *self.open_batches])))
+
+    def make_batch(self, on_dead: str, parent: int | None) -> int:
+        new = batches.OpenBatch(f"b{next(self.numbers)}", on_dead, parent, "t", "{}", THEN)
+        id_ = self.transaction(lambda c, d: batches.open_batch(c, d, new))
+        assert self.transaction(lambda c, d: batches.open_batch(c, d, new)) is None
+        self.batches[id_] = ModelBatch(new.key, on_dead, parent)
+        return int(id_)
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data(), attempts=st.integers(1, 2), key=st.sampled_from([None, ORDERED]))
+    def join_batch(self, data: st.DataObject, attempts: int, key: str | None) -> None:
+        id_ = data.draw(st.sampled_from(sorted(self.batches)))
+        batch = self.batches[id_]
+        held = self.transaction(lambda c, d: batches.hold_open(c, d, batch.key, alone=False))
+        assert held == (id_, not batch.closed)
+        if not batch.closed:
+            self.insert(attempts, key, "skip" if key == ORDERED else None, id_)
+
+    @precondition(lambda self: self.batches)
+    @rule(data=st.data())
+    def close_batch(self, data: st.DataObject) -> None:
+        """Close a batch; it ends at once if all of its members have."""
+        self.close(data.draw(st.sampled_from(sorted(self.batches))))
+
+    @rule(kind=st.sampled_from(["succeeded", "dead"]))
+    def close_all(self, kind: str) -> None:
+        """Whoever fills batches is ready, and what is due in them is worked off."""
+        for id_ in self.open_batches:
+            self.close(id_)
+        self.work_off(kind)
+        self.end_batches()
+
+    def close(self, id_: int) -> None:
+        batch = self.batches[id_]
+        batch.closed = True
+        ends = self.model.may_end(id_)
+        found, ended = self.transaction(lambda c, d: batches.close_batch(c, d, batch.key))
+        assert found
+        assert (ended is not None) == ends
+        if ends:
+            self.ended(id_)
+
+    def ended(self, id_: int) -> None:
+        (row,) = self.sql("SELECT then_run_id FROM job_batches WHERE id = :id", id=id_)
+        self.model.end(id_, row.then_run_id)
+
+    @rule()
+    def end_batches(self) -> None:
+        """A look at all batches stops those in which a member died, and ends those that can be."""
+        told: list[int] = []
+        end_batches(self.books, lambda outcome: told.append(outcome.id))
+        cancelled: list[int] = []
+        while True:
+            stopped = self.model.stop()
+            cancelled += stopped
+            ending = [id_ for id_ in sorted(self.batches) if self.model.may_end(id_)]
+            for id_ in ending:
+                self.ended(id_)
+            if not (stopped or ending):
+                break
+        assert sorted(told) == sorted(cancelled)
+
+
+class EffectMachine(StoreMachine):
+    """Effects: each is done by one that holds its run."""
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), key=st.sampled_from(["e", "f"]), redoes=st.booleans())
+    def begin_effect(self, data: st.DataObject, key: str, redoes: bool) -> None:
+        """Any claim ever made begins an effect; only a run's holder may, and only one at a time."""
+        claim = data.draw(st.sampled_from(self.held))
+        owner, id_, state = self.marks.get(key, (None, 0, None))
+        mark = effects.begin(self.books, key, claim.token, claim.id, 60)
+        if state == "done":
+            assert mark.state == "done"
+        elif not self.holds(claim):
+            assert mark.state == "lost"
+        elif owner is None:
+            assert mark.state == "mine"
+            self.marks[key] = claim.token, claim.id, "begun"
+        else:
+            assert (mark.state, mark.owner) == (
+                "busy" if self.is_alive(owner, id_) else "in_doubt",
+                owner,
             )
-            self.sql(f"UPDATE job_runs SET {column} = {moved} WHERE {column} IS NOT NULL")
+            if mark.state == "in_doubt" and redoes:
+                given = self.books, key, owner, claim.token, claim.id, 60
+                assert effects.take_over(*given)
+                assert effects.take_over(*given) == (owner == claim.token)
+                self.marks[key] = claim.token, claim.id, "begun"
 
-    @invariant()
-    def the_rows_are_the_model(self) -> None:
-        if not hasattr(self, "runs"):
-            return
-        rows = {row.id: row for row in self.sql("SELECT * FROM job_runs")}
-        assert rows.keys() == self.runs.keys()
-        for id_, run in self.runs.items():
-            row = rows[id_]
-            assert (row.status, row.attempts, row.locked_by) == (
-                run.status,
-                run.attempts,
-                run.token,
-            )
-            assert row.attempts <= row.max_attempts == run.max_attempts
+    def is_alive(self, token: str, id_: int) -> bool:
+        now = self.books.dialect.now
+        held = f"SELECT id FROM job_runs WHERE id = :id AND locked_by = :token AND {RUNNING}"
+        return bool(self.sql(f"{held} AND locked_until > {now}", id=id_, token=token))
 
-    @invariant()
-    def each_failed_attempt_has_one_row(self) -> None:
-        if not hasattr(self, "runs"):
-            return
-        rows = self.sql("SELECT run_id, attempt FROM job_failures ORDER BY attempt")
-        kept = sorted((row.run_id, row.attempt) for row in rows)
-        wanted = [(id_, n) for id_, run in self.runs.items() for n in run.failed_attempts]
-        assert kept == sorted(wanted)
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), key=st.sampled_from(["e", "f"]))
+    def finish_effect(self, data: st.DataObject, key: str) -> None:
+        """Only whose mark it is can say that an effect is done."""
+        claim = data.draw(st.sampled_from(self.held))
+        owner, id_, _ = self.marks.get(key, (None, 0, None))
+        assert effects.done(self.books, key, claim.token, 1) == (owner == claim.token)
+        if owner == claim.token:
+            self.marks[key] = claim.token, id_, "done"
 
-    @invariant()
-    def one_run_at_most_has_the_unique_key(self) -> None:
-        if not hasattr(self, "runs"):
-            return
-        sql = "SELECT count(*) FROM job_runs WHERE idempotency_key = 'u' AND finished_at IS NULL"
-        assert self.sql(sql)[0][0] == len(self.key_holders) <= 1
 
-    @invariant()
-    def no_key_is_held_twice(self) -> None:
-        if not hasattr(self, "runs"):
-            return
-        sql = "SELECT count(*) FROM job_runs WHERE status = 'running' AND concurrency_key = 'k'"
-        assert self.sql(sql)[0][0] <= 1
+class WholeMachine(SlotMachine, OrderMachine, BatchMachine, EffectMachine):
+    """All rules at once."""
 
 
 def _fate(expired: Any) -> Any:
     return "failed" if expired.attempt < expired.max_attempts else "dead"
 
 
-@pytest.mark.parametrize(
-    ("database", "examples"), [("sqlite", 40), ("postgresql", 12)], ids=["sqlite", "postgresql"]
-)
+FOCUSED = (SlotMachine, OrderMachine, BatchMachine, EffectMachine)
+
+
+@pytest.mark.parametrize("rules", FOCUSED)
+@pytest.mark.parametrize(("database", "examples"), [("sqlite", 20), ("postgresql", 8)])
 def test_the_store_does_as_its_model(
-    database: str, examples: int, request: pytest.FixtureRequest
+    rules: type[StoreMachine], database: str, examples: int, request: pytest.FixtureRequest
 ) -> None:
-    engine = create_engine(request.getfixturevalue(f"{database}_url"))
+    compare(rules, request.getfixturevalue(f"{database}_url"), examples)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", [*FOCUSED, WholeMachine])
+@pytest.mark.parametrize(("database", "examples"), [("sqlite", 150), ("postgresql", 80)])
+def test_the_store_does_as_its_model_for_long(
+    rules: type[StoreMachine], database: str, examples: int, request: pytest.FixtureRequest
+) -> None:
+    compare(rules, request.getfixturevalue(f"{database}_url"), examples)
+
+
+def compare(rules: type[StoreMachine], url: str, examples: int) -> None:
+    engine = create_engine(url)
     create_tables(engine)
-    machine = type("Machine", (StoreMachine,), {"engine": engine})
+    machine = type("Machine", (rules,), {"engine": engine})
     try:
         run_state_machine_as_test(
             machine,
             settings=settings(
                 max_examples=examples,
-                stateful_step_count=40,
+                stateful_step_count=30,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
             ),
