@@ -35,8 +35,8 @@ from flask_cronjobs.jobs.effect_views import list_effects
 from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.runs.detail import find_run
+from flask_cronjobs.jobs.runs.filters import sorting_of
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
-from flask_cronjobs.jobs.runs.search import order_of
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.tick_views import list_ticks
 from flask_cronjobs.types import STATUSES
@@ -166,7 +166,7 @@ def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
     }
     found: dict[str, Callable[[], object]] = {
         name: lambda which=which: list_runs(  # type: ignore[misc]
-            state, which, order=order_of(which.status, which.overdue)
+            state, which, order=sorting_of(which.status, which.overdue)
         )
         for name, which in filters.items()
     }

@@ -16,8 +16,8 @@ import click
 from flask.cli import ScriptInfo
 
 from ..jobs.humanize import parse_age
+from ..jobs.runs.filters import FILTERS, Filter
 from ..jobs.runs.list import RunFilter
-from ..jobs.runs.search import FILTERS, Filter
 from ..jobs.state import State, state_of
 from ..types import STATUSES
 

@@ -19,7 +19,7 @@ from .worker.worker import work
 
 _LACKS = (
     "The worker {worker} does not have this task: its code is older than that of the ticks, or "
-    "does not import it. Deploy the engine's workers, before all that tick."
+    "does not import it. Deploy the executor's workers before all that tick."
 )
 #: The process that has forgotten the connections of the one that forked it.
 _clean_process = 0

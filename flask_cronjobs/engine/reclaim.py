@@ -1,6 +1,6 @@
 """Take back runs whose worker died, froze or lost the network: their lease ran out.
 
-Also take back runs that were handed to an engine and have not begun there: its broker may have
+Also take back runs that were handed to an executor and have not begun there: its broker may have
 lost them. And end runs that wait but have no attempt left, since no claim takes them.
 """
 
@@ -76,7 +76,7 @@ def _outcome(state: State, expired: Claim) -> Outcome:
 
 
 def _not_begun(expired: Claim) -> Outcome:
-    """Return the outcome of a run that has not begun in its engine: it is handed on again."""
+    """Return the outcome of a run that has not begun in its executor: it is handed on again."""
     return Outcome(
         *(expired.id, expired.token, "released", expired.attempt, expired.job_type),
         reclaimed=True,

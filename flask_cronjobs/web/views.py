@@ -21,8 +21,8 @@ from ..jobs.pauses import queues
 from ..jobs.reader import Page, reading
 from ..jobs.runs.actions import CANCEL, DISCARD, RETRY
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
+from ..jobs.runs.filters import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, sorting_of
 from ..jobs.runs.list import WINDOW, RunFilter, list_runs
-from ..jobs.runs.search import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, order_of
 from ..jobs.state import State, state_of
 from ..jobs.tick_views import list_gaps, list_ticks
 from .actions import BULK, run_or_404
@@ -246,7 +246,7 @@ def runs() -> ResponseReturnValue:
         if wants_json():
             raise
         return _form(state, typed, 400, wrong=error.description)
-    order = order_of(which.status, which.overdue)
+    order = sorting_of(which.status, which.overdue)
     found = list_runs(state, which, before, limit, order)
     following = None if found.next is None else cursor_text(found.next)
     head, described = _HEADS[order]

@@ -1,4 +1,4 @@
-"""A queue whose runs an engine of the tests executes."""
+"""A queue whose runs an executor of the tests executes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.executors.threads import Threads
 
 
 @pytest.fixture
-def engine(app: Flask) -> Iterator[Threads]:
-    """The engine of the queue ``far``; it keeps what it gets until `deliver`."""
+def executor(app: Flask) -> Iterator[Threads]:
+    """The executor of the queue ``far``; it keeps what it gets until `deliver`."""
     threads = Threads(app, keep=True)
     app.config["CRONJOBS_EXECUTORS"] = {"far": threads}
     app.config["CRONJOBS_LEASE"] = 2
@@ -30,7 +30,7 @@ def forget_kept_connections() -> None:
 
 
 @pytest.fixture
-def far(engine: Threads, context: None, jobs: CronJobs) -> Any:
+def far(executor: Threads, context: None, jobs: CronJobs) -> Any:
     """A task of that queue; it returns its argument."""
 
     @jobs.task(queue="far")

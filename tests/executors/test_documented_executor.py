@@ -1,4 +1,4 @@
-"""The engine of the page ``outgrowing.md`` works as it stands there."""
+"""The executor of the page ``outgrowing.md`` works as it stands there."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_it_has_50_lines_at_most() -> None:
 def test_it_executes_runs(app: Flask, db: SQLAlchemy) -> None:
     names: dict[str, Any] = {}
     exec(documented(), names)
-    engine = names["ThreadExecutor"](app)
-    app.config["CRONJOBS_EXECUTORS"] = {"far": engine}
+    executor = names["ThreadExecutor"](app)
+    app.config["CRONJOBS_EXECUTORS"] = {"far": executor}
     jobs = CronJobs(app)
     task = jobs.task(queue="far", name="far")(lambda value: value)
     with app.app_context():
         db.create_all()
         task.using(commit=True).enqueue_many([{"value": number} for number in range(10)])
         jobs.tick()
-        engine.pool.shutdown()
+        executor.pool.shutdown()
         done = {run.result for run in db.session.query(JobRun) if run.status == "succeeded"}
     assert done == set(range(10))

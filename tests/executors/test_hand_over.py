@@ -1,4 +1,4 @@
-"""Runs are handed on to an engine, which begins each of them once."""
+"""Runs are handed on to an executor, which begins each of them once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def expire(db: SQLAlchemy) -> None:
 
 
 def test_a_handed_run_is_executed_by_the_engine(
-    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     run = far.enqueue(value=7)
     report = jobs.tick()
@@ -47,14 +47,14 @@ def test_a_handed_run_is_executed_by_the_engine(
     handed = loaded(db, run)
     assert (handed.status, handed.attempts) == ("running", 1)
     assert handed_to(handed.locked_by) == "threads"
-    engine.deliver(engine.sent[0])
-    assert engine.results() == ["succeeded"]
+    executor.deliver(executor.sent[0])
+    assert executor.results() == ["succeeded"]
     done = loaded(db, run)
     assert (done.status, done.result, done.attempts, done.locked_by) == ("succeeded", 7, 1, None)
 
 
 def test_runs_of_other_queues_are_executed_here(
-    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     @jobs.task
     def near() -> str:
@@ -64,41 +64,41 @@ def test_runs_of_other_queues_are_executed_here(
     far.enqueue()
     assert jobs.tick().succeeded == 1
     assert loaded(db, run).status == "succeeded"
-    assert [each.task for each in engine.sent] == ["far"]
+    assert [each.task for each in executor.sent] == ["far"]
 
 
 def test_a_message_that_comes_twice_runs_once(
-    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     run = far.enqueue()
     jobs.tick()
     for _ in range(3):
-        engine.deliver(engine.sent[0])
-    assert sorted(map(str, engine.results())) == ["None", "None", "succeeded"]
+        executor.deliver(executor.sent[0])
+    assert sorted(map(str, executor.results())) == ["None", "None", "succeeded"]
     assert loaded(db, run).attempts == 1
 
 
 def test_a_lost_message_comes_back_by_lease_and_counts_no_attempt(
-    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     run = far.enqueue()
     jobs.tick()
     jobs.tick()
-    assert len(engine.sent) == 1  # Its lease has not ended.
+    assert len(executor.sent) == 1  # Its lease has not ended.
     expire(db)
     report = jobs.tick()
     assert (report.reclaimed, report.failed) == (0, 0)
-    assert len(engine.sent) == 2
+    assert len(executor.sent) == 2
     assert loaded(db, run).attempts == 1
-    engine.deliver(engine.sent[0])  # It comes late, and its token is gone.
-    assert engine.results() == [None]
+    executor.deliver(executor.sent[0])  # It comes late, and its token is gone.
+    assert executor.results() == [None]
     assert handed_to(loaded(db, run).locked_by) == "threads"
-    engine.deliver(engine.sent[1])
-    assert engine.results() == [None, "succeeded"]
+    executor.deliver(executor.sent[1])
+    assert executor.results() == [None, "succeeded"]
 
 
-def test_a_worker_of_the_engine_that_is_lost_counts_an_attempt(
-    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+def test_a_worker_of_the_executor_that_is_lost_counts_an_attempt(
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     run = far.enqueue()
     jobs.tick()
@@ -109,10 +109,10 @@ def test_a_worker_of_the_engine_that_is_lost_counts_an_attempt(
     assert (loaded(db, run).status, run.attempts) == ("failed", 1)
 
 
-def test_an_engine_that_is_away_gives_runs_back(
-    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+def test_an_executor_that_is_away_gives_runs_back(
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine.away = ConnectionRefusedError("no broker")
+    executor.away = ConnectionRefusedError("no broker")
     far.enqueue_many([{}] * 3)
     jobs.tick()
     assert statuses(db) == ["queued"] * 3
@@ -121,12 +121,12 @@ def test_an_engine_that_is_away_gives_runs_back(
     assert "threads cannot be reached, so the queue far waits" in line
     assert "no attempt counted: 3" in line
     assert "no broker" in line
-    engine.away = None
+    executor.away = None
     jobs.tick()
-    assert len(engine.sent) == 6
+    assert len(executor.sent) == 6
 
 
-def test_what_waits_in_the_broker_is_bounded(app: Flask, engine: Threads, db: SQLAlchemy) -> None:
+def test_what_waits_in_the_broker_is_bounded(app: Flask, executor: Threads, db: SQLAlchemy) -> None:
     app.config["CRONJOBS_HANDED_LIMIT"] = 5
     app.config["CRONJOBS_TICK_BUDGET"] = 0.5
     jobs = CronJobs(app)
@@ -135,76 +135,76 @@ def test_what_waits_in_the_broker_is_bounded(app: Flask, engine: Threads, db: SQ
         db.create_all()
         task.using(commit=True).enqueue_many([{}] * 12)
         jobs.tick()
-        assert statuses(db).count("running") == len(engine.sent) == 5
-        for run in engine.sent[:5]:
-            engine.deliver(run)
-        engine.results()
+        assert statuses(db).count("running") == len(executor.sent) == 5
+        for run in executor.sent[:5]:
+            executor.deliver(run)
+        executor.results()
         jobs.tick()
         assert statuses(db).count("succeeded") == 5
-        assert len(engine.sent) == 10
+        assert len(executor.sent) == 10
 
 
-def test_a_tick_hands_on_more_as_the_engine_takes_it(
-    app: Flask, engine: Threads, db: SQLAlchemy
+def test_a_tick_hands_on_more_as_the_executor_takes_it(
+    app: Flask, executor: Threads, db: SQLAlchemy
 ) -> None:
     app.config["CRONJOBS_HANDED_LIMIT"] = 3
-    engine.keep = False
+    executor.keep = False
     jobs = CronJobs(app)
     task = jobs.task(queue="far", name="bounded")(lambda: None)
     with app.app_context():
         db.create_all()
         task.using(commit=True).enqueue_many([{}] * 12)
         jobs.tick()
-        engine.results()
+        executor.results()
         assert statuses(db) == ["succeeded"] * 12
 
 
 def test_cancel_ends_a_run_that_waits_in_the_broker(
-    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     run = far.enqueue()
     jobs.tick()
     assert jobs.cancel(run.id).status == "cancelled"
-    engine.deliver(engine.sent[0])
-    assert engine.results() == [None]
+    executor.deliver(executor.sent[0])
+    assert executor.results() == [None]
     assert (loaded(db, run).status, run.locked_by) == ("cancelled", None)
 
 
 @pytest.mark.parametrize("kind", ["task", "queue"])
 def test_a_run_that_is_paused_in_the_broker_goes_back(
-    kind: str, far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+    kind: str, far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     run = far.enqueue()
     jobs.tick()
     jobs.pause(**{kind: "far"})
-    engine.deliver(engine.sent[0])
-    assert engine.results() == [None]
+    executor.deliver(executor.sent[0])
+    assert executor.results() == [None]
     assert (loaded(db, run).status, run.attempts) == ("queued", 0)
     jobs.tick()
-    assert len(engine.sent) == 1
+    assert len(executor.sent) == 1
     jobs.resume(**{kind: "far"})
     jobs.tick()
-    assert len(engine.sent) == 2
+    assert len(executor.sent) == 2
 
 
 def test_a_concurrency_key_is_held_in_the_broker(
-    engine: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
+    executor: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     @jobs.task(queue="far", concurrency=1, concurrency_key="all")
     def one() -> None: ...
 
     one.using(commit=True).enqueue_many([{}] * 3)
     jobs.tick()
-    assert len(engine.sent) == 1
+    assert len(executor.sent) == 1
     for number in (2, 3):
-        engine.deliver(engine.sent[-1])
-        engine.results()
+        executor.deliver(executor.sent[-1])
+        executor.results()
         jobs.tick()
-        assert len(engine.sent) == number
+        assert len(executor.sent) == number
 
 
 def test_a_failed_run_is_handed_on_again(
-    engine: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
+    executor: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     from flask_cronjobs import Retry
 
@@ -214,17 +214,17 @@ def test_a_failed_run_is_handed_on_again(
             raise RuntimeError("not yet")
         return current_run.attempt
 
-    engine.keep = False
+    executor.keep = False
     run = fails.using(commit=True).enqueue()
     for _ in range(3):
         jobs.tick()
-        engine.results()
+        executor.results()
     assert (loaded(db, run).status, run.result) == ("succeeded", 3)
-    assert len(engine.sent) == 3
+    assert len(executor.sent) == 3
 
 
 def test_atomic_once_and_progress_are_as_here(
-    engine: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
+    executor: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     done: list[str] = []
 
@@ -237,30 +237,32 @@ def test_atomic_once_and_progress_are_as_here(
         jobs.once("key", lambda: done.append("effect"))
         current_run.progress(0.5, "half")
 
-    engine.keep = False
+    executor.keep = False
     first, second = (each.using(commit=True).enqueue() for each in (atomically, effect))
     jobs.tick()
-    assert engine.results() == ["succeeded"] * 2
+    assert executor.results() == ["succeeded"] * 2
     assert (loaded(db, first).result, loaded(db, second).progress) == (1, 0.5)
     assert done == ["effect"]
 
 
-def test_a_tick_for_one_queue_hands_on_no_other(far: Any, engine: Threads, jobs: CronJobs) -> None:
+def test_a_tick_for_one_queue_hands_on_no_other(
+    far: Any, executor: Threads, jobs: CronJobs
+) -> None:
     far.enqueue()
     jobs.tick(queues=["other"])
-    assert engine.sent == []
+    assert executor.sent == []
     jobs.tick(queues=["far"])
-    assert len(engine.sent) == 1
+    assert len(executor.sent) == 1
 
 
-def test_a_limited_tick_hands_on_no_more(far: Any, engine: Threads, jobs: CronJobs) -> None:
+def test_a_limited_tick_hands_on_no_more(far: Any, executor: Threads, jobs: CronJobs) -> None:
     far.enqueue_many([{}] * 5)
     jobs.tick(max_runs=2)
-    assert len(engine.sent) == 2
+    assert len(executor.sent) == 2
 
 
-def test_an_engine_that_hangs_does_not_hold_a_tick_up(
-    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+def test_an_executor_that_hangs_does_not_hold_a_tick_up(
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And when it answers at last, the thread that was left hands nothing on any more."""
     from flask_cronjobs.engine import hand_over
@@ -272,14 +274,14 @@ def test_an_engine_that_hangs_does_not_hold_a_tick_up(
         return 0
 
     monkeypatch.setattr(hand_over, "ANSWER_WITHIN", 0.1)
-    monkeypatch.setattr(engine, "waiting", waiting)
+    monkeypatch.setattr(executor, "waiting", waiting)
     far.enqueue()
     jobs.tick()
     assert answered == []
     (left,) = [each for each in threading.enumerate() if each.name == "cronjobs-hand-over"]
     answers.set()
     left.join()
-    assert (answered, engine.sent, statuses(db)) == ([True], [], ["queued"])
+    assert (answered, executor.sent, statuses(db)) == ([True], [], ["queued"])
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ def test_a_tick_that_hands_on_nothing_since_enough_waits_says_so(
     messages: int,
     level: int,
     app: Flask,
-    engine: Threads,
+    executor: Threads,
     db: SQLAlchemy,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -303,10 +305,10 @@ def test_a_tick_that_hands_on_nothing_since_enough_waits_says_so(
         task.using(commit=True).enqueue_many([{}] * 5)
         handed = 0
         if messages:
-            monkeypatch.setattr(engine, "waiting", lambda queue: messages)
+            monkeypatch.setattr(executor, "waiting", lambda queue: messages)
         else:
             jobs.tick()
-            handed = len(engine.sent)
+            handed = len(executor.sent)
             assert "was handed on for" not in caplog.text, "it has handed some on"
         jobs.tick()
     (line,) = [each for each in caplog.records if "was handed on for" in each.getMessage()]
@@ -339,10 +341,10 @@ def test_a_message_whose_token_is_gone_makes_no_new_connection(
 
 
 def test_a_tick_whose_budget_is_used_up_before_its_runs_hands_on_all_the_same(
-    far: Any, engine: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+    far: Any, executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy host each tick may be so slow: then no run would ever begin."""
     monkeypatch.setattr("flask_cronjobs.engine.tick.tell_late", lambda *given: time.sleep(0.05))
     far.enqueue()
     jobs.tick(budget=0.01)
-    assert len(engine.sent) == 1
+    assert len(executor.sent) == 1

@@ -72,7 +72,7 @@ def fingerprint_of(app: Flask) -> str:
 
 def test_a_message_of_another_database_is_refused_and_told(
     far: Any,
-    engine: Threads,
+    executor: Threads,
     jobs: CronJobs,
     db: SQLAlchemy,
     other: Flask,
@@ -80,7 +80,7 @@ def test_a_message_of_another_database_is_refused_and_told(
 ) -> None:
     run = far.enqueue()
     jobs.tick()
-    (sent,) = engine.sent
+    (sent,) = executor.sent
     with other.app_context():
         assert perform(sent.id, sent.token) is None
         assert perform(sent.id, sent.token) is None
@@ -88,17 +88,17 @@ def test_a_message_of_another_database_is_refused_and_told(
     assert f"message of the run {run.id}" in line
     assert "another database" in line
     assert "queues, of its own" in line
-    engine.deliver(sent)  # Its owner begins it all the same.
-    assert engine.results() == ["succeeded"]
+    executor.deliver(sent)  # Its owner begins it all the same.
+    assert executor.results() == ["succeeded"]
 
 
 def test_it_is_refused_also_where_a_copied_row_has_its_token(
-    far: Any, engine: Threads, jobs: CronJobs, other: Flask
+    far: Any, executor: Threads, jobs: CronJobs, other: Flask
 ) -> None:
     """A staging database that was restored from a dump has the rows of production."""
     far.enqueue()
     jobs.tick()
-    (sent,) = engine.sent
+    (sent,) = executor.sent
     with other.app_context():
         session = other.extensions["sqlalchemy"].session
         taken = "UPDATE job_runs SET status = 'running', locked_by = :token, attempts = 1"
@@ -115,13 +115,13 @@ def test_it_is_refused_also_where_a_copied_row_has_its_token(
 
 
 def test_a_message_that_comes_late_is_no_news(
-    far: Any, engine: Threads, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+    far: Any, executor: Threads, jobs: CronJobs, caplog: pytest.LogCaptureFixture
 ) -> None:
     far.enqueue()
     jobs.tick()
     for _ in range(2):
-        engine.deliver(engine.sent[0])
-        engine.results()
+        executor.deliver(executor.sent[0])
+        executor.results()
     assert warnings(caplog) == []
 
 
@@ -186,7 +186,7 @@ def test_a_forged_token_begins_nothing(
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_the_token_of_a_run_at_work_is_not_traded(
-    paused: bool, engine: Threads, context: None, jobs: CronJobs, app: Flask, db: SQLAlchemy
+    paused: bool, executor: Threads, context: None, jobs: CronJobs, app: Flask, db: SQLAlchemy
 ) -> None:
     """Also not to release it, as a message of a paused task is."""
     begun, goes_on = threading.Event(), threading.Event()

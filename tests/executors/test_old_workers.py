@@ -1,4 +1,4 @@
-"""A worker of an engine whose code is older than that of the ticks does not stop its queue."""
+"""A worker of an executor whose code is older than that of the ticks does not stop its queue."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def old_app(app: Flask) -> Iterator[Flask]:
 
 @pytest.fixture
 def queue(
-    app: Flask, engine: Threads, old_app: Flask, context: None, jobs: CronJobs, far: Any
+    app: Flask, executor: Threads, old_app: Flask, context: None, jobs: CronJobs, far: Any
 ) -> Threads:
-    """The engine, whose workers have old code, of a queue that begins with runs of a new task."""
+    """The executor, whose workers have old code, of a queue that begins with runs of a new task."""
     known = jobs.task(queue="far", name="known")(lambda: None)
     far.enqueue_many([{}] * REFUSED)
     known.using(commit=True).enqueue_many([{}] * LIMIT)
-    engine.app = old_app
-    return engine
+    executor.app = old_app
+    return executor
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +54,13 @@ def limits(app: Flask) -> None:
     app.config.update(CRONJOBS_HANDED_LIMIT=LIMIT, CRONJOBS_TICK_BUDGET=1)
 
 
-def tick_and_deliver(engine: Threads, jobs: CronJobs, times: int) -> None:
+def tick_and_deliver(executor: Threads, jobs: CronJobs, times: int) -> None:
     for _ in range(times):
-        before = len(engine.sent)
+        before = len(executor.sent)
         jobs.tick()
-        for run in engine.sent[before:]:
-            engine.deliver(run)
-        engine.results()
+        for run in executor.sent[before:]:
+            executor.deliver(run)
+        executor.results()
 
 
 def by_task(db: SQLAlchemy) -> dict[str, Counter[str]]:

@@ -1,4 +1,4 @@
-"""Strict order and batches hold for runs that an engine executes."""
+"""Strict order and batches hold for runs that an executor executes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from flask_cronjobs.models import JobBatch, JobRun
 from tests.executors.threads import Threads
 from tests.marks import on_postgresql
 
-pytestmark = pytest.mark.usefixtures("engine", "context")
+pytestmark = pytest.mark.usefixtures("executor", "context")
 
 
-def test_an_engine_keeps_the_order_of_a_key(
-    engine: Threads, jobs: CronJobs, db: SQLAlchemy
+def test_an_executor_keeps_the_order_of_a_key(
+    executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     booked: list[int] = []
 
@@ -36,14 +36,14 @@ def test_an_engine_keeps_the_order_of_a_key(
     db.session.commit()
     for place in range(5):
         jobs.tick()
-        assert len(engine.sent) == place + 1, "two runs of the key were handed on at once"
-        engine.deliver(engine.sent[-1])
-        engine.results()
+        assert len(executor.sent) == place + 1, "two runs of the key were handed on at once"
+        executor.deliver(executor.sent[-1])
+        executor.results()
     assert booked == [0, 1, 1, 2, 3]
 
 
 def test_a_handed_run_that_is_cancelled_lets_the_next_of_its_key_come(
-    engine: Threads, jobs: CronJobs, db: SQLAlchemy
+    executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     @jobs.task(queue="far", concurrency_key="ledger", order="strict")
     def book() -> None: ...
@@ -53,11 +53,11 @@ def test_a_handed_run_that_is_cancelled_lets_the_next_of_its_key_come(
     jobs.tick()
     jobs.cancel(first)
     jobs.tick()
-    assert [run.id for run in engine.sent] == [first, second]
+    assert [run.id for run in executor.sent] == [first, second]
 
 
 class Ledger:
-    """A task of the engine in strict order, and the runs that have begun."""
+    """A task of the executor in strict order, and the runs that have begun."""
 
     def __init__(self, jobs: CronJobs) -> None:
         self.begun: list[int] = []
@@ -70,24 +70,24 @@ class Ledger:
 
 
 def assert_it_gives_way(
-    first: int, second: int, ledger: Ledger, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+    first: int, second: int, ledger: Ledger, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     """The second run waits in the broker, and the first has come back."""
-    assert [run.id for run in engine.sent] == [second]
-    engine.deliver(engine.sent[0])
-    assert engine.results() == [None]
+    assert [run.id for run in executor.sent] == [second]
+    executor.deliver(executor.sent[0])
+    assert executor.results() == [None]
     given_back = db.session.get_one(JobRun, second)
     assert (given_back.status, given_back.attempts) == ("queued", 0)
     for _ in range(2):
         jobs.tick()
-        engine.deliver(engine.sent[-1])
-        engine.results()
+        executor.deliver(executor.sent[-1])
+        executor.results()
     assert ledger.begun == [first, second]
 
 
 @pytest.mark.parametrize("ticks_before_it_begins", [0, 1])
 def test_a_handed_run_gives_way_to_an_earlier_one_that_is_retried(
-    ticks_before_it_begins: int, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+    ticks_before_it_begins: int, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     ledger = Ledger(jobs)
     first, second = ledger.book.enqueue_many([{}, {}])
@@ -97,12 +97,12 @@ def test_a_handed_run_gives_way_to_an_earlier_one_that_is_retried(
     jobs.retry(first)
     for _ in range(ticks_before_it_begins):
         jobs.tick()
-    assert_it_gives_way(first, second, ledger, engine, jobs, db)
+    assert_it_gives_way(first, second, ledger, executor, jobs, db)
 
 
 @on_postgresql
 def test_a_handed_run_gives_way_to_an_earlier_one_that_is_committed_late(
-    app: Flask, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+    app: Flask, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     ledger = Ledger(jobs)
     first = ledger.book.enqueue().id
@@ -110,11 +110,11 @@ def test_a_handed_run_gives_way_to_an_earlier_one_that_is_committed_late(
         second = ledger.book.using(commit=True).enqueue().id
     jobs.tick()
     db.session.commit()
-    assert_it_gives_way(first, second, ledger, engine, jobs, db)
+    assert_it_gives_way(first, second, ledger, executor, jobs, db)
 
 
 def test_a_turn_that_another_worker_is_giving_is_waited_for(
-    engine: Threads, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    executor: Threads, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the other's transaction is open, the run is due and cannot be claimed."""
 
@@ -134,11 +134,11 @@ def test_a_turn_that_another_worker_is_giving_is_waited_for(
 
     monkeypatch.setattr(Exchanger, "exchange", claim_nothing_first)
     jobs.tick()
-    assert [each.id for each in engine.sent] == [run.id]
+    assert [each.id for each in executor.sent] == [run.id]
 
 
-def test_a_batch_ends_when_the_engine_has_executed_its_last_run(
-    engine: Threads, jobs: CronJobs, db: SQLAlchemy
+def test_a_batch_ends_when_the_executor_has_executed_its_last_run(
+    executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     told: list[int] = []
 
@@ -155,9 +155,9 @@ def test_a_batch_ends_when_the_engine_has_executed_its_last_run(
     db.session.commit()
     jobs.tick()
     assert db.session.query(JobBatch).one().finished_at is None
-    for run in engine.sent:
-        engine.deliver(run)
-    engine.results()
+    for run in executor.sent:
+        executor.deliver(run)
+    executor.results()
     db.session.rollback()
     assert db.session.query(JobRun).filter_by(job_type="then").count() == 1, "it waited for a tick"
     jobs.tick()
@@ -165,7 +165,7 @@ def test_a_batch_ends_when_the_engine_has_executed_its_last_run(
 
 
 def test_a_stopped_batch_cancels_its_members_in_the_broker(
-    engine: Threads, jobs: CronJobs, db: SQLAlchemy
+    executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     begun: list[int] = []
     outside: list[int] = []
@@ -186,15 +186,15 @@ def test_a_stopped_batch_cancels_its_members_in_the_broker(
     db.session.commit()
     jobs.tick()
     alone = limited.using(commit=True).enqueue().id
-    engine.deliver(next(run for run in engine.sent if run.id == 1))
-    engine.results()
+    executor.deliver(next(run for run in executor.sent if run.id == 1))
+    executor.results()
     jobs.tick()
     db.session.rollback()
     statuses = [run.status for run in db.session.query(JobRun).order_by(JobRun.id)]
     assert statuses[:4] == ["dead", "cancelled", "cancelled", "cancelled"]
     assert (db.session.query(JobBatch).one().dead, db.session.query(JobBatch).one().total) == (1, 4)
     jobs.tick()
-    for run in engine.sent[1:]:
-        engine.deliver(run)
-    engine.results()
+    for run in executor.sent[1:]:
+        executor.deliver(run)
+    executor.results()
     assert (begun, outside) == ([0], [alone])

@@ -18,14 +18,14 @@ from tests.rows import Rows
 
 
 @pytest.fixture(autouse=True)
-def long_lease(engine: Threads, app: Flask) -> None:
+def long_lease(executor: Threads, app: Flask) -> None:
     """Let no lease end while a test goes on."""
     app.config["CRONJOBS_LEASE"] = 600
 
 
 @pytest.fixture
 def leaving(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a tick end that would wait for the workers of an engine."""
+    """Let a tick end that would wait for the workers of an executor."""
     hand_on = hand_over._Queue.hand_on
 
     def hand_on_without_waiting(self: Any, most: int) -> str:
@@ -36,16 +36,16 @@ def leaving(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("leaving")
-def test_a_queue_that_stands_still_gets_a_few(far: Any, engine: Threads, jobs: CronJobs) -> None:
+def test_a_queue_that_stands_still_gets_a_few(far: Any, executor: Threads, jobs: CronJobs) -> None:
     far.enqueue_many([{}] * (3 * FEW))
     for _ in range(2):
         jobs.tick()
-        assert len(engine.sent) == FEW
+        assert len(executor.sent) == FEW
 
 
 @pytest.mark.usefixtures("leaving")
 def test_a_queue_gets_as_many_more_as_ended_lately(
-    far: Any, engine: Threads, jobs: CronJobs, state: State, rows: Rows
+    far: Any, executor: Threads, jobs: CronJobs, state: State, rows: Rows
 ) -> None:
     lease = state.settings.lease
     for _ in range(5):
@@ -55,25 +55,25 @@ def test_a_queue_gets_as_many_more_as_ended_lately(
         rows.run("cancelled", queue="far")
     far.enqueue_many([{}] * (3 * FEW))
     jobs.tick()
-    assert len(engine.sent) == FEW + 5
+    assert len(executor.sent) == FEW + 5
 
 
 def test_a_queue_that_is_worked_on_gets_all(
-    far: Any, engine: Threads, jobs: CronJobs, db: SQLAlchemy
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    engine.keep = False
+    executor.keep = False
     far.enqueue_many([{}] * (5 * FEW))
     jobs.tick()
-    engine.results()
+    executor.results()
     db.session.expire_all()
     assert {run.status for run in db.session.query(JobRun)} == {"succeeded"}
 
 
 @pytest.mark.usefixtures("leaving")
 def test_stale_messages_are_worked_off_before_more_is_handed_on(
-    far: Any, engine: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+    far: Any, executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "waiting", lambda queue: FEW)
+    monkeypatch.setattr(executor, "waiting", lambda queue: FEW)
     far.enqueue_many([{}] * FEW)
     jobs.tick()
-    assert engine.sent == []
+    assert executor.sent == []

@@ -24,7 +24,7 @@ from tests.tables import make_tables
 
 @pytest.fixture
 def handed(far: Any, jobs: CronJobs) -> int:
-    """The id of a run that waits in the engine's broker."""
+    """The id of a run that waits in the executor's broker."""
     run = far.enqueue(value=7)
     jobs.tick()
     return int(run.id)
@@ -57,7 +57,7 @@ def test_metrics_count_what_waits_in_brokers(handed: int, app: Flask) -> None:
     assert "cronjobs_handed_runs 1.0" in app.test_client().get("/jobs/metrics").get_data(True)
 
 
-def test_without_engines_nothing_is_said_of_them(app: Flask, jobs: CronJobs) -> None:
+def test_without_executors_nothing_is_said_of_them(app: Flask, jobs: CronJobs) -> None:
     app.debug = True
     assert "handed" not in app.test_client().get("/jobs/").get_data(as_text=True)
     assert "handed" not in app.test_client().get("/jobs/metrics").get_data(as_text=True)
@@ -87,18 +87,18 @@ def of_engines(state: State) -> Sequence[tuple[str, str]]:
     return [(each.level, each.what) for each in examine(state) if each.id == "executor"]
 
 
-def test_doctor_asks_the_engine(far: Any, engine: Threads, state: State) -> None:
+def test_doctor_asks_the_engine(far: Any, executor: Threads, state: State) -> None:
     assert of_engines(state) == [("ok", "threads executes far (0 waiting)")]
-    engine.problems = ["no worker answers"]
+    executor.problems = ["no worker answers"]
     assert of_engines(state) == [("error", "no worker answers")]
-    engine.unreachable = ConnectionRefusedError("no broker")
+    executor.unreachable = ConnectionRefusedError("no broker")
     ((level, what),) = of_engines(state)
     assert level == "error"
     assert "threads cannot be reached: ConnectionRefusedError: no broker" in what
 
 
 @pytest.mark.parametrize("name", ["celery", "rq"])
-def test_doctor_says_that_an_engine_is_not_initialized(
+def test_doctor_says_that_an_executor_is_not_initialized(
     name: str, app: Flask, db: SQLAlchemy
 ) -> None:
     pytest.importorskip(name)
@@ -115,7 +115,7 @@ def test_doctor_says_that_an_engine_is_not_initialized(
 @pytest.mark.parametrize(
     "value", [["far"], {"far": "dramatiq"}, {"": "celery"}, {"far": object()}, {3: "rq"}]
 )
-def test_wrong_engines_are_refused(value: object, app: Flask) -> None:
+def test_wrong_executors_are_refused(value: object, app: Flask) -> None:
     from flask_cronjobs import ConfigError
 
     app.config["CRONJOBS_EXECUTORS"] = value
@@ -126,7 +126,7 @@ def test_wrong_engines_are_refused(value: object, app: Flask) -> None:
 @pytest.mark.parametrize(
     "value", ["redis://:s3cret@mq", {"far": "redis://:s3cret@mq"}, {"far": {"password": "s3cret"}}]
 )
-def test_a_refused_engine_is_not_shown(value: object, app: Flask) -> None:
+def test_a_refused_executor_is_not_shown(value: object, app: Flask) -> None:
     """It may hold a password."""
     from flask_cronjobs import ConfigError
 

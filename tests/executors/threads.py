@@ -1,4 +1,4 @@
-"""An engine of the tests' own: a pool of threads in this process."""
+"""An executor of the tests' own: a pool of threads in this process."""
 
 from __future__ import annotations
 

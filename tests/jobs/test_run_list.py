@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from flask_cronjobs import StateConflict
+from flask_cronjobs.jobs.runs import filters as run_search
 from flask_cronjobs.jobs.runs import list as run_list
-from flask_cronjobs.jobs.runs import search as run_search
+from flask_cronjobs.jobs.runs.filters import Cursor, sorting_of
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs, matching_ids
-from flask_cronjobs.jobs.runs.search import Cursor, order_of
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.text import redacted
 from flask_cronjobs.types import Status
@@ -26,7 +26,7 @@ def ids(state: State, search: str | None = None, **values: object) -> list[int]:
 
 def paged(state: State, status: Status, limit: int = 2) -> list[int]:
     """All ids of a list, page by page."""
-    which, order = RunFilter(status=status), order_of(status, False)
+    which, order = RunFilter(status=status), sorting_of(status, False)
     found: list[int] = []
     cursor: Cursor | None = None
     while True:
@@ -191,7 +191,7 @@ def test_a_page_does_not_tell_that_a_hidden_value_matches(
 ) -> None:
     monkeypatch.setattr(run_list, "WINDOW", window)
     made = [rows.run(status or "running", payload={"password": "hunter2"}) for _ in range(5)]
-    order = order_of(status, False)
+    order = sorting_of(status, False)
     for cursor in (None, Cursor(made[2], getattr(rows.get(made[2]), order.column))):
         right, wrong = (
             list_runs(state, RunFilter(search=search, status=status), cursor, 1, order)
@@ -212,7 +212,7 @@ def test_a_search_of_payloads_goes_on_from_window_to_window(
 ) -> None:
     for number in range(11):
         rows.run(status, age=number, payload={"to" if number % 5 == 0 else "token": "ada"})
-    which, order = RunFilter(status=status, search="ada"), order_of(status, False)
+    which, order = RunFilter(status=status, search="ada"), sorting_of(status, False)
     everything = list_runs(state, RunFilter(status=status), None, 50, order).rows
     monkeypatch.setattr(run_list, "WINDOW", 3)
     found: list[int] = []
@@ -233,7 +233,7 @@ def test_a_search_that_takes_long_stops_and_goes_on(
     made = [rows.run(status or "running", age=9 - n, payload={"to": "ada"}) for n in range(3)]
     others = [rows.run(status or "running", age=20 + n, payload={"to": "bob"}) for n in range(3)]
     monkeypatch.setattr(run_list, "SEARCH_FOR", 0.0)
-    which, order = RunFilter(status=status, search="ada"), order_of(status, False)
+    which, order = RunFilter(status=status, search="ada"), sorting_of(status, False)
     page = list_runs(state, which, None, 50, order)
     pages, found = 1, [row.id for row in page.rows]
     while page.next is not None:

@@ -15,8 +15,8 @@ from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.overview import list_orphans
 from flask_cronjobs.jobs.reader import reading
 from flask_cronjobs.jobs.runs.actions import CANCEL
+from flask_cronjobs.jobs.runs.filters import sorting_of
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
-from flask_cronjobs.jobs.runs.search import order_of
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.waiting import Waiting, waiting_groups
 from tests.rows import Rows
@@ -137,7 +137,7 @@ def test_waiting_runs_are_listed_as_due_whatever_their_priority(
             priority=number % 4, age=age * HOUR, concurrency_key=key, concurrency_limit=limit
         )
     which = RunFilter(overdue=True) if overdue else RunFilter(status="queued")
-    order = order_of(which.status, which.overdue)
+    order = sorting_of(which.status, which.overdue)
     seen: list[int] = []
     page = list_runs(state, which, limit=5, order=order)
     while True:

@@ -1,4 +1,4 @@
-"""What is Celery's alone; `test_engines` has what all engines share."""
+"""What is Celery's alone; `test_executors` has what all executors share."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 
 from tests.brokers import Broker
-from tests.process.engines import EngineSite, engine_site
+from tests.process.executor_workers import ExecutorSite, executor_site
 from tests.process.support import wait_until
 
 pytest.importorskip("celery")
 
 
 @pytest.fixture
-def site(database_url: str, tmp_path: Path, redis_server: Broker) -> Iterator[EngineSite]:
+def site(database_url: str, tmp_path: Path, redis_server: Broker) -> Iterator[ExecutorSite]:
     """A site whose runs Celery executes, on Redis."""
-    with engine_site(database_url, tmp_path, "celery", redis_server) as made:
+    with executor_site(database_url, tmp_path, "celery", redis_server) as made:
         yield made
 
 
-def test_threads_execute_runs(site: EngineSite) -> None:
+def test_threads_execute_runs(site: ExecutorSite) -> None:
     site.start_worker("--pool", "threads", "--concurrency", "4")
     ids = site.enqueue_many("note", [{"label": str(n)} for n in range(20)])
     ids += site.enqueue_many("effect", [{"key": "a"}, {"key": "b"}])
@@ -41,7 +41,7 @@ def test_threads_execute_runs(site: EngineSite) -> None:
     assert site.failures(ids[-1]) == ["RuntimeError"]
 
 
-def test_doubled_deliveries(site: EngineSite, redis_server: Broker) -> None:
+def test_doubled_deliveries(site: ExecutorSite, redis_server: Broker) -> None:
     """Redis delivers a message again that was not acknowledged for its visibility timeout."""
     import redis
 
@@ -60,7 +60,7 @@ def test_doubled_deliveries(site: EngineSite, redis_server: Broker) -> None:
 
 def test_on_rabbitmq(database_url: str, tmp_path: Path, rabbitmq_server: Broker) -> None:
     """A connection cut in mid-run, redelivered messages, and the broker's data lost."""
-    with engine_site(database_url, tmp_path, "celery", rabbitmq_server) as site:
+    with executor_site(database_url, tmp_path, "celery", rabbitmq_server) as site:
         worker = site.start_worker()
         ids = site.enqueue_many("note", [{}] * 10)
         ids += [site.enqueue("sleep", {"seconds": 4})]

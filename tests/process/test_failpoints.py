@@ -18,7 +18,7 @@ from tests.soak.history import History, Watched, moment, read_failures, read_run
 NOWHERE = {("between-watermark-and-insert", True)}
 
 
-#: Of engines, see `test_engines.py`.
+#: Of executors, see `test_executors.py`.
 OF_ENGINES = ("before-send", "after-send")
 
 

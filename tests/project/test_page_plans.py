@@ -19,8 +19,8 @@ from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.order_views import list_key_orders
 from flask_cronjobs.jobs.overview import read_overview
+from flask_cronjobs.jobs.runs.filters import sorting_of
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
-from flask_cronjobs.jobs.runs.search import order_of
 from flask_cronjobs.jobs.state import State, state_of
 from tests.rows import Rows
 
@@ -40,10 +40,10 @@ REPORTS: dict[str, Callable[[State], object]] = {
     "running runs": lambda state: list_runs(state, RunFilter(status="running")),
     "dead runs": lambda state: list_runs(state, RunFilter(status="dead")),
     "queued runs as due": lambda state: list_runs(
-        state, RunFilter(status="queued"), order=order_of("queued", False)
+        state, RunFilter(status="queued"), order=sorting_of("queued", False)
     ),
     "dead runs by death": lambda state: list_runs(
-        state, RunFilter(status="dead"), order=order_of("dead", False)
+        state, RunFilter(status="dead"), order=sorting_of("dead", False)
     ),
     "runs with an id": lambda state: list_runs(state, RunFilter(search="3", status="dead")),
     "skipped runs": lambda state: list_runs(state, RunFilter(status="skipped")),
@@ -116,7 +116,7 @@ OF_A_BACKLOG: dict[str, Callable[[State], object]] = {
     "overview": read_overview,
     "queued runs as due": REPORTS["queued runs as due"],
     "overdue runs as due": lambda state: list_runs(
-        state, RunFilter(overdue=True), order=order_of(None, True)
+        state, RunFilter(overdue=True), order=sorting_of(None, True)
     ),
     "one batch": REPORTS["one batch"],
     "runs of a batch": REPORTS["runs of a batch"],

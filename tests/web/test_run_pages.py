@@ -20,7 +20,7 @@ import flask_cronjobs
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.runs.detail import without_own_frames
-from flask_cronjobs.jobs.runs.search import Cursor
+from flask_cronjobs.jobs.runs.filters import Cursor
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobFailure, JobOutput
 from flask_cronjobs.web.params import cursor, cursor_text

@@ -52,10 +52,10 @@ class WorkOptions(NamedTuple):
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
     :ivar watch_every: how often to tell which runs are at work, in seconds; None: never.
     :ivar pings: whether a definition may have a ping URL.
-    :ivar handed: the id and token of the one run to begin, which was handed to an engine. Then
+    :ivar handed: the id and token of the one run to begin, which was handed to an executor. Then
         nothing is claimed from the queue.
-    :ivar elsewhere: the queues whose runs engines execute, so that this worker does not.
-    :ivar hands_on: whether the worker hands the runs of those on to their engines.
+    :ivar elsewhere: the queues whose runs executors execute, so that this worker does not.
+    :ivar hands_on: whether the worker hands the runs of those on to their executors.
     :ivar front: what a look at the queue has found before.
     :ivar lease: how long its claims hold, in seconds; None: as the settings say.
     :ivar books: the keeper's connection, which stays open if all went well; None: a new one.

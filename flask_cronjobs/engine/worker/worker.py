@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from queue import SimpleQueue
-from types import FrameType
 from typing import Any
 
 from ...db.deadlines import free_frames
@@ -27,20 +25,8 @@ from .monitor import RunMonitor
 from .options import ResidentWorker, WorkOptions
 from .output import noting
 from .pace import Listener
+from .process_signals import handling_signals
 from .runner import Runner
-
-#: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
-#: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
-STOP_FROM_PARENT: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
-#: SIGHUP, by which a terminal says that it was closed, unless it is ignored, as under nohup, or the
-#: app's. It may come twice, from the shell and from the system, so it never ends a worker at once.
-HANG_UP: tuple[signal.Signals, ...] = tuple(
-    signal.Signals[name]
-    for name in ("SIGHUP",)
-    if hasattr(signal, name) and signal.getsignal(signal.Signals[name]) is signal.SIG_DFL
-)
-#: What stops a worker.
-STOPPING = (signal.SIGTERM, signal.SIGINT, *HANG_UP, STOP_FROM_PARENT)
 
 
 def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Counter[str]:
@@ -71,7 +57,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         keeper = Keeper(state, runner, options, held_runs, monitor, listener, admission)
         with (
             noting(state, lambda: runner.at_work),
-            _handling_signals(runner, keeper, interrupter, handle_signals),
+            handling_signals(runner, keeper, interrupter, handle_signals),
             _minute_work(options, held_runs, listener, keeper),
             _watching(runner, options, lambda: monitor.stop_at is not None),
         ):
@@ -122,7 +108,7 @@ def _minute_work(
 
 @contextmanager
 def _handing_on(state: State, options: WorkOptions, keeper: Keeper) -> Generator[None]:
-    """Hand runs on to engines beside the runs here, if this worker is to do it."""
+    """Hand runs on to executors beside the runs here, if this worker is to do it."""
     if not options.hands_on:
         yield
         return
@@ -174,66 +160,3 @@ def _seen(working: SyncRun | AsyncRun, now: float) -> RunAtWork:
     return RunAtWork(
         claim.id, claim.job_type, claim.attempt, now - working.since, fraction, message
     )
-
-
-@contextmanager
-def _handling_signals(
-    runner: Runner, keeper: Keeper, interrupter: HandlerInterrupter, own_process: bool
-) -> Generator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-    elif own_process:
-        with _stopping_at_signals(keeper):
-            yield
-    else:
-        with _deferring_keyboard(runner, keeper, interrupter):
-            yield
-
-
-@contextmanager
-def _deferring_keyboard(
-    runner: Runner, keeper: Keeper, interrupter: HandlerInterrupter
-) -> Generator[None]:
-    """Let Ctrl-C interrupt a handler, and stop the worker in order where it hits our own code.
-
-    Raised anywhere else, a KeyboardInterrupt could leave a keeper behind that renews a claim on
-    which nobody works. A second Ctrl-C is raised where it hits.
-    """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        runner.context.interrupted = KeyboardInterrupt()
-        keeper.stop()
-        runner.interrupt_all(runner.context.interrupted)
-        interrupter.raise_in_handler(runner.context.interrupted, frame)
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@contextmanager
-def _stopping_at_signals(keeper: Keeper) -> Generator[None]:
-    def stop(number: int, frame: FrameType | None) -> None:
-        # The first signal asks. The second finds the default again, and ends the process at once.
-        for each in numbers:
-            signal.signal(each, signal.SIG_DFL)
-        keeper.stop()
-
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    previous = {number: signal.signal(number, stop) for number in numbers}
-    for each in {STOP_FROM_PARENT, *HANG_UP} - previous.keys():
-        previous[each] = signal.signal(each, lambda number, frame: keeper.stop())
-    if hasattr(signal, "pthread_sigmask"):
-        # Whoever forked this process has blocked them until they can be handled.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

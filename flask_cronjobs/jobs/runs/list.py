@@ -24,7 +24,7 @@ from ...models.conditions import (
 from ...types import STATUSES, Status, handed_to, without_secret
 from ..reader import DEFINITIONS, RUNS, Count, Page, Query, Reader, Source, reading, record
 from ..waiting import PauseView, first_due, list_pauses, overdue, stopping
-from .search import (
+from .filters import (
     DUE_FIRST,
     FILTERS,
     LATEST_DEATH,
@@ -33,7 +33,7 @@ from .search import (
     SEARCH_FOR,
     Cursor,
     Filter,
-    Order,
+    Sorting,
     named,
     reads_payloads,
     showing,
@@ -182,13 +182,13 @@ def list_runs(
     which: RunFilter | None = None,
     before: int | Cursor | None = None,
     limit: int = 50,
-    order: Order = NEWEST,
+    order: Sorting = NEWEST,
 ) -> RunPage:
     """Return the runs that match *which*, newest id first.
 
     :param before: what comes after it: the ``next`` of the page before, or an id.
     :param limit: how many runs; at most 500.
-    :param order: another order, as `order_of` gives for the filter's status.
+    :param order: another order, as `sorting_of` gives for the filter's status.
     """
     which = which or RunFilter()
     limit = max(1, min(limit, _LONGEST_PAGE))
@@ -293,7 +293,7 @@ def page_ids(
     which: RunFilter,
     cursor: Cursor | None,
     limit: int,
-    order: Order = NEWEST,
+    order: Sorting = NEWEST,
     named: Sequence[int] = (),
 ) -> tuple[Sequence[Row[Any]], Floor | None]:
     """Return up to *limit* plus one ids and times, and where a search was cut short.
@@ -332,7 +332,7 @@ def _is_wide(which: RunFilter) -> bool:
     return which.status in (None, "succeeded")
 
 
-def _floor(reader: Reader, cursor: Cursor | None, order: Order) -> Floor | None:
+def _floor(reader: Reader, cursor: Cursor | None, order: Sorting) -> Floor | None:
     """Return the last of the `WINDOW` rows after *cursor*, whatever is searched in them."""
     # The id alone: PostgreSQL finds it in the index, without the rows of the others.
     among = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
@@ -344,7 +344,7 @@ def _floor(reader: Reader, cursor: Cursor | None, order: Order) -> Floor | None:
     return Floor._make(rows[0]) if rows else None
 
 
-def _first(found: Sequence[Query], limit: int, order: Order, fenced: bool) -> Query:
+def _first(found: Sequence[Query], limit: int, order: Sorting, fenced: bool) -> Query:
     """Return a SELECT of the first *limit* ids, and of the times by which they are listed."""
     c: Any = RUNS.c
     chosen = found[0]

@@ -1,4 +1,4 @@
-"""A site whose runs an engine executes, and workers of the engine."""
+"""A site whose runs an executor executes, and workers of the executor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from flask import Flask
 
 from tests.brokers import Broker
-from tests.process import engine_app, jobs_app
+from tests.process import executor_app, jobs_app
 from tests.process.support import QUICK, Site, Tick
 
 #: The lease of these sites, in seconds. Five of them is how long a run may wait in a broker.
@@ -19,33 +19,40 @@ LEASE = 2
 
 
 @contextmanager
-def engine_site(
-    url: str, folder: Path, engine: str, broker: Broker, **config: Any
-) -> Iterator[EngineSite]:
-    """A site whose queue ``default`` an *engine* executes."""
+def executor_site(
+    url: str, folder: Path, executor: str, broker: Broker, **config: Any
+) -> Iterator[ExecutorSite]:
+    """A site whose queue ``default`` an *executor* executes."""
     broker.renew()
-    given = {**QUICK, "CRONJOBS_LEASE": LEASE, "CRONJOBS_EXECUTORS": {"default": engine}, **config}
-    env = {engine_app.ENGINE: engine, engine_app.BROKER: broker.url}
-    made = EngineSite(url, folder, given, env, module=engine_app.__name__)
+    given = {
+        **QUICK,
+        "CRONJOBS_LEASE": LEASE,
+        "CRONJOBS_EXECUTORS": {"default": executor},
+        **config,
+    }
+    env = {executor_app.EXECUTOR: executor, executor_app.BROKER: broker.url}
+    made = ExecutorSite(url, folder, given, env, module=executor_app.__name__)
     try:
         yield made
     finally:
         made.close()
 
 
-class EngineSite(Site):
-    """A `Site` with workers of an engine."""
+class ExecutorSite(Site):
+    """A `Site` with workers of an executor."""
 
     def make_app(self) -> Flask:
         """The app in the test's own process, which hands runs on as well."""
         app = jobs_app.create_app(self.url, self.trace_file, self.config)
-        return engine_app.with_engine(app, self.env[engine_app.ENGINE], self.env[engine_app.BROKER])
+        return executor_app.with_executor(
+            app, self.env[executor_app.EXECUTOR], self.env[executor_app.BROKER]
+        )
 
     def start_worker(self, *args: str, **env: str) -> Tick:
-        """Start a worker of the engine, and wait until it is ready."""
-        if self.env[engine_app.ENGINE] == "rq":
-            return self.start_python(engine_app.__name__, *args, env=env)
-        celery = ("celery", "-A", engine_app.__name__, "worker", "--queues", "default")
+        """Start a worker of the executor, and wait until it is ready."""
+        if self.env[executor_app.EXECUTOR] == "rq":
+            return self.start_python(executor_app.__name__, *args, env=env)
+        celery = ("celery", "-A", executor_app.__name__, "worker", "--queues", "default")
         options = args or ("--pool", "prefork", "--concurrency", "2")
         return self.start_python(*celery, "--loglevel", "INFO", *options, env=env)
 

@@ -1,4 +1,4 @@
-"""Runs that an engine's workers execute: what may be killed, lost and doubled, and what not."""
+"""Runs that an executor's workers execute: what may be killed, lost and doubled, and what not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from flask_cronjobs.failpoints import VARIABLE
 from flask_cronjobs.types import handed_to
 from tests.brokers import Broker
-from tests.process.engines import EngineSite, engine_site
+from tests.process.executor_workers import ExecutorSite, executor_site
 from tests.process.support import wait_until
 
 #: How long a broker is away, in seconds.
@@ -23,8 +23,8 @@ MINUTE = 60.0
 
 
 @pytest.fixture(params=["celery", "rq"])
-def engine(request: pytest.FixtureRequest) -> str:
-    """The engine that executes the runs; the test is skipped where it is not installed."""
+def executor(request: pytest.FixtureRequest) -> str:
+    """The executor that executes the runs; the test is skipped where it is not installed."""
     name: str = request.param
     pytest.importorskip(name)
     return name
@@ -32,14 +32,14 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def site(
-    engine: str, database_url: str, tmp_path: Path, redis_server: Broker
-) -> Iterator[EngineSite]:
-    """A site whose runs the engine executes, on Redis."""
-    with engine_site(database_url, tmp_path, engine, redis_server) as made:
+    executor: str, database_url: str, tmp_path: Path, redis_server: Broker
+) -> Iterator[ExecutorSite]:
+    """A site whose runs the executor executes, on Redis."""
+    with executor_site(database_url, tmp_path, executor, redis_server) as made:
         yield made
 
 
-def test_every_kind_of_run_is_executed_once(site: EngineSite) -> None:
+def test_every_kind_of_run_is_executed_once(site: ExecutorSite) -> None:
     site.start_worker()
     ids = site.enqueue_many("note", [{"label": str(n)} for n in range(5)])
     ids += site.enqueue_many("effect", [{"key": "a"}, {"key": "b"}])
@@ -55,7 +55,7 @@ def test_every_kind_of_run_is_executed_once(site: EngineSite) -> None:
     assert not {line["pid"] for line in site.trace()} & {tick.pid for tick in site.ticks[1:]}
 
 
-def test_timeout_and_cancel_interrupt_a_handler(site: EngineSite) -> None:
+def test_timeout_and_cancel_interrupt_a_handler(site: ExecutorSite) -> None:
     site.start_worker()
     stubborn = site.enqueue("too_long_and_stubborn", {"seconds": 60})
     site.hand_on()
@@ -68,7 +68,7 @@ def test_timeout_and_cancel_interrupt_a_handler(site: EngineSite) -> None:
     site.wait_for_status(cancelled, "cancelled")
 
 
-def test_a_long_run_keeps_its_lease(site: EngineSite) -> None:
+def test_a_long_run_keeps_its_lease(site: ExecutorSite) -> None:
     site.start_worker()
     run = site.enqueue("sleep", {"seconds": 6})
     site.hand_on()
@@ -80,7 +80,7 @@ def test_a_long_run_keeps_its_lease(site: EngineSite) -> None:
     assert site.run(run).attempts == 1
 
 
-def test_kill_of_the_worker_and_its_processes(site: EngineSite) -> None:
+def test_kill_of_the_worker_and_its_processes(site: ExecutorSite) -> None:
     worker = site.start_worker()
     run = site.enqueue("wait_once")
     site.hand_on()
@@ -96,7 +96,7 @@ def test_kill_of_the_worker_and_its_processes(site: EngineSite) -> None:
     assert len(site.trace("redone")) == 1
 
 
-def test_kill_of_the_process_that_executes_a_run(site: EngineSite) -> None:
+def test_kill_of_the_process_that_executes_a_run(site: ExecutorSite) -> None:
     site.start_worker()
     run = site.enqueue("kill_self", {"attempts": 1})
     site.tick_until_ended(run)
@@ -104,7 +104,7 @@ def test_kill_of_the_process_that_executes_a_run(site: EngineSite) -> None:
     assert len(site.trace("survived")) == 1
 
 
-def test_kill_between_begin_and_handler(site: EngineSite) -> None:
+def test_kill_between_begin_and_handler(site: ExecutorSite) -> None:
     worker = site.start_worker(**{VARIABLE: "before-handler"})
     run = site.enqueue("note")
     site.hand_on()
@@ -118,11 +118,11 @@ def test_kill_between_begin_and_handler(site: EngineSite) -> None:
 
 
 @pytest.mark.parametrize("point", ["before-send", "after-send"])
-def test_kill_of_the_tick_that_hands_on(point: str, engine: str, site: EngineSite) -> None:
+def test_kill_of_the_tick_that_hands_on(point: str, executor: str, site: ExecutorSite) -> None:
     run = site.enqueue("note")
     done = site.run_tick(env={VARIABLE: point})
     assert done.returncode == -signal.SIGKILL
-    assert handed_to(site.run(run).locked_by) == engine
+    assert handed_to(site.run(run).locked_by) == executor
     site.start_worker()
     if point == "after-send":
         site.wait_for("note")
@@ -131,7 +131,7 @@ def test_kill_of_the_tick_that_hands_on(point: str, engine: str, site: EngineSit
     assert (site.run(run).attempts, site.failures(run)) == (1, [])
 
 
-def test_kill_of_the_broker_with_its_data(site: EngineSite, redis_server: Broker) -> None:
+def test_kill_of_the_broker_with_its_data(site: ExecutorSite, redis_server: Broker) -> None:
     ids = site.enqueue_many("note", [{}] * 10)
     site.hand_on()
     redis_server.renew()
@@ -140,7 +140,7 @@ def test_kill_of_the_broker_with_its_data(site: EngineSite, redis_server: Broker
     assert_each_ran_once(site, ids)
 
 
-def test_a_broker_that_is_away(engine: str, site: EngineSite, redis_server: Broker) -> None:
+def test_a_broker_that_is_away(executor: str, site: ExecutorSite, redis_server: Broker) -> None:
     site.start_worker()
     first = site.enqueue("note")
     site.tick_until_ended(first)
@@ -148,7 +148,7 @@ def test_a_broker_that_is_away(engine: str, site: EngineSite, redis_server: Brok
     ids = site.enqueue_many("note", [{}] * 3)
     done = site.run_tick()
     assert done.returncode == 0
-    assert f"{engine} cannot be reached, so the queue default waits" in done.stderr
+    assert f"{executor} cannot be reached, so the queue default waits" in done.stderr
     assert {site.run(each).status for each in ids} == {"queued"}
     assert {site.run(each).attempts for each in ids} == {0}
     redis_server.start()
@@ -158,7 +158,7 @@ def test_a_broker_that_is_away(engine: str, site: EngineSite, redis_server: Brok
 
 
 def test_a_broker_that_hangs_and_is_away_for_a_minute(
-    site: EngineSite, redis_server: Broker
+    site: ExecutorSite, redis_server: Broker
 ) -> None:
     site.start_worker()
     long = site.enqueue("sleep", {"seconds": MINUTE / 4})
@@ -182,7 +182,7 @@ def test_a_broker_that_hangs_and_is_away_for_a_minute(
     assert_each_ran_once(site, ids)
 
 
-def test_ten_restarts_of_the_broker(site: EngineSite, redis_server: Broker) -> None:
+def test_ten_restarts_of_the_broker(site: ExecutorSite, redis_server: Broker) -> None:
     """Celery's worker and RQ's may end at a restart, so a supervisor starts another one."""
     worker, ids = site.start_worker(), list[int]()
     for _ in range(10):
@@ -203,7 +203,7 @@ def test_ten_restarts_of_the_broker(site: EngineSite, redis_server: Broker) -> N
     assert_each_ran_once(site, ids)
 
 
-def test_warm_shutdown_lets_a_run_end(site: EngineSite) -> None:
+def test_warm_shutdown_lets_a_run_end(site: ExecutorSite) -> None:
     worker = site.start_worker()
     run = site.enqueue("sleep", {"seconds": 3})
     site.hand_on()
@@ -213,7 +213,7 @@ def test_warm_shutdown_lets_a_run_end(site: EngineSite) -> None:
     assert (site.run(run).status, site.run(run).attempts) == ("succeeded", 1)
 
 
-def test_resident_worker_hands_on(site: EngineSite) -> None:
+def test_resident_worker_hands_on(site: ExecutorSite) -> None:
     site.start_worker()
     resident = site.start("jobs", "work")
     ids = site.enqueue_many("note", [{}] * 10)
@@ -223,7 +223,7 @@ def test_resident_worker_hands_on(site: EngineSite) -> None:
     assert resident.wait().returncode == 0
 
 
-def assert_each_ran_once(site: EngineSite, ids: Sequence[int]) -> None:
+def assert_each_ran_once(site: ExecutorSite, ids: Sequence[int]) -> None:
     """Each run of `note` was called once, and that is the one attempt that its row counts."""
     assert Counter(line["run"] for line in site.trace("note")) == dict.fromkeys(ids, 1)
     assert {site.run(each).attempts for each in ids} == {1}

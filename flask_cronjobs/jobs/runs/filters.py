@@ -170,7 +170,7 @@ FILTERS = (
 Columns: TypeAlias = Any
 
 
-class Order(NamedTuple):
+class Sorting(NamedTuple):
     """An order of runs.
 
     :ivar column: by which column; among equal ones, by id.
@@ -195,9 +195,9 @@ class Order(NamedTuple):
         return and_(column >= moment, or_(column > moment, further))
 
 
-NEWEST = Order("id", True)
-LATEST_DEATH = Order("finished_at", True)
-DUE_FIRST = Order("run_at", False)
+NEWEST = Sorting("id", True)
+LATEST_DEATH = Sorting("finished_at", True)
+DUE_FIRST = Sorting("run_at", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Cursor:
     moment: datetime | None = None
 
 
-def order_of(status: Status | None, overdue: bool) -> Order:
+def sorting_of(status: Status | None, overdue: bool) -> Sorting:
     """Return the order for runs of *status*: the dead by their death, waiting ones as due."""
     if status == "dead":
         return LATEST_DEATH

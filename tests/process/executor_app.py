@@ -1,7 +1,7 @@
 """The app of the process tests, whose runs Celery or RQ executes; and the workers of both.
 
-``celery -A tests.process.engine_app worker`` and ``python -m tests.process.engine_app`` (of RQ) are
-the workers. Environment variables name the engine and its broker.
+``celery -A tests.process.executor_app worker`` and ``python -m tests.process.executor_app`` (of RQ)
+are the workers. Environment variables name the executor and its broker.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from flask import Flask
 
 from tests.process import harmful_app
 
-ENGINE = "JOBS_APP_ENGINE"
+EXECUTOR = "JOBS_APP_ENGINE"
 BROKER = "JOBS_APP_BROKER"
 
 
 def create_app() -> Flask:
-    """The app of the process tests, with its engine."""
-    return with_engine(harmful_app.create_app(), os.environ[ENGINE], os.environ[BROKER])
+    """The app of the process tests, with its executor."""
+    return with_executor(harmful_app.create_app(), os.environ[EXECUTOR], os.environ[BROKER])
 
 
-def with_engine(app: Flask, engine: str, broker: str) -> Flask:
-    """*app*, with an engine initialized on it."""
-    if engine == "celery":
+def with_executor(app: Flask, executor: str, broker: str) -> Flask:
+    """*app*, with an executor initialized on it."""
+    if executor == "celery":
         from celery import Celery
 
         from flask_cronjobs.executors.celery import init
@@ -45,7 +45,7 @@ def with_engine(app: Flask, engine: str, broker: str) -> Flask:
 
 def __getattr__(name: str) -> Any:
     # What Celery's command looks for; Flask's looks for "app", too.
-    if name in ("celery", "app") and os.environ.get(ENGINE) == "celery":
+    if name in ("celery", "app") and os.environ.get(EXECUTOR) == "celery":
         return create_app().extensions["celery"]
     raise AttributeError(name)
 
