@@ -22,8 +22,9 @@ from ..jobs.state import State
 from ..log import Outage, logger, worker_name
 from ..types import OUTCOME_KINDS, Outcome, TickReport
 from .beside import Beside
-from .ping import TIMEOUT, ping, ping_ended
+from .ping import TIMEOUT, ping
 from .processes import run_workers
+from .run_pings import ping_ended
 from .tick import OpenTick, TickOptions, begin, finish, housekeeping, prune
 from .worker.options import ResidentWorker, WorkOptions
 

@@ -13,7 +13,7 @@ from .. import signals
 from ..db.connection import Bookkeeping
 from ..db.dialect import clock_shift
 from ..db.errors import is_about_the_rows
-from ..db.test_connection import refuse_shared
+from ..db.for_tests import refuse_shared
 from ..errors import DatabaseTrouble
 from ..jobs import orders, pruning, ticks
 from ..jobs.batches.ending import end_batches, telling
@@ -24,8 +24,9 @@ from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
-from .ping import ping, ping_ended
+from .ping import ping
 from .reclaim import reclaim
+from .run_pings import ping_ended
 from .worker.interrupts import keyboard_held
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..db.dialect import Dialect, dialect_of, load_odd_values
 from ..db.errors import explain
-from ..db.test_connection import borrowed, is_shared
+from ..db.for_tests import borrowed, is_shared
 from ..models.tables import Base
 from ..types import stored_time
 from .humanize import plural

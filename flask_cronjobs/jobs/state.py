@@ -115,7 +115,7 @@ class State:
         """
         # Here, since an app imports this module at its start.
         from ..db.connection import Bookkeeping
-        from ..db.test_connection import SharedBookkeeping, is_shared
+        from ..db.for_tests import SharedBookkeeping, is_shared
 
         database = self.database
         if is_shared(database):

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from ..db.test_connection import SharedBookkeeping
+from ..db.for_tests import SharedBookkeeping
 from ..engine.worker.context import RunnerContext
 from ..engine.worker.exchanger import Exchanger
 from ..engine.worker.held_runs import Leases, ProgressRequest

@@ -22,7 +22,7 @@ from ...jobs.state import State
 from ...log import logger
 from ...registry.options import Around
 from ...types import Claim, Outcome
-from ..ping import Pings
+from ..run_pings import Pings
 from .held_runs import Leases, log_start
 from .interrupts import HandlerInterrupter, Watchdog
 from .outcomes import failure

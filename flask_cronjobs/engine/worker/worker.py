@@ -15,7 +15,7 @@ from ...db.deadlines import free_frames
 from ...jobs.state import State
 from ...signals import notify
 from ...types import AtWork, Claim, RunAtWork
-from ..ping import Pings
+from ..run_pings import Pings
 from .admission import Admission, side_by_side_tasks
 from .context import RunnerContext
 from .held_runs import AsyncRun, HeldRuns, Leases, SyncRun

@@ -19,8 +19,8 @@ from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, Discard, Retry, TaskError, current_run
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.engine import ping as ping_module
-from flask_cronjobs.engine.ping import Pings
+from flask_cronjobs.engine import run_pings as ping_module
+from flask_cronjobs.engine.run_pings import Pings
 from flask_cronjobs.jobs.definitions.rows import find
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun
