@@ -146,8 +146,8 @@ def test_trouble_of_long_ago_is_not_what_a_resident_crew_ends_with(site: Site) -
         f"""
         import os, signal
         from flask_cronjobs import DatabaseTrouble
-        from flask_cronjobs.engine import child, processes
-        work = child.work
+        from flask_cronjobs.engine import processes
+        work = processes.work
         def troubled(*args, **more):
             with open({str(tally)!r}, "ab", buffering=0) as file:
                 file.write(b"x")
@@ -157,7 +157,7 @@ def test_trouble_of_long_ago_is_not_what_a_resident_crew_ends_with(site: Site) -
             if number == 6:
                 os.kill(os.getppid(), signal.SIGTERM)
             return work(*args, **more)
-        child.work, processes.RESTART_PAUSE = troubled, 0.01
+        processes.work, processes.RESTART_PAUSE = troubled, 0.01
         """,
         "jobs", "work", "--workers", "2",
     )  # fmt: skip
