@@ -14,7 +14,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 OLDEST  = .environments/oldest-$(notdir $(PYTHON))
 NEWEST  = .environments/newest-$(notdir $(PYTHON))
 
-.PHONY: help venv demo demo-celery test slow oldest newest coverage lint format types docs soak fuzz browser bench screenshots clean
+.PHONY: help venv demo demo-celery test slow layers oldest newest coverage lint format types docs soak fuzz browser bench screenshots clean
 .DEFAULT_GOAL := help
 
 help: ## Print this list
@@ -33,6 +33,11 @@ test: .venv/tests ## Run the tests on SQLite and on PostgreSQL (ARGS="-k sqlite"
 
 slow: .venv/tests ## Run the tests that kill processes, and other slow ones
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile -m slow $(ARGS)
+
+layers: .venv/tests ## Run the tests of the public API with psycopg2, Flask-SQLAlchemy-Lite and SQLAlchemy alone
+	for layer in psycopg2 lite plain; do \
+		$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --layer $$layer tests/face $(ARGS) || exit 1; \
+	done
 
 oldest: $(OLDEST)/tests ## Run the tests with the oldest versions declared (PYTHON=python3.10)
 	$(OLDEST)/bin/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)

@@ -24,7 +24,7 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"(blinker|celery|click|collections|contextlib|datetime|flask|flask_sqlalchemy|redis|sqlalchemy)\..*",
     ),
-    (r"py:.*", r"(datetime|timedelta|Flask|SQLAlchemy|Namespace)"),
+    (r"py:.*", r"(datetime|timedelta|Flask|SQLAlchemy|Namespace|Engine|MetaData|scoped_session)"),
     # Types of ours that stand for what the text beside them says.
     (
         r"py:.*",

@@ -8,10 +8,12 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from flask import Flask
-from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import Engine, MetaData
+from sqlalchemy.orm import scoped_session
 
 from .config import read_settings
 from .db.connection import begin_before_savepoints, end_interrupted_transactions
+from .db.database import Database, database_of
 from .db.engines import remember_app
 from .errors import SetupError
 from .jobs.runs.uncommitted import watch_commits
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 H = TypeVar("H", bound=AroundHook)
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -57,6 +60,12 @@ class CronJobs(OperatorMethods):
     :param authorize: called with ``"read"`` or ``"act"`` on every request to the pages; only
         ``True`` allows it. Without it the pages are closed, except in debug mode.
     :param actor: returns the name of the user who acts on the pages, for the log.
+    :param session: for SQLAlchemy alone, without one of its extensions: the app's sessions, which
+        `enqueue` joins. "``db.session``" in these texts means it.
+    :param engine: with *session*: the engine of the job tables.
+    :param metadata: of the app's models, so that ``create_all()`` and Alembic see the job tables.
+        Flask-SQLAlchemy has its own; for the others, without it, the tables are made by
+        ``flask jobs admin init``.
 
     Tasks belong to the instance. Everything else belongs to each app that it is initialized on.
     """
@@ -67,26 +76,36 @@ class CronJobs(OperatorMethods):
         *,
         authorize: Authorize | None = None,
         actor: Actor | None = None,
+        session: scoped_session[Any] | None = None,
+        engine: Engine | None = None,
+        metadata: MetaData | None = None,
     ) -> None:
         self._registry = Registry()
-        self._authorize = authorize
-        self._actor = actor
+        self._authorize, self._actor = authorize, actor
+        self._session, self._engine, self._metadata = session, engine, metadata
         if app is not None:
             self.init_app(app)
 
     def init_app(
-        self, app: Flask, *, authorize: Authorize | None = None, actor: Actor | None = None
+        self,
+        app: Flask,
+        *,
+        authorize: Authorize | None = None,
+        actor: Actor | None = None,
+        session: scoped_session[Any] | None = None,
+        engine: Engine | None = None,
+        metadata: MetaData | None = None,
     ) -> None:
         """Initialize the extension on *app*, after its `SQLAlchemy`.
 
         1. Read ``CRONJOBS_*``. 2. Copy the job tables into the app's metadata. 3. Add the commands
         and the pages.
 
-        :param authorize: as for the class, for this app.
-        :param actor: as for the class, for this app.
-        :raises SetupError: Flask-SQLAlchemy is not initialized on the app, this extension is
-            already, the app's database is another than PostgreSQL with psycopg 3 or SQLite, or
-            *authorize* or *actor* is no function.
+        The parameters are as for the class, for this app.
+
+        :raises SetupError: the app's database is not known, is another than PostgreSQL or SQLite,
+            or is reached by a driver that we do not work with; this extension is initialized on the
+            app already; or a parameter is not what it should be.
         :raises ConfigError: a ``CRONJOBS_*`` value is invalid.
         """
         if EXTENSION in app.extensions:
@@ -95,21 +114,26 @@ class CronJobs(OperatorMethods):
                 "init_app(app); note that CronJobs(app) calls it."
             )
         settings = read_settings(app.config)
-        db = _database(app)
-        authorize = self._authorize if authorize is None else authorize
-        actor = self._actor if actor is None else actor
+        authorize, actor = _first(authorize, self._authorize), _first(actor, self._actor)
         check_access(authorize, actor)
+        db = database_of(
+            app,
+            _first(session, self._session),
+            _first(engine, self._engine),
+            _first(metadata, self._metadata),
+        )
         _check_names(app, db)
         given = given_settings(app.config)
         state = State(app, db, settings, self._registry, authorize, actor, given=given)
         remember_app(state.engine, app)
-        add_tables(db.metadata, state.engine.dialect.name)
+        for tables in db.metadata:
+            add_tables(tables, state.engine.dialect.name)
         app.extensions[EXTENSION] = state
-        watch_commits(app, db.session)
-        begin_before_savepoints(state.engine)
-        with app.app_context():  # A handler may use any of them.
-            for engine in db.engines.values():
-                end_interrupted_transactions(engine)
+        watch_commits(app, db)
+        with app.app_context():
+            begin_before_savepoints(db.engine)
+            for each in db.engines:  # A handler may use any of them.
+                end_interrupted_transactions(each)
         _add_commands_and_pages(app, settings.url_prefix)
 
     @overload
@@ -394,20 +418,8 @@ class CronJobs(OperatorMethods):
         return task
 
 
-def _database(app: Flask) -> SQLAlchemy:
-    db: SQLAlchemy | None = app.extensions.get("sqlalchemy")
-    if db is None:
-        raise SetupError(
-            f"Flask-SQLAlchemy is not initialized on the app {app.name!r}. Call db.init_app(app), "
-            "or make SQLAlchemy(app), before jobs.init_app(app)."
-        )
-    with app.app_context():
-        if None not in db.engines:
-            raise SetupError(
-                "The app has no default database. Set SQLALCHEMY_DATABASE_URI: the job tables live "
-                "there, since enqueue joins db.session."
-            )
-    return db
+def _first(given: T | None, otherwise: T | None) -> T | None:
+    return otherwise if given is None else given
 
 
 def _add_commands_and_pages(app: Flask, url_prefix: str | None) -> None:
@@ -420,7 +432,7 @@ def _add_commands_and_pages(app: Flask, url_prefix: str | None) -> None:
         app.register_blueprint(create_blueprint(), url_prefix=url_prefix)
 
 
-def _check_names(app: Flask, db: SQLAlchemy) -> None:
+def _check_names(app: Flask, db: Database) -> None:
     """Refuse an app that has a command or a table of its own by one of our names."""
     if GROUP in app.cli.commands:
         raise SetupError(
@@ -428,7 +440,7 @@ def _check_names(app: Flask, db: SQLAlchemy) -> None:
             "blueprint's, which `flask jobs tick` would hide. Rename it; for a blueprint: "
             "Blueprint(…, cli_group='other')."
         )
-    if (name := table_of_its_own(db.metadata)) is not None:
+    for name in filter(None, map(table_of_its_own, db.metadata)):
         raise SetupError(
             f"The app has a table {name!r} of its own, which Flask-CronJobs keeps its rows in. "
             "Rename it: give the class another __tablename__, and make a migration."

@@ -276,7 +276,7 @@ def _remove(state: State, books: Bookkeeping, key: str, owner: str) -> None:
             effects.remove(books, key, owner)
     except SetupError:
         # The lock is held by what the call wrote before it failed: nothing else was, at the mark.
-        state.db.session.rollback()
+        state.db.session().rollback()
         effects.remove(books, key, owner)
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from flask import Flask
-from flask_sqlalchemy import SQLAlchemy
 from hypothesis import HealthCheck, settings
 
 from tests import brokers, leftovers, old_click, pgbouncer, postgres, templates
+from tests.layers import LAYERS
 
 if TYPE_CHECKING:
     from flask_cronjobs import CronJobs, TickReport
@@ -28,6 +28,11 @@ templates.compile_once()
 # How long a machine takes to make examples says nothing about us.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the tests of the public API run with another layer than Flask-SQLAlchemy."""
+    parser.addoption("--layer", choices=LAYERS, default="flask-sqlalchemy")
 
 
 def pytest_collection_finish() -> None:
@@ -142,9 +147,18 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def db() -> SQLAlchemy:
-    """A Flask-SQLAlchemy extension of the test's own; `app` initializes it."""
-    return SQLAlchemy()
+def layer(request: pytest.FixtureRequest) -> str:
+    """How the app reaches its database; see `tests.layers`."""
+    chosen = str(request.config.getoption("--layer"))
+    if chosen in ("lite", "plain") and request.node.get_closest_marker("flask_sqlalchemy"):
+        pytest.skip("This is about Flask-SQLAlchemy itself.")
+    return chosen
+
+
+@pytest.fixture
+def db(layer: str) -> Any:
+    """A Flask-SQLAlchemy extension of the test's own, or what stands for it; `app` begins it."""
+    return LAYERS[layer]()
 
 
 @pytest.fixture
@@ -154,7 +168,7 @@ def url_prefix(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.fixture
-def app(database_url: str, db: SQLAlchemy, url_prefix: str | None) -> Iterator[Flask]:
+def app(database_url: str, db: Any, url_prefix: str | None) -> Iterator[Flask]:
     """An app on `database_url`, whose connections are closed after the test."""
     app = Flask("tests")
     app.config.update(TESTING=True, SECRET_KEY="tests", SQLALCHEMY_DATABASE_URI=database_url)
@@ -167,12 +181,12 @@ def app(database_url: str, db: SQLAlchemy, url_prefix: str | None) -> Iterator[F
 
 
 @pytest.fixture
-def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
+def jobs(app: Flask, db: Any) -> CronJobs:
     """The extension on `app`, its tables created."""
     from flask_cronjobs import CronJobs
     from tests.tables import make_tables
 
-    jobs = CronJobs(app)
+    jobs = CronJobs(app, **getattr(db, "given", {}))
     make_tables(app, db)
     return jobs
 
@@ -199,7 +213,7 @@ def state(app: Flask, jobs: CronJobs) -> State:
 
 
 @pytest.fixture
-def rows(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> Rows:
+def rows(app: Flask, db: Any, jobs: CronJobs) -> Rows:
     """Makes rows in the job tables."""
     from tests.rows import Rows
 
@@ -220,7 +234,7 @@ def monitor() -> Iterator[Monitor]:
 
 
 @pytest.fixture
-def perform(context: None, jobs: CronJobs, db: SQLAlchemy) -> Callable[..., JobRun]:
+def perform(context: None, jobs: CronJobs, db: Any) -> Callable[..., JobRun]:
     """Declare a handler, enqueue a run of it, tick once; the run as it ended."""
     from flask_cronjobs import Retry
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, timezone
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine
@@ -18,7 +19,7 @@ from .planner import BEGIN, keep_plans, wait_in
 
 #: UPDATE … FROM came with SQLite 3.33, RETURNING with 3.35.
 LEAST_SQLITE = (3, 35, 0)
-_PSYCOPG = ("postgresql", "psycopg")
+_DRIVERS = ("psycopg", "psycopg2")
 #: By how many seconds a test has moved the clock, in this process.
 _shift = 0.0
 
@@ -399,14 +400,21 @@ def dialect_of(engine: Engine) -> Dialect:
 def check_driver(engine: Engine) -> None:
     """Refuse an engine that bookkeeping cannot use.
 
-    :raises SetupError: it is neither PostgreSQL with psycopg nor SQLite 3.35 or later.
+    :raises SetupError: it is neither PostgreSQL with psycopg or psycopg2 nor SQLite 3.35 or later;
+        or psycopg 3, which bookkeeping uses in any case, is not installed.
     """
     name, driver = engine.dialect.name, engine.dialect.driver
-    if (name != "sqlite" or engine.dialect.is_async) and (name, driver) != _PSYCOPG:
+    known = driver in _DRIVERS if name == "postgresql" else name == "sqlite"
+    if engine.dialect.is_async or not known:
         raise SetupError(
             f"The database URL names {name}+{driver}, but Flask-CronJobs works with SQLite, and "
             "with PostgreSQL by psycopg 3: pip install 'Flask-CronJobs[postgres]', and write "
-            "postgresql+psycopg://… in SQLALCHEMY_DATABASE_URI."
+            "postgresql+psycopg://… as the URL."
+        )
+    if driver == "psycopg2" and find_spec("psycopg") is None:
+        raise SetupError(
+            "The app uses psycopg2, which can stay. The workers of Flask-CronJobs use psycopg 3, "
+            "which is not installed: pip install 'psycopg[binary]'."
         )
     if name == "sqlite":
         import sqlite3  # Here, since an app with PostgreSQL does not need it.

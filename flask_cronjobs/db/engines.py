@@ -1,16 +1,19 @@
-"""The app's engine: connections apart from its pool, and how its tables come to be."""
+"""The app's engine: connections apart from its pool, its driver, and how its tables come to be."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from flask import Flask
-from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import PoolProxiedConnection, SingletonThreadPool, StaticPool
+from sqlalchemy.pool import NullPool, PoolProxiedConnection, SingletonThreadPool, StaticPool
 
+from ..errors import SetupError
 from .deadlines import free_frames
+from .dialect import check_driver
 
 #: Why nothing of an app may run whose database is SQLite in memory, and what to do.
 IN_MEMORY = (
@@ -21,6 +24,12 @@ IN_MEMORY = (
 
 #: The app of each engine. Its extensions are asked later: Flask-Migrate may be initialized last.
 _apps: WeakKeyDictionary[Engine, ReferenceType[Flask]] = WeakKeyDictionary()
+#: Our own engine for each of psycopg2.
+_by_psycopg: WeakKeyDictionary[Engine, Engine] = WeakKeyDictionary()
+_asking = threading.local()
+#: What psycopg2 calls otherwise than psycopg, and what is nothing to psycopg.
+_RENAMED = {"dsn": "conninfo", "database": "dbname"}
+_OF_PSYCOPG2 = ("connection_factory", "cursor_factory", "async", "async_")
 
 
 def remember_app(engine: Engine, app: Flask) -> None:
@@ -83,3 +92,72 @@ def connect_apart(engine: Engine) -> Connection:
             free_frames(error)
         pool.dispose()
         raise
+
+
+def by_psycopg(engine: Engine) -> Engine:
+    """Return *engine*; if it is by psycopg2, one of our own by psycopg 3, to the same database.
+
+    Bookkeeping waits, cancels and listens in ways that psycopg2 does not have.
+
+    :param engine: the app's engine.
+    :raises SetupError: its database or driver is none that we work with.
+    """
+    check_driver(engine)
+    if engine.dialect.driver != "psycopg2":
+        return engine
+    own = _by_psycopg.get(engine)
+    if own is None:
+        event.listen(engine, "do_connect", _answer)
+        app_engine = ref(engine)
+        own = _by_psycopg[engine] = create_engine(
+            engine.url.set(drivername="postgresql+psycopg"),
+            poolclass=NullPool,
+            creator=lambda: _connect_like(app_engine()),
+        )
+    return own
+
+
+class _Answer(Exception):
+    """Raised in place of a connection, with the arguments that it would be made with."""
+
+    def __init__(self, arguments: list[Any], parameters: dict[str, Any]) -> None:
+        super().__init__()
+        self.arguments = arguments
+        self.parameters = parameters
+
+
+def _answer(_: object, __: object, arguments: list[Any], parameters: dict[str, Any]) -> None:
+    if getattr(_asking, "now", False):
+        raise _Answer(arguments, parameters)
+
+
+def _connect_like(engine: Engine | None) -> Any:
+    """Connect by psycopg 3 as *engine* does by psycopg2; its listeners may give the password."""
+    import psycopg
+
+    assert engine is not None  # Its app is at work.
+    _asking.now = True
+    try:
+        given = engine.pool.recreate().connect()
+    except _Answer as answer:
+        arguments, parameters = answer.arguments, answer.parameters
+    else:
+        given.invalidate()
+        raise SetupError(_OWN_CONNECTIONS)
+    finally:
+        _asking.now = False
+    listeners = list(engine.dialect.dispatch.do_connect)
+    for listener in listeners[listeners.index(_answer) + 1 :]:
+        if listener(engine.dialect, None, arguments, parameters) is not None:
+            raise SetupError(_OWN_CONNECTIONS)
+    named = {_RENAMED.get(name, name): value for name, value in parameters.items()}
+    return psycopg.connect(
+        *arguments, **{name: named[name] for name in named if name not in _OF_PSYCOPG2}
+    )
+
+
+_OWN_CONNECTIONS = (
+    "The app makes its connections by psycopg2 itself (creator=, or a listener of do_connect that "
+    "returns one), so Flask-CronJobs cannot make the same by psycopg 3. Let the listener change "
+    "the arguments of the connection, or use postgresql+psycopg:// for the app, too."
+)

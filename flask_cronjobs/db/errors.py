@@ -78,7 +78,7 @@ def remedy_for(error: SQLAlchemyError) -> Remedy:
         return "reconnect"
     if not isinstance(error, DBAPIError):
         return "fail"
-    state = getattr(error.orig, "sqlstate", None)
+    state = sqlstate_of(error.orig)
     if state is None:
         return _remedy_by_text(error)
     if state in _CREATE_TABLES:
@@ -88,6 +88,12 @@ def remedy_for(error: SQLAlchemyError) -> Remedy:
     if state in _RECONNECT or state.startswith("08") or error.connection_invalidated:
         return "reconnect"
     return "fail"
+
+
+def sqlstate_of(error: object) -> str | None:
+    """Return the SQLSTATE of *error*, a driver's; psycopg2 has it by another name."""
+    state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    return state
 
 
 def _remedy_by_text(error: DBAPIError) -> Remedy:

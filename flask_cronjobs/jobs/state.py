@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Flask, current_app, has_app_context
 from flask.typing import ResponseReturnValue
-from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import UnboundExecutionError
 
 from ..config import PREFIX, Settings
-from ..db.dialect import check_driver
+from ..db.database import Database
+from ..db.engines import by_psycopg
 from ..errors import SetupError
 from ..log import logger
 from ..registry.registry import Registry
@@ -67,7 +66,7 @@ class State:
     """
 
     app: Flask
-    db: SQLAlchemy
+    db: Database
     settings: Settings
     registry: Registry
     authorize: Authorize | None = None
@@ -81,29 +80,25 @@ class State:
 
     @property
     def engine(self) -> Engine:
-        """The app's default engine; the caller needs no app context.
+        """The engine of bookkeeping; the caller needs no app context.
 
-        :raises SetupError: its database or driver is none that we work with.
+        It is the app's, or one of our own by psycopg 3, where the app's has another driver.
+
+        :raises SetupError: the app's database or driver is none that we work with.
         """
-        # A test may have put a connection in the engine's place.
         with self._context():
-            engine = self.db.engine.engine
-        check_driver(engine)
-        return engine
+            return by_psycopg(self.db.engine)
 
     @property
     def database(self) -> Engine | Connection:
         """What ``db.session`` is bound to: the engine, or in some tests one connection."""
         with self._context():
-            try:
-                return self.db.session().get_bind()
-            except UnboundExecutionError:
-                return self.db.engine
+            return self.db.bind
 
     def forget_connections(self) -> None:
         """In a forked process, forget the connections, which are the parent's, and close none."""
         with self.app.app_context():
-            for engine in self.db.engines.values():
+            for engine in self.db.engines:
                 engine.dispose(close=False)
 
     def bookkeeping(

@@ -91,7 +91,7 @@ def enqueued(task: Task[..., Any] | str | None = None, *, after: int = 0) -> lis
     if task is not None:
         query = query.where(JobRun.job_type == _name_of(state, task))
     query = query.order_by(JobRun.id).execution_options(populate_existing=True)
-    return list(state.db.session.scalars(query))
+    return list(state.db.session().scalars(query))
 
 
 def last_run() -> int:
@@ -193,7 +193,7 @@ def travel(to: datetime | timedelta) -> Generator[None]:
         distance = to.total_seconds()
     else:
         state = state_of()
-        now = state.db.session.scalar(text(f"SELECT {dialect_of(state.engine).now}"))
+        now = state.db.session().scalar(text(f"SELECT {dialect_of(state.engine).now}"))
         distance = (aware(to) - stored_time(now)).total_seconds() + _SURELY
     with moved_by(clock_shift() + distance):
         yield
@@ -214,7 +214,7 @@ def _ready(jobs: CronJobs | None = None) -> State:
         raise SetupError(f"This CronJobs is not initialized on the current app {state.app.name!r}.")
     if in_run():
         raise SetupError("The helpers of flask_cronjobs.testing cannot be used inside a handler.")
-    runs, work = uncommitted_runs(), left_in(state.db.session)
+    runs, work = uncommitted_runs(), left_in(state.db)
     if runs or work:
         found = " and ".join(filter(None, (runs and f"enqueued runs ({runs})", work)))
         raise SetupError(
@@ -231,7 +231,7 @@ def _fresh_session(state: State) -> Generator[None]:
     try:
         yield
     finally:
-        state.db.session.expire_all()
+        state.db.session().expire_all()
 
 
 def _refuse_others(tasks: list[str]) -> None:

@@ -161,7 +161,7 @@ def inline_worker(
     No keeper renews its leases, so they hold as long as it works.
     """
     if isinstance(state.database, Connection):
-        state.db.session.commit()  # Its savepoint must end before others begin.
+        state.db.session().commit()  # Its savepoint must end before others begin.
     leases = Leases(float("inf"))
     with _timer_kept(), HandlerInterrupter(leases) as interrupter:
         watchdog = Watchdog(state.settings.lease, enabled=False)
@@ -196,8 +196,8 @@ def enqueue_alone(state: State, name: str, payload: Mapping[str, object], attemp
             state, handler, handler.payload_from(payload), EnqueueOptions(commit=True)
         )
         if not 1 <= attempt <= enqueued.max_attempts:
-            state.db.session.delete(enqueued)
-            state.db.session.commit()
+            state.db.session().delete(enqueued)
+            state.db.session().commit()
             most = enqueued.max_attempts
             raise ValueError(f"attempt is {attempt}, but a run of {name!r} has {most} at most.")
         return enqueued.id
@@ -224,7 +224,7 @@ def perform_alone(
 
 def loaded(state: State, run_id: int) -> JobRun:
     """Return a run as it is now, in ``db.session``."""
-    found = state.db.session.get(JobRun, run_id, populate_existing=True)
+    found = state.db.session().get(JobRun, run_id, populate_existing=True)
     if found is None:
         raise NotFound(f"Run {run_id} was deleted.")
     return found
@@ -286,7 +286,7 @@ def refuse_taken(state: State, found: DefinitionRow, moment: object) -> None:
 
     :raises StateConflict: it has.
     """
-    taken = state.db.session.scalar(
+    taken = state.db.session().scalar(
         select(JobRun.id).filter_by(definition_id=found.id, scheduled_for=moment)
     )
     if taken is not None:

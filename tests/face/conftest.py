@@ -6,7 +6,8 @@ import pytest
 
 
 @pytest.fixture
-def database_url(request: pytest.FixtureRequest) -> str:
-    """The URL of an empty database: of SQLite unless a mark says otherwise."""
-    url: str = request.getfixturevalue(f"{getattr(request, 'param', 'sqlite')}_url")
+def database_url(request: pytest.FixtureRequest, layer: str) -> str:
+    """The URL of an empty database: of SQLite unless a mark or a layer says otherwise."""
+    usual = "postgresql" if layer == "psycopg2" else "sqlite"
+    url: str = request.getfixturevalue(f"{getattr(request, 'param', usual)}_url")
     return url

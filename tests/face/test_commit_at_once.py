@@ -70,6 +70,7 @@ def test_key_that_exists_gives_its_run(db: SQLAlchemy, work: Work) -> None:
     assert (waiting.payload, runs(db)) == ({"number": 2}, 2)
 
 
+@pytest.mark.flask_sqlalchemy
 @on_both
 def test_it_commits_what_the_session_is_bound_to(
     db: SQLAlchemy, work: Work, monkeypatch: pytest.MonkeyPatch

@@ -15,10 +15,12 @@ from flask_cronjobs import ConfigError, CronJobs, SetupError
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
 
+pytestmark = pytest.mark.flask_sqlalchemy
+
 
 def test_missing_sqlalchemy_is_a_clear_error() -> None:
     app, jobs = Flask("x"), CronJobs()
-    said = r"not initialized on the app 'x'.*Call db\.init_app\(app\).*before jobs\.init_app"
+    said = r"of the app 'x'\. Call init_app\(app\) of Flask-SQLAlchemy.*before jobs\.init_app"
     with pytest.raises(SetupError, match=said):
         jobs.init_app(app)
     app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite://"

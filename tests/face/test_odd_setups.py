@@ -54,6 +54,7 @@ class TestMetadataWithASchema:
             db.engine.dispose()
 
 
+@pytest.mark.flask_sqlalchemy
 @on_postgresql
 def test_two_apps_on_one_object_are_initialized(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tmp_path: Path

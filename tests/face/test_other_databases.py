@@ -16,7 +16,6 @@ from sqlalchemy import create_engine
 from flask_cronjobs import CronJobs, SetupError
 
 URLS = {
-    "postgresql+psycopg2": "postgresql+psycopg2://u:hidden@localhost/shop",
     "postgresql+pg8000": "postgresql+pg8000://u:hidden@localhost/shop",
     "mysql+pymysql": "mysql+pymysql://u:hidden@localhost/shop",
 }
@@ -25,8 +24,8 @@ URLS = {
 def the_sentence(name: str) -> str:
     return (
         f"The database URL names {name}, but Flask-CronJobs works with SQLite, and with PostgreSQL "
-        "by psycopg 3: pip install 'Flask-CronJobs[postgres]', and write postgresql+psycopg://… in "
-        "SQLALCHEMY_DATABASE_URI."
+        "by psycopg 3: pip install 'Flask-CronJobs[postgres]', and write postgresql+psycopg://… as "
+        "the URL."
     )
 
 
@@ -45,7 +44,7 @@ class Driver(ModuleType):
 
 @pytest.fixture(autouse=True)
 def drivers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("psycopg2", "psycopg2.extensions", "psycopg2.extras", "pg8000", "pymysql"):
+    for name in ("pg8000", "pymysql"):
         monkeypatch.setitem(sys.modules, name, Driver(name))
 
 

@@ -17,6 +17,8 @@ from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.state import state_of
 from tests.marks import on_both
 
+pytestmark = pytest.mark.flask_sqlalchemy
+
 
 def a_group(app: Flask) -> None:
     app.cli.add_command(AppGroup("jobs"))

@@ -39,16 +39,18 @@ from tests.rows import Rows, ago
 
 def definition(state: State, name: str) -> JobDefinition:
     with state.app.app_context():
-        found = state.db.session.scalars(
-            select(JobDefinition).where(JobDefinition.name == name)
-        ).one()
-        state.db.session.expunge(found)
+        found = (
+            state.db.session()
+            .scalars(select(JobDefinition).where(JobDefinition.name == name))
+            .one()
+        )
+        state.db.session().expunge(found)
         return found
 
 
 def effects(state: State) -> dict[str, str]:
     with state.app.app_context():
-        return {mark.key: mark.state for mark in state.db.session.scalars(select(JobEffect))}
+        return {mark.key: mark.state for mark in state.db.session().scalars(select(JobEffect))}
 
 
 # Retry

@@ -18,6 +18,7 @@ from flask_login import LoginManager  # type: ignore[import-untyped]
 from flask_cronjobs import CronJobs, Schedule
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.config import Settings
+from flask_cronjobs.jobs.state import state_of
 
 from .pages import PAGES, ROOT, blocks, dispose, named, prelude, without_times
 
@@ -38,6 +39,8 @@ CONTINUED = [
     "outgrowing.md",
 ]
 IN_PIECES = ["pages.md"]
+#: A page whose blocks are an app each.
+APPS = ["databases.md"]
 #: Pages with tests of their own: see `test_quickstart`, `test_alerting` and `test_testing_page`.
 ELSEWHERE = ["quickstart.md", "alerting.md", "testing.md"]
 
@@ -47,7 +50,7 @@ def codes(page: Path) -> list[CodeType]:
 
 
 def test_every_page_with_python_is_run() -> None:
-    run = {*WHOLE, *CONTINUED, *IN_PIECES, *ELSEWHERE}
+    run = {*WHOLE, *CONTINUED, *IN_PIECES, *APPS, *ELSEWHERE}
     assert {page.name for page in PAGES if codes(page)} == run
 
 
@@ -88,6 +91,17 @@ def test_python_of_the_page_runs_from_top_to_bottom(name: str) -> None:
         # What a page has enqueued and scheduled is work that a tick can do.
         CronJobs().tick()
     dispose(names)
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_each_app_of_the_page_ticks(name: str, folder: Path) -> None:
+    for code in codes(named(name)):
+        names: dict[str, Any] = {"__name__": "shop"}
+        exec(code, names)
+        with names["app"].app_context():
+            assert names["jobs"].tick().succeeded == 1
+            state_of().engine.dispose()
+        (folder / "shop.sqlite").unlink(missing_ok=True)
 
 
 def in_pieces() -> list[Any]:

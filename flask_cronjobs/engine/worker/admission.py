@@ -84,10 +84,12 @@ def side_by_side_tasks(state: State) -> dict[str, int]:
     """Return the tasks whose handlers run side by side, each with how many of its runs at once.
 
     ``atomic=True`` is left out: the end of one handler must be the end of all its work. So are all
-    tasks if the app has its own way to call async handlers, or this thread an event loop at work.
+    tasks if the app has its own way to call async handlers, this thread an event loop at work, or
+    the app a session that contexts on one event loop cannot use side by side.
     """
     app, most = state.app, state.settings.async_at_once
-    if most == 1 or getattr(app.async_to_sync, "__func__", None) is not Flask.async_to_sync:
+    own_way = getattr(app.async_to_sync, "__func__", None) is not Flask.async_to_sync
+    if most == 1 or own_way or not state.db.side_by_side:
         return {}
     tasks = state.registry.tasks.values()
     found = {

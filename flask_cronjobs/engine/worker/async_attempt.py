@@ -80,7 +80,7 @@ async def _call(context: RunnerContext, run: AsyncRun, handler: Callable[..., An
                 await end_rest(run)
             result = kept_result(value, state.settings.max_payload_bytes, str(run.claim))
     finally:
-        context.forget_session(app_context)
+        state.db.close_session(app_context)
     return result
 
 

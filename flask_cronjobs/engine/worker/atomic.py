@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session, SessionTransaction
@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from ... import failpoints
 from ...db.connection import is_in_transaction
 from ...db.dialect import dialect_of
+from ...db.errors import sqlstate_of
 from ...errors import AtomicCommit, CronJobsError, LeaseLost
 from ...jobs.outcomes import finalize_in
 from ...jobs.runs.current import CurrentRun
@@ -37,8 +38,8 @@ def call(
     :raises AtomicCommit: the handler committed by itself, or ended the transaction.
     :raises LeaseLost: the run is another worker's by now; all is rolled back.
     """
-    claim, session = run.claim, cast(Session, state.db.session())
-    bind = _bind_of(session, state.engine)
+    claim, session = run.claim, state.db.session()
+    bind = _bind_of(session, state.db.engine)
     with _isolated(session, bind):
         with _no_commit(session), _watched(session, bind) as watch:
             try:
@@ -269,7 +270,7 @@ class TransactionWatch:
     def _execute(self, statement: str) -> None:
         # Past the session, whose listeners and those of its connection need not hear of it.
         try:
-            self._driver.execute(statement)
+            self._driver.cursor().execute(statement)
         except BaseException as error:
             if not isinstance(error, Exception) and self._connection is not None:
                 self._connection.invalidate(error)  # As SQLAlchemy does with its own statements.
@@ -286,7 +287,7 @@ class TransactionWatch:
 
 def _is_missing(error: Exception) -> bool:
     """Return whether *error* says that there is no such savepoint."""
-    return getattr(error, "sqlstate", "") in _MISSING or "no such savepoint" in str(error)
+    return sqlstate_of(error) in _MISSING or "no such savepoint" in str(error)
 
 
 @contextmanager

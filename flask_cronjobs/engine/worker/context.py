@@ -130,17 +130,6 @@ class RunnerContext:
         self.interrupted = error
         return True
 
-    def forget_session(self, context: object) -> None:
-        """Close the session of *context* if a teardown that raised has left it open.
-
-        It is registered under the context's id, which the next context may have again.
-        """
-        sessions: dict[int, Any] = getattr(self.state.db.session.registry, "registry", {})
-        # A test may have replaced db.session by one that is kept otherwise.
-        session = sessions.pop(id(context), None) if hasattr(sessions, "pop") else None
-        if session is not None:
-            session.close()
-
 
 class Prepared(NamedTuple):
     """A handler, ready to be called for runs.

@@ -176,12 +176,13 @@ class Runner:
                 value = self._armed(handler, run)
                 ended = True
         except BaseException as error:
-            self.context.forget_session(context)
             # What an atomic handler did is committed already, whatever the teardown raises.
             if not (ended and handler.atomic):
                 raise
             if not self.context.note_interrupt(error):
                 logger.exception("%s: a teardown raised", run.claim)
+        finally:
+            self._state.db.close_session(context)
         return value
 
     def _armed(self, handler: Prepared, run: CurrentRun) -> JSON:

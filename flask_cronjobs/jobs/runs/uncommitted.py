@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from flask import Flask, g, has_app_context
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction
 
+from ...db.database import Database
 from ...log import logger
 from .current import running
 
@@ -24,14 +24,16 @@ _COMMIT_RUNS = "Call db.session.commit() after enqueue(), or use task.using(comm
 _COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its task atomic=True."
 
 
-def watch_commits(app: Flask, session_factory: Any) -> None:
+def watch_commits(app: Flask, db: Database) -> None:
     """Warn when an app context of *app* ends with enqueued runs that were never committed.
 
     Inside a run, warn of everything that was not committed, and keep the warning for its row.
     """
-    _hear(session_factory.session_factory.class_)
+    with app.app_context():
+        made = db.sessionmaker
+    _hear(made.class_)
 
-    @event.listens_for(session_factory, "after_begin")
+    @event.listens_for(made, "after_begin")
     def watch_writes(
         session: Session, transaction: SessionTransaction, connection: Connection
     ) -> None:
@@ -45,7 +47,7 @@ def watch_commits(app: Flask, session_factory: Any) -> None:
         if error is not None:
             return
         run = running()
-        left = left_in(session_factory) if run is not None else None
+        left = left_in(db) if run is not None else None
         if run is not None and left:
             kept = f"Ended with uncommitted work in db.session, so it is lost: {left}."
             kept += f" Enqueued and never committed, so lost: {names}." if names else ""
@@ -112,11 +114,11 @@ _WRITES = r"""(?isx) \s{0,99} (?: (INSERT|UPDATE|DELETE|REPLACE|MERGE)\b (?! [ ]
 _SAVEPOINT = r"(?i)\s{0,99}(SAVEPOINT|ROLLBACK TO(?: SAVEPOINT)?)\s+(\S+)"
 
 
-def left_in(session_registry: Any) -> str | None:
+def left_in(db: Database) -> str | None:
     """Return what is uncommitted in the session of the current context; None if nothing is."""
-    if not session_registry.registry.has():
+    session = db.open_session()
+    if session is None:
         return None
-    session: Session = session_registry()
     changed = sum(map(session.is_modified, session.dirty))
     objects = {"new": len(session.new), "changed": changed, "deleted": len(session.deleted)}
     written: _Written | None = session.info.get(_WRITTEN)

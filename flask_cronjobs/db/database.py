@@ -1,0 +1,295 @@
+"""How the app reaches its database: Flask-SQLAlchemy, Flask-SQLAlchemy-Lite, SQLAlchemy alone.
+
+Each of them is a `Database`. Nothing else in the package knows which one it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from typing import Any, cast
+
+from flask import Flask
+from flask.ctx import AppContext
+from sqlalchemy import Connection, Engine, MetaData
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from ..errors import SetupError
+
+
+class Database(ABC):
+    """The engines and the sessions of one app. Each method needs a context of this app.
+
+    :ivar metadata: of the app's tables, to which copies of the job tables are added; one or more.
+    :ivar side_by_side: whether app contexts on one event loop each have a session of their own, and
+        can end there.
+    """
+
+    metadata: Collection[MetaData]
+    side_by_side = True
+
+    @property
+    @abstractmethod
+    def engine(self) -> Engine:
+        """The engine of the job tables."""
+
+    @property
+    @abstractmethod
+    def engines(self) -> Collection[Engine]:
+        """All engines that the app's sessions may use."""
+
+    @property
+    @abstractmethod
+    def sessionmaker(self) -> sessionmaker[Session]:
+        """What makes the app's sessions."""
+
+    @abstractmethod
+    def session(self) -> Session:
+        """Return the session of the current context."""
+
+    @abstractmethod
+    def open_session(self) -> Session | None:
+        """Return the session of the current context, if it has been used."""
+
+    @abstractmethod
+    def close_session(self, context: AppContext) -> None:
+        """Close the session of *context*, which has ended, if its teardown has left it open."""
+
+    @property
+    def bind(self) -> Engine | Connection:
+        """What the session is bound to: the engine, or in some tests one connection."""
+        try:
+            return self.session().get_bind()
+        except UnboundExecutionError:
+            return self.engine
+
+
+class FlaskSQLAlchemy(Database):
+    """By Flask-SQLAlchemy: ``db.session`` is a `scoped_session`, engines have bind keys.
+
+    :param db: the extension. Tests may put other sessions and engines into it at any time.
+    """
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+        self.metadata = [db.metadata]
+
+    @property
+    def engine(self) -> Engine:
+        """The default engine."""
+        engine: Engine = self._db.engine.engine  # Of the connection that a test has put there.
+        return engine
+
+    @property
+    def engines(self) -> Collection[Engine]:
+        """Those of all binds."""
+        engines: Collection[Engine] = self._db.engines.values()
+        return engines
+
+    @property
+    def sessionmaker(self) -> sessionmaker[Session]:
+        """Of ``db.session``."""
+        made: sessionmaker[Session] = self._db.session.session_factory
+        return made
+
+    def session(self) -> Session:
+        """Return ``db.session()``."""
+        session: Session = self._db.session()
+        return session
+
+    def open_session(self) -> Session | None:
+        """Return ``db.session()``, if it has been used."""
+        return self.session() if self._db.session.registry.has() else None
+
+    def close_session(self, context: AppContext) -> None:
+        """Close the session that is registered under the context's id.
+
+        The next context may have the same id.
+        """
+        _close_registered(self._db.session, context)
+
+
+class FlaskSQLAlchemyLite(Database):
+    """By Flask-SQLAlchemy-Lite: ``db.session`` is a `Session`, engines have names.
+
+    :param db: the extension.
+    :param metadata: of the app's models, of which the extension knows nothing; None for no copies.
+    """
+
+    side_by_side = (
+        False  # It closes async sessions at the end of each context, by a loop of its own.
+    )
+
+    def __init__(self, db: Any, metadata: MetaData | None) -> None:
+        self._db = db
+        self.metadata = [] if metadata is None else [metadata]
+
+    @property
+    def engine(self) -> Engine:
+        """The engine ``"default"``."""
+        engine: Engine = self._db.engine
+        return engine
+
+    @property
+    def engines(self) -> Collection[Engine]:
+        """Those of all names."""
+        engines: Collection[Engine] = self._db.engines.values()
+        return engines
+
+    @property
+    def sessionmaker(self) -> sessionmaker[Session]:
+        """Of the sessions of all names."""
+        made: sessionmaker[Session] = self._db.sessionmaker
+        return made
+
+    def session(self) -> Session:
+        """Return ``db.session``."""
+        session: Session = self._db.session
+        return session
+
+    def open_session(self) -> Session | None:
+        """Return ``db.session``, if it has been used."""
+        from flask import g
+
+        return self.session() if "default" in g.get(_LITE_SESSIONS, {}) else None
+
+    def close_session(self, context: AppContext) -> None:
+        """Close all sessions of the context."""
+        for session in context.g.pop(_LITE_SESSIONS, {}).values():
+            session.close()
+
+
+_LITE_SESSIONS = "_sqlalchemy_sessions"
+
+
+class PlainSQLAlchemy(Database):
+    """By SQLAlchemy alone, as the app gives it.
+
+    :param app: its sessions are removed at the end of its contexts, where each has one of its own.
+    :raises SetupError: one of the others is missing, or of another type.
+    """
+
+    def __init__(
+        self, app: Flask, session: object, engine: object, metadata: MetaData | None
+    ) -> None:
+        if not isinstance(session, scoped_session):
+            raise SetupError(f"session= is {_named(session)}. {_GIVE_SESSION}")
+        if not isinstance(engine, Engine):
+            raise SetupError(f"engine= is {_named(engine)}. {_GIVE_ENGINE}")
+        self._session = cast("scoped_session[Session]", session)
+        if not isinstance(cast("object", self._session.session_factory), sessionmaker):
+            raise SetupError(f"session= was made without a sessionmaker. {_GIVE_SESSION}")
+        self._engine = engine
+        self.metadata = [] if metadata is None else [metadata]
+        self.side_by_side = _is_one_of_each_context(app, self._session)
+        if self.side_by_side:
+            app.teardown_appcontext(self._remove)
+
+    @property
+    def engine(self) -> Engine:
+        """As given."""
+        return self._engine
+
+    @property
+    def engines(self) -> Collection[Engine]:
+        """The one, and those to which the session binds some models."""
+        binds: dict[Any, Engine | Connection] = self.sessionmaker.kw.get("binds") or {}
+        return {self._engine, *(bind.engine for bind in binds.values())}
+
+    @property
+    def sessionmaker(self) -> sessionmaker[Session]:
+        """Of the scoped session."""
+        return self._session.session_factory
+
+    def session(self) -> Session:
+        """Return the session of the current scope."""
+        return self._session()
+
+    def open_session(self) -> Session | None:
+        """Return the session of the current scope, if it has been used."""
+        return self._session() if self._session.registry.has() else None
+
+    def close_session(self, context: AppContext) -> None:
+        """Close the session of the context, or of the thread that it was in."""
+        if self.side_by_side:
+            _close_registered(self._session, context)
+        else:
+            self._session.remove()
+
+    def _remove(self, error: BaseException | None) -> None:
+        self._session.remove()
+
+
+_GIVE_SESSION = (
+    "Give a scoped_session, as in: CronJobs(app, session=scoped_session(sessionmaker(engine)), "
+    "engine=engine, metadata=Base.metadata)."
+)
+_GIVE_ENGINE = (
+    "Give the engine of the database in which the job tables live, beside session=: "
+    "CronJobs(app, session=…, engine=engine, metadata=Base.metadata)."
+)
+
+
+def _named(given: object) -> str:
+    return "missing" if given is None else f"a {type(given).__name__}"
+
+
+def _is_one_of_each_context(app: Flask, session: scoped_session[Session]) -> bool:
+    """Return whether the scope of *session* is an app context; by default it is a thread."""
+    scope: Callable[[], object] | None = getattr(session.registry, "scopefunc", None)
+    if scope is None:
+        return False
+    with app.app_context():
+        outer = scope()
+        with app.app_context():
+            return scope() != outer
+
+
+def _close_registered(session: Any, context: AppContext) -> None:
+    sessions: Any = getattr(session.registry, "registry", None)
+    # A test may have replaced the session by one that is kept otherwise.
+    left = sessions.pop(id(context), None) if hasattr(sessions, "pop") else None
+    if left is not None:
+        left.close()
+
+
+def database_of(app: Flask, session: object, engine: object, metadata: MetaData | None) -> Database:
+    """Return the `Database` of *app*.
+
+    :param session: a `scoped_session`, and with it *engine*, for SQLAlchemy alone.
+    :param metadata: of the app's models, for all but Flask-SQLAlchemy, which has its own.
+    :raises SetupError: there is none, or what is given does not go together.
+    """
+    if metadata is not None and not isinstance(metadata, MetaData):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SetupError(f"metadata= is {_named(metadata)}. Give that of your models' base class.")
+    if session is not None or engine is not None:
+        return PlainSQLAlchemy(app, session, engine, metadata)
+    db = app.extensions.get("sqlalchemy")
+    if db is None:
+        raise SetupError(
+            f"No database is known of the app {app.name!r}. Call init_app(app) of Flask-SQLAlchemy "
+            "or of Flask-SQLAlchemy-Lite before jobs.init_app(app); for SQLAlchemy alone, give "
+            "CronJobs(app, session=…, engine=…, metadata=…)."
+        )
+    with app.app_context():
+        if hasattr(db, "metadata"):
+            return _of_flask_sqlalchemy(db, metadata)
+        if "default" not in db.engines:
+            raise SetupError(_no_default("SQLALCHEMY_ENGINES = {'default': …}"))
+    return FlaskSQLAlchemyLite(db, metadata)
+
+
+def _of_flask_sqlalchemy(db: Any, metadata: MetaData | None) -> FlaskSQLAlchemy:
+    if None not in db.engines:
+        raise SetupError(_no_default("SQLALCHEMY_DATABASE_URI"))
+    if metadata not in (None, db.metadata):
+        raise SetupError("metadata= is another than db.metadata. Leave it out: that one is used.")
+    return FlaskSQLAlchemy(db)
+
+
+def _no_default(setting: str) -> str:
+    return (
+        f"The app has no default database. Set {setting}: the job tables live there, since enqueue "
+        "joins db.session."
+    )

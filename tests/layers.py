@@ -1,0 +1,118 @@
+"""The ways in which an app may reach its database, each with the face of Flask-SQLAlchemy.
+
+So the same tests run with each of them: ``pytest --layer lite tests/face``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import sqlalchemy
+from flask import Flask, g
+from flask.globals import app_ctx
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import Engine, MetaData, create_engine
+from sqlalchemy.orm import DeclarativeBase, Session, scoped_session, sessionmaker
+
+
+class FlaskSQLAlchemy(SQLAlchemy):
+    """Flask-SQLAlchemy itself.
+
+    :ivar given: what `CronJobs` takes beside the app.
+    """
+
+    given: ClassVar[dict[str, Any]] = {}
+
+
+class Psycopg2(FlaskSQLAlchemy):
+    """Flask-SQLAlchemy by psycopg2."""
+
+    def init_app(self, app: Flask) -> None:
+        url = app.config["SQLALCHEMY_DATABASE_URI"]
+        app.config["SQLALCHEMY_DATABASE_URI"] = url.replace("+psycopg:", "+psycopg2:")
+        super().init_app(app)
+
+
+class _Own:
+    """What Flask-SQLAlchemy has, and the others have not."""
+
+    engine: Any
+    session: Any
+
+    def __init__(self) -> None:
+        class Model(DeclarativeBase):
+            metadata = MetaData()
+
+        self.Model = Model
+        self.metadata = Model.metadata
+
+    @property
+    def engines(self) -> dict[None, Engine]:
+        return {None: self.engine}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sqlalchemy, name)
+
+    def create_all(self) -> None:
+        self.metadata.create_all(self.engine)
+
+    def drop_all(self) -> None:
+        self.metadata.drop_all(self.engine)
+
+
+class _LiteSession(Session):
+    """A session that tests may call and remove, as if it were scoped."""
+
+    def __call__(self) -> Session:
+        return self
+
+    def remove(self) -> None:
+        self.close()
+        g.pop("_sqlalchemy_sessions", None)
+
+
+class Lite(_Own):
+    """Flask-SQLAlchemy-Lite."""
+
+    def __init__(self) -> None:
+        from flask_sqlalchemy_lite import SQLAlchemy
+
+        super().__init__()
+        self.given = {"metadata": self.metadata}
+        self._db = SQLAlchemy(session_options={"class_": _LiteSession})
+
+    def init_app(self, app: Flask) -> None:
+        app.config["SQLALCHEMY_ENGINES"] = {"default": app.config["SQLALCHEMY_DATABASE_URI"]}
+        self._db.init_app(app)
+
+    @property
+    def session(self) -> Session:
+        return self._db.session
+
+    @property
+    def engine(self) -> Engine:
+        return self._db.engine
+
+
+class Plain(_Own):
+    """SQLAlchemy alone, with one session for each app context."""
+
+    def init_app(self, app: Flask) -> None:
+        self.engine = create_engine(app.config["SQLALCHEMY_DATABASE_URI"])
+        self.session = scoped_session(
+            sessionmaker(self.engine),
+            scopefunc=lambda: id(app_ctx._get_current_object()),  # type: ignore[attr-defined]
+        )
+        self.given = {
+            "session": self.session,
+            "engine": self.engine,
+            "metadata": self.metadata,
+        }
+
+
+LAYERS: dict[str, Any] = {
+    "flask-sqlalchemy": FlaskSQLAlchemy,
+    "psycopg2": Psycopg2,
+    "lite": Lite,
+    "plain": Plain,
+}
