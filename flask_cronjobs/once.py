@@ -71,8 +71,8 @@ def once(
 
     1. Make the mark. If there is one, return the recorded result, wait for its owner, or resolve
        the doubt.
-    2. Call. If it raises, remove the mark, so that a retry does it. If it is interrupted from
-       outside (timeout, cancel, shutdown), leave it in doubt.
+    2. Call. If it raises an `Exception`, remove the mark, so that a retry does it. If it is
+       interrupted from outside (timeout, cancel, shutdown, SystemExit), leave it in doubt.
     3. Record the result.
     """
     _check(key, func, in_doubt)
@@ -82,7 +82,7 @@ def once(
             with _refusing_own_lock(state, books):
                 lease = state.settings.lease
                 mark = _begin(books, key, owner, run_id, lease, in_doubt, doubt)
-        except (Interruption, KeyboardInterrupt):
+        except (Interruption, KeyboardInterrupt, SystemExit):
             # The effect was not begun, now. If we have taken a doubt over, it is as it was.
             with suppress(CronJobsError):
                 (effects.doubt if doubt.taken_over else effects.withdraw)(books, key, owner)
@@ -221,16 +221,17 @@ def _begin(
 def _call(state: State, books: Bookkeeping, key: str, owner: str, call: Callable[[], T]) -> T:
     try:
         return _run_to_its_end(key, call())
-    except (Interruption, KeyboardInterrupt):
-        # Nobody knows how far it came. The next caller finds it in doubt, even if this write fails.
-        with suppress(CronJobsError), _refusing_own_lock(state, books):
-            effects.doubt(books, key, owner)
-        raise
-    except BaseException:
+    except Exception:
         try:
             _remove(state, books, key, owner)
         except CronJobsError as trouble:  # The caller must see what *call* raised.
             logger.error("once(%r) failed, and its mark stays, in doubt: %s", key, trouble)
+        raise
+    except BaseException:
+        # From outside: of ours, Ctrl-C, or SystemExit by which a server ends its worker. Nobody
+        # knows how far it came. The next caller finds it in doubt, even if this write fails.
+        with suppress(CronJobsError), _refusing_own_lock(state, books):
+            effects.doubt(books, key, owner)
         raise
 
 

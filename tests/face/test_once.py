@@ -153,6 +153,27 @@ def test_effect_that_was_interrupted_is_in_doubt(db: SQLAlchemy, jobs: CronJobs)
     assert db.session.scalars(db.select(JobEffect.state)).one() == "in_doubt"
 
 
+@on_both
+def test_effect_that_the_end_of_its_process_interrupted_is_in_doubt(
+    db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    """A server ends its worker by a signal whose handler raises SystemExit, as Celery does."""
+    done: list[int] = []
+
+    def effect() -> None:
+        done.append(current_run.attempt)
+        raise SystemExit(-241)
+
+    @jobs.task(retry=AGAIN)
+    def send() -> None:
+        jobs.once("mail:1", effect)
+
+    send.using(commit=True).enqueue()
+    report = jobs.tick()
+    assert (report.failed, report.succeeded, done) == (1, 1, [1])
+    assert db.session.scalars(db.select(JobEffect.state)).one() == "in_doubt"
+
+
 @on_postgresql
 def test_interruption_while_the_mark_is_written_leaves_no_doubt(
     db: SQLAlchemy, jobs: CronJobs

@@ -89,7 +89,8 @@ class Load(threading.Thread):
                 deed()
                 self.counts[deed.__name__.strip("_")] += 1
             except (SQLAlchemyError, CronJobsError):
-                db.session.rollback()
+                with suppress(SQLAlchemyError):  # The server may have gone.
+                    db.session.rollback()
                 self.counts["refused"] += 1
             except BaseException as error:
                 self.error = error
