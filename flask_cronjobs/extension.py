@@ -21,6 +21,7 @@ from .jobs.state import EXTENSION, GROUP, Actor, Authorize, State, given_setting
 from .models.copies import add_tables, table_of_its_own
 from .operator_api import OperatorMethods
 from .registry.options import AroundHook, EnqueueOptions, TaskOptions
+from .registry.other_names import OF_TASK, answering
 from .registry.registry import Declaration, Registry, name_of
 from .registry.retry import Retry, RetryCallable
 from .registry.validation import as_around, check_access, check_task, check_unscheduled
@@ -166,6 +167,7 @@ class CronJobs(OperatorMethods):
         on_dead: OnDead | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
+    @answering(OF_TASK)
     def task(
         self,
         func: Any = None,

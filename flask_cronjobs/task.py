@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from datetime import datetime, timedelta
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from .errors import PayloadError
 from .jobs.state import state_of
+from .log import logger
 from .registry.handler import Handler
 from .registry.options import EnqueueOptions, NewRun, TaskOptions, in_seconds
+from .registry.other_names import OF_METHODS, OF_USING, answering
 from .registry.registry import Registry, declaration
 from .types import Catchup, Overlap, Replace, RunIds, UniqueWhile
 
@@ -26,6 +29,9 @@ class Task(Handler, Generic[P, R]):
 
     `CronJobs.task` makes it. It keeps the handler's signature for type checkers.
     """
+
+    #: Of a copy that `using` made: whether nothing was done with it so far. None: it is no copy.
+    _is_idle: bool | None = None
 
     def __init__(
         self,
@@ -46,15 +52,36 @@ class Task(Handler, Generic[P, R]):
     @property
     def enqueue_options(self) -> EnqueueOptions:
         """The options that `using` has set."""
+        self._use()
         return self._enqueue_options
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the handler, here and now, with no run."""
+        """Call the handler, here and now, with no run.
+
+        :raises TypeError: this is a copy that `using` made.
+        """
+        if self._is_idle is not None:
+            self._is_idle = False
+            raise TypeError(
+                f"{self.name}.using(…) is called like a function. To enqueue a run, write "
+                f"{self.name}.using(…).enqueue(…); to call the function here, {self.name}(…)."
+            )
         value: R = self.func(*args, **kwargs)
         return value
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
+
+    def __del__(self) -> None:
+        if self._is_idle and not sys.is_finalizing():
+            logger.warning("%s.using(…) enqueues nothing by itself: call its enqueue(…)", self.name)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in OF_METHODS:
+                raise AttributeError(f"A task has no {name!r}", name=name, obj=self)
+            raise AttributeError(f"A task has no {name!r}. Write {self.name}.{OF_METHODS[name]}.")
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobRun:
         """Enqueue a run with these arguments, in ``db.session``: your commit makes it exist.
@@ -71,6 +98,7 @@ class Task(Handler, Generic[P, R]):
         # Here, since it maps the tables, which takes long, and many processes enqueue nothing.
         from .jobs.runs.enqueue import enqueue_one
 
+        self._use()
         return enqueue_one(state_of(), self, self.payload(*args, **kwargs), self._enqueue_options)
 
     def enqueue_many(self, payloads: Iterable[Mapping[str, object] | NewRun]) -> RunIds:
@@ -93,6 +121,7 @@ class Task(Handler, Generic[P, R]):
         """
         from .jobs.runs.enqueue import enqueue_rows
 
+        self._use()
         is_mapping = isinstance(payloads, Mapping)
         if is_mapping or not hasattr(payloads, "__iter__"):
             what = "mapping" if is_mapping else type(payloads).__name__
@@ -102,6 +131,11 @@ class Task(Handler, Generic[P, R]):
             )
         return enqueue_rows(state_of(), self, payloads, self._enqueue_options)
 
+    def _use(self) -> None:
+        if self._is_idle:
+            self._is_idle = False
+
+    @answering(OF_USING)
     def using(
         self,
         *,
@@ -145,8 +179,9 @@ class Task(Handler, Generic[P, R]):
         chosen = {name: value for name, value in given.items() if value is not None}
         options = self._enqueue_options._replace(**chosen)
         options.check()
+        self._use()
         task = copy(self)
-        task._enqueue_options = options
+        task._enqueue_options, task._is_idle = options, True
         return task
 
     def schedule(
@@ -176,6 +211,7 @@ class Task(Handler, Generic[P, R]):
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
+        self._use()
         self._registry.declare(
             declaration(self, cron, name, payload, timezone, catchup, overlap, ping)
         )

@@ -27,7 +27,7 @@ class Database(ABC):
     """
 
     metadata: Collection[MetaData]
-    side_by_side = True
+    side_by_side: bool = True
 
     @property
     @abstractmethod
@@ -73,7 +73,7 @@ class FlaskSQLAlchemy(Database):
 
     def __init__(self, db: Any) -> None:
         self._db = db
-        self.metadata = [db.metadata]
+        self.metadata: Collection[MetaData] = [db.metadata]
 
     @property
     def engine(self) -> Engine:
@@ -117,13 +117,13 @@ class FlaskSQLAlchemyLite(Database):
     :param metadata: of the app's models, of which the extension knows nothing; None for no copies.
     """
 
-    side_by_side = (
+    side_by_side: bool = (
         False  # It closes async sessions at the end of each context, by a loop of its own.
     )
 
     def __init__(self, db: Any, metadata: MetaData | None) -> None:
         self._db = db
-        self.metadata = [] if metadata is None else [metadata]
+        self.metadata: Collection[MetaData] = [] if metadata is None else [metadata]
 
     @property
     def engine(self) -> Engine:
@@ -181,8 +181,8 @@ class PlainSQLAlchemy(Database):
         if not isinstance(cast("object", self._session.session_factory), sessionmaker):
             raise SetupError(f"session= was made without a sessionmaker. {_GIVE_SESSION}")
         self._engine = engine
-        self.metadata = [] if metadata is None else [metadata]
-        self.side_by_side = _is_one_of_each_context(app, self._session)
+        self.metadata: Collection[MetaData] = [] if metadata is None else [metadata]
+        self.side_by_side: bool = _is_one_of_each_context(app, self._session)
         if self.side_by_side:
             app.teardown_appcontext(self._remove)
 

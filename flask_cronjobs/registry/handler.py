@@ -12,6 +12,7 @@ from ..errors import TaskError
 from ..text import cut
 from ..types import OnDead
 from .options import EnqueueOptions, TaskOptions, is_key
+from .other_names import options_go_before
 from .payload import check_keys, payload_text
 from .retry import RetryPolicy, retry_policy
 
@@ -22,6 +23,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 SHOWN = 60
 
 _AS_THE_TASK_SAYS = EnqueueOptions()
+_OPTIONS = frozenset(EnqueueOptions._fields)
 
 
 class Handler:
@@ -73,7 +75,9 @@ class Handler:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             said = cut(str(error), SHOWN * 3)
-            raise TypeError(f"{self.name}() {said}{self._strangers(kwargs, said)}") from None
+            strangers = self._strangers(kwargs, said)
+            advice = options_go_before(self.name, kwargs.keys() - self._named, _OPTIONS)
+            raise TypeError(f"{self.name}() {said}{strangers}{advice}") from None
         arguments = dict(bound.arguments)
         for parameter in self._signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
