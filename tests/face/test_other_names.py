@@ -33,7 +33,7 @@ def send(bare: CronJobs) -> Any:
         ({"cron": "0 7 * * *"}, "Write schedule="),
         ({"tz": "UTC"}, "Write timezone="),
         ({"bind": True}, "Write current_run"),
-        ({"tiemout": 3}, "Did you mean 'timeout'"),
+        ({"timeouts": 3}, "Did you mean 'timeout'"),
     ],
 )
 def test_options_of_a_task(bare: CronJobs, given: dict[str, Any], said: str) -> None:

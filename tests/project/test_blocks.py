@@ -161,17 +161,6 @@ def test_messages_that_troubleshooting_quotes_are_ours() -> None:
     assert {message for message in quoted - others if message not in messages} == set()
 
 
-def test_readme_has_no_link_that_breaks_on_the_package_index() -> None:
-    """The index shows the page alone: it has neither our files nor our pictures."""
-    readme = (ROOT / "README.md").read_text()
-    targets = re.findall(
-        r"\]\(([^)]+)\)|^\[[^\]]+\]: (\S+)|<(?:img|a) [^>]*=\"([^\"]+)", readme, re.M
-    )
-    links = ["".join(target) for target in targets]
-    assert links
-    assert [link for link in links if not link.startswith("https://")] == []
-
-
 def test_the_home_page_is_the_readme() -> None:
     marker = "<!-- The home page of the documentation ends here. -->"
     assert (ROOT / "README.md").read_text().count(marker) == 1
