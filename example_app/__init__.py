@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 
 from flask import Flask
 
@@ -32,7 +33,10 @@ def create_app(config: Mapping[str, object] | None = None) -> Flask:
         MAIL_HOST=os.environ.get("MAIL_HOST", "127.0.0.1"),
         MAIL_PORT=int(os.environ.get("MAIL_PORT", "8025")),
         MAIL_FROM=os.environ.get("MAIL_FROM", "Tally <tally@example.com>"),
+        CARD_BOOKS=str(Path(app.instance_path) / "cards.txt"),
+        CARD_PAUSE=0.0,  # How long the provider of cards asks to wait after a charge, in seconds.
     )
+    app.config.from_prefixed_env()  # FLASK_CARD_PAUSE, FLASK_CRONJOBS_LEASE, …
     broker = os.environ.get("CELERY_BROKER_URL")
     if broker:  # `make demo-celery`: Celery's workers execute what ticks find.
         app.config["CRONJOBS_EXECUTORS"] = {"default": "celery"}

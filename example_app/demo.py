@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
+import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from flask import Flask
 from flask.testing import FlaskClient
-from sqlalchemy import select
+from sqlalchemy import make_url, select
 
 from flask_cronjobs import Schedule
-from flask_cronjobs.models import JobDefinition, JobRun
+from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
 
-from . import create_app, sample
+from . import cards, create_app, sample
 from .extensions import db
 from .mailbox import Mailbox
 from .models import Entry, Invoice, User
@@ -24,6 +26,8 @@ from .models import Entry, Invoice, User
 ROOT = Path(__file__).parent.parent
 PASSWORD = "correct horse"
 GRUMPY = "customer7@example.net"
+#: How long a run stays with a worker that does not renew it, in seconds.
+LEASE = 5
 
 
 def main() -> None:
@@ -51,7 +55,17 @@ class Demo:
     def __init__(self, url: str, mailbox: Mailbox) -> None:
         self.url = url
         self.mailbox = mailbox
-        self.app = create_app({"SQLALCHEMY_DATABASE_URI": url})
+        books = str(Path(str(make_url(url).database)).with_name("cards.txt"))
+        Path(books).unlink(missing_ok=True)
+        self.app = create_app({"SQLALCHEMY_DATABASE_URI": url, "CARD_BOOKS": books})
+        self.environment = {
+            **os.environ,
+            "FLASK_APP": "example_app",
+            "FLASK_CARD_BOOKS": books,
+            "FLASK_CRONJOBS_LEASE": str(LEASE),
+            "DATABASE_URL": url,
+            "MAIL_PORT": str(mailbox.port),
+        }
 
     def play(self) -> None:
         """Run all steps in order."""
@@ -60,6 +74,7 @@ class Demo:
         self.flask("jobs", "tick")
         self.look()
         self.try_again()
+        self.kill_a_worker()
         self.keep_the_ledger()
         self.read_mail()
 
@@ -84,6 +99,9 @@ class Demo:
     def let_a_day_pass(self) -> None:
         """Set the schedules back by a day, as if no tick had run since."""
         say("Tick", "The first tick finds the schedules in the code. It prints only what it ran.")
+        note(
+            "A slot is one time of a schedule. Each makes one run; an attempt is one try of a run."
+        )
         self.flask("jobs", "tick")
         with self.app.app_context():
             put_back(timedelta(days=1))
@@ -101,9 +119,45 @@ class Demo:
         self.flask("jobs", "admin", "retry", str(failed_run(self.app)))
         self.flask("jobs", "tick")
 
+    def kill_a_worker(self) -> None:
+        """Kill a worker between a charge and the note of it, and let a tick take its run back."""
+        say(
+            "Kill",
+            "The billing check has two cards to charge. Its worker is killed after one of them,",
+        )
+        print("before that invoice is noted as paid:")
+        with self.app.app_context():
+            sample.add_card_invoices()
+        self.flask("jobs", "admin", "run", "check_billing_nightly")
+        with subprocess.Popen(
+            [sys.executable, "-m", "flask", "jobs", "tick"],
+            cwd=ROOT, env=self.environment | {"FLASK_CARD_PAUSE": "600"}, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ) as tick:  # fmt: skip
+            print("$ flask jobs tick &", flush=True)
+            while not self.one_is_charged():
+                time.sleep(0.1)
+            os.killpg(tick.pid, signal.SIGKILL)
+        print("$ kill -9 %1", flush=True)
+        note(f"Its lease ends after {LEASE} seconds. Then a tick takes the run back.")
+        time.sleep(LEASE)
+        with self.app.app_context():
+            while waits("check_billing_nightly"):
+                time.sleep(1)
+                self.flask("jobs", "tick")
+            note("What the provider of the cards has in its books:")
+            print(cards.books().read_text(), end="")
+
+    def one_is_charged(self) -> bool:
+        """Return whether the first charge is done, and recorded as done."""
+        with self.app.app_context():
+            done = select(JobEffect.key).where(JobEffect.state == "done")
+            return any(key.startswith("invoice_charge:") for key in db.session.scalars(done))
+
     def keep_the_ledger(self) -> None:
         """Pay Ada's open invoices, and show the lines of her ledger."""
-        say("Ledger", "Ada's customers paid. Her lines are written one after the other, in order:")
+        say("Ledger", "Ada's customers paid. Her ledger lists what came in, with the sum so far.")
+        print("Each line is a run, which waits for the one before, so that the sums are right:")
         client = self.app.test_client()
         post(client, "/login", email="ada@example.com", password=PASSWORD)
         with self.app.app_context():
@@ -127,15 +181,9 @@ class Demo:
     def flask(self, *arguments: str) -> None:
         """Print a flask command, run it, and print its output."""
         print(f"$ flask {' '.join(arguments)}", flush=True)
-        environment = {
-            **os.environ,
-            "FLASK_APP": "example_app",
-            "DATABASE_URL": self.url,
-            "MAIL_PORT": str(self.mailbox.port),
-        }
         done = subprocess.run(
             [sys.executable, "-m", "flask", *arguments],
-            cwd=ROOT, env=environment, text=True, capture_output=True,
+            cwd=ROOT, env=self.environment, text=True, capture_output=True,
         )  # fmt: skip
         print(done.stdout, end="")
         if done.returncode:
@@ -143,11 +191,14 @@ class Demo:
 
 
 def put_back(period: timedelta) -> None:
-    """Set the next slot of each definition to the first one in the last *period*."""
+    """Set ticks back by *period*, and the next slot of each definition to its first one since."""
     since = datetime.now(timezone.utc) - period
     for definition in db.session.scalars(select(JobDefinition)):
         schedule = Schedule(definition.schedule, definition.timezone)
         definition.next_run_at = schedule.next_after(since)
+    for tick in db.session.scalars(select(JobTick)):
+        tick.started_at -= period
+        tick.finished_at = tick.finished_at and tick.finished_at - period
     db.session.commit()
 
 

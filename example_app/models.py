@@ -37,6 +37,7 @@ class Invoice(Base):
     issued_on: Mapped[date]
     due_on: Mapped[date]
     paid_on: Mapped[date | None]
+    by_card: Mapped[bool] = mapped_column(default=False)
 
     user: Mapped[User] = relationship()
 

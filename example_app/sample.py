@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime, timedelta, timezone
 
+from sqlalchemy import select
 from werkzeug.security import generate_password_hash
 
 from .extensions import db
@@ -49,6 +50,25 @@ def add_sample(password: str, day: date | None = None) -> None:
     db.session.add_all(Session(user_id=user.id, expires_at=long_ago) for user in users)
     for user in users:
         enqueue_weekly_report(user)
+    db.session.commit()
+
+
+def add_card_invoices() -> None:
+    """Add two invoices that are due, whose customers pay by card, and commit."""
+    user = db.session.scalars(select(User.id).where(User.email == _USERS[2][1])).one()
+    day = datetime.now(timezone.utc).date() - timedelta(days=1)  # It is over everywhere.
+    for number, cents in ((812, 12_900), (813, 4_500)):
+        invoice = Invoice(
+            id=number,
+            user_id=user,
+            number=f"{day.year}-{number}",
+            customer_email=f"customer{number}@example.net",
+            cents=cents,
+            issued_on=day,
+            due_on=day,
+            by_card=True,
+        )
+        db.session.add(invoice)
     db.session.commit()
 
 

@@ -6,16 +6,18 @@ each mail is sent inside `jobs.once`, which knows whether that mail was sent bef
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from datetime import date, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import delete, func, select
+from flask import current_app
+from sqlalchemy import delete, func, select, update
 
 from flask_cronjobs import Discard, NotFound, Retry, Schedule, current_run
 from flask_cronjobs.models import JobRun
 
-from . import letters
+from . import cards, letters
 from .extensions import db, jobs
 from .mail import send_mail
 from .models import Entry, Figure, Invoice, Session, User
@@ -37,7 +39,8 @@ def send_invoice_reminders() -> dict[str, int]:
     """
     # Use the slot's day, not today: a retry after midnight is for the same day.
     day = current_run.scheduled_for.astimezone(ZoneInfo(OFFICE)).date()
-    overdue = select(Invoice).where(Invoice.paid_on.is_(None), Invoice.due_on < day)
+    unpaid = Invoice.paid_on.is_(None) & Invoice.by_card.is_(False)
+    overdue = select(Invoice).where(unpaid, Invoice.due_on < day)
     due = {
         f"invoice_reminder:{invoice.id}:{(day - invoice.due_on).days // 7}": letters.reminder(
             invoice, day
@@ -49,6 +52,25 @@ def send_invoice_reminders() -> dict[str, int]:
         jobs.once(key, send_mail, letter)
         current_run.progress(number / len(due), f"{number} of {len(due)}")
     return {"overdue": len(due)}
+
+
+@jobs.task(schedule="0 1 * * *", timezone=OFFICE, retry=Retry(max_attempts=5, base=2))
+def check_billing_nightly() -> dict[str, int]:
+    """Charge the cards for invoices that are due, each once, and note them as paid.
+
+    A worker may die after a charge and before the invoice is noted as paid. Then the next attempt
+    finds the invoice still unpaid, and `once` finds that its charge is done.
+    """
+    day = current_run.scheduled_for.astimezone(ZoneInfo(OFFICE)).date()
+    due = select(Invoice).where(Invoice.by_card, Invoice.paid_on.is_(None), Invoice.due_on <= day)
+    charges = [(each.id, each.cents) for each in db.session.scalars(due.order_by(Invoice.id))]
+    db.session.rollback()
+    for invoice_id, cents in charges:
+        jobs.once(f"invoice_charge:{invoice_id}", cards.charge, invoice_id, cents)
+        time.sleep(current_app.config["CARD_PAUSE"])
+        db.session.execute(update(Invoice).where(Invoice.id == invoice_id).values(paid_on=day))
+        db.session.commit()
+    return {"charged": len(charges)}
 
 
 @jobs.task(schedule="*/10 * * * *", catchup="latest", timeout=60)
