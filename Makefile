@@ -68,6 +68,7 @@ types: .venv/dev ## Check types, and that the public API is completely typed
 
 docs: .venv/dev ## Build the documentation in docs/_build/html
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --jobs auto docs docs/_build/html
+	@echo "The documentation is at file://$(CURDIR)/docs/_build/html/index.html"
 
 soak: .venv/tests ## Run ticks under random faults and check the outcome (SECONDS=600)
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(ARGS)

@@ -44,6 +44,39 @@ hours. *raw psycopg* and *raw sqlite3* call no handler and handle no error: they
 database allows.
 """
 
+#: The end of the page.
+HOW = """\
+## Measure yourself
+
+It needs the development environment, a package index and npm, and takes most of an hour on a
+machine that should do nothing else. `benchmarks/peers/environments.py` names the versions; each
+program is in `benchmarks/peers/programs`, with the settings that the peer's documentation
+recommends. The printed table shows all medians, this page withholds those that vary too much.
+
+```sh
+python -m benchmarks.peers             # all, written to benchmarks/RESULTS.md
+python -m benchmarks.peers --only ours,pgqueuer,raw --work drain  # a part, printed
+python -m benchmarks.peers --work drain --states fresh,unanalyzed,deleted --only ours
+python -m benchmarks.peers --server 15 --output /tmp/15/RESULTS.md  # Debian's PostgreSQL 15
+python -m benchmarks.peers --short     # ours and plain psycopg, a minute
+```
+
+| `--work` | measures |
+|---|---|
+| `drain` | one worker and 10,000 jobs that do nothing (`--runs`) |
+| `many` | the same with 50,000 jobs (`--many`), without the slow ones |
+| `two` | two workers beside one |
+| `sqlite` | one worker on SQLite |
+| `enqueue` | one job with its commit, 2,000 times |
+| `bulk` | 50,000 jobs, 1,000 with each call |
+| `idle` | a worker that finds nothing to do |
+| `latency` | from the enqueue to the handler's call, with a resident worker |
+
+`--states` says how the table is before a drain: `fresh` (loaded, then `VACUUM ANALYZE`),
+`unanalyzed` (no statistics), or `deleted` (40,000 jobs deleted, then loaded and analyzed, nothing
+vacuumed).
+"""
+
 
 @dataclass
 class Results:
@@ -73,7 +106,7 @@ class Results:
                 name = f"{path.stem.lower()}-{table.slug(column)}.svg"
                 (folder / name).write_text(plot(table, column))
                 parts.append(f"![{table.title}: {column}](plots/{name})\n")
-        path.write_text("\n".join(parts))
+        path.write_text("\n".join([*parts, HOW]))
 
     def machine(self) -> str:
         """Return when and where, and with which versions."""

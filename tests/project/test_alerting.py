@@ -79,6 +79,9 @@ def test_dead_run_is_told_by_mail_and_to_sentry(
     assert scope.fingerprint == ["{{ default }}", "hopeless"]
     (error,) = scope.capture_exception.call_args.args
     assert isinstance(error, ConnectionError)
+    with names["app"].app_context():
+        (refusal,) = names["db"].session.scalars(names["db"].select(names["Refusal"]))
+    assert refusal.why == "hopeless 1: the bank is closed"
     assert error.__traceback__ is not None
     scope.capture_message.assert_not_called()
     sentry.ignore_logger.assert_called_once_with("flask_cronjobs")
@@ -101,7 +104,8 @@ def test_rules_name_figures_of_the_metrics(names: dict[str, Any]) -> None:
     scrape, rules = (yaml.safe_load(block.text) for block in blocks(PAGE, "yaml"))
     (group,) = rules["groups"]
     assert all({"alert", "expr", "labels", "annotations"} <= set(rule) for rule in group["rules"])
-    read = set(re.findall(r"\bcronjobs_\w+", PAGE.read_text()))
+    section = PAGE.read_text().partition("## Prometheus")[2].partition("\n## ")[0]
+    read = set(re.findall(r"\bcronjobs_\w+", section))
     assert read
     assert read <= figures
     (job,) = scrape["scrape_configs"]

@@ -112,6 +112,7 @@ def test_the_page_has_figures_ratios_and_plots(tmp_path: Path) -> None:
     assert "| Noisy | withheld: spread" in page
     assert "pgqueuer 1.6.0" in page
     assert "busy" not in page
+    assert "## Measure yourself" in page
     assert "![Drain: jobs/s](plots/results-drain-jobs-s.svg)" in page
     assert (tmp_path / "plots/results-drain-jobs-s.svg").exists()
 

@@ -255,7 +255,7 @@ def test_exception_that_is_told_begins_in_the_app(jobs: CronJobs, app: Any) -> N
 
 def blocks_of_the_docs() -> str:
     """The recipe for OpenTelemetry, as the page has it."""
-    page = (Path(__file__).parents[3] / "docs" / "hooks.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "alerting.md").read_text()
     block = page.partition("### OpenTelemetry")[2].partition("```python\n")[2].partition("```")[0]
     assert "start_as_current_span" in block
     return block
