@@ -8,3 +8,6 @@ on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 on_postgresql = pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 #: In folders whose tests run on SQLite alone unless they are marked.
 on_both = pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
+
+#: The status of Flask's `redirect`: 303 from Flask 3.2 on.
+REDIRECTED = (302, 303)

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from example_app import tasks
 from example_app.models import Entry, Invoice
 from tests.example.tally import PASSWORD, Tally, hidden_fields, submit
+from tests.marks import REDIRECTED
 
 
 @pytest.fixture
@@ -32,10 +33,10 @@ def test_lines_follow_each_other_and_stop_at_one_that_gave_up(
     )
     with monkeypatch.context() as patch:
         patch.delattr(tasks, "Entry")  # As if a deploy had forgotten its table.
-        assert pay(ada, first) == 302
+        assert pay(ada, first) in REDIRECTED
         tally.allow_one_attempt("book")
         tally.tick()
-        assert pay(ada, second) == 302
+        assert pay(ada, second) in REDIRECTED
         tally.tick()
     assert [run.status for run in tally.runs("book")] == ["dead", "queued"]
     tally.tick()

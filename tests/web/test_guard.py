@@ -375,8 +375,8 @@ class Unwilling:
         (lambda action: [], 403),
         (lambda action: Unwilling(), 500),
         (lambda action: abort(401), 401),
-        (lambda action: abort(redirect("/login")), 302),
-        (lambda action: redirect("/login"), 302),
+        (lambda action: abort(redirect("/login", 302)), 302),
+        (lambda action: redirect("/login", 302), 302),
     ],
 )
 def test_whatever_authorize_does_the_pages_never_open_by_mistake(
