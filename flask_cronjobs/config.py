@@ -74,7 +74,7 @@ class Settings:
     """``CRONJOBS_URL_PREFIX``: the path of the pages; with ``None`` there are none."""
 
     tick_token: str | None = None
-    """``CRONJOBS_TICK_TOKEN``: the bearer token of ``POST <prefix>/tick``; ``None`` disables it."""
+    """``CRONJOBS_TICK_TOKEN``: the bearer token of ``<prefix>/tick``; ``None`` disables it."""
 
     ping_url: str | None = None
     """``CRONJOBS_PING_URL``: fetched after each tick, so that a monitor notices missing ticks."""
