@@ -48,7 +48,12 @@ _CHANGED = 3
     "--max-age", type=age, metavar="AGE", help="Replace a worker after AGE, such as 30m or 1h."
 )
 @click.option("--reload", is_flag=True, help="Start again when code has changed.")
-@click.option("--parent", type=click.IntRange(1), hidden=True)  # Stop when this process has ended.
+@click.option(
+    "--parent",
+    type=click.IntRange(1),
+    metavar="PID",
+    help="Stop when the process PID, which started this one, has ended, however it did.",
+)
 @with_appcontext
 def work_command(
     workers: int | None,
