@@ -50,6 +50,10 @@ class Settings:
     workers: int = 1
     """``CRONJOBS_WORKERS``: how many worker processes a tick runs."""
 
+    work_in_debug: bool = False
+    """``CRONJOBS_WORK_IN_DEBUG``: whether ``flask run --debug`` starts ``flask jobs work`` beside
+    the server, and anew when code changes."""
+
     async_at_once: int = 10
     """``CRONJOBS_ASYNC_AT_ONCE``: how many ``async def`` handlers one worker process runs at once.
     Each may hold a connection while it waits, and SQLAlchemy's pool has 15 by default."""
@@ -74,7 +78,7 @@ class Settings:
     """``CRONJOBS_URL_PREFIX``: the path of the pages; with ``None`` there are none."""
 
     tick_token: str | None = None
-    """``CRONJOBS_TICK_TOKEN``: the bearer token of ``POST <prefix>/tick``; ``None`` disables it."""
+    """``CRONJOBS_TICK_TOKEN``: the bearer token of ``<prefix>/tick``; ``None`` disables it."""
 
     ping_url: str | None = None
     """``CRONJOBS_PING_URL``: fetched after each tick, so that a monitor notices missing ticks."""
@@ -235,6 +239,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "shutdown_grace": _seconds(0, 3600),
     "tick_budget": _seconds(0.1, 86400),
     "workers": _whole(1, 64),
+    "work_in_debug": _flag,
     "async_at_once": _whole(1, 1000),
     "retention": _seconds(0, 3650 * DAY),
     "retention_dead": _seconds(0, 3650 * DAY),

@@ -136,6 +136,10 @@ class CronJobs(OperatorMethods):
             for each in db.engines:  # A handler may use any of them.
                 end_interrupted_transactions(each)
         _add_commands_and_pages(app, settings.url_prefix)
+        if settings.work_in_debug:
+            from .cli.beside_server import work_beside_server
+
+            work_beside_server(app)
 
     @overload
     def task(self, func: Callable[P, R], /) -> Task[P, R]: ...

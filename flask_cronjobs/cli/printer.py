@@ -65,6 +65,8 @@ class Printer:
             self._outcome(value)
         elif kind == "slot":
             self._slot(value)
+        elif kind == "replaced":
+            self.put(f"replaced   {value}")
         elif kind == "at_work":
             self._show(value)
         elif kind == "pause":

@@ -12,10 +12,12 @@ from werkzeug.serving import is_running_from_reloader
 
 from ..engine.resident import serve
 from ..engine.tick import TickOptions
+from ..engine.worker.limits import Limits
 from ..errors import DatabaseTrouble
 from ..jobs.state import State, state_of
 from ..log import logger
 from .group import examples
+from .params import age
 from .printer import Printer
 from .tick import one_line_errors, print_warnings, queues_option, warn_of_queues, workers_option
 
@@ -24,18 +26,53 @@ _CHANGED = 3
 
 
 @click.command(
-    "work", epilog=examples("flask jobs work", "flask jobs work --workers 4 --queue mail")
+    "work",
+    epilog=examples(
+        "flask jobs work",
+        "flask jobs work --workers 4 --queue mail",
+        "flask jobs work --max-memory 512 --max-age 1h",
+    ),
 )
 @workers_option
 @queues_option
+@click.option(
+    "--max-memory",
+    type=click.IntRange(1),
+    metavar="MB",
+    help="Replace a worker once it has held more resident memory than MB.",
+)
+@click.option(
+    "--max-runs", type=click.IntRange(1), metavar="N", help="Replace a worker after N runs."
+)
+@click.option(
+    "--max-age", type=age, metavar="AGE", help="Replace a worker after AGE, such as 30m or 1h."
+)
 @click.option("--reload", is_flag=True, help="Start again when code has changed.")
+@click.option(
+    "--parent",
+    type=click.IntRange(1),
+    metavar="PID",
+    help="Stop when the process PID, which started this one, has ended, however it did.",
+)
 @with_appcontext
-def work_command(workers: int | None, queues: tuple[str, ...], reload: bool) -> None:
+def work_command(
+    workers: int | None,
+    queues: tuple[str, ...],
+    max_memory: int | None,
+    max_runs: int | None,
+    max_age: float | None,
+    reload: bool,
+    parent: int | None,
+) -> None:
     """Run what is due until stopped: for containers without cron.
 
     Does each minute what a tick does, starts new runs soon, and stops gracefully at SIGTERM,
     SIGINT and SIGHUP. Any number of these commands and of ticks may run at once.
+
+    A worker that has reached a limit (--max-…) ends after the run that it is at, and a fresh one
+    takes its place.
     """
+    limits = _limits(max_runs, max_memory, max_age)
     if reload:
         _start_again_and_again()
         return
@@ -59,9 +96,24 @@ def work_command(workers: int | None, queues: tuple[str, ...], reload: bool) -> 
         try:
             if printer.on_terminal:
                 _greet(state, queues, printer)
-            serve(state, options)
+            serve(state, options, limits, parent)
         finally:
             printer.flush()
+
+
+def _limits(runs: int | None, memory: int | None, age: float | None) -> Limits | None:
+    """Return the limits of each worker, or None if there are none."""
+    limits = Limits(runs, memory, age)
+    if limits == Limits():
+        return None
+    if not hasattr(os, "fork"):
+        raise click.UsageError(
+            "--max-memory, --max-runs and --max-age need a system that can fork. Here, let a "
+            "service manager start the command again."
+        )
+    if age is not None and age < 1:
+        raise click.BadParameter("Give an age of 1s or more.", param_hint="--max-age")
+    return limits
 
 
 def _start_again_and_again() -> None:

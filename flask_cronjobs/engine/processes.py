@@ -25,7 +25,7 @@ from ..log import logger, worker_name
 from ..signals import News, counted, notify
 from ..types import AtWork, Outcome, RecordedSlot, RunAtWork, stored_time
 from .worker.options import WorkOptions
-from .worker.process_signals import HANG_UP, STOP_FROM_PARENT, STOPPING
+from .worker.process_signals import STOP_FROM_PARENT, STOPPING
 from .worker.worker import work
 
 #: The exit status of a worker that would fail again, because the tables are missing, say.
@@ -79,6 +79,8 @@ def receive(news: News, kind: str, sent: Any) -> None:
     elif kind == "slot":
         slot = RecordedSlot(*sent)
         value = slot._replace(at=stored_time(slot.at))
+    elif kind == "replaced":
+        value = sent
     else:
         value = Outcome(*sent)
     notify(news, kind, value)
@@ -132,8 +134,9 @@ LOOK_SOON = 0.02
 def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]:
     """Run *number* workers until nothing is left to do; count the attempts by outcome.
 
-    With more than one, each is forked, and reports its outcomes through a pipe, so that they count
-    even if the worker is killed. ``max_runs`` is shared out among them.
+    With more than one, with limits and with a parent, each is forked, and reports its outcomes
+    through a pipe, so that they count even if the worker is killed. ``max_runs`` is shared out
+    among them.
 
     :raises CronJobsError: a worker could not be started or could not do its work, or every worker
         ended too early.
@@ -149,7 +152,8 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
     lacking = _lacking(number)
     if lacking:
         options = options._replace(news=_warning(options.news, lacking))
-    if number == 1 or not hasattr(os, "fork"):
+    alone = number == 1 and options.limits is None and options.parent is None
+    if alone or not hasattr(os, "fork"):
         return work(state, options, handle_signals=options.may_kill)
     if options.books is not None:  # No connection of ours is open while workers fork.
         options.books.close()
@@ -213,6 +217,7 @@ class _ProcessPool:
         self._state = state
         self._counts: Counter[str] = Counter()
         self._news = counted(options.news, self._count)
+        self._parent = options.parent
         self._options = options._replace(parent=os.getpid())
         self._number = number
         self._stopping = False
@@ -229,7 +234,8 @@ class _ProcessPool:
         """Fork the workers, and wait until all have ended.
 
         A worker that is ended by its handler, or for it, leaves its work to the others; its runs
-        come back by lease. A resident worker is replaced.
+        come back by lease. A resident worker is replaced. If this process is to end with its own
+        parent, it does.
         """
         with self._passing_on_signals():
             self._start()
@@ -238,6 +244,7 @@ class _ProcessPool:
                 for child in list(self._children):
                     self._look_at(child)
                 self._replace()
+                self._stop_with_parent()
         self._selector.close()
         if self._errors:
             raise CronJobsError(self._errors[0])
@@ -315,11 +322,12 @@ class _ProcessPool:
 
     def _options_of(self, number: int, news: News) -> WorkOptions:
         """Return one worker's options: its own name, and its share of runs and minute work."""
-        most = self._options.max_runs
+        most, limits = self._options.max_runs, self._options.limits
+        share = None if most is None else (most + number) // self._number
         return self._options._replace(
             worker=worker_name(),
             news=news,
-            max_runs=None if most is None else (most + number) // self._number,
+            max_runs=share if limits is None else limits.runs,
             minute_work=self._options.minute_work if number == 0 else None,
             hands_on=self._options.hands_on and number == 0,
         )
@@ -376,20 +384,25 @@ class _ProcessPool:
     def _ended_with(self, child: _Child, status: int) -> None:
         well = child.orderly and child.error is None
         self._ended_well[well] += 1
-        if well:
-            return
-        logger.error("The worker process %d ended before its time", child.pid)
+        if not well:
+            logger.error("The worker process %d ended before its time", child.pid)
         # If a handler ended the worker, the status means nothing.
         hopeless = child.orderly and status == HOPELESS
         if self._options.resident and not hopeless and not self._stopping:
-            self._due[child.number] = time.monotonic() + RESTART_PAUSE
+            self._due[child.number] = time.monotonic() + (0.0 if well else RESTART_PAUSE)
         elif child.error is not None:
             self._errors.append(child.error)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Ask all workers to stop; the second time, end them at once."""
-        again = self._stopping and number not in HANG_UP
+        again = self._stopping and number in (signal.SIGTERM, signal.SIGINT)
         self._stop_all(signal.SIGKILL if again else STOP_FROM_PARENT)
+
+    def _stop_with_parent(self) -> None:
+        """Stop if this process is to end with its parent, and that has ended."""
+        if self._parent is not None and os.getppid() != self._parent and not self._stopping:
+            logger.warning("The parent process %d has ended, so the workers stop", self._parent)
+            self._stop_all(STOP_FROM_PARENT)
 
     def _stop_all(self, number: int) -> None:
         self._stopping = True
@@ -399,12 +412,11 @@ class _ProcessPool:
 
     @contextmanager
     def _passing_on_signals(self) -> Generator[None]:
-        numbers = (signal.SIGTERM, signal.SIGINT, *HANG_UP)
-        previous = [signal.signal(number, self._stop) for number in numbers]
+        previous = [signal.signal(number, self._stop) for number in STOPPING]
         try:
             yield
         finally:
-            for number, handler in zip(numbers, previous, strict=True):
+            for number, handler in zip(STOPPING, previous, strict=True):
                 signal.signal(number, handler)
 
 

@@ -26,6 +26,7 @@ from .ping import TIMEOUT, ping
 from .processes import run_workers
 from .run_pings import ping_ended
 from .tick import OpenTick, TickOptions, begin, finish, housekeeping, prune
+from .worker.limits import Limits
 from .worker.options import ResidentWorker, WorkOptions
 
 #: The kinds of outcomes that are counted.
@@ -85,9 +86,13 @@ PATIENCE = 2.0
 END_WITHIN = 3.0
 
 
-def serve(state: State, options: TickOptions) -> Counter[str]:
+def serve(
+    state: State, options: TickOptions, limits: Limits | None = None, parent: int | None = None
+) -> Counter[str]:
     """Work until SIGTERM or SIGINT; count the attempts by outcome.
 
+    :param limits: after what each worker is replaced by a fresh one.
+    :param parent: the id of this process's parent, if it is to stop when that has ended.
     :raises TablesMissing: the job tables do not exist.
     :raises DatabaseTrouble: the database stayed away for longer than a lease.
     """
@@ -100,6 +105,8 @@ def serve(state: State, options: TickOptions) -> Counter[str]:
         news=signals.counted(options.news, tally.count),
         watch_every=options.watch_every,
         resident=True,
+        limits=limits,
+        parent=parent,
         minute_work=ResidentMinutes(state, tally),
         elsewhere=frozenset(state.settings.executors),
         hands_on=bool(state.settings.executors),

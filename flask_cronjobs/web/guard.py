@@ -205,9 +205,13 @@ def _warn_once(state: State, message: str, *values: object) -> None:
 
 
 def _check_token() -> None:
-    """Let a POST with the tick token pass; answer all others as the app answers unknown routes."""
+    """Let a GET or POST with the tick token pass; answer all others as the app does unknown routes.
+
+    Many a platform's cron can only GET. No browser sends the header by itself, so a page or a
+    prefetch does not tick; a token in the address is not looked at, since logs keep addresses.
+    """
     token = state_of().settings.tick_token
-    if token is not None and request.method == "POST":
+    if token is not None and request.method in ("GET", "POST"):
         given = request.authorization
         offered = given.token if given is not None and given.type == "bearer" else None
         if hmac.compare_digest((offered or "").encode(), token.encode()):

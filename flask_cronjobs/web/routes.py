@@ -28,7 +28,7 @@ class Route(NamedTuple):
     def methods(self) -> tuple[str, ...]:
         """Return ``GET`` for pages, ``POST`` for actions.
 
-        All for the tick, since a 405 would say that the route exists: the guard lets ``POST`` pass.
+        All for the tick, since a 405 would say that the route exists: the guard lets two pass.
         """
         if self.right == "token":
             return ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

@@ -70,6 +70,15 @@ def entry_of_backend(label: str) -> None:
 
 
 @jobs.task(retry=AGAIN)
+def hold(megabytes: int, seconds: float) -> None:
+    """Hold so much memory for *seconds*."""
+    say("begun")
+    held = b"x" * (megabytes << 20)
+    jobs_app.nap(seconds)
+    say("ended", held=len(held))
+
+
+@jobs.task(retry=AGAIN)
 def hold_the_interpreter() -> None:
     """At the first attempt, loop in C: no signal is handled, and the interpreter's lock is kept."""
     say("begun")

@@ -22,6 +22,7 @@ import words
 here = pathlib.Path(__file__).parent
 app = Flask("shop")
 app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{here / 'shop.sqlite'}"
+app.config.from_prefixed_env()
 db = SQLAlchemy(app)
 jobs = CronJobs(app)
 
@@ -60,6 +61,13 @@ def enqueue(folder: Path, *names: str) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
 
 
+def change(folder: Path) -> None:
+    words = folder / "words.py"
+    words.write_text("WORD = 'another'\n")
+    later = words.stat().st_mtime + 10
+    os.utime(words, (later, later))
+
+
 def lines(folder: Path, name: str) -> list[str]:
     return (folder / name).read_text().split() if (folder / name).exists() else []
 
@@ -72,10 +80,7 @@ def test_a_change_of_code_replaces_the_worker_and_its_runs_end_first(folder: Pat
         enqueue(folder, "say", "linger")
         wait_until(lambda: lines(folder, "said") == ["old"])
         wait_until(lambda: lines(folder, "lingers") == ["begun"])
-        words = folder / "words.py"
-        words.write_text("WORD = 'another'\n")
-        later = words.stat().st_mtime + 10
-        os.utime(words, (later, later))
+        change(folder)
         (folder / "gate").touch()
         wait_until(lambda: lines(folder, "lingers") == ["begun", "ended"])
 
@@ -116,3 +121,33 @@ def test_a_worker_in_debug_mode_says_that_it_does_not_see_changes(folder: Path) 
     assert "the queue 'defaults'. Did you mean 'default'?" in said
     assert "To start it again when that changes: flask jobs work --reload" in said
     assert "the queue 'default'" not in said
+
+
+def test_flask_run_in_debug_mode_has_a_worker_beside_the_server(folder: Path) -> None:
+    """And another when code has changed, while that of the old code lets its run end."""
+    subprocess.run(flask(folder, "jobs", "admin", "init"), cwd=folder, check=True)
+    env = os.environ | {
+        "FLASK_CRONJOBS_WORK_IN_DEBUG": "true",
+        "FLASK_CRONJOBS_SHUTDOWN_GRACE": "60",
+    }
+    said = folder / "stderr"
+    with said.open("w") as stderr:
+        run = flask(folder, "run", "--debug", "--port", "0")
+        process = subprocess.Popen(run, cwd=folder, stderr=stderr, env=env)
+    try:
+        enqueue(folder, "say", "linger")
+        wait_until(lambda: lines(folder, "said") == ["old"])
+        wait_until(lambda: lines(folder, "lingers") == ["begun"])
+        change(folder)
+
+        def is_new() -> bool:
+            enqueue(folder, "say")
+            return "another" in lines(folder, "said")
+
+        wait_until(is_new)
+        (folder / "gate").touch()
+        wait_until(lambda: lines(folder, "lingers") == ["begun", "ended"])
+    finally:
+        process.terminate()
+        process.wait()
+    wait_until(lambda: said.read_text().count("has ended, so the workers stop") == 2)

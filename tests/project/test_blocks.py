@@ -10,6 +10,7 @@ import configparser
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +25,7 @@ from flask_cronjobs.db.create import create_tables
 from .pages import PAGES, ROOT, Block, all_blocks, blocks, named
 
 #: Languages with a check, Sphinx's own, and text: trees, crontabs and what a terminal shows.
-CHECKED = {"python", "py", "sh", "sql", "yaml", "ini", "dockerfile", "bat"}
+CHECKED = {"python", "py", "sh", "sql", "yaml", "toml", "ini", "dockerfile", "bat"}
 UNCHECKED = {"text", "{toctree}", "{include}", "{eval-rst}", "{glossary}"}
 
 
@@ -83,9 +84,24 @@ def test_unit_starts_a_command_that_exists(block: Block) -> None:
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(block.text)
+    if "uwsgi" in unit:
+        settings, _, command = unit["uwsgi"]["attach-daemon2"].partition("exec flask --app shop ")
+        assert settings == "stopsignal=1,reloadsignal=1,cmd="
+        assert_command_exists(command.split()[:2])
+        return
     assert set(unit) == {"DEFAULT", "Unit", "Service", "Install"}
     assert_command_exists(shlex.split(unit["Service"]["ExecStart"])[1:])
     assert unit["Service"]["User"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no tomllib yet.")
+@pytest.mark.parametrize("block", each("toml"))
+def test_processes_in_the_toml_are_commands_that_exist(block: Block) -> None:
+    import tomllib
+
+    processes = tomllib.loads(block.text)["processes"]
+    assert set(processes) == {"web", "jobs"}
+    assert_command_exists(processes["jobs"].split()[1:])
 
 
 @pytest.mark.parametrize("block", each("yaml"))
@@ -98,10 +114,10 @@ def test_commands_in_the_yaml_exist(block: Block) -> None:
 
 
 def commands_in(node: Any) -> Iterator[list[str]]:
-    """Each ``command`` that begins with ``flask``, however deep it is."""
+    """Each ``command`` or ``startCommand`` that begins with ``flask``, however deep it is."""
     if isinstance(node, dict):
-        command = node.get("command")
-        if isinstance(command, list) and command[0] == "flask":
+        command = node.get("command") or shlex.split(node.get("startCommand", ""))
+        if isinstance(command, list) and command[:1] == ["flask"]:
             yield command
     if isinstance(node, (dict, list)):
         for child in node.values() if isinstance(node, dict) else node:
@@ -114,7 +130,8 @@ def test_yaml_of_containers_has_commands_to_check() -> None:
         for block in blocks(named("containers.md"), "yaml")
         for command in commands_in(list(yaml.safe_load_all(block.text)))
     ]
-    assert found == ["flask db upgrade", "flask jobs work", "flask jobs work", "flask jobs tick"]
+    work = ["flask jobs work"]
+    assert found == ["flask db upgrade", *work, *work, "flask jobs tick", *work]
 
 
 def assert_command_exists(words: list[str]) -> None:

@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("batch", "engine", "once", "task"),
     ("executors",),
     ("cli", "web"),
-    ("__init__", "extension", "operator_api"),
+    ("__init__", "extension", "gunicorn", "operator_api"),
     ("testing",),
 )
 FLOOR = {name: height for height, floor in enumerate(FLOORS) for name in floor}

@@ -81,7 +81,7 @@ def test_every_rule_of_the_url_map_has_a_right(app: Flask, jobs: CronJobs) -> No
 
 def test_what_acts_is_post_alone_and_what_reads_is_get_alone(app: Flask, jobs: CronJobs) -> None:
     for rule, _ in _rules(app):
-        if RIGHTS[rule.endpoint] == "token":  # The guard lets only a POST pass.
+        if RIGHTS[rule.endpoint] == "token":  # The guard wants a header.
             continue
         acts = RIGHTS[rule.endpoint] == "act"
         assert ("POST" in (rule.methods or ())) is acts

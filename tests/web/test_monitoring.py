@@ -154,6 +154,7 @@ class TestTick:
     def settings(self) -> dict[str, Any]:
         return {"CRONJOBS_TICK_TOKEN": TOKEN}
 
+    @pytest.mark.parametrize("method", ["GET", "POST"])
     def test_ticks_and_says_what_it_did(
         self,
         app: Flask,
@@ -161,11 +162,13 @@ class TestTick:
         client: FlaskClient,
         rights: set[str],
         add: Callable[..., int],
+        method: str,
     ) -> None:
         rights.clear()  # The token is right enough.
         run_id = add("queued")
-        answer = client.post("/jobs/tick", headers=BEARER)
+        answer = client.open("/jobs/tick", method=method, headers=BEARER)
         assert answer.status_code == 200
+        assert answer.headers["Cache-Control"] == "no-store"
         assert answer.json is not None
         assert answer.json["succeeded"] == 1
         with app.app_context():
@@ -192,6 +195,7 @@ class TestTick:
         assert answer.json["dead"] == 1
         assert seen == [(False, app)]
 
+    @pytest.mark.parametrize("query", ["", f"?token={TOKEN}&access_token={TOKEN}"])
     @pytest.mark.parametrize(
         "headers",
         [
@@ -213,17 +217,24 @@ class TestTick:
         client: FlaskClient,
         add: Callable[..., int],
         headers: dict[str, str],
+        query: str,
     ) -> None:
         run_id = add("queued")
-        answer = client.post("/jobs/tick", headers=headers)
-        assert answer.status_code == 404
-        assert TOKEN not in answer.text
+        for method in ("GET", "POST"):  # The client has the rights of an operator.
+            answer = client.open(f"/jobs/tick{query}", method=method, headers=headers)
+            assert answer.status_code == 404
+            assert TOKEN not in answer.text
         with app.app_context():
             assert db.session.get_one(JobRun, run_id).status == "queued"
 
-    @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"])
-    def test_only_a_post_is_a_tick(self, client: FlaskClient, method: str) -> None:
+    @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"])
+    def test_only_a_get_or_a_post_is_a_tick(
+        self, app: Flask, db: SQLAlchemy, client: FlaskClient, add: Callable[..., int], method: str
+    ) -> None:
+        run_id = add("queued")
         assert client.open("/jobs/tick", method=method, headers=BEARER).status_code == 404
+        with app.app_context():
+            assert db.session.get_one(JobRun, run_id).status == "queued"
 
     @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
     def test_without_the_token_the_route_is_like_one_that_does_not_exist(

@@ -56,7 +56,10 @@ LAST_WORDS_WITHIN = 5.0
 
 
 class Keeper(threading.Thread):
-    """Claims, records and watches for one runner. All of its state but `stop` is its thread's."""
+    """Claims, records and watches for one runner. All of its state but `stop` is its thread's.
+
+    :ivar limit: after what it has ended, though nobody stopped it; see `Limits`.
+    """
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class Keeper(threading.Thread):
         super().__init__(name="cronjobs-keeper", daemon=True)
         self.counts: Counter[str] = Counter()
         self.error: BaseException | None = None
+        self.limit: str | None = None
         self._state = state
         self._options = options
         self._runner = runner
@@ -84,6 +88,7 @@ class Keeper(threading.Thread):
         self._exchanger = Exchanger(Claims(self._books), state, options)
         self._admission = admission
         self._claimed = 0
+        self._began = time.monotonic()
         self._has_asked = False
         self._others_ahead = options.front.ahead
         self._trouble = Outage()
@@ -118,6 +123,7 @@ class Keeper(threading.Thread):
                     self._end_batches()
                     self._look_after()
                 self._exchanger.release_late(now=True)
+            self.limit = None if self._stopping else self._reached_limit()
         except BaseException as error:
             self.error = error
             self._runner.context.abandoned = True
@@ -164,7 +170,14 @@ class Keeper(threading.Thread):
             # A tick on a busy host may have used its budget up before: it claims once all the same.
             or (self._has_asked and time.monotonic() >= self._options.until)
             or (most is not None and self._claimed >= most)
+            or self._reached_limit() is not None
         )
+
+    def _reached_limit(self) -> str | None:
+        limits = self._options.limits
+        if limits is None:
+            return None
+        return limits.reached(self._claimed, time.monotonic() - self._began)
 
     def _collect(self) -> None:
         """Wait for a message, and take all that came."""

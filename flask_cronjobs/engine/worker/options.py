@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from ...jobs.runs.exchange import Front
 from ...signals import News, unheard
+from .limits import Limits
 from .precedence import KeeperConnection
 
 
@@ -46,6 +47,7 @@ class WorkOptions(NamedTuple):
     :ivar worker: the worker's name, ``host:pid``; its tokens begin with it.
     :ivar until: no run is claimed after this time of `time.monotonic`, but for a first claim.
     :ivar resident: whether the worker stays, and waits for more when nothing can be claimed.
+    :ivar limits: after what it ends all the same, and its parent forks a fresh one.
     :ivar minute_work: what it does each minute. In a process pool, only the first worker has it.
     :ivar parent: the id of the process that forked the worker, without which it stops.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
@@ -66,6 +68,7 @@ class WorkOptions(NamedTuple):
     max_runs: int | None = None
     queues: tuple[str, ...] = ()
     resident: bool = False
+    limits: Limits | None = None
     minute_work: MinuteWork | None = None
     parent: int | None = None
     may_kill: bool = False

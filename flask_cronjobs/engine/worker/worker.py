@@ -13,6 +13,7 @@ from typing import Any
 
 from ...db.deadlines import free_frames
 from ...jobs.state import State
+from ...log import logger
 from ...signals import notify
 from ...types import AtWork, Claim, RunAtWork
 from ..run_pings import Pings
@@ -68,6 +69,9 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         raise runner.context.interrupted
     if keeper.error is not None:
         raise keeper.error
+    if keeper.limit is not None:
+        logger.info("The worker %s ends %s, and a fresh one follows", options.worker, keeper.limit)
+        notify(options.news, "replaced", f"worker {options.worker}  {keeper.limit}")
     return keeper.counts
 
 

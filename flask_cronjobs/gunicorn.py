@@ -1,0 +1,110 @@
+"""Hooks for gunicorn: ``flask jobs work`` beside the web workers, for as long as the server runs.
+
+Use it as gunicorn's configuration (``gunicorn --config python:flask_cronjobs.gunicorn shop:app``)
+or import its three functions into your own::
+
+    from flask_cronjobs.gunicorn import on_exit, on_reload, when_ready
+
+The app is the one that gunicorn serves, or ``FLASK_APP`` if that is set. Options of the command can
+be given by the environment, such as ``FLASK_JOBS_WORK_MAX_MEMORY=512``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from typing import Any
+
+from .engine.child import start_worker
+
+__all__ = ["on_exit", "on_reload", "when_ready"]
+
+#: How often to look whether the process has ended, in seconds. gunicorn takes the exit status of
+#: each child of its own process, so nobody can wait for it.
+_LOOK_EVERY = 0.5
+#: The first and the longest pause before the process is started again, in seconds. One that ran for
+#: longer than the longest begins with the first again.
+_PAUSES = 1.0, 60.0
+
+
+def when_ready(server: Any) -> None:
+    """Start the process, when gunicorn is about to start its workers."""
+    _keepers.append(_Keeper(server))
+
+
+def on_reload(server: Any) -> None:
+    """Start one with the new code, while that of the old code ends, when gunicorn gets SIGHUP."""
+    for keeper in _keepers:
+        keeper.stop()
+    when_ready(server)
+
+
+def on_exit(server: Any) -> None:
+    """End the process, and wait until its handlers have ended, when gunicorn has no worker left."""
+    for keeper in _keepers:
+        keeper.stop()
+    for keeper in _keepers:
+        keeper.join()
+
+
+class _Keeper(threading.Thread):
+    """Keeps one process running until `stop`.
+
+    The first is started in gunicorn's own thread, before that forks its workers: one that is forked
+    at the same time holds up the start of another process until it ends itself.
+    """
+
+    def __init__(self, server: Any) -> None:
+        super().__init__(name="cronjobs-gunicorn", daemon=True)
+        self._server = server
+        self._stopping = threading.Event()
+        self._process = self._start_process()
+        self.start()
+
+    def stop(self) -> None:
+        """End the process soon."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Start the process again whenever it has ended, after a pause."""
+        pause, longest = _PAUSES
+        began = time.monotonic()
+        while not self._has_stopped():
+            if time.monotonic() - began > longest:
+                pause = _PAUSES[0]
+            message = "flask jobs work has ended, and is started again in %g s"
+            self._server.log.error(message, pause)
+            if self._stopping.wait(pause):
+                return
+            pause, began = min(2 * pause, longest), time.monotonic()
+            self._process = self._start_process()
+
+    def _has_stopped(self) -> bool:
+        """Wait until the process has ended; return whether it was to."""
+        process = self._process
+        while process is not None and process.poll() is None:
+            if self._stopping.wait(_LOOK_EVERY):
+                # Not SIGTERM: a service manager may send that to all, and the second one kills.
+                process.send_signal(signal.SIGUSR1)
+                process.wait()
+                self._server.log.info("Stopped flask jobs work (pid: %s)", process.pid)
+        return self._stopping.is_set()
+
+    def _start_process(self) -> subprocess.Popen[bytes] | None:
+        log, cfg = self._server.log, self._server.cfg
+        app = os.environ.get("FLASK_APP") or getattr(self._server.app, "app_uri", None)
+        paths = [*(cfg.pythonpath or "").split(","), os.environ.get("PYTHONPATH", "")]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        try:
+            process = start_worker(app, env, cfg.uid, cfg.gid)
+        except OSError as error:
+            log.error("flask jobs work could not be started: %s", error)
+            return None
+        log.info("Started flask jobs work with pid: %s", process.pid)
+        return process
+
+
+_keepers: list[_Keeper] = []

@@ -1,0 +1,51 @@
+"""When ``flask run`` starts a worker beside the server; `process/test_reload.py` has the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+from flask import Flask
+from flask.cli import ScriptInfo, routes_command, run_command
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.cli import beside_server
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.mark.parametrize(
+    ("setting", "debug", "command", "reload", "reloaded", "starts"),
+    [
+        (True, True, run_command, None, True, True),
+        (True, True, run_command, True, True, True),
+        (True, True, run_command, False, False, True),
+        (True, True, run_command, None, False, False),  # The process that watches files.
+        (True, False, run_command, None, True, False),
+        (True, True, routes_command, None, True, False),
+        (True, True, None, None, True, False),  # `app.run()`, or a worker of `--reload`.
+        (False, True, run_command, None, True, False),
+    ],
+)
+def test_only_the_process_that_serves_in_debug_mode_starts_a_worker(
+    app: Flask, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch,
+    setting: bool, debug: bool, command: click.Command | None, reload: bool | None,
+    reloaded: bool, starts: bool,
+) -> None:  # fmt: skip
+    calls: list[Any] = []
+    monkeypatch.setattr(beside_server, "start_worker", lambda app, env: calls.append(app))
+    monkeypatch.setenv("WERKZEUG_RUN_MAIN", str(reloaded).lower())
+    app.config["CRONJOBS_WORK_IN_DEBUG"] = setting
+    app.debug = debug
+    if command is None:
+        CronJobs(app)
+    else:
+        with click.Context(command, obj=ScriptInfo("shop:app")) as context:
+            context.params["reload"] = reload
+            CronJobs(app)
+    assert calls == ["shop:app"] * starts

@@ -1,0 +1,124 @@
+"""``flask jobs work`` beside gunicorn, by our hooks."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from tests.marks import on_sqlite
+from tests.process.support import ROOT, Site, Tick, wait_until
+
+APP = "tests.process.harmful_app:create_app()"
+HOOKS = "python:flask_cronjobs.gunicorn"
+STARTED = r"Started flask jobs work with pid: (\d+)"
+
+
+def start(site: Site, *args: str, app: str = APP, config: str = HOOKS) -> Tick:
+    return site.start_python(
+        "gunicorn",
+        "--config",
+        config,
+        "--bind",
+        "127.0.0.1:0",
+        "--graceful-timeout",
+        "5",
+        *args,
+        app,
+    )
+
+
+def started(server: Tick, times: int = 1) -> int:
+    """The id of the process that was started as the *times*-th."""
+    return int(
+        wait_until(
+            lambda: pids if len(pids := re.findall(STARTED, server.errors)) >= times else []
+        )[times - 1]
+    )
+
+
+def is_there(pid: int) -> bool:
+    return subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True).stdout[
+        :1
+    ] not in (b"", b"Z")
+
+
+def run_one(site: Site) -> int:
+    """Let a run come to its end; the id of the process in which it did."""
+    run = site.enqueue("note")
+    site.wait_for_status(run, "succeeded")
+    return site.trace("note")[-1]["pid"]
+
+
+@pytest.mark.parametrize("more", [[], ["--preload", "--workers", "2"]], ids=["plain", "preload"])
+def test_the_worker_comes_and_goes_with_gunicorn(site: Site, more: list[str]) -> None:
+    server = start(site, *more)
+    run_one(site)
+    pid = started(server)
+    os.kill(pid, signal.SIGKILL)
+    again = started(server, 2)
+    assert "flask jobs work has ended, and is started again in 1 s" in server.errors
+    run_one(site)
+    gate = site.folder / "gate"
+    at_work = site.enqueue("wait_for", {"path": str(gate)})
+    site.config["CRONJOBS_SHUTDOWN_GRACE"] = 60
+    site.wait_for("begun")
+    server.send(signal.SIGTERM)
+    gate.touch()
+    assert server.wait().returncode == 0
+    assert site.run(at_work).status == "succeeded"
+    assert f"Stopped flask jobs work (pid: {again})" in server.errors
+    assert not is_there(again)
+    assert re.findall(STARTED, server.errors) == [str(pid), str(again)]
+
+
+@on_sqlite
+def test_the_worker_ends_in_order_when_gunicorn_is_killed(site: Site) -> None:
+    server = start(site)
+    run_one(site)
+    pid = started(server)
+    gate = site.folder / "gate"
+    at_work = site.enqueue("wait_for", {"path": str(gate)})
+    site.wait_for("begun")
+    server.send(signal.SIGKILL)
+    wait_until(lambda: f"The parent process {server.pid} has ended" in server.errors)
+    gate.touch()
+    site.wait_for_status(at_work, "succeeded")
+    wait_until(lambda: not is_there(pid))
+
+
+@on_sqlite
+def test_gunicorn_gives_the_worker_its_folder_and_its_environment(site: Site) -> None:
+    """And the hooks may be a part of somebody's own configuration; a reload replaces the worker."""
+    (site.folder / "shop.py").write_text(
+        "import os\nassert os.environ['SHOP'] == 'open'\n"
+        "from tests.process.harmful_app import create_app\ndef make(): return create_app()\n"
+    )
+    own = site.folder / "own.py"
+    own.write_text(
+        "from flask_cronjobs.gunicorn import on_exit, on_reload, when_ready as start\n"
+        "def when_ready(server):\n    server.log.info('our own')\n    start(server)\n"
+    )
+    site.env |= {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    limit = ["--env", "SHOP=open", "--env", "FLASK_JOBS_WORK_MAX_RUNS=1"]
+    server = start(site, "--chdir", str(site.folder), *limit, app="shop:make()", config=str(own))
+    first = run_one(site)
+    assert run_one(site) != first  # By the limit.
+    assert "our own" in server.errors
+    pid = started(server)
+    server.send(signal.SIGHUP)
+    started(server, 2)
+    wait_until(lambda: not is_there(pid))
+    run_one(site)
+    assert "has ended" not in server.errors
+
+
+@on_sqlite
+def test_each_start_that_fails_makes_the_pause_longer(site: Site) -> None:
+    server = start(site, "--env", "FLASK_APP=nowhere")
+    wait_until(lambda: "is started again in 4 s" in server.errors)
+    assert re.findall(r"is started again in (\d+) s", server.errors)[:3] == ["1", "2", "4"]
+    assert "Could not import 'nowhere'" in server.errors
