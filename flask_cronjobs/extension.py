@@ -11,7 +11,7 @@ from flask import Flask
 from sqlalchemy import Engine, MetaData
 from sqlalchemy.orm import scoped_session
 
-from .config import read_settings
+from .config import Settings, read_settings
 from .db.connection import begin_before_savepoints, end_interrupted_transactions
 from .db.database import Database, database_of
 from .db.engines import remember_app
@@ -135,11 +135,7 @@ class CronJobs(OperatorMethods):
             begin_before_savepoints(db.engine)
             for each in db.engines:  # A handler may use any of them.
                 end_interrupted_transactions(each)
-        _add_commands_and_pages(app, settings.url_prefix)
-        if settings.work_in_debug:
-            from .cli.beside_server import work_beside_server
-
-            work_beside_server(app)
+        _add_commands_and_pages(app, settings)
 
     @overload
     def task(self, func: Callable[P, R], /) -> Task[P, R]: ...
@@ -428,14 +424,14 @@ def _first(given: T | None, otherwise: T | None) -> T | None:
     return otherwise if given is None else given
 
 
-def _add_commands_and_pages(app: Flask, url_prefix: str | None) -> None:
-    from .cli import jobs_group
+def _add_commands_and_pages(app: Flask, settings: Settings) -> None:
+    from .cli import add_commands
 
-    app.cli.add_command(jobs_group)
-    if url_prefix is not None:
+    add_commands(app, settings.work_in_debug)
+    if settings.url_prefix is not None:
         from .web import create_blueprint
 
-        app.register_blueprint(create_blueprint(), url_prefix=url_prefix)
+        app.register_blueprint(create_blueprint(), url_prefix=settings.url_prefix)
 
 
 def _check_names(app: Flask, db: Database) -> None:

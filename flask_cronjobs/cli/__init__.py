@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from flask import Flask
+
 from .group import LazyGroup, examples
 
 jobs_group: LazyGroup = LazyGroup(
@@ -14,3 +16,15 @@ jobs_group: LazyGroup = LazyGroup(
     help="Run the app's scheduled and background jobs.",
     epilog=examples("flask jobs tick", "flask jobs admin", "flask jobs admin list --status dead"),
 )
+
+
+def add_commands(app: Flask, beside_server: bool) -> None:
+    """Add the commands to *app*.
+
+    :param beside_server: whether ``flask run --debug`` starts a worker.
+    """
+    app.cli.add_command(jobs_group)
+    if beside_server:
+        from .beside_server import work_beside_server
+
+        work_beside_server(app)

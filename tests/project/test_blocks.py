@@ -10,7 +10,6 @@ import configparser
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,11 +93,9 @@ def test_unit_starts_a_command_that_exists(block: Block) -> None:
     assert unit["Service"]["User"]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no tomllib yet.")
 @pytest.mark.parametrize("block", each("toml"))
 def test_processes_in_the_toml_are_commands_that_exist(block: Block) -> None:
-    import tomllib
-
+    tomllib = pytest.importorskip("tomllib")  # Python 3.10 has none.
     processes = tomllib.loads(block.text)["processes"]
     assert set(processes) == {"web", "jobs"}
     assert_command_exists(processes["jobs"].split()[1:])
