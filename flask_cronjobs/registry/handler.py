@@ -11,6 +11,7 @@ from ..config import Settings
 from ..errors import TaskError
 from ..text import cut
 from ..types import OnDead
+from .arguments import Arguments
 from .options import EnqueueOptions, TaskOptions, is_key
 from .payload import check_keys, payload_text
 from .retry import RetryPolicy, retry_policy
@@ -29,6 +30,7 @@ class Handler:
 
     :ivar func: the function itself.
     :ivar name: the task's name, ``job_type`` in a row.
+    :ivar arguments: how its arguments are stored and read.
     :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
     """
 
@@ -40,6 +42,7 @@ class Handler:
         if options.concurrency is not None or options.concurrency_key is not None:
             self.concurrency_limit = options.concurrency or 1
         self._signature = inspect.signature(func)
+        self.arguments = Arguments(func, self._signature)
         parameters = self._signature.parameters.values()
         self._named = frozenset(p.name for p in parameters if p.kind in _NAMED)
         self._required = frozenset(p.name for p in parameters if p.default is p.empty)
@@ -120,19 +123,15 @@ class Handler:
     def concurrency_key_for(self, payload: Mapping[str, object]) -> str | None:
         """Return the concurrency key of a run with *payload*; by default the task's name.
 
+        :param payload: as it is stored.
         :raises TaskError: the payload lacks what the key names, or the key cannot be stored.
         """
         if self.concurrency_limit is None:
             return None
         if self.options.concurrency_key is None:
             return self.name
-        arguments = {
-            parameter.name: parameter.default
-            for parameter in self._signature.parameters.values()
-            if parameter.default is not parameter.empty
-        }
         try:
-            key = self.options.concurrency_key.format(**{**arguments, **payload})
+            key = self.options.concurrency_key.format(**{**self.arguments.defaults, **payload})
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise TaskError(
                 f"{self._its_key()} cannot be filled in from the payload: {error!r}. Pass what it "
@@ -157,7 +156,7 @@ def run_columns(
 ) -> dict[str, Any]:
     """Return the columns of a run: `policy_columns`, and those that depend on its payload.
 
-    :raises PayloadError: *payload* is not plain JSON, or too large.
+    :raises PayloadError: *payload* does not fit the handler, is not plain JSON, or too large.
     :raises TaskError: no concurrency key can be made from *payload*.
     """
     text, key = stored_payload(handler, settings, payload)
@@ -189,8 +188,9 @@ def stored_payload(
     handler: Handler, settings: Settings, payload: Mapping[str, object]
 ) -> tuple[str, str | None]:
     """Return the payload as JSON text, and the concurrency key; raises as `run_columns`."""
-    text = payload_text(payload, settings.max_payload_bytes)
-    key = None if handler.concurrency_limit is None else handler.concurrency_key_for(payload)
+    plain = handler.arguments.encode(payload)
+    text = payload_text(plain, settings.max_payload_bytes)
+    key = None if handler.concurrency_limit is None else handler.concurrency_key_for(plain)
     return text, key
 
 
