@@ -100,6 +100,11 @@ class Arguments:
                     found |= self.encode({name: parameter.default})
         return found
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether arguments of any name can be given."""
+        return any(each.kind is each.VAR_KEYWORD for each in self._parameters.values())
+
     def fields(self, payload: Mapping[str, JSON]) -> Iterator[Field]:
         """Yield the arguments that have a name, with the values of *payload*."""
         for name, parameter in self._parameters.items():

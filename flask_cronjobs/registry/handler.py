@@ -55,12 +55,6 @@ class Handler:
         return str(self._signature.replace(parameters=plain, return_annotation=nothing))
 
     @property
-    def required(self) -> list[str]:
-        """The names of the parameters without a default, in their order."""
-        parameters = self._signature.parameters.values()
-        return [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED]
-
-    @property
     def is_async(self) -> bool:
         """Whether the function is an ``async def``."""
         return inspect.iscoroutinefunction(self.func)
