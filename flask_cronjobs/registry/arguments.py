@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, TypeAlias, get_type_hints
 
 from ..errors import PayloadError
 from ..text import SECRET_NAMES, redacted
@@ -22,6 +22,10 @@ from .payload import MAX_DEPTH
 
 #: From how many choices on a form has no list to choose from.
 _MANY = 50
+
+
+#: Takes a payload of older code, and returns one of today's.
+Upgrade: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 class Field(NamedTuple):
@@ -45,7 +49,10 @@ class Arguments:
 
     :param func: the handler.
     :param signature: its own.
+    :ivar upgrade: makes a stored payload that does not fit into one that does.
     """
+
+    upgrade: Upgrade | None = None
 
     def __init__(self, func: Callable[..., object], signature: inspect.Signature) -> None:
         self._parameters = signature.parameters
@@ -76,8 +83,8 @@ class Arguments:
 
     @property
     def are_decoded(self) -> bool:
-        """Whether a stored payload is something else than the arguments of the call."""
-        return any(codec.decode for codec in self._schema.values())
+        """Whether a stored payload may be something else than the arguments of the call."""
+        return self.upgrade is not None or any(codec.decode for codec in self._schema.values())
 
     def decode(self, payload: Mapping[str, JSON]) -> dict[str, object]:
         """Return the arguments of a call with a stored *payload*.
@@ -85,7 +92,7 @@ class Arguments:
         :raises PayloadError: a value does not fit. The message, which is kept, does not show it.
         """
         return {
-            name: _converted(name, self._codec(name).decode or _itself, value, show=False)
+            name: _converted(name, self._codec(name).decode or ANY.encode, value, show=False)
             for name, value in payload.items()
         }
 
@@ -143,10 +150,6 @@ class Arguments:
             return Any
         one: Any = SimpleNamespace(__annotations__={"it": parameter.annotation})
         return get_type_hints(one, self._globals)["it"]
-
-
-def _itself(value: object) -> object:
-    return value
 
 
 def _converted(name: str, convert: Callable[[Any], Any], value: object, show: bool) -> Any:

@@ -8,7 +8,7 @@ import json
 import reprlib
 import sys
 from collections import abc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -17,28 +17,13 @@ from itertools import repeat
 from operator import attrgetter
 from pathlib import Path, PurePath
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    TypeAlias,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from ..types import JSON
 from .payload import is_refused
 
-#: How many choices a message names.
-_CHOICES = 12
 _NOTHING = object()
-#: Takes a codec, and returns its `encode` or its `read`.
-_Way: TypeAlias = "Callable[[Codec], Callable[[Any], Any]]"
 
 
 class Misfit(Exception):
@@ -93,6 +78,8 @@ def _itself(value: Any) -> Any:
 
 #: For values whose type says nothing.
 ANY = Codec("JSON", _itself)
+#: Either returns the way that values go, of a codec.
+_ENCODE, _READ = attrgetter("encode"), attrgetter("read")
 
 
 def at(step: str, convert: Callable[[Any], Any], value: object) -> Any:
@@ -141,7 +128,7 @@ def _union(members: Iterable[Codec]) -> Codec:
     is_optional = len(codecs) == 2 and codecs[0] is _NONE
     expected = " or ".join(codec.expected for codec in codecs if codec is not _NONE)
 
-    def fitting(way: _Way, value: object) -> tuple[Codec, Any]:
+    def fitting(way: attrgetter[Any], value: object) -> tuple[Codec, Any]:
         inner = Misfit(expected, value)
         for codec in codecs:
             try:
@@ -151,13 +138,13 @@ def _union(members: Iterable[Codec]) -> Codec:
         raise inner if inner.path or is_optional else Misfit(expected, value)
 
     def encode(value: object) -> Any:
-        codec, plain = fitting(_encode, value)
-        if codec.decode is not None and fitting(_read, plain)[0] is not codec:
+        codec, plain = fitting(_ENCODE, value)
+        if codec.decode is not None and fitting(_READ, plain)[0] is not codec:
             raise Misfit(f"{expected}, of which the first that fits the JSON is taken", value)
         return plain
 
     def decode(value: object) -> Any:
-        return fitting(_read, value)[1]
+        return fitting(_READ, value)[1]
 
     is_plain = all(codec.decode is None for codec in codecs)
     choices = codecs[-1].choices if is_optional else ()
@@ -261,14 +248,14 @@ def _array(make: Callable[..., Any], fixed: Sequence[Codec] = (), item: Codec = 
     kinds = (list, tuple, set, frozenset) if is_set else (list, tuple)
     expected = f"a list of {len(fixed)}" if fixed else "a list"
 
-    def convert(way: _Way, value: Any) -> list[Any]:
+    def convert(way: attrgetter[Any], value: Any) -> list[Any]:
         if not issubclass(type(value), kinds) or (fixed and len(value) != len(fixed)):
             raise Misfit(expected, value)
         codecs = enumerate(zip(fixed or repeat(item), value, strict=False))
         return [at(f"[{place}]", way(codec), each) for place, (codec, each) in codecs]
 
     def encode(value: object) -> Any:
-        plain = convert(_encode, value)
+        plain = convert(_ENCODE, value)
         # A set has no order, and its JSON always the same.
         return (
             [each for _, each in sorted({repr(one): one for one in plain}.items())]
@@ -276,11 +263,8 @@ def _array(make: Callable[..., Any], fixed: Sequence[Codec] = (), item: Codec = 
             else plain
         )
 
-    def decode(value: object) -> object:
-        try:
-            return make(convert(_read, value))
-        except TypeError:  # What cannot be in a set.
-            raise Misfit(expected, value) from None
+    def decode(value: object) -> Any:
+        return make(convert(_READ, value))
 
     return Codec(expected, encode, None if make is list and item.decode is None else decode)
 
@@ -288,17 +272,17 @@ def _array(make: Callable[..., Any], fixed: Sequence[Codec] = (), item: Codec = 
 def _object(kind: type, key: Codec, item: Codec) -> Codec:
     names = _NUMBER if key is _LEAVES[int] else key
 
-    def convert(way: _Way, value: Any) -> dict[Any, Any]:
-        if not isinstance(value, kind):
+    def convert(way: attrgetter[Any], value: Any) -> dict[Any, Any]:
+        if not issubclass(type(value), kind):
             raise Misfit("an object", value)
         return {
             at("", way(names), name): at(f"[{reprlib.repr(name)}]", way(item), each)
-            for name, each in cast("Mapping[Any, Any]", value).items()
+            for name, each in value.items()
         }
 
     is_plain = names.decode is None and item.decode is None
     return Codec(
-        "an object", partial(convert, _encode), None if is_plain else partial(convert, _read)
+        "an object", partial(convert, _ENCODE), None if is_plain else partial(convert, _READ)
     )
 
 
@@ -314,19 +298,18 @@ def _record(kind: type[Any], names: list[str], optional: abc.Container[str]) -> 
             hints = {}  # They name what is not there.
         return {name: codec_of(hints.get(name, Any)) for name in names}
 
-    def convert(way: _Way, value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
+    def convert(way: attrgetter[Any], value: Any) -> dict[str, Any]:
+        if not issubclass(type(value), dict):
             raise Misfit(expected, value)
-        given = cast("dict[str, Any]", value)
-        for name in given.keys() - codecs().keys():
+        for name in value.keys() - codecs().keys():
             raise Misfit(f"one of the fields {', '.join(names)}", name)
         for name, codec in codecs().items():
-            if name not in given and name not in optional:
+            if name not in value and name not in optional:
                 raise Misfit(codec.expected, _NOTHING, f".{name}")
-        return {name: at(f".{name}", way(codecs()[name]), each) for name, each in given.items()}
+        return {name: at(f".{name}", way(codecs()[name]), each) for name, each in value.items()}
 
     def decode(value: object) -> Any:
-        fields = convert(_read, value)
+        fields = convert(_READ, value)
         try:
             return kind(**fields)
         except Exception as error:
@@ -334,20 +317,12 @@ def _record(kind: type[Any], names: list[str], optional: abc.Container[str]) -> 
 
     def encode(value: Any) -> Any:
         if type(value) is kind:
-            return convert(_encode, {name: getattr(value, name) for name in names})
-        plain = convert(_encode, value)
+            return convert(_ENCODE, {name: getattr(value, name) for name in names})
+        plain = convert(_ENCODE, value)
         decode(plain)
         return plain
 
     return Codec(expected, encode, decode)
-
-
-def _encode(codec: Codec) -> Callable[[Any], Any]:
-    return codec.encode
-
-
-def _read(codec: Codec) -> Callable[[Any], Any]:
-    return codec.read
 
 
 def _reason(error: Any) -> str:
@@ -358,9 +333,8 @@ def _reason(error: Any) -> str:
     return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:3])
 
 
-def _listed(values: Sequence[object]) -> str:
-    more = ", …" if len(values) > _CHOICES else ""
-    return ", ".join(map(reprlib.repr, values[:_CHOICES])) + more
+def _listed(values: Iterable[object]) -> str:
+    return reprlib.repr([*values])[1:-1]
 
 
 def _aware(text: str) -> datetime:
@@ -368,11 +342,6 @@ def _aware(text: str) -> datetime:
     if moment.utcoffset() is None:
         raise ValueError
     return moment
-
-
-def _seconds(duration: timedelta) -> float:
-    seconds = duration.total_seconds()
-    return int(seconds) if seconds.is_integer() else seconds
 
 
 _NONE, _TEXT = _plain("None", NoneType), _plain("a text", str)
@@ -391,18 +360,19 @@ _LEAVES: dict[Any, Codec] = {
     datetime: _leaf(datetime, _MOMENT, datetime.isoformat, _aware),
     time: _leaf(time, "a time such as 09:30", time.isoformat, time.fromisoformat),
     timedelta: _leaf(
-        timedelta, "a number of seconds", _seconds, lambda v: timedelta(seconds=_FLOAT.encode(v))
+        timedelta,
+        "a number of seconds",
+        timedelta.total_seconds,
+        lambda seconds: timedelta(seconds=_FLOAT.encode(seconds)),
     ),
     UUID: _leaf(UUID, "a UUID", str, UUID),
     Decimal: _leaf(
-        Decimal,
-        "a decimal number as text, such as '12.50'",
-        str,
-        lambda v: Decimal(_TEXT.encode(v)),
+        Decimal, "a decimal number as text, such as '12.50'", str,
+        lambda text: Decimal(_TEXT.encode(text)),
     ),
     Path: _leaf(Path, "a path", str, Path),
     PurePath: _leaf(PurePath, "a path", str, PurePath),
-}
+}  # fmt: skip
 _ARRAYS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((list, abc.Sequence, abc.MutableSequence), list),
     **dict.fromkeys((set, abc.Set, abc.MutableSet), set),

@@ -25,7 +25,7 @@ from ..errors import (
     TablesMissing,
 )
 from ..jobs import effects
-from ..jobs.definitions.actions import remove, run_now
+from ..jobs.definitions.actions import queue_run, remove
 from ..jobs.definitions.detail import read_arguments
 from ..jobs.pauses import Target, pause, resume
 from ..jobs.runs import payloads
@@ -148,9 +148,10 @@ def definition_run() -> Done:
     """Queue a run of a definition, due now; with a payload, also of a task."""
     name = needed(request.form, "name")
     payload = typed_payload()
-    run_id = run_now(state_of(), name, payload, actor=actor(), tasks=payload is not None)
-    message = f"Run {run_id} of {name} is queued. The next tick runs it."
-    return Done(message, run_id, goes_there=payload is not None)
+    is_form = payload is not None
+    run = queue_run(state_of(), name, payload, actor=actor(), tasks=is_form)
+    became = "is queued. The next tick runs it." if run.is_new else "has the same key already."
+    return Done(f"Run {run.id} of {name} {became}", run.id, goes_there=is_form)
 
 
 @action("overview", "definition", "name")

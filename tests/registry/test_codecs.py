@@ -187,7 +187,6 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (list[int], [1, "x"], r"\[1\].*a whole number, got 'x'"),
     (list[int], "12", "a list, got '12'"),
     (tuple[int, str], [1], "a list of 2, got a value of type list"),
-    (set[Any], [{}], "a list"),
     (dict[str, date], {"a": {"b": 1}}, r"\['a'\].*a date"),
     (dict[int, int], {"a": 1}, "a whole number, got 'a'"),
     (Node, {"day": "2026-01-01", "inner": [{"day": 1}]}, r"\.inner\[0\]\.day.*a date"),
@@ -202,7 +201,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
 def test_what_does_not_fit_is_refused_by_name(hint: Any, value: Any, says: str) -> None:
     codec = codec_of(hint)
     with pytest.raises(Misfit) as caught:
-        (codec.encode if hint not in (set[Any],) else codec.read)(value)
+        codec.encode(value)
     misfit = caught.value
     assert re.search(says, f"{misfit.path} {misfit.expected}, got {misfit.got(True)}")
 

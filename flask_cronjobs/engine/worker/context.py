@@ -203,7 +203,7 @@ def _decoding(task: Handler, call: Callable[..., Any]) -> Callable[..., Any]:
 
     def decoding(**payload: JSON) -> Any:
         try:
-            arguments = task.arguments.decode(payload)
+            arguments = task.arguments.decode(task.current(payload))
         except PayloadError as error:
             run = running()
             raise PayloadError(
