@@ -156,8 +156,8 @@ def _converted(name: str, convert: Callable[[Any], Any], value: object, show: bo
     try:
         return at(name, convert, value)
     except Misfit as misfit:
-        # A secret's value is not shown.
-        shown = show and redacted({name: "."}, SECRET_NAMES) == {name: "."}
+        one: JSON = {misfit.path: "."}
+        shown = show and redacted(one, SECRET_NAMES) == one  # A secret is not shown.
         raise PayloadError(
             f"{misfit.path[:200]}: expected {misfit.expected}, got {misfit.got(shown)}."
         ) from None

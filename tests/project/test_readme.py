@@ -27,6 +27,7 @@ from .pages import PAGES, ROOT, blocks, dispose, named, prelude, without_times
 WHOLE = ["README.md"]
 CONTINUED = [
     "tasks.md",
+    "arguments.md",
     "batches.md",
     "schedules.md",
     "deploying.md",

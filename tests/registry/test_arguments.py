@@ -137,6 +137,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"day": "2026-01-01", "since": datetime(2026, 1, 1)}, "^since: expected a time with a time"),
     ({"day": "2026-01-01", "orders": [{"id": "x"}]}, r"^orders\[0\]\.id: expected a whole number"),
     ({"day": "2026-01-01", "token": "hunter2"}, "^token: .* got a value of type str"),
+    ({"day": "2026-01-01", "rate": "1,5"}, "^rate: expected a decimal number .* got '1,5'"),
 ]
 
 
