@@ -49,7 +49,10 @@ class UnknownTask(CronJobsError, LookupError):
 
 
 class PayloadError(CronJobsError, ValueError):
-    """A payload is not a plain JSON object, or too large; the message names the key."""
+    """A payload is not a plain JSON object, too large, or does not fit the handler's annotations.
+
+    The message names the key.
+    """
 
 
 class NotFound(CronJobsError, LookupError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from flask import Flask
@@ -24,7 +23,13 @@ from .registry.options import AroundHook, EnqueueOptions, TaskOptions
 from .registry.other_names import OF_TASK, answering
 from .registry.registry import Declaration, Registry, name_of
 from .registry.retry import Retry, RetryCallable
-from .registry.validation import as_around, check_access, check_task, check_unscheduled
+from .registry.validation import (
+    as_around,
+    check_access,
+    check_task,
+    check_unscheduled,
+    given_by_position,
+)
 from .task import Task
 from .types import BatchOnDead, Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
 
@@ -36,22 +41,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 H = TypeVar("H", bound=AroundHook)
-M = TypeVar("M", bound=Callable[..., Any])
-
-
-def _given_by_position(once: M) -> M:
-    """Say how to call *once* where Python would only say that its key and function are missing."""
-
-    @wraps(once)
-    def call(self: CronJobs, /, *given: Any, **kwargs: Any) -> Any:
-        if len(given) < 2:
-            raise TypeError(
-                "once() takes the key and the function by position: once('mail:5', send, to=…). "
-                "What is given by name, also key= and func=, is an argument of the function."
-            )
-        return once(self, *given, **kwargs)
-
-    return cast("M", call)
 
 
 class CronJobs(OperatorMethods):
@@ -165,6 +154,8 @@ class CronJobs(OperatorMethods):
         keep_output: bool | None = None,
         order: Order | None = None,
         on_dead: OnDead | None = None,
+        unique: str | None = None,
+        unique_while: UniqueWhile | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     @answering(OF_TASK)
@@ -192,6 +183,8 @@ class CronJobs(OperatorMethods):
         keep_output: bool | None = None,
         order: Order | None = None,
         on_dead: OnDead | None = None,
+        unique: str | None = None,
+        unique_while: UniqueWhile | None = None,
     ) -> Any:
         """Make a task of a function; bare, or with keywords.
 
@@ -225,6 +218,9 @@ class CronJobs(OperatorMethods):
             waits for a retry. It needs ``concurrency_key``.
         :param on_dead: in a strict order, what the runs behind a dead one do: ``"skip"`` it, the
             default, or ``"stop"`` until an operator retries or discards it.
+        :param unique: the idempotency key of runs that are enqueued without one: a format, filled
+            in from the payload, such as ``"import:{shop_id}"``. Runs of schedules have none.
+        :param unique_while: as long as *unique_while* of `Task.using` says, unless a call does.
         :returns: the `Task`.
         :raises TaskError: an option is invalid, or the name is taken.
         :raises ScheduleError: the schedule or zone cannot be read.
@@ -235,6 +231,7 @@ class CronJobs(OperatorMethods):
         options = TaskOptions(
             queue, priority, retry, seconds, concurrency, concurrency_key, atomic, async_at_once,
             None if around is None else as_around(around), keep_output, order, on_dead,
+            unique, unique_while,
         )  # fmt: skip
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
@@ -377,7 +374,7 @@ class CronJobs(OperatorMethods):
         options = EnqueueOptions() if task is None else task.enqueue_options
         return new_batch(state_of(), key, task, options, then_payload, on_dead, close)
 
-    @_given_by_position
+    @given_by_position
     def once(
         self,
         key: str,

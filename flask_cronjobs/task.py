@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from .errors import PayloadError
 from .jobs.state import state_of
 from .log import logger
+from .registry.arguments import Upgrade
 from .registry.handler import Handler
 from .registry.options import EnqueueOptions, NewRun, TaskOptions, in_seconds
 from .registry.other_names import OF_METHODS, OF_USING, answering
 from .registry.registry import Registry, declaration
+from .registry.validation import check_upgrade
 from .types import Catchup, Overlap, Replace, RunIds, UniqueWhile
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+U = TypeVar("U", bound=Upgrade)
 
 
 class Task(Handler, Generic[P, R]):
@@ -90,7 +93,7 @@ class Task(Handler, Generic[P, R]):
             tells which.
         :raises KeyConflict: the idempotency key belongs to a run of another task.
         :raises TypeError: the handler does not take these arguments.
-        :raises PayloadError: an argument is not plain JSON.
+        :raises PayloadError: an argument does not fit its annotation, or is not plain JSON.
         :raises TaskError: the task's concurrency key cannot be made from them; or `using` gave
             *unique_while* or *replace*, and no idempotency key.
         :raises TablesMissing: the job tables do not exist.
@@ -112,7 +115,7 @@ class Task(Handler, Generic[P, R]):
             exists, the id of the run that has it. Their ``is_new`` tells which are new.
         :raises KeyConflict: an idempotency key belongs to a run of another task.
         :raises TypeError: the handler does not take the arguments of one of them.
-        :raises PayloadError: an argument is not plain JSON.
+        :raises PayloadError: an argument does not fit its annotation, or is not plain JSON.
         :raises TaskError: an option of a `NewRun` is invalid, or no concurrency key can be made.
         :raises TablesMissing: the job tables do not exist.
 
@@ -184,6 +187,18 @@ class Task(Handler, Generic[P, R]):
         task._enqueue_options, task._is_idle = options, True
         return task
 
+    def upgrade(self, func: U) -> U:
+        """Take stored payloads of older code to today's by *func*: a decorator.
+
+        :param func: takes a stored payload, a dict of JSON values, and returns one that the handler
+            takes today. It is called before an attempt, and only if the payload does not fit.
+        :returns: *func* itself.
+        :raises TaskError: *func* is no function, is asynchronous, or is not the first.
+        """
+        check_upgrade(self.name, func, self.arguments.upgrade)
+        self.arguments.upgrade = func
+        return func
+
     def schedule(
         self,
         cron: str,
@@ -209,7 +224,7 @@ class Task(Handler, Generic[P, R]):
         :raises ScheduleError: *cron* or *timezone* cannot be read.
         :raises TaskError: the name is taken, or a policy is unknown.
         :raises TypeError: the handler does not take *payload*.
-        :raises PayloadError: *payload* is not plain JSON.
+        :raises PayloadError: *payload* does not fit the annotations, or is not plain JSON.
         """
         self._use()
         self._registry.declare(

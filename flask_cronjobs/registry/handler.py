@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..config import Settings
-from ..errors import TaskError
+from ..errors import PayloadError, TaskError
 from ..text import cut
-from ..types import OnDead
+from ..types import JSON, OnDead
+from .arguments import Arguments
 from .options import EnqueueOptions, TaskOptions, is_key
 from .other_names import options_go_before
 from .payload import check_keys, payload_text
@@ -31,6 +33,7 @@ class Handler:
 
     :ivar func: the function itself.
     :ivar name: the task's name, ``job_type`` in a row.
+    :ivar arguments: how its arguments are stored and read.
     :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
     """
 
@@ -42,6 +45,7 @@ class Handler:
         if options.concurrency is not None or options.concurrency_key is not None:
             self.concurrency_limit = options.concurrency or 1
         self._signature = inspect.signature(func)
+        self.arguments: Arguments = Arguments(func, self._signature)
         parameters = self._signature.parameters.values()
         self._named = frozenset(p.name for p in parameters if p.kind in _NAMED)
         self._required = frozenset(p.name for p in parameters if p.default is p.empty)
@@ -52,12 +56,6 @@ class Handler:
         plain = [_bare(parameter) for parameter in self._signature.parameters.values()]
         nothing = inspect.Signature.empty
         return str(self._signature.replace(parameters=plain, return_annotation=nothing))
-
-    @property
-    def required(self) -> list[str]:
-        """The names of the parameters without a default, in their order."""
-        parameters = self._signature.parameters.values()
-        return [p.name for p in parameters if p.default is p.empty and p.kind in _NAMED]
 
     @property
     def is_async(self) -> bool:
@@ -112,6 +110,19 @@ class Handler:
         check_keys(payload)
         return self.payload(**payload)
 
+    def current(self, payload: Mapping[str, JSON]) -> Mapping[str, Any]:
+        """Return a stored *payload*, or what the task's upgrade makes of it if it does not fit.
+
+        :raises TypeError: the handler does not take what the upgrade returned.
+        :raises PayloadError: that is not plain JSON, or does not fit either.
+        """
+        if self.arguments.upgrade is None:
+            return payload
+        with suppress(TypeError, PayloadError):
+            self.arguments.encode(self.payload_from(payload))
+            return payload
+        return self.arguments.encode(self.payload_from(self.arguments.upgrade({**payload})))
+
     def retry_policy(self, default_attempts: int) -> RetryPolicy:
         """Return the task's retry policy; *default_attempts* is its default number of attempts."""
         return retry_policy(self.options.retry, default_attempts)
@@ -124,33 +135,51 @@ class Handler:
     def concurrency_key_for(self, payload: Mapping[str, object]) -> str | None:
         """Return the concurrency key of a run with *payload*; by default the task's name.
 
+        :param payload: as it is stored.
         :raises TaskError: the payload lacks what the key names, or the key cannot be stored.
         """
         if self.concurrency_limit is None:
             return None
-        if self.options.concurrency_key is None:
-            return self.name
-        arguments = {
-            parameter.name: parameter.default
-            for parameter in self._signature.parameters.values()
-            if parameter.default is not parameter.empty
-        }
+        return self._filled("concurrency_key", payload) or self.name
+
+    def unique_key_for(self, payload: Mapping[str, object]) -> str | None:
+        """Return the idempotency key that the task gives a run with *payload*, if it gives one.
+
+        :param payload: as it is stored.
+        :raises TaskError: as of `concurrency_key_for`.
+        """
+        return self._filled("unique", payload)
+
+    def with_unique_while(self, options: EnqueueOptions) -> EnqueueOptions:
+        """Return *options*, and how long keys are held, as the task says unless they do.
+
+        :raises TaskError: that does not go with ``replace``.
+        """
+        if options.unique_while is not None or self.options.unique_while is None:
+            return options
+        held = options._replace(unique_while=self.options.unique_while)
+        held.check_key_options()
+        return held
+
+    def _filled(self, option: str, payload: Mapping[str, object]) -> str | None:
+        """Return the key that an option of the task makes of *payload*."""
+        key_format: str | None = getattr(self.options, option)
+        if key_format is None:
+            return None
+        its_key = f"The {option} {key_format!r} of the task {self.name}"
         try:
-            key = self.options.concurrency_key.format(**{**arguments, **payload})
+            key = key_format.format(**{**self.arguments.defaults, **payload})
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise TaskError(
-                f"{self._its_key()} cannot be filled in from the payload: {error!r}. Pass what it "
+                f"{its_key} cannot be filled in from the payload: {error!r}. Pass what it "
                 "names, or let it name only what every payload has."
             ) from None
         if not is_key(key, MAX_KEY):
             raise TaskError(
-                f"{self._its_key()} makes the key {key[:60]!r}, of {len(key):,} characters. It "
+                f"{its_key} makes the key {key[:60]!r}, of {len(key):,} characters. It "
                 f"must have 1 to {MAX_KEY} printable ones: let it name an id or a short code."
             )
         return key
-
-    def _its_key(self) -> str:
-        return f"The concurrency_key {self.options.concurrency_key!r} of the task {self.name}"
 
 
 def run_columns(
@@ -161,14 +190,15 @@ def run_columns(
 ) -> dict[str, Any]:
     """Return the columns of a run: `policy_columns`, and those that depend on its payload.
 
-    :raises PayloadError: *payload* is not plain JSON, or too large.
+    :raises PayloadError: *payload* does not fit the handler, is not plain JSON, or too large.
     :raises TaskError: no concurrency key can be made from *payload*.
     """
-    text, key = stored_payload(handler, settings, payload)
+    stored = stored_payload(handler, settings, payload)
     return {
-        **policy_columns(handler, settings, options),
-        "payload": text,
-        "concurrency_key": key,
+        **policy_columns(handler, settings, handler.with_unique_while(options)),
+        "payload": stored.text,
+        "concurrency_key": stored.concurrency_key,
+        "idempotency_key": options.idempotency_key or stored.unique_key,
     }
 
 
@@ -189,13 +219,21 @@ def policy_columns(
     }
 
 
+class StoredPayload(NamedTuple):
+    """A payload as JSON text, and the keys that the task makes of it."""
+
+    text: str
+    concurrency_key: str | None
+    unique_key: str | None
+
+
 def stored_payload(
     handler: Handler, settings: Settings, payload: Mapping[str, object]
-) -> tuple[str, str | None]:
-    """Return the payload as JSON text, and the concurrency key; raises as `run_columns`."""
-    text = payload_text(payload, settings.max_payload_bytes)
-    key = None if handler.concurrency_limit is None else handler.concurrency_key_for(payload)
-    return text, key
+) -> StoredPayload:
+    """Return *payload* as it is stored; raises as `run_columns`."""
+    plain = handler.arguments.encode(payload)
+    text = payload_text(plain, settings.max_payload_bytes)
+    return StoredPayload(text, handler.concurrency_key_for(plain), handler.unique_key_for(plain))
 
 
 class _Name:

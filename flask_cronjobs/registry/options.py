@@ -37,6 +37,8 @@ class TaskOptions(NamedTuple):
     keep_output: bool | None = None
     order: Order | None = None
     on_dead: OnDead | None = None
+    unique: str | None = None
+    unique_while: UniqueWhile | None = None
 
 
 class EnqueueOptions(NamedTuple):
@@ -87,13 +89,14 @@ class EnqueueOptions(NamedTuple):
             check_attempts(self.max_attempts, "max_attempts")
         if self.priority is not None and not is_whole(self.priority, -32768, 32767):
             raise TaskError(f"priority is {self.priority!r}. Give a whole number, -32768 to 32767.")
-        self._check_key_options()
+        self.check_key_options()
         if self.queue is not None:
             check_key("queue", self.queue, 100)
         if self.idempotency_key is not None:
             check_key("idempotency_key", self.idempotency_key, 500)
 
-    def _check_key_options(self) -> None:
+    def check_key_options(self) -> None:
+        """Check what is said about the key, as `check` does."""
         if self.unique_while not in (None, *get_args(UniqueWhile)):
             raise TaskError(
                 f"unique_while is {self.unique_while!r}. Give 'kept', 'pending' or 'waiting'."

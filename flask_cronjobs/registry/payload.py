@@ -115,7 +115,7 @@ def check_keys(payload: Mapping[str, object]) -> None:
             f"The payload is of type {type(payload).__name__}. Give a dict of arguments."
         )
     try:
-        _refuse_of_request(payload)
+        _refuse_with_advice(payload)
         for key in payload:
             _check_key(key)
     except _Fault as fault:
@@ -173,7 +173,7 @@ def _checked_size(value: object) -> int:
 
     :raises _Fault: it is no JSON.
     """
-    _refuse_of_request(value)
+    _refuse_with_advice(value)
     if isinstance(value, str):
         _check_text(value)
         return len(value) + 2
@@ -191,9 +191,17 @@ def _checked_size(value: object) -> int:
     return 1
 
 
-def _refuse_of_request(value: object) -> None:
-    """Refuse what looks like a plain value, and is more, or no more after the request."""
+def is_refused(value: object) -> bool:
+    """Return whether `payload_text` refuses *value* with advice, also if it looks like another."""
     kind = type(value)  # A proxy says that it is an instance of what it stands for.
+    return issubclass(kind, (LocalProxy, MultiDict)) or hasattr(kind, "__mapper__")
+
+
+def _refuse_with_advice(value: object) -> None:
+    """Refuse what looks like a plain value, and is more, or no more after the request."""
+    if not is_refused(value):
+        return
+    kind = type(value)
     if issubclass(kind, LocalProxy):
         raise _Fault(
             "is a LocalProxy, which stands for something of this request. Pass what it stands for, "
@@ -204,6 +212,10 @@ def _refuse_of_request(value: object) -> None:
             f"is of type {kind.__name__}, which may have several values for a key, as request.form "
             "does. Pass .to_dict(), or .to_dict(flat=False) for lists of values."
         )
+    raise _Fault(
+        f"is a row of the database, of type {kind.__name__}. Pass its id, and load it by that in "
+        "the handler."
+    )
 
 
 def _check_key(key: object) -> None:

@@ -188,8 +188,10 @@ def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -
         message = f"The schedule {name!r} cannot call {error}. Give arguments as payload={{…}}."
         raise TypeError(message) from None
     # As the database returns it, with lists for tuples: otherwise each tick would see a change.
-    plain: dict[str, JSON] = json.loads(payload_text(arguments, 1 << 30))
+    text = payload_text(handler.arguments.encode(arguments), 1 << 30)
+    plain: dict[str, JSON] = json.loads(text)
     handler.concurrency_key_for(plain)
+    handler.arguments.forget()  # What is defined further down is not known yet.
     return plain
 
 

@@ -6,7 +6,8 @@ import inspect
 import string
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
-from typing import cast, get_args
+from functools import wraps
+from typing import Any, TypeVar, cast, get_args
 
 from ..errors import SetupError, TaskError
 from ..text import did_you_mean
@@ -14,6 +15,7 @@ from ..types import OnDead, Order, is_number, is_url, is_whole
 from .options import Around, AroundHook, EnqueueOptions, TaskOptions, check_text, is_key
 from .retry import check_attempts, check_retry, why_uncallable
 
+M = TypeVar("M", bound=Callable[..., Any])
 #: The longest timeout of a task, in seconds (30 days).
 MAX_TIMEOUT = 30 * 86400.0
 
@@ -52,9 +54,14 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
     if options.keep_output is not None and options.keep_output not in (True, False):
         raise TaskError(f"{name}: keep_output is {options.keep_output!r}. Give True or False.")
     _check_async_at_once(func, name, options)
-    EnqueueOptions(queue=options.queue, priority=options.priority).check()
+    EnqueueOptions(
+        queue=options.queue, priority=options.priority, unique_while=options.unique_while
+    ).check()
     _check_order(name, options)
-    _check_concurrency_key(name, options.concurrency_key, {p.name for p in parameters}, parameters)
+    for option in ("concurrency_key", "unique"):
+        _check_key_format(name, option, getattr(options, option), parameters)
+    if options.unique_while is not None and options.unique is None:
+        raise TaskError(f"{name}: unique_while has no effect without unique. Give both.")
 
 
 def _check_order(name: str, options: TaskOptions) -> None:
@@ -132,6 +139,21 @@ def _refuse_method(func: Callable[..., object]) -> None:
         )
 
 
+def given_by_position(once: M) -> M:
+    """Say how to call *once* where Python would only say that its key and function are missing."""
+
+    @wraps(once)
+    def call(self: object, /, *given: Any, **kwargs: Any) -> Any:
+        if len(given) < 2:
+            raise TypeError(
+                "once() takes the key and the function by position: once('mail:5', send, to=…). "
+                "What is given by name, also key= and func=, is an argument of the function."
+            )
+        return once(self, *given, **kwargs)
+
+    return cast("M", call)
+
+
 def check_unscheduled(
     name: str,
     payload: Mapping[str, object] | None,
@@ -159,16 +181,34 @@ def check_unscheduled(
         )
 
 
-def _check_concurrency_key(
-    name: str, key: str | None, known: set[str], parameters: Iterable[inspect.Parameter]
+def check_upgrade(name: str, func: object, known: object) -> None:
+    """Check a function that takes payloads of older code to today's.
+
+    :param known: the one that the task has already.
+    :raises TaskError: it is none, or not the first.
+    """
+    if known is not None:
+        raise TaskError(
+            f"{name} has an upgrade already. Let one function take the payloads of all older code."
+        )
+    if inspect.iscoroutinefunction(func) or not _takes(func, {}):
+        raise TaskError(
+            f"The upgrade of {name} is {func!r}. Give a function that takes a payload, a dict, and "
+            "returns another."
+        )
+
+
+def _check_key_format(
+    name: str, option: str, key: str | None, parameters: Iterable[inspect.Parameter]
 ) -> None:
     if key is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
+    known = {parameter.name for parameter in parameters}
     try:
         fields = [field for _, field, _, _ in string.Formatter().parse(key) if field is not None]
     except ValueError as error:
         raise TaskError(
-            f"{name}: concurrency_key {key!r} is not a format text: {error}. Write arguments in "
+            f"{name}: {option} {key!r} is not a format text: {error}. Write arguments in "
             "braces, such as 'user:{user_id}', and double each literal brace."
         ) from None
     for field in fields:
@@ -176,7 +216,7 @@ def _check_concurrency_key(
         if argument not in known:
             hint = did_you_mean(argument, known) if known else " It takes no arguments."
             raise TaskError(
-                f"{name}: concurrency_key {key!r} names {argument!r}, which the handler does not "
+                f"{name}: {option} {key!r} names {argument!r}, which the handler does not "
                 f"take.{hint}"
             )
 

@@ -192,9 +192,10 @@ def enqueue_alone(state: State, name: str, payload: Mapping[str, object], attemp
     """Commit a run in a session of its own, and return its id."""
     with state.app.app_context():
         handler = state.registry.get(name)
-        enqueued = enqueue_one(
-            state, handler, handler.payload_from(payload), EnqueueOptions(commit=True)
-        )
+        # Of its own, so that no run of the same `unique` key stands for it.
+        key = None if handler.options.unique is None else f"testing-{secrets.token_hex(8)}"
+        options = EnqueueOptions(commit=True, idempotency_key=key)
+        enqueued = enqueue_one(state, handler, handler.payload_from(payload), options)
         if not 1 <= attempt <= enqueued.max_attempts:
             state.db.session().delete(enqueued)
             state.db.session().commit()

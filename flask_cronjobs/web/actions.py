@@ -25,7 +25,7 @@ from ..errors import (
     TablesMissing,
 )
 from ..jobs import effects
-from ..jobs.definitions.actions import remove, run_now
+from ..jobs.definitions.actions import queue_run, remove
 from ..jobs.definitions.detail import read_arguments
 from ..jobs.pauses import Target, pause, resume
 from ..jobs.runs import payloads
@@ -43,7 +43,6 @@ from ..jobs.runs.list import RunFilter
 from ..jobs.runs.payloads import retry_with
 from ..jobs.state import State, state_of
 from ..log import logger
-from ..registry.handler import Handler
 from ..text import one_line
 from ..types import JSON
 from .format import Tone
@@ -53,6 +52,8 @@ from .render import Message, back, place_of, reader_page, sent_from
 #: How many runs one click retries: web servers end requests that take long.
 MOST = 10_000
 _LONGEST_ACTOR = 100
+#: What the name of an argument's field begins with.
+FIELD = "argument:"
 View: TypeAlias = Callable[..., ResponseReturnValue]
 
 
@@ -147,9 +148,10 @@ def definition_run() -> Done:
     """Queue a run of a definition, due now; with a payload, also of a task."""
     name = needed(request.form, "name")
     payload = typed_payload()
-    run_id = run_now(state_of(), name, payload, actor=actor(), tasks=payload is not None)
-    message = f"Run {run_id} of {name} is queued. The next tick runs it."
-    return Done(message, run_id, goes_there=payload is not None)
+    is_form = payload is not None
+    run = queue_run(state_of(), name, payload, actor=actor(), tasks=is_form)
+    became = "is queued. The next tick runs it." if run.is_new else "has the same key already."
+    return Done(f"Run {run.id} of {name} {became}", run.id, goes_there=is_form)
 
 
 @action("overview", "definition", "name")
@@ -342,75 +344,79 @@ def edit(run_id: int) -> ResponseReturnValue:
 def typed_payload() -> dict[str, object] | None:
     """Return the payload that the request's form has, or None if it has none.
 
-    :raises PayloadError: it is not a JSON object.
+    ``payload`` has the arguments without a field of their own. An empty field gives no argument.
+
+    :raises PayloadError: it is not a JSON object, or a field cannot be read.
     """
     typed = request.form.get("payload")
     if typed is None:
         return None
     try:
-        payload: object = json.loads(typed)
+        payload: object = json.loads(typed.strip() or "{}")
     except (ValueError, RecursionError) as error:
         raise PayloadError(f"The payload is not JSON: {error}.") from None
     if not isinstance(payload, dict):
         raise PayloadError('The payload is not a JSON object. Write one, such as {"user_id": 1}.')
-    return cast("dict[str, object]", payload)
+    found = cast("dict[str, object]", payload)
+    handler = state_of().registry.tasks.get(request.form.get("task", ""))
+    for name, text_ in request.form.items():
+        if handler is not None and name.startswith(FIELD) and text_.strip():
+            argument = name.removeprefix(FIELD)
+            found[argument] = handler.arguments.read(argument, text_)
+    return found
 
 
 def form_again(error: Exception, run_id: int | None) -> Response:
     """Render the form that was sent, as it was typed, with what is wrong."""
-    typed = {"typed": request.form["payload"], "error": str(error)}
     if run_id is not None:
-        return _edited_run(run_id, 400, **typed)
-    return _new_run(needed(request.form, "name"), 400, **typed)
+        return _edited_run(run_id, error)
+    return _new_run(needed(request.form, "name"), error)
 
 
-def _new_run(name: str, status: int = 200, **typed: str) -> Response:
+def _new_run(name: str, error: Exception | None = None) -> Response:
     state = state_of()
     found = read_arguments(state, name)
     if found is None:
         abort(404, f"There is no definition and no task {name}.")
     task, stored = found
     payload = stored if state.settings.show_payload else None
-    return _form(state, task, payload, status, typed, name=name, run=None, can_retry=False)
+    return _form(state, task, payload, error, name=name, run=None, can_retry=False)
 
 
-def _edited_run(run_id: int, status: int = 200, **typed: str) -> Response:
+def _edited_run(run_id: int, error: Exception | None = None) -> Response:
     state = state_of()
     found = run_or_404(run_id)
     if not state.settings.show_payload:
         abort(403, "Payloads are hidden: CRONJOBS_SHOW_PAYLOAD is not set.")
     row = found.row
     return _form(
-        state, row.task, found.payload, status, typed,
+        state, row.task, found.payload, error,
         name=row.definition or row.task, run=row, can_retry=row.status in RETRY.allowed,
     )  # fmt: skip
 
 
 def _form(
-    state: State,
-    task: str,
-    payload: JSON,
-    status: int,
-    typed: Mapping[str, str],
-    **values: Any,
+    state: State, task: str, payload: JSON, error: Exception | None, **values: Any
 ) -> Response:
+    """Render a form with *payload*, or as it was sent if there is an *error*."""
     handler = state.registry.tasks.get(task)
-    text = json.dumps(_proposed(handler, payload), indent=2, ensure_ascii=False)
+    stored = payload if isinstance(payload, dict) else {}
+    fields = list(handler.arguments.fields(stored)) if handler else []
+    others = {name: stored[name] for name in stored.keys() - {field.name for field in fields}}
+    more = json.dumps(others, indent=2, ensure_ascii=False) if others else ""
+    if error is not None:
+        sent, more = request.form, request.form["payload"]
+        fields = [field._replace(text=sent.get(FIELD + field.name, "")) for field in fields]
     response = reader_page(
         "arguments",
         task=task,
         handler=handler,
         about=(inspect.getdoc(handler.func) or "") if handler else "",
-        typed=typed.get("typed", text),
-        error=typed.get("error"),
+        fields=fields,
+        prefix=FIELD,
+        more=more,
+        error=error,
         **values,
     )
-    response.status_code = status
+    response.status_code = 200 if error is None else 400
     return response
-
-
-def _proposed(handler: Handler | None, payload: JSON) -> JSON:
-    """Return *payload*, or one with a place for each argument that is needed."""
-    if payload is None:
-        return dict.fromkeys(handler.required if handler else (), None)
-    return payload

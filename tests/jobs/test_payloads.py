@@ -38,7 +38,7 @@ def test_retry_with_another_payload_changes_what_follows_from_it(state: State, r
     [
         ({"usr": 1}, TypeError, "usr"),
         ({}, TypeError, "user"),
-        ({"user": float("nan")}, PayloadError, "is nan"),
+        ({"user": float("nan")}, PayloadError, "a whole number, got nan"),
     ],
 )
 def test_a_payload_that_the_handler_does_not_take_changes_nothing(

@@ -68,8 +68,7 @@ Wrong = Callable[[CronJobs], Any]
                 handler
             ),
             PayloadError,
-            "payload['user_id'] is of type date, which JSON does not know. Pass text, a number, "
-            "or its isoformat().",
+            "user_id: expected a whole number, got a value of type date.",
         ),
         (
             lambda jobs: jobs.task(

@@ -7,6 +7,9 @@ import json
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -45,10 +48,34 @@ def runs(app: Flask, db: SQLAlchemy) -> Callable[[], list[JobRun]]:
 
 
 def typed(answer: TestResponse) -> str:
-    """What is in the form's text field, as a browser shows it."""
-    found = re.search(r"<textarea[^>]*>\n(.*?)</textarea>", answer.text, re.DOTALL)
+    """What is in the form's field for further arguments, as a browser shows it."""
+    found = re.search(r'<textarea name="payload"[^>]*>\n(.*?)</textarea>', answer.text, re.DOTALL)
     assert found, answer.text
     return html.unescape(found[1])
+
+
+AREAS = ("textarea", "select")
+
+
+def fields(answer: TestResponse) -> dict[str, str]:
+    """What is in the form's other fields, by the names of the arguments."""
+    page = answer.text
+    found = re.findall(r'<input name="argument:(.*?)" value="(.*?)"', page)
+    found += re.findall(r'<textarea name="argument:(.*?)"[^>]*>\n(.*?)</textarea>', page, re.DOTALL)
+    for name, options in re.findall(
+        r'<select name="argument:(.*?)">(.*?)</select>', page, re.DOTALL
+    ):
+        found += [(name, "".join(re.findall('value="([^"]*)" selected', options)))]
+    return {name: html.unescape(text) for name, text in found}
+
+
+def sent(answer: TestResponse) -> dict[str, str]:
+    """What a browser sends for the form if nobody touches it."""
+    hidden = re.findall(r'<input type="hidden" name="(.*?)" value="(.*?)"', answer.text)
+    named = {f"argument:{name}": text for name, text in fields(answer).items()}
+    if '<textarea name="payload"' in answer.text:
+        named["payload"] = typed(answer)
+    return {**{name: html.unescape(text) for name, text in hidden}, **named}
 
 
 def test_forms_do_not_show_default_values(client: FlaskClient, jobs: CronJobs) -> None:
@@ -70,7 +97,7 @@ def test_form_for_a_run_shows_its_handler_and_its_payload(client: FlaskClient, a
     assert answer.status_code == 200
     assert "send(user: int, word: str = …, token: str = …)" in answer.text
     assert "It is &lt;b&gt;long" in answer.text
-    assert json.loads(typed(answer)) == {"user": 1, "word": "</textarea>", "token": "***"}
+    assert fields(answer) == {"user": "1", "word": "</textarea>", "token": "***"}
 
 
 def test_retry_with_another_payload_keeps_hidden_values(
@@ -99,8 +126,11 @@ def test_run_again_leads_to_the_new_run(
 
 def test_run_now_with_arguments(client: FlaskClient, post: Post, runs: Any) -> None:
     form = client.get("/jobs/run?name=send")
-    assert json.loads(typed(form)) == {"user": None}
-    answer = post("/jobs/definitions/run", name="send", payload='{"user": 5}')
+    assert fields(form) == {"user": "", "word": "", "token": ""}
+    answer = post("/jobs/definitions/run", **sent(form))
+    assert answer.status_code == 400
+    assert "send() missing a required argument: &#39;user&#39;" in answer.text
+    answer = post("/jobs/definitions/run", **{**sent(form), "argument:user": "5"})
     (run,) = runs()
     assert answer.headers["Location"] == f"/jobs/runs/{run.id}#message"
     assert (run.job_type, run.payload) == ("send", {"user": 5})
@@ -110,8 +140,8 @@ def test_form_for_a_definition_has_its_payload(
     client: FlaskClient, define: Callable[..., int]
 ) -> None:
     define("nightly", job_type="send", payload={"user": 9, "token": "x"})
-    shown = json.loads(typed(client.get("/jobs/run?name=nightly")))
-    assert shown == {"user": 9, "token": "***"}
+    shown = fields(client.get("/jobs/run?name=nightly"))
+    assert shown == {"user": "9", "word": "", "token": "***"}
 
 
 @pytest.mark.parametrize(
@@ -148,6 +178,101 @@ def test_who_may_not_act_sees_no_form(
     assert client.get(path).status_code == 403
 
 
+class Kind(Enum):
+    """What to send."""
+
+    SHORT = "short"
+    LONG = "long"
+
+
+@dataclass
+class Order:
+    """What is bought."""
+
+    id: int
+    due: date | None = None
+
+
+@pytest.fixture
+def report(jobs: CronJobs) -> list[dict[str, Any]]:
+    """What the task ``report`` was called with."""
+    seen: list[dict[str, Any]] = []
+
+    @jobs.task
+    def report(
+        day: date, kind: Kind = Kind.SHORT, dry: bool = False, order: Order | None = None,
+        note: str = "", anything: Any = None, **more: float,
+    ) -> None:  # fmt: skip
+        given = {"day": day, "kind": kind, "dry": dry, "order": order, "note": note}
+        seen.append({**given, "anything": anything, **more})
+
+    return seen
+
+
+PAYLOADS: list[dict[str, Any]] = [
+    {"day": "2026-11-24"},
+    {"day": "2026-11-24", "kind": "long", "dry": True, "order": {"id": 1}, "note": "", "rate": 1.5},
+    {"day": "2026-11-24", "order": None, "note": "a\nb", "anything": "5"},
+    {"day": "2026-11-24", "note": "5", "anything": {"a": [1]}},
+    {"day": "2026-11-24", "note": '"quoted"', "anything": 5},
+    {"day": "2026-11-24", "note": "x" * 200, "order": {"id": 2, "due": "2026-01-01"}},
+]
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_form_that_nobody_touches_sends_what_is_stored(
+    client: FlaskClient, post: Post, add: Add, runs: Any, report: Any, payload: dict[str, Any]
+) -> None:
+    form = client.get(f"/jobs/runs/{add('dead', job_type='report', payload=payload)}/edit")
+    assert post("/jobs/runs/1/again", **sent(form)).status_code == 303
+    assert [run.payload for run in runs()] == [payload, payload]
+
+
+def test_form_has_a_field_for_each_argument_and_a_choice_where_there_are_few(
+    client: FlaskClient, post: Post, runs: Any, report: Any
+) -> None:
+    form = client.get("/jobs/run?name=report")
+    assert "day: a date such as 2026-11-24" in form.text
+    assert re.findall('<option value="(.*?)"', form.text) == ["short", "long", "true", "false"]
+    typed = {"argument:day": "2026-11-24", "argument:kind": "long", "argument:order": '{"id": 1}'}
+    typed |= {"argument:dry": "true", "argument:note": "true", "payload": '{"rate": 2}'}
+    assert post("/jobs/definitions/run", **{**sent(form), **typed}).status_code == 303
+    stored = {"day": "2026-11-24", "kind": "long", "order": {"id": 1}, "dry": True}
+    assert runs()[0].payload == {**stored, "note": "true", "rate": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("day", "tomorrow", "day: expected a date such as 2026-11-24, got 'tomorrow'."),
+        ("kind", "green", "kind: expected one of 'short', 'long', got 'green'."),
+        ("order", '{"id": "x"}', "order.id: expected a whole number, got 'x'."),
+        ("anything", "{x", "anything: this is not JSON"),
+    ],
+)
+def test_field_that_does_not_fit_is_shown_again_as_it_was_typed(
+    client: FlaskClient, post: Post, runs: Any, report: Any, name: str, text: str, says: str
+) -> None:
+    form = {**sent(client.get("/jobs/run?name=report")), "argument:day": "2026-11-24"}
+    answer = post("/jobs/definitions/run", **{**form, f"argument:{name}": text})
+    assert answer.status_code == 400
+    assert says in html.unescape(answer.text)
+    assert fields(answer)[name] == text or name == "kind"
+    assert runs() == []
+
+
+def test_hidden_values_inside_an_argument_stay(
+    client: FlaskClient, post: Post, add: Add, jobs: CronJobs, runs: Any
+) -> None:
+    @jobs.task
+    def call(login: dict[str, int]) -> None: ...
+
+    form = client.get(f"/jobs/runs/{add(job_type='call', payload={'login': {'token': 7}})}/edit")
+    assert json.loads(fields(form)["login"]) == {"token": "***"}
+    assert post("/jobs/runs/1/again", **sent(form)).status_code == 303
+    assert runs()[1].payload == {"login": {"token": 7}}
+
+
 def test_where_payloads_are_hidden_no_form_shows_them(
     app: Flask, client: FlaskClient, add: Add, define: Callable[..., int]
 ) -> None:
@@ -155,7 +280,7 @@ def test_where_payloads_are_hidden_no_form_shows_them(
     run_id = add("dead", job_type="send", payload={"user": 4711})
     define("nightly", job_type="send", payload={"user": 4711})
     assert client.get(f"/jobs/runs/{run_id}/edit").status_code == 403
-    assert json.loads(typed(client.get("/jobs/run?name=nightly"))) == {"user": None}
+    assert fields(client.get("/jobs/run?name=nightly"))["user"] == ""
     page = client.get(f"/jobs/runs/{run_id}").text
     assert "/edit" not in page
     assert "Run again" in page

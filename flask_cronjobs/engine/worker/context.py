@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 from flask import Flask
 
 from ...db.connection import Bookkeeping
-from ...errors import AtomicCommit, DatabaseTrouble
+from ...errors import AtomicCommit, DatabaseTrouble, PayloadError
 from ...jobs import orders
 from ...jobs.runs.current import CurrentRun, running
 from ...jobs.state import State
 from ...log import logger
+from ...registry.handler import Handler
 from ...registry.options import Around
-from ...types import Claim, Outcome
+from ...types import JSON, Claim, Outcome
 from ..run_pings import Pings
 from .held_runs import Leases, log_start
 from .interrupts import HandlerInterrupter, Watchdog
@@ -170,9 +171,9 @@ class Handlers:
         hooks = self._state.registry.around_of(task)
         call: Callable[..., Any]
         if name in self._side_by_side:
-            call = _around_async(hooks, task.func)
+            call = _around_async(hooks, _decoding(task, task.func))
         else:
-            call = _around(hooks, _synchronous(self._state.app, task.func))
+            call = _around(hooks, _decoding(task, _synchronous(self._state.app, task.func)))
         timeout = task.options.timeout or self._state.settings.timeout
         return Prepared(call, timeout, task.options.atomic, is_kept(self._state, task.options))
 
@@ -193,6 +194,25 @@ def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
         return asyncio.run(func(**arguments))
 
     return run
+
+
+def _decoding(task: Handler, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *call* so that it takes the stored payload: itself if that has its arguments."""
+    if not task.arguments.are_decoded:
+        return call
+
+    def decoding(**payload: JSON) -> Any:
+        try:
+            arguments = task.arguments.decode(task.current(payload))
+        except PayloadError as error:
+            run = running()
+            raise PayloadError(
+                f"The payload of run {run and run.id} does not fit {task.name}: {error} Retry it "
+                "with another payload, or give the task an upgrade for payloads of older code."
+            ) from None
+        return call(**arguments)
+
+    return decoding
 
 
 def _around(hooks: Sequence[Around], call: Callable[..., object]) -> Callable[..., object]:

@@ -107,8 +107,8 @@ def queue_run(
         run_id, holder = insert_run(books, values)
     if holder not in (None, values["job_type"]):
         raise KeyConflict(
-            f"The idempotency key {options.idempotency_key!r} is held by run {run_id} of the task "
-            f"{holder}. Nothing was queued. Give another key."
+            f"The idempotency key {values['idempotency_key']!r} is held by run {run_id} of the "
+            f"task {holder}. Nothing was queued. Give another key."
         )
     if holder is None:
         log_run(
@@ -152,8 +152,8 @@ def _definition_run(
             values[name] = given
     if payload is not None:
         whole = with_hidden_values(state, payload, spec.payload)
-        text, key = stored_payload(task, state.settings, task.payload_from(whole))
-        values |= {"payload": text, "concurrency_key": key}
+        stored = stored_payload(task, state.settings, task.payload_from(whole))
+        values |= {"payload": stored.text, "concurrency_key": stored.concurrency_key}
         values["concurrency_limit"] = task.concurrency_limit
     if spec.overlap == "skip":
         # As for its slots: no two runs of the definition are at work at once.

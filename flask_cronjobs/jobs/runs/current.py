@@ -133,7 +133,7 @@ class CurrentRun:
 
     @property
     def payload(self) -> dict[str, JSON]:
-        """The handler's arguments."""
+        """The handler's arguments, as they are stored."""
         return self._payload
 
     @property

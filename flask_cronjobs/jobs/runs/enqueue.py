@@ -67,8 +67,8 @@ def enqueue_one(
     state: State, task: Handler, payload: Mapping[str, object], options: EnqueueOptions
 ) -> JobRun:
     """Insert one run in ``db.session``; see `Task.enqueue`."""
-    _check_key(options, options.idempotency_key)
     values = run_columns(task, state.settings, payload, options)
+    _check_key(options, values["idempotency_key"])
     session = state.db.session()
     with _committing(session, options):
         values["batch_id"] = batch_of(state, session)
@@ -103,6 +103,7 @@ def enqueue_rows(
         )
     if options.replace:
         raise TaskError("enqueue_many does not replace runs. Call enqueue for each of them.")
+    options = task.with_unique_while(options)
     session, ids = state.db.session(), RunIds()
     with _committing(session, options):
         try:
@@ -159,11 +160,12 @@ def _rows(
 
 def _row(settings: Settings, task: Handler, given: Mapping[str, object] | NewRun) -> NewRow:
     if not isinstance(given, NewRun):
-        text, concurrency_key = stored_payload(task, settings, task.payload_from(given))
-        return NewRow(text, None, None, None, None, concurrency_key)
+        text, concurrency_key, key = stored_payload(task, settings, task.payload_from(given))
+        return NewRow(text, None, None, None, key, concurrency_key)
     own = given.options()
-    text, concurrency_key = stored_payload(task, settings, task.payload_from(given.payload))
-    return NewRow(text, own.priority, own.run_at, own.delay, own.idempotency_key, concurrency_key)
+    text, concurrency_key, key = stored_payload(task, settings, task.payload_from(given.payload))
+    key = own.idempotency_key or key
+    return NewRow(text, own.priority, own.run_at, own.delay, key, concurrency_key)
 
 
 def _check_key(options: EnqueueOptions, key: str | None) -> None:

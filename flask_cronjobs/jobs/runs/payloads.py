@@ -69,7 +69,7 @@ def run_again(
     """
     with state.bookkeeping() as books:
         run = _stored(books, run_id)
-        given = _as_mapping(run) if payload is None else payload
+        given = _handler(state, run).current(_as_mapping(run)) if payload is None else payload
         values = {
             **policy_columns(_handler(state, run), state.settings),
             **_payload_columns(state, run, given),
@@ -143,11 +143,11 @@ def _payload_columns(state: State, run: Row[Any], payload: Mapping[str, object])
     """Return the columns that go with *payload*; a definition's own concurrency key stays."""
     handler = _handler(state, run)
     whole = with_hidden_values(state, payload, _parsed(run))
-    text, key = stored_payload(handler, state.settings, handler.payload_from(whole))
-    key = key or run.concurrency_key
+    stored = stored_payload(handler, state.settings, handler.payload_from(whole))
+    key = stored.concurrency_key or run.concurrency_key
     limit = run.concurrency_limit or handler.concurrency_limit
     return {
-        "payload": text,
+        "payload": stored.text,
         "concurrency_key": key,
         "concurrency_limit": limit if key else None,
     }
@@ -190,8 +190,8 @@ def _parsed(run: Row[Any]) -> JSON:
         return None
 
 
-def _as_mapping(run: Row[Any]) -> Mapping[str, object]:
+def _as_mapping(run: Row[Any]) -> Mapping[str, JSON]:
     payload = _parsed(run)
     if not isinstance(payload, dict):
         raise PayloadError(f"The payload of run {run.id} cannot be read. Give another.")
-    return cast("Mapping[str, object]", payload)
+    return payload

@@ -1,0 +1,260 @@
+"""How values of annotated types become JSON, and come back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, IntEnum, IntFlag
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from flask_cronjobs.registry.codecs import ANY, Misfit, codec_of
+
+
+class Color(Enum):
+    """Is stored by its values."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+class Size(Enum):
+    """Is stored by its names."""
+
+    SMALL = (1, 2)
+
+
+class Level(IntEnum):
+    """Is stored as a number."""
+
+    LOW = 1
+
+
+class Right(IntFlag):
+    """Has values that are no members."""
+
+    READ = 1
+    WRITE = 2
+
+
+@dataclass
+class Node:
+    """Has itself inside."""
+
+    day: date
+    amount: Decimal = Decimal(0)
+    inner: list[Node] = field(default_factory=list["Node"])
+
+
+class Point(NamedTuple):
+    """Is stored as an object."""
+
+    x: int
+    at: time = time(0)
+
+
+class Options(TypedDict, total=False):
+    """Has keys that may be missing."""
+
+    day: date
+    name: str
+
+
+ShopId = NewType("ShopId", int)
+
+MOMENTS = st.datetimes(timezones=st.just(timezone.utc))
+NODES = st.builds(
+    Node,
+    day=st.dates(),
+    amount=st.decimals(allow_nan=False),
+    inner=st.lists(st.builds(Node, day=st.dates()), max_size=2),
+)
+
+TYPES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "int": (int, st.integers()),
+    "NewType": (ShopId, st.integers()),
+    "Annotated": (Annotated[int, "one"], st.integers()),
+    "float": (float, st.floats(allow_nan=False) | st.integers()),
+    "str": (str, st.text()),
+    "bool": (bool, st.booleans()),
+    "None": (None, st.none()),
+    "date": (date, st.dates()),
+    "datetime": (datetime, MOMENTS),
+    "time": (time, st.times()),
+    "timedelta": (timedelta, st.timedeltas(timedelta(-10_000), timedelta(10_000))),
+    "UUID": (UUID, st.uuids()),
+    "Decimal": (Decimal, st.decimals(allow_nan=False)),
+    "Path": (Path, st.builds(Path, st.sampled_from(["/a", "b/c", "."]))),
+    "Enum": (Color, st.sampled_from(Color)),
+    "Enum by name": (Size, st.sampled_from(Size)),
+    "IntEnum": (Level, st.sampled_from(Level)),
+    "IntFlag": (Right, st.sampled_from([*Right, Right.READ | Right.WRITE])),
+    "Literal": (Literal["a", 1, None], st.sampled_from(["a", 1, None])),
+    "Optional": (date | None, st.none() | st.dates()),
+    "union": (datetime | date | int | None, MOMENTS | st.dates() | st.integers() | st.none()),
+    "list": (list[date], st.lists(st.dates())),
+    "Sequence": (Sequence[Color], st.lists(st.sampled_from(Color))),
+    "tuple": (tuple[date, ...], st.lists(st.dates()).map(tuple)),
+    "fixed tuple": (tuple[int, date], st.tuples(st.integers(), st.dates())),
+    "set": (set[UUID], st.sets(st.uuids())),
+    "frozenset": (frozenset[int | str], st.frozensets(st.integers() | st.text())),
+    "dict": (dict[str, list[timedelta]], st.dictionaries(st.text(), st.just([timedelta(1)]))),
+    "Mapping": (Mapping[date, Decimal], st.dictionaries(st.dates(), st.just(Decimal("1.50")))),
+    "numbered dict": (dict[int, int], st.dictionaries(st.integers(), st.integers())),
+    "dataclass": (Node, NODES),
+    "NamedTuple": (Point, st.builds(Point, st.integers(), st.times())),
+    "TypedDict": (Options, st.fixed_dictionaries({}, optional={"day": st.dates()})),
+    "all of them": (
+        dict[str, Node | list[Point] | None],
+        st.dictionaries(st.text(), NODES | st.lists(st.builds(Point, st.integers())) | st.none()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+@given(data=st.data())
+def test_value_comes_back_from_its_json_which_is_taken_as_well(name: str, data: Any) -> None:
+    hint, values = TYPES[name]
+    codec, value = codec_of(hint), data.draw(values)
+    plain = codec.encode(value)
+    stored = json.loads(json.dumps(plain))
+    assert stored == plain
+    found = codec.read(stored)
+    assert found == value
+    assert type(found) is type(value)
+    assert codec.encode(stored) == stored
+
+
+@pytest.mark.parametrize("hint", [int, str, list[int], dict[str, float | None], Literal[1], bool])
+def test_what_is_json_as_it_is_need_not_be_decoded(hint: Any) -> None:
+    assert codec_of(hint).decode is None
+
+
+STORED: list[tuple[Any, Any, Any]] = [
+    (date, date(2026, 11, 24), "2026-11-24"),
+    (datetime, datetime(2026, 11, 24, 9, tzinfo=timezone.utc), "2026-11-24T09:00:00+00:00"),
+    (timedelta, timedelta(minutes=2), 120),
+    (timedelta, timedelta(seconds=0.5), 0.5),
+    (Decimal, Decimal("12.50"), "12.50"),
+    (Color, Color.RED, "red"),
+    (Size, Size.SMALL, "SMALL"),
+    (Point, Point(1), {"x": 1, "at": "00:00:00"}),
+    (set[str], {"b", "a"}, ["a", "b"]),
+    (dict[int, int], {5: 1}, {"5": 1}),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "plain"), STORED)
+def test_stored_json_is_for_people_and_sql(hint: Any, value: Any, plain: Any) -> None:
+    assert codec_of(hint).encode(value) == plain
+
+
+def test_time_that_comes_twice_in_its_zone_is_taken() -> None:
+    berlin = datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
+    assert codec_of(datetime).encode(berlin) == "2026-10-25T02:30:00+01:00"
+    assert codec_of(datetime).encode("2026-10-25T01:30:00Z") == "2026-10-25T01:30:00+00:00"
+
+
+REFUSED: list[tuple[Any, Any, str]] = [
+    (int, True, "a whole number, got True"),
+    (int, 1.0, "a whole number, got 1.0"),
+    (float, False, "a number, got False"),
+    (str, 5, "a text, got 5"),
+    (bool, 1, "true or false, got 1"),
+    (date, "tomorrow", "a date such as 2026-11-24, got 'tomorrow'"),
+    (date, datetime(2026, 1, 1), "a date such as"),
+    (datetime, datetime(2026, 1, 1), r"a time with a time zone, such as datetime\.now"),
+    (timedelta, True, "a number of seconds, got True"),
+    (timedelta, 1e300, "a number of seconds"),
+    (UUID, 5, "a UUID, got 5"),
+    (Decimal, 1.5, "a decimal number as text"),
+    (Color, "green", "one of 'red', 'blue', got 'green'"),
+    (Literal[1], True, "one of 1, got True"),
+    (date | None, "x", "a date such as"),
+    (int | date, "x", "a whole number or a date"),
+    (str | date, date(2026, 1, 1), "of which the first that fits the JSON is taken"),
+    (list[int], [1, "x"], r"\[1\].*a whole number, got 'x'"),
+    (list[int], "12", "a list, got '12'"),
+    (tuple[int, str], [1], "a list of 2, got a value of type list"),
+    (dict[str, date], {"a": {"b": 1}}, r"\['a'\].*a date"),
+    (dict[int, int], {"a": 1}, "a whole number, got 'a'"),
+    (Node, {"day": "2026-01-01", "inner": [{"day": 1}]}, r"\.inner\[0\]\.day.*a date"),
+    (Node, {}, r"\.day.*a date such as 2026-11-24, got nothing"),
+    (Node, {"day": "2026-01-01", "color": 1}, "one of the fields day, amount, inner, got 'color'"),
+    (Node, Point(1), "an object with day, amount, inner, got a value of type Point"),
+    (Options, {"name": 5}, r"\.name.*a text, got 5"),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "says"), REFUSED)
+def test_what_does_not_fit_is_refused_by_name(hint: Any, value: Any, says: str) -> None:
+    codec = codec_of(hint)
+    with pytest.raises(Misfit) as caught:
+        codec.encode(value)
+    misfit = caught.value
+    assert re.search(says, f"{misfit.path} {misfit.expected}, got {misfit.got(True)}")
+
+
+class Base(DeclarativeBase):
+    """Of the one model."""
+
+
+class User(Base):
+    """A row."""
+
+    __tablename__ = "user"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+@dataclass
+class Odd:
+    """Takes more than an instance tells."""
+
+    a: int
+    b: InitVar[int]
+
+
+@pytest.mark.parametrize(
+    "hint", [Any, object, bytes, User, Odd, "x", User | date, type, Literal[b"x"]]
+)
+def test_what_we_do_not_know_is_left_as_it_is(hint: Any) -> None:
+    assert codec_of(hint) is ANY
+
+
+def test_model_of_pydantic_is_stored_by_its_own_means() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    Order = pydantic.create_model("Order", day=(date, ...), to=(str, pydantic.Field(alias="For")))
+    Login = pydantic.create_model("Login", word=(pydantic.SecretStr, ...))
+    codec, order = codec_of(Order), Order(day="2026-11-24", For="a")
+    assert codec.encode(order) == {"day": "2026-11-24", "For": "a"}
+    assert codec.read(codec.encode(order)) == order
+    assert codec.encode({"day": "2026-11-24", "For": "a"}) == codec.encode(order)
+    with pytest.raises(Misfit) as caught:
+        codec.encode({"day": "hunter2"})
+    assert "day: Input should be a valid date" in caught.value.expected
+    assert "hunter2" not in caught.value.expected
+    with pytest.raises(Misfit) as caught:
+        codec_of(Login).encode(Login(word="hunter2"))
+    assert caught.value.expected == "Login, and all of it in its JSON"
+
+
+def test_struct_of_msgspec_is_stored_by_its_own_means() -> None:
+    msgspec = pytest.importorskip("msgspec")
+    Order = msgspec.defstruct("Order", [("day", date), ("to", str, "")])
+    codec, order = codec_of(Order), Order(date(2026, 11, 24))
+    assert codec.encode(order) == {"day": "2026-11-24", "to": ""}
+    assert codec.read({"day": "2026-11-24"}) == order
+    with pytest.raises(Misfit) as caught:
+        codec.encode({"day": 5})
+    assert r"Expected `date`, got `int` - at `$.day`" in caught.value.expected
