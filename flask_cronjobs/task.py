@@ -195,6 +195,7 @@ class Task(Handler, Generic[P, R]):
         :returns: *func* itself.
         :raises TaskError: *func* is no function, is asynchronous, or is not the first.
         """
+        self._use()
         check_upgrade(self.name, func, self.arguments.upgrade)
         self.arguments.upgrade = func
         return func

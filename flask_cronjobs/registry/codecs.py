@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import repeat
 from operator import attrgetter
 from pathlib import Path, PurePath
@@ -256,12 +256,10 @@ def _array(make: Callable[..., Any], fixed: Sequence[Codec] = (), item: Codec = 
 
     def encode(value: object) -> Any:
         plain = convert(_ENCODE, value)
+        if not is_set:
+            return plain
         # A set has no order, and its JSON always the same.
-        return (
-            [each for _, each in sorted({repr(one): one for one in plain}.items())]
-            if is_set
-            else plain
-        )
+        return [each for _, each in sorted({repr(one): one for one in plain}.items())]
 
     def decode(value: object) -> Any:
         return make(convert(_READ, value))
@@ -290,13 +288,16 @@ def _record(kind: type[Any], names: list[str], optional: abc.Container[str]) -> 
     """Return the codec of a class with fields, which is stored as an object."""
     expected = f"an object with {', '.join(names)}"
 
-    @cache
+    found: dict[str, Codec] = {}
+
     def codecs() -> dict[str, Codec]:
-        try:
-            hints = get_type_hints(kind)
-        except Exception:
-            hints = {}  # They name what is not there.
-        return {name: codec_of(hints.get(name, Any)) for name in names}
+        if not found:
+            try:
+                hints = get_type_hints(kind)
+            except Exception:  # They name what is not there, or not yet.
+                return dict.fromkeys(names, ANY)
+            found.update((name, codec_of(hints.get(name, Any))) for name in names)
+        return found
 
     def convert(way: attrgetter[Any], value: Any) -> dict[str, Any]:
         if not issubclass(type(value), dict):

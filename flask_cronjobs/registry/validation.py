@@ -187,14 +187,10 @@ def check_upgrade(name: str, func: object, known: object) -> None:
     :param known: the one that the task has already.
     :raises TaskError: it is none, or not the first.
     """
-    if known is not None:
+    if known is not None or inspect.iscoroutinefunction(func) or not _takes(func, {}):
         raise TaskError(
-            f"{name} has an upgrade already. Let one function take the payloads of all older code."
-        )
-    if inspect.iscoroutinefunction(func) or not _takes(func, {}):
-        raise TaskError(
-            f"The upgrade of {name} is {func!r}. Give a function that takes a payload, a dict, and "
-            "returns another."
+            f"An upgrade of {name} is {func!r}. Give one plain function, which takes a payload of "
+            "whatever older code, a dict, and returns another."
         )
 
 

@@ -38,6 +38,14 @@ as_before: list[int] = bare.enqueue_many([{"user_id": 1}, NewRun({"user_id": 2},
 assert_type(with_options.enqueue(user_id=1), JobRun)
 assert_type(with_options.schedule("@daily", name="daily").enqueue(1), JobRun)
 
+
+@bare.upgrade
+def upgrade(payload: dict[str, str]) -> dict[str, int]:
+    return {"user_id": int(payload["user"])}
+
+
+assert_type(upgrade({"user": "1"}), dict[str, int])
+
 bare("one")  # type: ignore[arg-type]
 bare()  # type: ignore[call-arg]
 bare.enqueue()  # type: ignore[call-arg]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -12,6 +13,8 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from werkzeug.datastructures import MultiDict
+from werkzeug.local import LocalProxy
 
 from flask_cronjobs import CronJobs, NewRun, PayloadError
 from flask_cronjobs import testing as helpers
@@ -38,6 +41,13 @@ class Order:
 
     id: int
     due: date | None = None
+
+
+@dataclass
+class Parcel:
+    """Names what is not there yet."""
+
+    size: NotYet
 
 
 GIVEN: dict[str, Any] = {
@@ -196,6 +206,18 @@ def test_row_is_refused_with_the_advice_to_pass_its_id(jobs: CronJobs) -> None:
             jobs.enqueue(name, {"user": User(id=5)})
 
 
+def test_proxy_and_form_are_refused_though_they_look_like_what_fits(jobs: CronJobs) -> None:
+    @jobs.task
+    def it(day: date, form: dict[str, str] | None = None, days: Sequence[date] = ()) -> None: ...
+
+    day, proxy = date(2026, 1, 1), LocalProxy(lambda: date(2026, 1, 1))
+    for payload in ({"day": proxy}, {"day": day, "days": [proxy]}):
+        with pytest.raises(PayloadError, match=r"LocalProxy.*current_user\.id"):
+            jobs.enqueue("it", payload)
+    with pytest.raises(PayloadError, match=r"of type MultiDict.*\.to_dict\(\)"):
+        jobs.enqueue("it", {"day": day, "form": MultiDict({"a": "b"})})
+
+
 class TestAnnotationThatSaysNothing:
     def test_leaves_all_as_it_was(self, jobs: CronJobs, seen: list[Any]) -> None:
         @jobs.task
@@ -210,16 +232,19 @@ class TestAnnotationThatSaysNothing:
             with pytest.raises(PayloadError, match="of type date, which JSON does not know"):
                 jobs.enqueue("it", {**given, name: date(2026, 1, 1)})
 
-    def test_may_name_what_is_defined_after_the_schedule(self, jobs: CronJobs) -> None:
-        @jobs.task(schedule="@yearly", payload={"day": "2026-01-01", "much": 1})
-        def it(day: date, much: NotYet) -> None: ...
+    def test_may_name_what_is_defined_after_the_schedule(
+        self, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        payload = {"day": "2026-01-01", "much": 1, "parcel": {"size": 1}}
 
-        globals()["NotYet"] = Literal[1]
-        try:
-            with pytest.raises(PayloadError, match="much: expected one of 1, got 2"):
-                jobs.enqueue("it", {"day": date(2026, 1, 1), "much": 2})
-        finally:
-            del globals()["NotYet"]
+        @jobs.task(schedule="@yearly", payload=payload)
+        def it(day: date, much: NotYet, parcel: Parcel) -> None: ...
+
+        monkeypatch.setitem(globals(), "NotYet", Literal[1])
+        with pytest.raises(PayloadError, match="much: expected one of 1, got 2"):
+            jobs.enqueue("it", {**payload, "much": 2})
+        with pytest.raises(PayloadError, match=r"parcel\.size: expected one of 1, got 2"):
+            jobs.enqueue("it", {**payload, "parcel": {"size": 2}})
 
 
 Later = date

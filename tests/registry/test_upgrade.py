@@ -109,8 +109,8 @@ def test_one_function_is_the_upgrade_and_takes_the_payload(jobs: CronJobs) -> No
 
     task: Any = jobs.task(name="it")(lambda: None)
     for given in (None, lambda: None, wrong):
-        with pytest.raises(TaskError, match="Give a function that takes a payload, a dict, and"):
+        with pytest.raises(TaskError, match=r"An upgrade of it is .* Give one plain function"):
             task.upgrade(given)
     task.using(priority=1).upgrade(lambda payload: {})
-    with pytest.raises(TaskError, match="it has an upgrade already"):
+    with pytest.raises(TaskError, match="Give one plain function"):
         task.upgrade(lambda payload: {})
