@@ -24,10 +24,12 @@ class Database(ABC):
     :ivar metadata: of the app's tables, to which copies of the job tables are added; one or more.
     :ivar side_by_side: whether app contexts on one event loop each have a session of their own, and
         can end there.
+    :ivar ends_with_context: whether a session ends with its app context, unless a teardown raises.
     """
 
     metadata: Collection[MetaData]
     side_by_side: bool = True
+    ends_with_context: bool = True
 
     @property
     @abstractmethod
@@ -183,6 +185,7 @@ class PlainSQLAlchemy(Database):
         self._engine = engine
         self.metadata: Collection[MetaData] = [] if metadata is None else [metadata]
         self.side_by_side: bool = _is_one_of_each_context(app, self._session)
+        self.ends_with_context: bool = self.side_by_side
         if self.side_by_side:
             app.teardown_appcontext(self._remove)
 

@@ -168,7 +168,7 @@ class Runner:
             self.context.watchdog.extend()
 
     def _call(self, handler: Prepared, run: CurrentRun) -> JSON:
-        context = self._app.app_context()
+        context, db = self._app.app_context(), self._state.db
         value: JSON = None
         ended = False
         try:
@@ -176,13 +176,14 @@ class Runner:
                 value = self._armed(handler, run)
                 ended = True
         except BaseException as error:
+            db.close_session(context)
             # What an atomic handler did is committed already, whatever the teardown raises.
             if not (ended and handler.atomic):
                 raise
             if not self.context.note_interrupt(error):
                 logger.exception("%s: a teardown raised", run.claim)
-        finally:
-            self._state.db.close_session(context)
+        if not db.ends_with_context:
+            db.close_session(context)
         return value
 
     def _armed(self, handler: Prepared, run: CurrentRun) -> JSON:
