@@ -48,7 +48,7 @@ def _take_all(browser: Browser, temporary: Path, folder: Path) -> None:
     with day.app_context():
         dead = lively.fill(db)
     with _served(day) as url:
-        _take(browser, f"{url}/", folder, "overview")
+        _take(browser, f"{url}/", folder, "overview", most=1060)  # The first screen of the README.
         _take(browser, f"{url}/runs", folder, "runs", most=1000)
         _take(browser, f"{url}/runs/{dead}", folder, "run")
     with _served(_app(temporary / "empty.sqlite", CronJobs())) as url:
