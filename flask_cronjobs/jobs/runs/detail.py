@@ -242,7 +242,7 @@ _OWN = re.compile(
     r"""(?x) [ ][ ]File[ ]".*[/\\]flask_cronjobs[/\\] (?:
         (?: cli | db | engine | executors | jobs | models | registry | schedule | testing
             | web ) [/\\]
-        | (?: __init__ | batch | config | errors | extension | failpoints
+        | (?: __init__ | batch | config | errors | extension | failpoints | gunicorn
             | log | once | operator_api | signals | task | text | types ) \.py )"""
 )
 
