@@ -1,9 +1,10 @@
-"""Work that nobody waits for, in a thread of its own."""
+"""Work that nobody waits for, and work to be repeated, each in a thread of its own."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
@@ -58,3 +59,22 @@ class Beside(Generic[T]):
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:
             self._do(work)
+
+
+@contextmanager
+def repeating(name: str, every: float, do: Callable[[], object]) -> Generator[None]:
+    """Call *do* every so many seconds, in a thread beside this block, and once more at its end."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(every):
+            do()
+        do()
+
+    thread = threading.Thread(target=repeat, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

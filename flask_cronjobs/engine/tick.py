@@ -27,7 +27,7 @@ from ..types import Outcome, TickReport
 from .ping import ping
 from .reclaim import reclaim
 from .run_pings import ping_ended
-from .worker.interrupts import keyboard_held
+from .worker.process_signals import keyboard_held
 
 if TYPE_CHECKING:
     from .worker.options import WorkOptions

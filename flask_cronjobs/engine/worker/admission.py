@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from flask import Flask
@@ -117,7 +117,7 @@ class Admission:
     :param side_by_side: the tasks with async handlers, each with how many runs at once.
     """
 
-    def __init__(self, state: State, side_by_side: dict[str, int]) -> None:
+    def __init__(self, state: State, side_by_side: Mapping[str, int]) -> None:
         self._limits = side_by_side
         self._most = state.settings.async_at_once
         self._async = tuple(side_by_side)

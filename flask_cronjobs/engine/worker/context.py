@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
@@ -17,17 +18,17 @@ from flask import Flask
 from ...db.connection import Bookkeeping
 from ...errors import AtomicCommit, DatabaseTrouble, PayloadError
 from ...jobs import orders
-from ...jobs.runs.current import CurrentRun, running
+from ...jobs.runs.current import CurrentRun, Output, running
 from ...jobs.state import State
-from ...log import logger
+from ...log import log_run, logger
 from ...registry.handler import Handler
 from ...registry.options import Around
 from ...types import JSON, Claim, Outcome
 from ..run_pings import Pings
-from .held_runs import Leases, log_start
+from .held_runs import Leases, ProgressRequest
 from .interrupts import HandlerInterrupter, Watchdog
 from .outcomes import failure
-from .output import is_kept
+from .output import is_kept, make_ready
 from .precedence import Precedence
 
 #: How old a look at strict orders may be when a run begins, in seconds. One serves all runs of a
@@ -35,55 +36,62 @@ from .precedence import Precedence
 LOOK_EVERY = 0.01
 
 
+@dataclass(eq=False)
 class RunnerContext:
     """The parts of a worker that its runs need. Belongs to the runner's thread.
 
-    :param inbox: brings claims; None means that no more will come.
-    :param mailbox: takes outcomes and progress to the keeper.
-    :param keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
-    :param precedence: lets the keeper go first.
-    :param pings: tells monitors of the runs of definitions, if there are any.
-    :ivar books: the connection for ``once()``, and for looks at strict orders; connects when first
-        needed.
+    :ivar inbox: brings claims; None means that no more will come.
+    :ivar mailbox: takes outcomes and progress to the keeper.
+    :ivar keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
+    :ivar pings: tells monitors of the runs of definitions, if there are any.
+    :ivar precedence: lets the keeper go first.
     :ivar interrupted: the exception by which the user interrupted a run.
     :ivar abandoned: whether the keeper has died. Written by the keeper: nothing more may begin.
+    :ivar books: the connection for ``once()``, and for looks at strict orders; connects when first
+        needed.
     """
 
-    def __init__(
-        self,
-        state: State,
-        interrupter: HandlerInterrupter,
-        watchdog: Watchdog,
-        leases: Leases,
-        inbox: SimpleQueue[Claim | None],
-        mailbox: SimpleQueue[Any],
-        keyboard: bool,
-        pings: Pings | None = None,
-        precedence: Precedence | None = None,
-    ) -> None:
-        self.state = state
-        self.interrupter = interrupter
-        self.watchdog = watchdog
-        self.leases = leases
-        self.inbox = inbox
-        self.mailbox = mailbox
-        self.keyboard = keyboard
-        self.precedence: Precedence = precedence or Precedence()
-        self.pings = pings
-        self.books: Bookkeeping = state.bookkeeping(guard=interrupter.hold)
-        self.interrupted: BaseException | None = None
-        self.abandoned: bool = False
-        self._ordered = state.registry.ordered
+    state: State
+    interrupter: HandlerInterrupter
+    watchdog: Watchdog
+    leases: Leases
+    inbox: SimpleQueue[Claim | None]
+    mailbox: SimpleQueue[Any]
+    keyboard: bool
+    pings: Pings | None = None
+    precedence: Precedence = field(default_factory=Precedence)
+    interrupted: BaseException | None = None
+    abandoned: bool = False
+
+    def __post_init__(self) -> None:
+        self.books: Bookkeeping = self.state.bookkeeping(guard=self.interrupter.hold)
+        self._ordered = self.state.registry.ordered
         self._first: set[int] = set()
         self._looked_for: str | None = None
         self._looked_at = 0.0
 
     def current_run(
-        self, claim: Claim, request_write: Callable[[CurrentRun, bool], None]
+        self, claim: Claim, handler: Prepared, request_write: Callable[[CurrentRun, bool], None]
     ) -> CurrentRun:
-        """Return what *claim*'s handler sees of its run."""
+        """Return what *claim*'s handler sees of its run.
+
+        :raises PayloadError: the run's row cannot be read.
+        """
         state = self.state
-        return CurrentRun(state.app, claim, request_write, self.books, state.settings.timezone)
+        run = CurrentRun(state.app, claim, request_write, self.books, state.settings.timezone)
+        if handler.keeps_output:
+            run.output = Output()
+        return run
+
+    def note_end(self, run: CurrentRun) -> None:
+        """Let the keeper write how far *run*'s handler came, and what it said.
+
+        Also if it failed: then it matters most how far it came.
+        """
+        if run.output is not None:
+            make_ready(run.output)
+        if run.has_progress or run.output is not None:
+            self.mailbox.put(ProgressRequest(run, False, SimpleQueue()))
 
     def may_begin(self, claim: Claim) -> bool:
         """Return whether *claim*'s run may begin; if not, it is to be released.
@@ -109,7 +117,14 @@ class RunnerContext:
     def begin(self, claim: Claim) -> None:
         """Tell that an attempt begins."""
         if logger.isEnabledFor(logging.INFO):
-            log_start(claim)
+            log_run(
+                logging.INFO,
+                "started",
+                task=claim.job_type,
+                run_id=claim.id,
+                attempt=claim.attempt,
+                worker=claim.token,
+            )
         if self.pings is not None:
             self.pings.started(claim)
 

@@ -156,7 +156,7 @@ class TestProgress:
                 keeper = threading.current_thread()
                 assert isinstance(keeper, Keeper)
                 # Two words, and the outcome.
-                wait_until(lambda: keeper._held_runs._mailbox.qsize() >= 3)
+                wait_until(lambda: keeper._held_runs.mailbox.qsize() >= 3)
             tell(self, outcome, recorded)
 
         # The first is claimed alone; the other two together.
