@@ -15,7 +15,7 @@ import contextvars
 import inspect
 import time
 from asyncio import events
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType
@@ -26,12 +26,14 @@ from ...jobs.runs.current import CurrentRun
 from ...types import Claim, Outcome
 from .async_attempt import OwnedWork, attempt, failure
 from .context import Handlers, RunnerContext
-from .held_runs import AsyncRun, Blocking, ProgressRequest
+from .held_runs import AsyncRun, ProgressRequest
 from .interrupts import lease_ended, timed_out
 from .outcomes import released
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
 UNWIND = 1.0
+#: For how long a handler blocks the loop before that counts, in seconds.
+BLOCKED = 1.0
 #: How often the loop notes that it goes on, in seconds.
 STEP_EVERY = 0.25
 #: Every step is called by a frame of this code, which is a new one for each.
@@ -48,7 +50,7 @@ Key = tuple[int, str]
 class AsyncRunner:
     """Performs async runs, for the runner and in its thread.
 
-    `interrupt`, `wake`, `at_work` and `blocking` are for the keeper's thread.
+    `deliver_soon`, `wake`, `at_work` and `blocking` are for the keeper's thread.
 
     :ivar at_work: the runs at work.
     """
@@ -60,7 +62,7 @@ class AsyncRunner:
         self._most = context.state.settings.async_at_once
         self._runs: dict[Key, AsyncRun] = {}
         self._owned = OwnedWork(self._runs)
-        self._requested: dict[Key, BaseException] = {}
+        self._requested = context.interrupter.requested
         self._tasks = side_by_side
         self._handlers = handlers
         self._following: Claim | None = None
@@ -84,24 +86,26 @@ class AsyncRunner:
         if self._runs:
             self._call_soon(self._admit)
 
-    def interrupt(self, claim: Claim, error: BaseException) -> None:
-        """Interrupt *claim*'s handler with *error*, now or when it begins."""
-        self._requested[claim.identity] = error
+    def deliver_soon(self) -> None:
+        """Interrupt the handlers for which that was requested, when the loop goes on."""
         if self._runs:
             self._call_soon(self._deliver)
 
-    def blocking(self, now: float) -> Blocking | None:
-        """Return which run blocks the loop, as far as that is seen from another thread."""
-        loop = self._loop
-        if loop is None or not self._runs:
-            return None
-        if not self._keeper_watch.is_late(now):
-            return None
+    def blocking(self, now: float) -> Sequence[AsyncRun]:
+        """Return the runs of which one has blocked the loop for long; none if the loop goes on.
+
+        It is one alone as far as it can be known from another thread, and otherwise all.
+        """
+        loop, at_work = self._loop, self.at_work
+        if loop is None or not self._keeper_watch.is_late(now):
+            return ()
         # The frames of another thread are not looked at: up to Python 3.11, they may be gone.
         task = asyncio.current_task(loop)
-        found = (run for run in self.at_work if task in (run.task, *run.tasks))
+        found = (run for run in at_work if task in (run.task, *run.tasks))
         run = None if task is None else next(found, None)
-        return Blocking(run, self._keeper_watch.seconds(run, now))
+        if self._keeper_watch.seconds(run, now) < BLOCKED:
+            return ()
+        return at_work if run is None else [run]
 
     # For the runner.
 
@@ -123,15 +127,13 @@ class AsyncRunner:
                 except (KeyboardInterrupt, SystemExit) as error:
                     self._on_exit(error)
         self._cancel_look()
-        self._requested.clear()
         if self._broken is not None:
             raise self._broken
         return self._following
 
     def interrupt_all(self, error: BaseException) -> None:
         """Interrupt all handlers with *error*. May be called from a signal handler."""
-        for key in list(self._runs):
-            self._requested[key] = error
+        self._requested.update(dict.fromkeys(list(self._runs), error))
         self._call_soon(self._deliver)
 
     def close(self) -> None:

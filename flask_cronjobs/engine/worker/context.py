@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -183,12 +183,9 @@ class Handlers:
 
     def _prepare(self, name: str) -> Prepared:
         task = self._state.registry.get(name)
-        hooks = self._state.registry.around_of(task)
-        call: Callable[..., Any]
-        if name in self._side_by_side:
-            call = _around_async(hooks, _decoding(task, task.func))
-        else:
-            call = _around(hooks, _decoding(task, _synchronous(self._state.app, task.func)))
+        is_async = name in self._side_by_side
+        func = task.func if is_async else _synchronous(self._state.app, task.func)
+        call = _around(self._state.registry.around_of(task), _decoding(task, func), is_async)
         timeout = task.options.timeout or self._state.settings.timeout
         return Prepared(call, timeout, task.options.atomic, is_kept(self._state, task.options))
 
@@ -230,30 +227,22 @@ def _decoding(task: Handler, call: Callable[..., Any]) -> Callable[..., Any]:
     return decoding
 
 
-def _around(hooks: Sequence[Around], call: Callable[..., object]) -> Callable[..., object]:
-    """Return *call* with *hooks* around it, the first outermost."""
-    if not hooks:
-        return call
+def _around(
+    hooks: Sequence[Around], call: Callable[..., Any], is_async: bool
+) -> Callable[..., Any]:
+    """Return *call* with *hooks* around it, the first outermost; of a coroutine, in its task."""
 
     def within(**arguments: object) -> object:
         with _entered(hooks):
             return call(**arguments)
 
-    return within
-
-
-def _around_async(
-    hooks: Sequence[Around], call: Callable[..., Awaitable[Any]]
-) -> Callable[..., Awaitable[Any]]:
-    """Return the coroutine function *call* with *hooks* around it, in the same task."""
-    if not hooks:
-        return call
-
-    async def within(**arguments: object) -> Any:
+    async def within_async(**arguments: object) -> object:
         with _entered(hooks):
             return await call(**arguments)
 
-    return within
+    if not hooks:
+        return call
+    return within_async if is_async else within
 
 
 def _entered(hooks: Sequence[Around]) -> ExitStack:

@@ -49,13 +49,13 @@ class Leases:
         for claim in claims:
             self._ends[claim.identity] = end
 
-    def prolong(self, claims: Iterable[Claim], since: float, seconds: float) -> None:
-        """Let leases that had not ended at *since* last for *seconds* from now at least.
+    def prolong(self, claims: Iterable[Claim], since: float) -> None:
+        """Let leases that had not ended at *since* last a little from now at least.
 
         For SQLite, while somebody holds its one write lock: nobody can take a run meanwhile, and
         `reclaim` leaves living workers a moment to renew once the lock is free.
         """
-        end = time.monotonic() + seconds
+        end = time.monotonic() + renewal_window(self.length)
         for claim in claims:
             if since < self.end(claim) < end:
                 self._ends[claim.identity] = end
@@ -144,17 +144,6 @@ class AsyncRun(Working):
         self.armed = True
         if self.error is not None:
             raise self.error
-
-
-class Blocking(NamedTuple):
-    """What blocks the event loop: it does not await.
-
-    :ivar at_work: the run; None if it is not known.
-    :ivar seconds: for how long it has been seen to.
-    """
-
-    at_work: AsyncRun | None
-    seconds: float
 
 
 #: How soon an outcome is tried again whose row was locked, in seconds.
@@ -261,10 +250,8 @@ class HeldRuns:
         self._leases.extend((self.held[id_] for id_ in ids if id_ in self.held), sent)
 
     def prolong(self, since: float) -> None:
-        """Extend the leases that had not ended at *since*.
-
-        While somebody holds SQLite's lock, nobody can take a run."""
-        self._leases.prolong(self.held.values(), since, renewal_window(self._leases.length))
+        """Extend the leases that had not ended at *since*; see `Leases.prolong`."""
+        self._leases.prolong(self.held.values(), since)
 
     def take_back(self) -> list[Claim]:
         """Take from the inbox what the runner has not begun."""

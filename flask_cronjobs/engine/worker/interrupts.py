@@ -70,6 +70,7 @@ class HandlerInterrupter:
     from any thread.
 
     :param leases: by which a handler is interrupted when its lease ends.
+    :ivar requested: what is to be raised, by claim: now, or when its handler begins.
     """
 
     def __init__(self, leases: Leases) -> None:
@@ -86,7 +87,7 @@ class HandlerInterrupter:
         self._timer_due = float("inf")
         self._timer_set_at = 0.0
         self._lease_ended = False
-        self._requested: dict[int, tuple[Claim, BaseException]] = {}
+        self.requested: dict[tuple[int, str], BaseException] = {}
         self._thread = threading.get_ident()
         self._previous: Any = None
         self._previous_hook: Any = None
@@ -121,7 +122,7 @@ class HandlerInterrupter:
             due = self._due(claim)
             if not now < self._timer_due <= due or now - self._timer_set_at > RELIED_ON:
                 self._set_timer(due, now)
-            if self._requested:
+            if self.requested:
                 self._raise_requested(claim)
 
     @contextmanager
@@ -177,20 +178,20 @@ class HandlerInterrupter:
         armed = self._armed
         if armed is None or _is_disarming(frame):
             return
-        self._requested[armed.id] = (armed, error)
+        self.requested[armed.identity] = error
         if self._may_raise(frame):
             self._raise_requested(armed)
 
     def interrupt(self, claim: Claim, error: Interruption) -> None:
         """Raise *error* inside *claim*'s handler, now or when it begins."""
+        self.requested[claim.identity] = error
         if self.enabled:
-            self._requested[claim.id] = (claim, error)
             signal.pthread_kill(self._thread, signal.SIGALRM)
 
     def repeat(self) -> None:
         """Send the signal once more if an `interrupt` was not heard yet."""
         armed = self._armed
-        if self.enabled and armed is not None and armed.id in self._requested:
+        if self.enabled and armed is not None and armed.identity in self.requested:
             signal.pthread_kill(self._thread, signal.SIGALRM)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -224,7 +225,7 @@ class HandlerInterrupter:
         if self._receiver is not None and interrupts:
             self._receiver.raise_later_again(error)
         elif armed is not None and interrupts:
-            self._requested[armed.id] = (armed, error)
+            self.requested[armed.identity] = error
             self._raise_again()
         else:
             self._previous_hook(unraisable)
@@ -263,10 +264,9 @@ class HandlerInterrupter:
         self._set_timer(now + RAISE_AGAIN_AFTER, now)
 
     def _raise_requested(self, claim: Claim) -> None:
-        requested = self._requested.pop(claim.id, None)
-        # The run may have come back to this worker under another claim.
-        if requested is not None and requested[0] is claim:
-            raise requested[1]
+        requested = self.requested.pop(claim.identity, None)
+        if requested is not None:
+            raise requested
 
 
 def _is_disarming(frame: FrameType | None) -> bool:

@@ -172,7 +172,6 @@ class Keeper(threading.Thread):
         left = self._runner.left
         # Before the next claim: how many runs that takes depends on how long these were.
         self._admission.note(self._held_runs.collect(self._pause(), self._precedence.lent))
-        self._admission.end_drain_if_over(self._held_runs.idle)
         if left:
             self._held_runs.release_all()
         if self._held_runs.woken:
@@ -211,7 +210,8 @@ class Keeper(threading.Thread):
         try:
             self._write_reports()  # First: nothing is written of a run after its outcome.
             self._give_up_locked()
-            self._read_queue()
+            if not self._closed():
+                self._admission.look(self._held_runs.idle, self._exchanger.first)
             outcomes = self._held_runs.recordable
             if not outcomes and not self._exchanger.unconfirmed and wanted.limit <= 0:
                 return
@@ -238,11 +238,6 @@ class Keeper(threading.Thread):
         # A claim of some tasks that finds nothing does not say that there is nothing.
         if wanted.tasks is not None and self._held_runs.idle:
             self._pace.look_again()
-
-    def _read_queue(self) -> None:
-        """Find out whether the first run in the queue waits for async handlers to end."""
-        if not self._closed() and self._admission.should_read_queue(self._held_runs.idle):
-            self._admission.note_first(self._exchanger.first())
 
     def _write_reports(self) -> None:
         """Write the last progress that handlers reported, and what they have said."""
@@ -286,7 +281,7 @@ class Keeper(threading.Thread):
             return
         self._batches.block_for(BATCHES_EVERY)
         try:
-            ended = end_batches(self._books, self._tell_cancelled, batches, STOP_FOR)
+            ended = end_batches(self._books, self._announcer.tell, batches, STOP_FOR)
         except DatabaseTrouble as trouble:
             self._endure(trouble)
             return
@@ -294,9 +289,6 @@ class Keeper(threading.Thread):
         self._held_runs.keep_batches(ended.left)
         if ended.enqueued:
             self._pace.look_again()
-
-    def _tell_cancelled(self, outcome: Outcome) -> None:
-        self._announcer.tell(outcome, True)
 
     def _give_up_locked(self) -> None:
         """Give up outcomes whose rows stay locked beyond their leases, if the worker is to end."""

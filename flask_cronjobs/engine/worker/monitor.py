@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from ...db.connection import Bookkeeping
@@ -17,7 +17,7 @@ from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
 from ...jobs.runs.leases import Renewal, renew, watch
 from ...log import logger
 from ...types import Claim, Outcome
-from .held_runs import AsyncRun, Blocking, Working
+from .held_runs import AsyncRun, Working
 from .outcomes import failure
 from .runner import Runner
 
@@ -29,8 +29,6 @@ WATCH_EVERY = 1.0
 SHUTDOWN_INTERRUPT_GRACE = 5.0
 #: How long an interrupted handler may take at least to unwind, in seconds.
 UNWIND = 1.0
-#: For how long a handler blocks the event loop before the log says so, in seconds.
-BLOCKED = 1.0
 #: How much later the watchdog ends a process than a run should have ended, in seconds.
 MARGIN = 2.0
 #: The exit status of a process that was ended because its handler did not end.
@@ -173,24 +171,20 @@ class RunMonitor:
         )  # fmt: skip
         os._exit(ENDED)
 
-    def _blocking(self, now: float) -> Blocking | None:
-        """Return what has blocked the event loop for long, if something does, and say so once."""
+    def _blocking(self, now: float) -> Sequence[AsyncRun]:
+        """Return the runs of which one blocks the event loop; say so once if it is known which."""
         blocking = self._runner.blocking(now)
-        if blocking is None or blocking.seconds < BLOCKED:
-            return None
-        run = blocking.at_work
-        if run is not None and not run.blocks:
-            run.blocks = True
+        if len(blocking) == 1 and not blocking[0].blocks:
+            blocking[0].blocks = True
             logger.warning(
-                "%s: its handler blocks the event loop for more than %g s, and all async handlers "
+                "%s: its handler blocks the event loop for more than 1 s, and all async handlers "
                 "of this worker with it. Let it await, or call what blocks by asyncio.to_thread().",
-                run.claim,
-                BLOCKED,
+                blocking[0].claim,
             )
         return blocking
 
     def _reason(
-        self, working: Working, now: float, blocking: Blocking | None
+        self, working: Working, now: float, blocking: Sequence[AsyncRun]
     ) -> BaseException | None:
         """Return why a run at work should have ended by now; None if it should not.
 
@@ -240,13 +234,13 @@ class RunMonitor:
         return time.monotonic() - min(since) if since else 0.0
 
 
-def _could_end_since(working: Working, blocking: Blocking | None) -> float:
+def _could_end_since(working: Working, blocking: Sequence[AsyncRun]) -> float:
     """Return since when a handler could end as soon as it is interrupted.
 
     An async handler can when it has been told to, and nothing blocks its loop but itself.
     """
-    if not isinstance(working, AsyncRun):
+    if not isinstance(working, AsyncRun) or working in blocking:
         return float("-inf")
-    if blocking is not None:
-        return float("-inf") if blocking.at_work in (None, working) else float("inf")
-    return float("inf") if working.told_at is None else working.told_at
+    if blocking or working.told_at is None:
+        return float("inf")
+    return working.told_at

@@ -21,7 +21,7 @@ from ...registry.payload import kept_result
 from ...types import JSON, Claim, Outcome
 from . import atomic
 from .context import Handlers, Prepared, RunnerContext
-from .held_runs import Blocking, ProgressRequest, Working
+from .held_runs import AsyncRun, ProgressRequest, Working
 from .outcomes import released, success
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ class Runner:
                 while claim is not None:
                     self.context.precedence.give_way()
                     following = None
-                    if (loop := self._async_for(claim)) is not None:
-                        following = loop.run(claim)
+                    if self._async is not None and claim.job_type in self.side_by_side:
+                        following = self._async.run(claim)
                     else:
                         self.context.mailbox.put(self.perform(claim))
                     if self.context.interrupted is not None:
@@ -89,9 +89,9 @@ class Runner:
             return (self.working,)
         return () if self._async is None else self._async.at_work
 
-    def blocking(self, now: float) -> Blocking | None:
-        """Return what blocks the event loop, if something does."""
-        return None if self._async is None else self._async.blocking(now)
+    def blocking(self, now: float) -> Sequence[AsyncRun]:
+        """Return the runs of which one blocks the event loop."""
+        return () if self._async is None else self._async.blocking(now)
 
     def wake(self) -> None:
         """Let async runs begin that are in the inbox. For the keeper's thread."""
@@ -100,10 +100,9 @@ class Runner:
 
     def interrupt(self, claim: Claim, error: Interruption) -> None:
         """Interrupt *claim*'s handler with *error*, now or when it begins. For the keeper."""
-        (self._async_for(claim) or self._interrupter).interrupt(claim, error)
-
-    def _async_for(self, claim: Claim) -> AsyncRunner | None:
-        return self._async if claim.job_type in self.side_by_side else None
+        self._interrupter.interrupt(claim, error)
+        if self._async is not None:
+            self._async.deliver_soon()
 
     def interrupt_all(self, error: BaseException) -> None:
         """Interrupt all async handlers. May be called from a signal handler."""
