@@ -76,7 +76,7 @@ async def _armed(context: RunnerContext, run: AsyncRun, handler: Callable[..., A
 
 
 class OwnedWork:
-    """Notes the tasks that handlers begin, and their calls in threads of the default executor.
+    """Notes the tasks that handlers begin, and tells whose they are.
 
     :param runs: those at work.
     """
@@ -100,13 +100,6 @@ class OwnedWork:
             task.add_done_callback(run.tasks.discard)
         return task
 
-    def executor(self, most: int) -> ThreadPoolExecutor:
-        """Return a default executor that notes whose its calls are.
-
-        :param most: how many threads it may have.
-        """
-        return _Threads(most, self.owner)
-
 
 async def end_rest(run: AsyncRun) -> None:
     """Cancel the tasks that the handler has left, and wait for them and for its threads."""
@@ -117,7 +110,13 @@ async def end_rest(run: AsyncRun) -> None:
             await asyncio.wait(rest)
 
 
-class _Threads(ThreadPoolExecutor):
+class OwnedThreads(ThreadPoolExecutor):
+    """A default executor that notes whose its calls are.
+
+    :param most: how many threads it may have.
+    :param owner: returns the run in whose context it is called.
+    """
+
     def __init__(self, most: int, owner: Callable[[], AsyncRun | None]) -> None:
         super().__init__(most, thread_name_prefix="cronjobs-async")
         self._owner = owner

@@ -24,8 +24,8 @@ from typing import Any
 from ...errors import LeaseLost, PayloadError, ShuttingDown
 from ...jobs.runs.current import CurrentRun
 from ...types import Claim, Outcome
-from .async_attempt import OwnedWork, attempt, failure
-from .context import Handlers, RunnerContext
+from .async_attempt import OwnedThreads, OwnedWork, attempt, failure
+from .context import Prepared, RunnerContext
 from .held_runs import AsyncRun, ProgressRequest
 from .interrupts import lease_ended, timed_out
 from .outcomes import released
@@ -56,7 +56,10 @@ class AsyncRunner:
     """
 
     def __init__(
-        self, context: RunnerContext, side_by_side: Collection[str], handlers: Handlers
+        self,
+        context: RunnerContext,
+        side_by_side: Collection[str],
+        prepared: Callable[[str], Prepared],
     ) -> None:
         self._context = context
         self._most = context.state.settings.async_at_once
@@ -64,10 +67,9 @@ class AsyncRunner:
         self._owned = OwnedWork(self._runs)
         self._requested = context.interrupter.requested
         self._tasks = side_by_side
-        self._handlers = handlers
+        self._prepared = prepared
         self._following: Claim | None = None
         self._closed = False
-        self._broken: BaseException | None = None
         self._is_alone = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._base = contextvars.copy_context()
@@ -127,8 +129,6 @@ class AsyncRunner:
                 except (KeyboardInterrupt, SystemExit) as error:
                     self._on_exit(error)
         self._cancel_look()
-        if self._broken is not None:
-            raise self._broken
         return self._following
 
     def interrupt_all(self, error: BaseException) -> None:
@@ -188,7 +188,7 @@ class AsyncRunner:
     def _open(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
         loop.set_task_factory(self._owned.make_task)
-        loop.set_default_executor(self._owned.executor(self._most))
+        loop.set_default_executor(OwnedThreads(self._most, self._owned.owner))
         return loop
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
@@ -226,7 +226,7 @@ class AsyncRunner:
         if loop is None or not self._context.may_begin(claim):
             self._context.mailbox.put(released(claim))  # As in `Runner.perform`.
             return
-        handler = self._handlers.get(claim.job_type)
+        handler = self._prepared(claim.job_type)
         try:
             current = self._context.current_run(claim, handler, self._request_write)
         except PayloadError as error:
@@ -244,9 +244,10 @@ class AsyncRunner:
         run.task = self._base.copy().run(loop.create_task, self._perform(run, handler.call))
 
     def _end(self, run: AsyncRun, outcome: Outcome) -> None:
+        # First: a second Ctrl-C may come at any point, and nothing waits for what is not in there.
+        del self._runs[run.claim.identity]
         if run.timer is not None:
             run.timer.cancel()
-        del self._runs[run.claim.identity]
         self._requested.pop(run.claim.identity, None)
         self._is_alone = False
         self._context.watchdog.extend()
@@ -305,15 +306,7 @@ class AsyncRunner:
             if run.dropped:
                 raise
             outcome = failure(self._context, run, error)
-        try:
-            self._end(run, outcome)
-        except BaseException as error:
-            self._broken = error
-            for each in self.at_work:
-                each.dropped = True
-            self._runs.clear()
-            if self._loop is not None:
-                self._loop.stop()
+        self._end(run, outcome)
 
 
 class _LoopWatch:

@@ -160,34 +160,18 @@ class Prepared(NamedTuple):
     keeps_output: bool
 
 
-class Handlers:
-    """The handlers of one worker, each made ready when its first run comes.
+def prepare(state: State, side_by_side: Collection[str], name: str) -> Prepared:
+    """Return the handler of the task *name*, ready to be called.
 
     :param side_by_side: the tasks whose handlers are at work side by side.
+    :raises UnknownTask: the code has no such task.
     """
-
-    def __init__(self, state: State, side_by_side: Collection[str]) -> None:
-        self._state = state
-        self._side_by_side = side_by_side
-        self._prepared: dict[str, Prepared] = {}
-
-    def get(self, name: str) -> Prepared:
-        """Return the handler of the task *name*.
-
-        :raises UnknownTask: the code has no such task.
-        """
-        prepared = self._prepared.get(name)
-        if prepared is None:
-            prepared = self._prepared[name] = self._prepare(name)
-        return prepared
-
-    def _prepare(self, name: str) -> Prepared:
-        task = self._state.registry.get(name)
-        is_async = name in self._side_by_side
-        func = task.func if is_async else _synchronous(self._state.app, task.func)
-        call = _around(self._state.registry.around_of(task), _decoding(task, func), is_async)
-        timeout = task.options.timeout or self._state.settings.timeout
-        return Prepared(call, timeout, task.options.atomic, is_kept(self._state, task.options))
+    task = state.registry.get(name)
+    is_async = name in side_by_side
+    func = task.func if is_async else _synchronous(state.app, task.func)
+    call = _around(state.registry.around_of(task), _decoding(task, func), is_async)
+    timeout = task.options.timeout or state.settings.timeout
+    return Prepared(call, timeout, task.options.atomic, is_kept(state, task.options))
 
 
 def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:

@@ -109,7 +109,7 @@ class AsyncRun(Working):
     :ivar error: by what it was interrupted last.
     :ivar told_at: when it was interrupted first.
     :ivar armed: whether the handler may be interrupted.
-    :ivar dropped: whether its worker was ended by force or is broken, so that nobody waits for it.
+    :ivar dropped: whether its worker was ended by force, so that nobody waits for it.
     :ivar blocks: whether the keeper has logged that it blocks the event loop.
     :ivar tasks: the tasks that the handler has begun.
     :ivar threads: its calls in threads of the default executor.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from ...log import logger
 from ...registry.payload import kept_result
 from ...types import JSON, Claim, Outcome
 from . import atomic
-from .context import Handlers, Prepared, RunnerContext
+from .context import Prepared, RunnerContext, prepare
 from .held_runs import AsyncRun, ProgressRequest, Working
 from .outcomes import released, success
 
@@ -54,12 +55,13 @@ class Runner:
         self._state = context.state
         self._app = context.state.app
         self._interrupter = context.interrupter
-        self._handlers = Handlers(self._state, self.side_by_side)
+        # Each is made ready when its first run comes.
+        self._prepared = cache(partial(prepare, self._state, self.side_by_side))
         self._async: AsyncRunner | None = None
         if self.side_by_side:
             from .async_runner import AsyncRunner
 
-            self._async = AsyncRunner(context, self.side_by_side, self._handlers)
+            self._async = AsyncRunner(context, self.side_by_side, self._prepared)
 
     def run(self) -> None:
         """Perform claims until None comes or the user interrupts."""
@@ -127,7 +129,7 @@ class Runner:
         started = time.monotonic()
         try:
             self.context.begin(claim)
-            handler = self._handlers.get(claim.job_type)
+            handler = self._prepared(claim.job_type)
             result, warning = self._enter(handler, claim, started)
         except BaseException as error:
             return self.context.outcome(claim, error, time.monotonic() - started)
