@@ -24,12 +24,12 @@ from ...log import log_run, logger
 from ...registry.handler import Handler
 from ...registry.options import Around
 from ...types import JSON, Claim, Outcome
+from ..beside import Precedence
 from ..run_pings import Pings
 from .held_runs import Leases, ProgressRequest
 from .interrupts import HandlerInterrupter, Watchdog
 from .outcomes import failure
 from .output import is_kept, make_ready
-from .precedence import Precedence
 
 #: How old a look at strict orders may be when a run begins, in seconds. One serves all runs of a
 #: claim, and to look before each would take longer than short runs themselves.

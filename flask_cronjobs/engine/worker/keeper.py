@@ -18,17 +18,18 @@ from collections.abc import Sequence
 from functools import partial
 
 from ... import failpoints
-from ...db.connection import is_locked
+from ...db.connection import Bookkeeping, is_locked
 from ...errors import DatabaseTrouble
 from ...jobs import ticks
 from ...jobs.batches.ending import end_batches
 from ...jobs.runs.claim import Exchange
 from ...jobs.runs.exchange import Claims
 from ...jobs.runs.leases import progress as write_progress
-from ...jobs.state import Throttle
+from ...jobs.state import State, Throttle
 from ...log import Outage, logger
 from ...signals import notify
 from ...types import Outcome
+from ..beside import Precedence
 from .admission import LONG, NOTHING, Admission, Wanted
 from .announcer import Announcer
 from .exchanger import Exchanger
@@ -37,7 +38,6 @@ from .monitor import RunMonitor
 from .options import WorkOptions
 from .output import OutputWriter
 from .pace import POLL, Listener, Pace
-from .precedence import KeeperConnection
 from .runner import Runner
 
 #: For how long SQLite's lock may be held before the log says so, in seconds: it gives the lock to
@@ -53,6 +53,25 @@ STOP_FOR = 0.2
 ANNOUNCE_WITHIN = 60.0
 #: The same where a handler that does not end has its process ended, in seconds.
 LAST_WORDS_WITHIN = 5.0
+
+#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
+STATEMENTS_IN_LEASE = 8
+#: How long the keeper's connection retries a statement before the keeper looks after its runs.
+RETRY_FOR = 0.5
+
+
+class KeeperConnection(Bookkeeping):
+    """A connection for a keeper, which goes before the runs of its worker.
+
+    :ivar precedence: says whether the keeper is at work.
+    """
+
+    def __init__(self, state: State, precedence: Precedence | None = None) -> None:
+        self.precedence: Precedence = precedence or Precedence()
+        limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
+        super().__init__(
+            state.engine, patience=RETRY_FOR, limit=limit, waiting=self.precedence.lent
+        )
 
 
 class Keeper(threading.Thread):

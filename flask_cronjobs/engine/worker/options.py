@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ...jobs.humanize import plural, print_age
 from ...jobs.runs.exchange import Front
 from ...signals import News, unheard
-from .precedence import KeeperConnection
+
+if TYPE_CHECKING:
+    from .keeper import KeeperConnection
 
 #: By how much to divide what the system says of memory, to get MB.
 _OF_A_MB = 2**20 if sys.platform == "darwin" else 2**10

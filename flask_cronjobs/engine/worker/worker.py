@@ -13,7 +13,7 @@ from ...jobs.state import State
 from ...log import logger
 from ...signals import notify
 from ...types import AtWork, RunAtWork
-from ..beside import repeating
+from ..beside import Precedence, repeating
 from ..run_pings import Pings
 from .admission import side_by_side_tasks
 from .context import RunnerContext
@@ -23,7 +23,6 @@ from .keeper import Keeper
 from .options import Companion, ResidentWorker, WorkOptions
 from .output import noting
 from .pace import Listener
-from .precedence import Precedence
 from .process_signals import handling_signals
 from .runner import Runner
 
