@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from flask import Flask, g
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 
 from flask_cronjobs import CronJobs, Retry, TaskError, current_run, signals
 from flask_cronjobs.jobs.state import state_of
@@ -22,9 +22,9 @@ from flask_cronjobs.models import JobEffect, JobRun
 from flask_cronjobs.text import type_name
 from tests.marks import on_sqlite
 
-pytestmark = pytest.mark.usefixtures("context")
+from .conftest import AGAIN, GIVEN_BACK, LATER, Enqueue, ends, holders
 
-AGAIN = Retry(max_attempts=3, base=0, jitter=False)
+pytestmark = pytest.mark.usefixtures("context")
 
 
 class Crowd:
@@ -53,26 +53,19 @@ async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
         await asyncio.sleep(0.01)
 
 
-def ends(db: SQLAlchemy, task: str | None = None) -> list[tuple[str, str | None]]:
-    """The status and the type of the last error of each run, by id."""
-    db.session.rollback()
-    found = select(JobRun.status, JobRun.error_type).order_by(JobRun.id)
-    rows = db.session.execute(found if task is None else found.where(JobRun.job_type == task))
-    return [(status, error) for status, error in rows]
-
-
 def limit(app: Flask, most: int) -> None:
     """Set ``CRONJOBS_ASYNC_AT_ONCE``."""
     object.__setattr__(state_of(app).settings, "async_at_once", most)
 
 
-def test_each_has_its_own_run_context_and_session(jobs: CronJobs, db: SQLAlchemy) -> None:
+def test_each_has_its_own_run_context_and_session(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+) -> None:
     seen: list[tuple[int, int, int]] = []
 
     def look() -> tuple[int, int, int]:
         return current_run.id, id(g._get_current_object()), id(db.session())
 
-    @jobs.task
     async def meets(number: int) -> None:
         g.number = number
         mine = look()
@@ -80,7 +73,7 @@ def test_each_has_its_own_run_context_and_session(jobs: CronJobs, db: SQLAlchemy
         await until(lambda: len(seen) == 5)
         assert (g.number, look()) == (number, mine)
 
-    meets.using(commit=True).enqueue_many([{"number": number} for number in range(5)])
+    enqueue(meets, [{"number": number} for number in range(5)])
     assert jobs.tick().succeeded == 5
     for part in range(3):
         assert len({each[part] for each in seen}) == 5
@@ -119,55 +112,57 @@ def test_end_of_one_leaves_the_session_of_another_as_it_is(jobs: CronJobs, db: S
     assert db.session.scalars(text("SELECT label FROM notes")).all() == ["mine"]
 
 
-def test_no_more_than_the_limits_say_are_at_work(app: Flask, jobs: CronJobs) -> None:
+def test_no_more_than_the_limits_say_are_at_work(
+    app: Flask, jobs: CronJobs, enqueue: Enqueue
+) -> None:
     limit(app, 4)
     crowd = Crowd()
 
-    @jobs.task(async_at_once=2)
     async def few() -> None:
         await crowd.visit("few")
 
-    @jobs.task
     async def many() -> None:
         await crowd.visit("many")
 
-    few.using(commit=True).enqueue_many([{}] * 10)
-    many.using(commit=True).enqueue_many([{}] * 10)
+    enqueue(few, [{}] * 10, async_at_once=2)
+    enqueue(many, [{}] * 10)
     assert jobs.tick().succeeded == 20
     assert crowd.most["few"] == 2
     assert 2 < crowd.most["all"] <= 4
 
 
-@on_sqlite
-def test_one_at_once_is_one_after_the_other(app: Flask, jobs: CronJobs) -> None:
-    limit(app, 1)
+@pytest.mark.parametrize(
+    ("most", "options", "last_error", "at_once"),
+    [
+        (1, {}, None, 1),
+        (100, {"concurrency": 2}, None, 2),
+        (100, {"atomic": True}, None, 1),
+        (100, {"retry": Retry(max_attempts=10)}, "WorkerLost", 1),
+    ],
+    ids=["limit of one", "concurrency key", "atomic", "after a lost worker"],
+)
+def test_so_many_are_at_work_at_once(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue,
+    most: int, options: dict[str, Any], last_error: str | None, at_once: int,
+) -> None:  # fmt: skip
+    limit(app, most)
     crowd = Crowd()
 
-    @jobs.task
     async def works() -> None:
-        await crowd.visit("works", 0.01)
+        await crowd.visit("works", 0.1)
+        db.session.execute(text("SELECT 1"))
 
-    works.using(commit=True).enqueue_many([{}] * 5)
-    assert jobs.tick().succeeded == 5
-    assert crowd.most["all"] == 1
-
-
-def test_limit_of_a_concurrency_key_holds(jobs: CronJobs) -> None:
-    crowd = Crowd()
-
-    @jobs.task(concurrency=2)
-    async def works() -> None:
-        await crowd.visit("works", 0.3)
-
-    works.using(commit=True).enqueue_many([{}] * 8)
-    assert jobs.tick().succeeded == 8
-    assert crowd.most["all"] == 2
+    enqueue(works, [{}] * 6, **options)
+    if last_error:
+        db.session.execute(update(JobRun).values(attempts=1, error_type=last_error))
+        db.session.commit()
+    assert jobs.tick().succeeded == 6
+    assert crowd.most["works"] == at_once
 
 
-def test_timeout_cancels_one_and_no_other(jobs: CronJobs, db: SQLAlchemy) -> None:
+def test_timeout_cancels_one_and_no_other(jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue) -> None:
     seen: list[str] = []
 
-    @jobs.task(timeout=0.3, retry=Retry(max_attempts=2, base=600))
     async def too_long() -> None:
         try:
             await asyncio.sleep(60)
@@ -175,13 +170,12 @@ def test_timeout_cancels_one_and_no_other(jobs: CronJobs, db: SQLAlchemy) -> Non
             seen.append("cancelled")
             raise
 
-    @jobs.task
     async def other() -> None:
         await until(lambda: seen)
         await asyncio.sleep(0.05)
 
-    too_long.using(commit=True).enqueue()
-    other.using(commit=True).enqueue()
+    enqueue(too_long, timeout=0.3, retry=LATER)
+    enqueue(other)
     report = jobs.tick()
     assert (report.succeeded, report.failed) == (1, 1)
     assert ends(db) == [("failed", "TimedOut"), ("succeeded", None)]
@@ -191,17 +185,15 @@ def test_timeout_cancels_one_and_no_other(jobs: CronJobs, db: SQLAlchemy) -> Non
 
 
 def test_operator_s_cancel_and_a_lost_lease_end_those_that_they_mean(
-    jobs: CronJobs, db: SQLAlchemy
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
     begun: dict[str, int] = {}
     lose = text("UPDATE job_runs SET locked_by = 'another:1:worker' WHERE id = :id")
 
-    @jobs.task
     async def waits(name: str) -> None:
         begun[name] = current_run.id
         await asyncio.sleep(60)
 
-    @jobs.task
     async def acts() -> str:
         await until(lambda: len(begun) == 2)
         db.session.execute(lose, {"id": begun["lost"]})
@@ -209,8 +201,8 @@ def test_operator_s_cancel_and_a_lost_lease_end_those_that_they_mean(
         jobs.cancel(begun["cancelled"])
         return "acted"
 
-    waits.using(commit=True).enqueue_many([{"name": "cancelled"}, {"name": "lost"}])
-    acts.using(commit=True).enqueue()
+    enqueue(waits, [{"name": "cancelled"}, {"name": "lost"}])
+    enqueue(acts)
     began = time.monotonic()
     report = jobs.tick()
     assert time.monotonic() - began < 50
@@ -219,16 +211,15 @@ def test_operator_s_cancel_and_a_lost_lease_end_those_that_they_mean(
 
 
 def test_retries_are_side_by_side_but_a_last_attempt_is_alone(
-    jobs: CronJobs, db: SQLAlchemy
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
     crowds = {attempt: Crowd() for attempt in (1, 2, 3)}
 
-    @jobs.task(retry=AGAIN)
     async def fails() -> None:
         await crowds[current_run.attempt].visit("it", 0.1)
         raise ValueError(current_run.attempt)
 
-    fails.using(commit=True).enqueue_many([{}] * 4)
+    enqueue(fails, [{}] * 4, retry=Retry(max_attempts=3, base=0, jitter=False))
     for _ in range(3):
         jobs.tick()
     assert ends(db) == [("dead", "ValueError")] * 4
@@ -237,23 +228,13 @@ def test_retries_are_side_by_side_but_a_last_attempt_is_alone(
     assert crowds[3].most["it"] == 1
 
 
-def test_attempt_after_a_lost_worker_is_alone(jobs: CronJobs, db: SQLAlchemy) -> None:
-    crowd = Crowd()
-
-    @jobs.task(retry=Retry(max_attempts=10))
-    async def works() -> None:
-        await crowd.visit("it", 0.05)
-
-    works.using(commit=True).enqueue_many([{}] * 3)
-    db.session.execute(text("UPDATE job_runs SET attempts = 1, error_type = 'WorkerLost'"))
-    db.session.commit()
-    assert jobs.tick().succeeded == 3
-    assert crowd.most["it"] == 1
-
-
 @pytest.mark.parametrize("in_a_task", [False, True])
 def test_handler_that_blocks_is_named_and_ended_at_its_timeout(
-    jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture, in_a_task: bool
+    jobs: CronJobs,
+    db: SQLAlchemy,
+    caplog: pytest.LogCaptureFixture,
+    in_a_task: bool,
+    enqueue: Enqueue,
 ) -> None:
     begun: list[bool] = []
 
@@ -261,11 +242,10 @@ def test_handler_that_blocks_is_named_and_ended_at_its_timeout(
         await until(lambda: begun)
         time.sleep(60)
 
-    @jobs.task(timeout=2, retry=Retry(max_attempts=2, base=600))
+    @jobs.task(timeout=2, retry=LATER)
     async def blocks() -> None:
         await (asyncio.create_task(block()) if in_a_task else block())
 
-    @jobs.task
     async def other() -> str:
         begun.append(True)
         for _ in range(10):
@@ -273,7 +253,7 @@ def test_handler_that_blocks_is_named_and_ended_at_its_timeout(
         return "went on"
 
     blocks.using(commit=True).enqueue()
-    other.using(commit=True).enqueue()
+    enqueue(other)
     began = time.monotonic()
     report = jobs.tick()
     assert time.monotonic() - began < 50
@@ -282,25 +262,9 @@ def test_handler_that_blocks_is_named_and_ended_at_its_timeout(
     assert "task blocks, run 1: its handler blocks the event loop" in caplog.text
 
 
-@on_sqlite
-def test_timeout_does_not_ring_in_the_teardown(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> None:
-    @app.teardown_appcontext
-    def slow(error: BaseException | None) -> None:
-        if "slow" in g:
-            time.sleep(2)
-
-    @jobs.task(timeout=0.3, retry=False)
-    async def quick() -> None:
-        g.slow = True
-
-    quick.using(commit=True).enqueue()
-    assert jobs.tick().succeeded == 1
-    assert ends(db) == [("succeeded", None)]
-
-
 @pytest.mark.parametrize("how", ["task", "thread"])
 def test_run_has_not_ended_before_its_tasks_and_threads(
-    jobs: CronJobs, db: SQLAlchemy, how: str
+    jobs: CronJobs, db: SQLAlchemy, how: str, enqueue: Enqueue
 ) -> None:
     at_work: list[int] = []
     seen: list[list[int]] = []
@@ -316,7 +280,6 @@ def test_run_has_not_ended_before_its_tasks_and_threads(
         time.sleep(0.8)
         at_work.remove(attempt)
 
-    @jobs.task(timeout=0.3, retry=AGAIN)
     async def leaves() -> None:
         attempt = current_run.attempt
         seen.append(list(at_work))
@@ -329,7 +292,7 @@ def test_run_has_not_ended_before_its_tasks_and_threads(
         await asyncio.to_thread(in_thread, attempt)
 
     left: list[asyncio.Task[None]] = []
-    leaves.using(commit=True).enqueue()
+    enqueue(leaves, timeout=0.3, retry=AGAIN)
     report = jobs.tick()
     assert (report.failed, report.succeeded) == (1, 1)
     assert seen == [[], []]
@@ -337,30 +300,28 @@ def test_run_has_not_ended_before_its_tasks_and_threads(
 
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError])
 def test_whatever_one_raises_or_its_task_the_others_go_on(
-    jobs: CronJobs, db: SQLAlchemy, error: type[BaseException]
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, error: type[BaseException]
 ) -> None:
     ended: list[str] = []
 
     async def raises() -> None:
         raise error
 
-    @jobs.task(retry=Retry(max_attempts=2, base=600))
     async def direct() -> None:
         ended.append("direct")
         raise error
 
-    @jobs.task(retry=Retry(max_attempts=2, base=600))
     async def in_task() -> None:
         ended.append("in_task")
         await asyncio.create_task(raises())
 
-    @jobs.task
     async def other() -> None:
         await until(lambda: len(ended) == 2)
         await asyncio.sleep(0.05)
 
-    for task in (direct, in_task, other):
-        task.using(commit=True).enqueue()
+    for task in (direct, in_task):
+        enqueue(task, retry=LATER)
+    enqueue(other)
     report = jobs.tick()
     assert (report.succeeded, report.failed) == (1, 2)
     assert ends(db) == [("failed", type_name(error()))] * 2 + [("succeeded", None)]
@@ -369,16 +330,14 @@ def test_whatever_one_raises_or_its_task_the_others_go_on(
 @on_sqlite
 @pytest.mark.parametrize("pressed", [False, True], ids=["raised", "pressed"])
 def test_interrupt_from_the_keyboard_gives_all_back(
-    jobs: CronJobs, db: SQLAlchemy, pressed: bool
+    jobs: CronJobs, db: SQLAlchemy, pressed: bool, enqueue: Enqueue
 ) -> None:
     begun: list[int] = []
 
-    @jobs.task
     async def waits() -> None:
         begun.append(current_run.id)
         await asyncio.sleep(60)
 
-    @jobs.task
     async def interrupted() -> None:
         await until(lambda: len(begun) == 3)
         if not pressed:
@@ -386,24 +345,22 @@ def test_interrupt_from_the_keyboard_gives_all_back(
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.sleep(60)
 
-    waits.using(commit=True).enqueue_many([{}] * 3)
-    interrupted.using(commit=True).enqueue()
+    enqueue(waits, [{}] * 3)
+    enqueue(interrupted)
     with pytest.raises(KeyboardInterrupt):
         jobs.tick()
-    rows = db.session.execute(select(JobRun.status, JobRun.attempts, JobRun.locked_by)).all()
-    assert [tuple(row) for row in rows] == [("queued", 0, None)] * 4
+    assert holders(db) == [GIVEN_BACK] * 4
 
 
 @on_sqlite
 def test_second_press_leaves_a_handler_that_swallows_the_first(
-    jobs: CronJobs, db: SQLAlchemy
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
     swallowed: list[int] = []
 
     def press() -> None:
         raise KeyboardInterrupt
 
-    @jobs.task
     async def stubborn() -> None:
         os.kill(os.getpid(), signal.SIGINT)
         for number in range(4):
@@ -414,31 +371,29 @@ def test_second_press_leaves_a_handler_that_swallows_the_first(
                 if number == 0:
                     asyncio.get_running_loop().call_soon(press)
 
-    run = stubborn.using(commit=True).enqueue()
+    enqueue(stubborn)
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         jobs.tick()
     assert time.monotonic() - began < 50
     assert swallowed
-    db.session.refresh(run)
-    assert (run.status, run.attempts, run.locked_by) == ("queued", 0, None)
+    assert holders(db) == [GIVEN_BACK]
 
 
-def test_once_in_handlers_side_by_side(jobs: CronJobs, db: SQLAlchemy) -> None:
+def test_once_in_handlers_side_by_side(jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue) -> None:
     done: list[int] = []
 
     def do(number: int) -> int:
         done.append(number)
         return number
 
-    @jobs.task
     async def mails(number: int) -> list[Any]:
         await asyncio.sleep(0)
         shared = jobs.once("shared", do, -1)
         own = await asyncio.to_thread(jobs.once, f"own-{number}", do, number)
         return [shared, own]
 
-    mails.using(commit=True).enqueue_many([{"number": number} for number in range(6)])
+    enqueue(mails, [{"number": number} for number in range(6)])
     assert jobs.tick().succeeded == 6
     assert sorted(done) == [-1, *range(6)]
     results = db.session.scalars(select(JobRun.result).order_by(JobRun.id)).all()
@@ -447,21 +402,22 @@ def test_once_in_handlers_side_by_side(jobs: CronJobs, db: SQLAlchemy) -> None:
 
 
 def test_once_refuses_an_effect_that_would_have_to_be_awaited(
-    jobs: CronJobs, db: SQLAlchemy
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
     async def effect() -> None: ...
 
-    @jobs.task(retry=False)
     async def mails() -> None:
         await jobs.once("mail", effect)  # type: ignore[misc]
 
-    mails.using(commit=True).enqueue()
+    enqueue(mails, retry=False)
     assert jobs.tick().dead == 1
     assert ends(db) == [("dead", "SetupError")]
     assert db.session.scalars(select(JobEffect.state)).all() == []
 
 
-def test_progress_is_written_while_handlers_are_at_work(jobs: CronJobs, db: SQLAlchemy) -> None:
+def test_progress_is_written_while_handlers_are_at_work(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+) -> None:
     seen: list[float] = []
     look = text("SELECT progress FROM job_runs WHERE job_type = 'tells'")
 
@@ -471,7 +427,6 @@ def test_progress_is_written_while_handlers_are_at_work(jobs: CronJobs, db: SQLA
         await until(lambda: seen)
         current_run.progress(0.9)
 
-    @jobs.task
     async def looks() -> None:
         while not seen:
             await asyncio.sleep(0.05)
@@ -481,7 +436,7 @@ def test_progress_is_written_while_handlers_are_at_work(jobs: CronJobs, db: SQLA
                 seen.append(found)
 
     tells.using(commit=True).enqueue()
-    looks.using(commit=True).enqueue()
+    enqueue(looks)
     assert jobs.tick().succeeded == 2
     assert seen == [0.5]
     assert db.session.execute(look).scalar_one() == 0.9
@@ -510,50 +465,38 @@ def test_others_get_their_turn_in_the_order_of_the_queue(app: Flask, jobs: CronJ
 
 
 @on_sqlite
-def test_kinds_that_alternate_are_never_at_work_at_once(jobs: CronJobs, db: SQLAlchemy) -> None:
+def test_kinds_that_alternate_are_never_at_work_at_once(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+) -> None:
     crowd = Crowd()
     beside: list[int] = []
 
-    @jobs.task
     async def waits() -> None:
         await crowd.visit("it", 0.01)
 
-    @jobs.task
     def plain() -> None:
         beside.append(crowd.now["it"])
 
     for _ in range(20):
-        waits.using(commit=True).enqueue_many([{}] * 3)
-        plain.using(commit=True).enqueue()
+        enqueue(waits, [{}] * 3)
+        enqueue(plain)
     assert jobs.tick().succeeded == 80
     assert beside == [0] * 20
     assert crowd.most["it"] > 1
     assert {status for status, _ in ends(db)} == {"succeeded"}
 
 
-def test_atomic_handlers_are_one_at_a_time(jobs: CronJobs, db: SQLAlchemy) -> None:
-    crowd = Crowd()
-
-    @jobs.task(atomic=True)
-    async def books() -> None:
-        await crowd.visit("it", 0.01)
-        db.session.execute(text("SELECT 1"))
-
-    books.using(commit=True).enqueue_many([{}] * 5)
-    assert jobs.tick().succeeded == 5
-    assert crowd.most["it"] == 1
-
-
 @on_sqlite
-def test_tick_in_a_thread_runs_and_cancels_them_too(app: Flask, jobs: CronJobs) -> None:
+def test_tick_in_a_thread_runs_and_cancels_them_too(
+    app: Flask, jobs: CronJobs, enqueue: Enqueue
+) -> None:
     reports: list[Any] = []
     crowd = Crowd()
 
-    @jobs.task(timeout=0.5, retry=Retry(max_attempts=2, base=600))
     async def works(seconds: float) -> None:
         await crowd.visit("it", seconds)
 
-    works.using(commit=True).enqueue_many([{"seconds": 0.2}, {"seconds": 60}, {"seconds": 0.2}])
+    enqueue(works, [{"seconds": 0.2}, {"seconds": 60}, {"seconds": 0.2}], timeout=0.5, retry=LATER)
 
     def tick() -> None:
         with app.app_context():

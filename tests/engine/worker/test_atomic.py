@@ -9,12 +9,14 @@ from flask import Flask, appcontext_pushed
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, text
 
-from flask_cronjobs import CronJobs, Retry, TickReport, current_run, run_started
+from flask_cronjobs import CronJobs, TickReport, current_run, run_started
 from flask_cronjobs.models import JobRun
 from tests.tables import copy_tables
 
+from .conftest import AGAIN, Enqueue, labels, write
+
 Tick = Callable[[], TickReport]
-AGAIN = Retry(max_attempts=3, base=0)
+Do = Callable[[SQLAlchemy], None]
 ISOLATION: list[dict[str, str]] = [
     {},
     {"isolation_level": "AUTOCOMMIT"},
@@ -48,166 +50,143 @@ def app(database_url: str, db: SQLAlchemy, options: dict[str, str]) -> Iterator[
         db.engine.dispose()
 
 
-def labels(db: SQLAlchemy) -> list[str]:
-    found = list(db.session.scalars(text("SELECT label FROM work ORDER BY label")))
-    db.session.remove()
-    return found
-
-
-def work(db: SQLAlchemy, label: str) -> None:
-    db.session.execute(text("INSERT INTO work VALUES (:label)"), {"label": label})
-
-
 def the_run(db: SQLAlchemy) -> JobRun:
     db.session.remove()
     return db.session.scalars(db.select(JobRun)).one()
 
 
+def count(db: SQLAlchemy) -> int:
+    return int(db.session.scalar(text("SELECT count(*) FROM work")) or 0)
+
+
 def test_work_and_success_are_committed_together(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+    app: Flask, db: SQLAlchemy, tick: Tick, enqueue: Enqueue
 ) -> None:
     seen: list[int | None] = []
 
-    @jobs.task(atomic=True)
     def book() -> str:
-        work(db, "booked")
+        write(db, "booked")
         with db.engine.connect() as other:
             seen.append(other.scalar(text("SELECT count(*) FROM work")))
         return "ok"
 
-    book.using(commit=True).enqueue()
+    enqueue(book, atomic=True)
     assert tick().succeeded == 1
     assert (labels(db), seen) == (["booked"], [0])
     run = the_run(db)
     assert (run.status, run.result, run.locked_by) == ("succeeded", "ok", None)
 
 
-def test_work_of_a_failed_attempt_is_rolled_back(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
-) -> None:
-    @jobs.task(atomic=True, retry=AGAIN)
-    def book() -> None:
-        work(db, f"attempt {current_run.attempt}")
-        if current_run.attempt == 1:
-            raise RuntimeError("after the work")
-
-    book.using(commit=True).enqueue()
-    report = tick()
-    assert (report.failed, report.succeeded) == (1, 1)
-    assert labels(db) == ["attempt 2"]
+def plain(db: SQLAlchemy) -> None:
+    """Do nothing else."""
 
 
+def roll_back(db: SQLAlchemy) -> None:
+    write(db, "taken back")
+    db.session.rollback()
+
+
+def nest(db: SQLAlchemy) -> None:
+    with db.session.begin_nested():
+        write(db, "kept in attempt 2" if current_run.attempt == 2 else "nested")
+    with db.session.begin_nested() as inner:
+        write(db, "taken back")
+        inner.rollback()
+
+
+@pytest.mark.parametrize(
+    ("first", "used_before"), [(plain, False), (plain, True), (roll_back, False), (nest, False)]
+)
 def test_it_is_rolled_back_also_if_the_session_was_used_before(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+    app: Flask, db: SQLAlchemy, tick: Tick, enqueue: Enqueue, first: Do, used_before: bool
 ) -> None:
-    def receive(sender: Flask, **_: object) -> None:
-        db.session.scalar(text("SELECT count(*) FROM work"))
+    """Whatever a failed attempt wrote; and the next one is atomic, too."""
 
-    @jobs.task(atomic=True, retry=AGAIN)
+    def receive(sender: Flask, **_: object) -> None:
+        if used_before:
+            count(db)
+
     def book() -> None:
-        work(db, f"attempt {current_run.attempt}")
+        first(db)
+        write(db, f"attempt {current_run.attempt}")
         if current_run.attempt == 1:
             raise RuntimeError("after the work")
 
-    book.using(commit=True).enqueue()
+    enqueue(book, atomic=True, retry=AGAIN)
     with appcontext_pushed.connected_to(receive, app), run_started.connected_to(receive, app):
         report = tick()
     assert (report.failed, report.succeeded) == (1, 1)
-    assert labels(db) == ["attempt 2"]
+    nested = ["kept in attempt 2"] if first is nest else []
+    assert labels(db) == ["attempt 2", *nested]
 
 
 def test_lost_lease_rolls_the_work_back(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+    app: Flask, db: SQLAlchemy, tick: Tick, enqueue: Enqueue
 ) -> None:
-    @jobs.task(atomic=True)
     def book() -> None:
         with db.engine.begin() as other:
             other.execute(text("UPDATE job_runs SET locked_by = 'other:1:token'"))
-        work(db, "stale")
+        write(db, "stale")
 
-    book.using(commit=True).enqueue()
+    enqueue(book, atomic=True)
     report = tick()
     assert (report.succeeded, report.lost) == (0, 1)
     assert labels(db) == []
     assert (the_run(db).status, the_run(db).locked_by) == ("running", "other:1:token")
 
 
-def test_commit_inside_is_refused_and_nothing_stays(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
-) -> None:
-    @jobs.task(atomic=True, retry=False)
-    def book() -> None:
-        work(db, "early")
-        db.session.commit()
+def commit(db: SQLAlchemy) -> None:
+    write(db, "early")
+    db.session.commit()
 
-    book.using(commit=True).enqueue()
+
+def commit_within_a_savepoint(db: SQLAlchemy) -> None:
+    write(db, "early")
+    db.session.begin_nested()
+    db.session.commit()
+
+
+def take_another_session(db: SQLAlchemy) -> None:
+    db.session.remove()
+    write(db, "in a session of nobody's")
+
+
+@pytest.mark.parametrize(
+    ("do", "said"),
+    [
+        (commit, "Remove the commit"),
+        (commit_within_a_savepoint, "Remove the commit"),
+        (take_another_session, "Remove the call"),
+    ],
+)
+def test_commit_inside_is_refused_and_nothing_stays(
+    app: Flask, db: SQLAlchemy, tick: Tick, enqueue: Enqueue,
+    options: dict[str, str], do: Do, said: str,
+) -> None:  # fmt: skip
+    def book() -> None:
+        do(db)
+
+    enqueue(book, atomic=True, retry=False)
     assert tick().dead == 1
-    assert labels(db) == []
+    if do is not take_another_session or options.get("isolation_level") != "AUTOCOMMIT":
+        assert labels(db) == []  # Else nobody can take it back.
     run = the_run(db)
     assert run.error_type == "AtomicCommit"
-    assert "Remove the commit" in (run.last_error or "")
-
-
-def test_commit_of_the_whole_from_within_a_savepoint_is_refused(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
-) -> None:
-    @jobs.task(atomic=True, retry=False)
-    def book() -> None:
-        work(db, "early")
-        db.session.begin_nested()
-        db.session.commit()
-
-    book.using(commit=True).enqueue()
-    assert tick().dead == 1
-    assert labels(db) == []
-    assert the_run(db).error_type == "AtomicCommit"
-
-
-def test_savepoints_inside_are_fine(app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick) -> None:
-    @jobs.task(atomic=True)
-    def book() -> None:
-        work(db, "kept")
-        with db.session.begin_nested():
-            work(db, "nested")
-        inner = db.session.begin_nested()
-        work(db, "taken back")
-        inner.rollback()
-
-    book.using(commit=True).enqueue()
-    assert tick().succeeded == 1
-    assert labels(db) == ["kept", "nested"]
-
-
-def test_rollback_inside_takes_back_what_was_and_the_rest_is_atomic_still(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
-) -> None:
-    @jobs.task(atomic=True, retry=AGAIN)
-    def book() -> None:
-        work(db, "taken back")
-        db.session.rollback()
-        work(db, f"attempt {current_run.attempt}")
-        if current_run.attempt == 1:
-            raise RuntimeError("after the work")
-
-    book.using(commit=True).enqueue()
-    report = tick()
-    assert (report.failed, report.succeeded) == (1, 1)
-    assert labels(db) == ["attempt 2"]
+    assert said in (run.last_error or "")
 
 
 def test_success_stands_if_a_hook_raises_after_the_commit(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, caplog: pytest.LogCaptureFixture
+    app: Flask, db: SQLAlchemy, tick: Tick, enqueue: Enqueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     def tell_the_search_engine(session: object) -> None:
         raise ConnectionError("the search engine is away")
 
-    @jobs.task(atomic=True, retry=AGAIN)
     def book() -> str:
-        work(db, "booked")
+        write(db, "booked")
         event.listen(db.session(), "after_commit", tell_the_search_engine)
         return "ok"
 
-    book.using(commit=True).enqueue()
+    enqueue(book, atomic=True, retry=AGAIN)
     report = tick()
     assert (report.succeeded, report.lost) == (1, 0)
     assert (the_run(db).status, the_run(db).result) == ("succeeded", "ok")
@@ -215,34 +194,18 @@ def test_success_stands_if_a_hook_raises_after_the_commit(
     assert "its work is committed, and then a hook" in caplog.text
 
 
-def test_another_session_in_its_place_is_refused(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, options: dict[str, str]
-) -> None:
-    @jobs.task(atomic=True, retry=False)
-    def book() -> None:
-        db.session.remove()
-        work(db, "in a session of nobody's")
-
-    book.using(commit=True).enqueue()
-    assert tick().dead == 1
-    if options.get("isolation_level") != "AUTOCOMMIT":  # There, nobody can take it back.
-        assert labels(db) == []
-    assert the_run(db).error_type == "AtomicCommit"
-
-
 def test_enqueued_inside_exists_exactly_if_the_run_succeeded(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
     @jobs.task
     def follow_up(attempt: int) -> None: ...
 
-    @jobs.task(atomic=True, retry=AGAIN)
     def book() -> None:
         follow_up.enqueue(attempt=current_run.attempt)
         if current_run.attempt == 1:
             raise RuntimeError("after the enqueue")
 
-    book.using(commit=True).enqueue()
+    enqueue(book, atomic=True, retry=AGAIN)
     assert tick().succeeded == 2
     payloads = db.session.scalars(db.select(JobRun.payload).where(JobRun.job_type == "follow_up"))
     assert list(payloads) == [{"attempt": 2}]

@@ -6,22 +6,45 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from types import FrameType, SimpleNamespace
+from typing import cast
 
 import pytest
 
-from flask_cronjobs import Cancelled, TimedOut
+from flask_cronjobs import Cancelled, LeaseLost, TimedOut
 from flask_cronjobs.engine.worker import interrupts as interrupts_module
+from flask_cronjobs.engine.worker.held_runs import Leases
 from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.types import Claim
 from tests.leases import EndlessLeases
 
 LONG = 60.0
+#: Where a signal is heard that comes just after the handler has ended.
+DISARMING = cast("FrameType", SimpleNamespace(f_code=HandlerInterrupter.disarm.__code__))
 
 
 def a_claim(run_id: int = 1) -> Claim:
     return Claim(run_id, "host:1:token", "task", {}, 1, 10, datetime.now(timezone.utc))
+
+
+@pytest.fixture
+def claim() -> Claim:
+    return a_claim()
+
+
+@pytest.fixture
+def interrupter() -> Iterator[HandlerInterrupter]:
+    with HandlerInterrupter(EndlessLeases()) as interrupter:
+        yield interrupter
+
+
+@pytest.fixture
+def armed(interrupter: HandlerInterrupter, claim: Claim) -> HandlerInterrupter:
+    """One that is armed for a handler of *claim* that may take long."""
+    interrupter.arm(claim, LONG)
+    return interrupter
 
 
 def sleep_after(step: Callable[[], None]) -> None:
@@ -29,135 +52,167 @@ def sleep_after(step: Callable[[], None]) -> None:
     time.sleep(LONG)
 
 
-def test_timeout_is_raised_inside_a_blocking_call() -> None:
-    late = pytest.raises(TimedOut, match=r"longer than its timeout of 0\.01 s")
-    with HandlerInterrupter(EndlessLeases()) as interrupter, late:
-        sleep_after(lambda: interrupter.arm(a_claim(), 0.01))
-
-
-def test_interruption_from_another_thread_ends_a_blocking_call() -> None:
-    claim = a_claim()
-    with HandlerInterrupter(EndlessLeases()) as interrupter:
-        interrupter.arm(claim, LONG)
-        thread = threading.Thread(target=interrupter.interrupt, args=(claim, Cancelled("stop")))
-        with pytest.raises(Cancelled, match="stop"):
-            sleep_after(thread.start)
-        thread.join()
-
-
-def test_interruption_whose_signal_was_lost_is_heard_when_it_rings_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As when the signal comes just before the system call blocks: nothing is raised yet."""
-    claim = a_claim()
-    with HandlerInterrupter(EndlessLeases()) as interrupter:
-        interrupter.arm(claim, LONG)
-        with monkeypatch.context() as patch:
-            patch.setattr(signal, "pthread_kill", lambda *args: None)
-            interrupter.interrupt(claim, Cancelled("stop"))
-        with pytest.raises(Cancelled):
-            sleep_after(interrupter.repeat)
-        interrupter.repeat()  # It was heard: nothing more is raised.
-        time.sleep(0)
-
-
-def test_timeout_rings_until_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[bool] = []
-    with HandlerInterrupter(EndlessLeases()) as interrupter:
-        interrupter.arm(a_claim(), 0.5)
-        ring = signal.getsignal(signal.SIGALRM)
-        assert callable(ring)
-        # The first signal goes to a handler that does not pass it on.
-        signal.signal(
-            signal.SIGALRM,
-            lambda number, frame: ring(number, frame) if heard else heard.append(True),
-        )
-        with pytest.raises(TimedOut):
-            time.sleep(LONG)
-        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-def test_nothing_is_raised_after_disarming() -> None:
-    claim = a_claim()
-    with HandlerInterrupter(EndlessLeases()) as interrupter:
-        interrupter.arm(claim, LONG)
-        interrupter.disarm()
-        interrupter.interrupt(claim, Cancelled("too late"))
-        time.sleep(0.01)
-        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-def run_shortly(interrupter: HandlerInterrupter, timeout: float) -> None:
-    interrupter.arm(a_claim(), timeout)
-    interrupter.disarm()
+def ends_in_time(interrupter: HandlerInterrupter, timeout: float = 0.05) -> None:
+    """Check that the next handler is interrupted at its timeout."""
+    began = time.monotonic()
+    with pytest.raises(TimedOut, match=f"longer than its timeout of {timeout:g} s"):
+        sleep_after(lambda: interrupter.arm(a_claim(2), timeout))
+    assert timeout <= time.monotonic() - began < LONG
 
 
 def pending() -> float:
     return signal.getitimer(signal.ITIMER_REAL)[0]
 
 
+def test_timeout_is_raised_inside_a_blocking_call(interrupter: HandlerInterrupter) -> None:
+    ends_in_time(interrupter, 0.01)
+
+
+def test_interruption_from_another_thread_ends_a_blocking_call(
+    armed: HandlerInterrupter, claim: Claim
+) -> None:
+    thread = threading.Thread(target=armed.interrupt, args=(claim, Cancelled("stop")))
+    with pytest.raises(Cancelled, match="stop"):
+        sleep_after(thread.start)
+    thread.join()
+
+
+def test_interruption_whose_signal_was_lost_is_heard_when_it_rings_again(
+    armed: HandlerInterrupter, claim: Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the signal comes just before the system call blocks: nothing is raised yet."""
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "pthread_kill", lambda *args: None)
+        armed.interrupt(claim, Cancelled("stop"))
+    with pytest.raises(Cancelled):
+        sleep_after(armed.repeat)
+    armed.repeat()  # It was heard: nothing more is raised.
+    time.sleep(0)
+
+
+def test_timeout_rings_until_it_is_heard(interrupter: HandlerInterrupter) -> None:
+    heard: list[bool] = []
+    interrupter.arm(a_claim(), 0.5)
+    ring = signal.getsignal(signal.SIGALRM)
+    assert callable(ring)
+    # The first signal goes to a handler that does not pass it on.
+    signal.signal(
+        signal.SIGALRM,
+        lambda number, frame: ring(number, frame) if heard else heard.append(True),
+    )
+    with pytest.raises(TimedOut):
+        time.sleep(LONG)
+    assert pending() == 0
+
+
+def test_nothing_is_raised_after_disarming_nor_for_another_run(
+    armed: HandlerInterrupter, claim: Claim
+) -> None:
+    armed.interrupt(a_claim(2), Cancelled("meant for another"))
+    time.sleep(0.01)
+    armed.disarm()
+    assert pending() == 0, "a run that was not short leaves no timer"
+    armed.interrupt(claim, Cancelled("too late"))
+    time.sleep(0.01)
+    assert pending() == 0
+
+
 @pytest.mark.parametrize("timeout_before", [0.02, 0.05, LONG])
 def test_timer_that_a_short_run_left_does_not_hold_up_the_next_timeout(
-    timeout_before: float, monkeypatch: pytest.MonkeyPatch
+    interrupter: HandlerInterrupter, timeout_before: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interrupts_module, "SHORT", LONG)  # However slow the machine is.
-    with HandlerInterrupter(EndlessLeases()) as interrupter:
-        run_shortly(interrupter, timeout_before)
-        assert pending() > 0 or timeout_before < LONG
-        began = time.monotonic()
-        with pytest.raises(TimedOut):
-            sleep_after(lambda: interrupter.arm(a_claim(2), 0.05))
-        assert 0.05 <= time.monotonic() - began < LONG
+    interrupter.arm(a_claim(), timeout_before)
+    interrupter.disarm()
+    assert pending() > 0 or timeout_before < LONG
+    ends_in_time(interrupter)
 
 
-def test_timer_that_fires_between_runs_stops() -> None:
-    with HandlerInterrupter(EndlessLeases()) as interrupter:
-        run_shortly(interrupter, 0.01)
-        time.sleep(0.05)
-        assert pending() == 0
-        with pytest.raises(TimedOut):
-            sleep_after(lambda: interrupter.arm(a_claim(2), 0.05))
-
-
-def test_run_that_was_not_short_leaves_no_timer() -> None:
-    with HandlerInterrupter(EndlessLeases()) as interrupter:
-        interrupter.arm(a_claim(), LONG)
-        time.sleep(0.01)
-        interrupter.disarm()
-        assert pending() == 0
+def test_timer_that_fires_between_runs_stops(interrupter: HandlerInterrupter) -> None:
+    interrupter.arm(a_claim(), 0.01)
+    interrupter.disarm()
+    time.sleep(0.05)
+    assert pending() == 0
+    ends_in_time(interrupter)
 
 
 def test_timer_that_a_handler_has_stopped_is_soon_set_again(
-    monkeypatch: pytest.MonkeyPatch,
+    armed: HandlerInterrupter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interrupts_module, "RELIED_ON", 0.0)
-    with HandlerInterrupter(EndlessLeases()) as interrupter:
-        interrupter.arm(a_claim(), LONG)
-        signal.alarm(0)
-        interrupter.disarm()
-        with pytest.raises(TimedOut):
-            sleep_after(lambda: interrupter.arm(a_claim(2), 0.05))
+    signal.alarm(0)
+    armed.disarm()
+    ends_in_time(armed)
 
 
-def test_run_after_async_ones_has_its_timeout() -> None:
+def test_run_after_async_ones_has_its_timeout(interrupter: HandlerInterrupter) -> None:
     class Silent:
         def on_signal(self, frame: object) -> None: ...
 
         def raise_later_again(self, error: BaseException) -> None: ...
 
-    with HandlerInterrupter(EndlessLeases()) as interrupter:
-        run_shortly(interrupter, 0.1)
-        with interrupter.receiving_signals(Silent()):
-            pass
-        with pytest.raises(TimedOut):
-            sleep_after(lambda: interrupter.arm(a_claim(2), 0.1))
+    interrupter.arm(a_claim(), 0.1)
+    interrupter.disarm()
+    with interrupter.receiving_signals(Silent()):
+        pass
+    ends_in_time(interrupter, 0.1)
 
 
-def test_another_run_s_interruption_is_not_raised() -> None:
-    with HandlerInterrupter(EndlessLeases()) as interrupter:
-        interrupter.arm(a_claim(1), LONG)
-        interrupter.interrupt(a_claim(2), Cancelled("meant for another"))
-        time.sleep(0.01)
+def test_alarm_heard_on_entering_disarm_comes_too_late(armed: HandlerInterrupter) -> None:
+    armed._deadline = 0.0
+    armed._on_signal(signal.SIGALRM, DISARMING)
+    with pytest.raises(TimedOut):
+        armed._on_signal(signal.SIGALRM, None)
+
+
+def test_ctrl_c_heard_on_entering_disarm_does_not_undo_the_run(armed: HandlerInterrupter) -> None:
+    armed.raise_in_handler(KeyboardInterrupt(), DISARMING)
+    with pytest.raises(KeyboardInterrupt):
+        armed.raise_in_handler(KeyboardInterrupt(), None)
+
+
+@pytest.mark.parametrize("error", [LeaseLost("from the keeper"), KeyboardInterrupt()])
+def test_interruption_that_comes_while_held_is_raised_at_the_end(
+    armed: HandlerInterrupter, claim: Claim, error: BaseException
+) -> None:
+    finished: list[str] = []
+
+    def write_held() -> None:
+        with armed.hold(), armed.hold():
+            if isinstance(error, LeaseLost):
+                armed.interrupt(claim, error)
+            else:
+                armed.raise_in_handler(error, None)
+            time.sleep(0.05)
+            finished.append("the write")
+
+    with pytest.raises(type(error)):
+        write_held()
+    assert finished == ["the write"]
+    with armed.hold():
+        pass  # Raised once.
+
+
+def test_handler_is_interrupted_when_its_lease_ends_without_renewal(claim: Claim) -> None:
+    leases = Leases(0.05)
+    leases.extend([claim], time.monotonic())
+    with HandlerInterrupter(leases) as interrupter:
+        interrupter.arm(claim, LONG)
+        with pytest.raises(LeaseLost, match="could not be renewed"):
+            time.sleep(LONG)
+        time.sleep(0.3)  # Raised once: the handler may clean up.
+        interrupter.disarm()
+
+
+def test_renewed_lease_does_not_end_at_its_old_end(claim: Claim) -> None:
+    leases = Leases(0.2)
+    leases.extend([claim], time.monotonic())
+    with HandlerInterrupter(leases) as interrupter:
+        interrupter.arm(claim, LONG)
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            leases.extend([claim], time.monotonic())
+            time.sleep(0.01)
         interrupter.disarm()
 
 
@@ -183,46 +238,44 @@ def test_alarm_outside_the_main_thread_is_silent() -> None:
     assert enabled == [False]
 
 
-def test_interruption_that_hits_a_finalizer_is_raised_after_it() -> None:
+finished: list[str] = []
+
+
+class Slow:
+    """Something whose finalizer takes long, or whose end is told to what does."""
+
+    def __del__(self) -> None:
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            time.sleep(0.01)
+        finished.append("finalizer")
+
+
+class Plain:
+    pass
+
+
+def drop_slow() -> None:
+    slow = Slow()
+    del slow
+
+
+def drop_what_has_a_callback() -> None:
+    thing = Plain()
+    reference = weakref.ref(thing, lambda reference: time.sleep(0.3))
+    del thing
+    assert reference() is None
+
+
+@pytest.mark.parametrize(
+    ("drop", "done"), [(drop_slow, ["finalizer"]), (drop_what_has_a_callback, [])]
+)
+def test_interruption_that_hits_a_finalizer_is_raised_after_it(
+    interrupter: HandlerInterrupter, drop: Callable[[], None], done: list[str]
+) -> None:
     """Python ignores what is raised in one, and what it had to clean up would stay."""
-    finished: list[bool] = []
-
-    class Slow:
-        def __del__(self) -> None:
-            until = time.monotonic() + 0.3
-            while time.monotonic() < until:
-                time.sleep(0.01)
-            finished.append(True)
-
-    def drop_and_go_on() -> None:
-        slow = Slow()
-        del slow
-        time.sleep(LONG)
-
-    with HandlerInterrupter(EndlessLeases()) as interrupter:
-        interrupter.arm(a_claim(), 0.05)
-        with pytest.raises(TimedOut):
-            drop_and_go_on()
-        interrupter.disarm()
-    assert finished == [True]
-
-
-def test_interruption_that_a_weakref_callback_swallowed_is_raised_again() -> None:
-    class Thing:
-        pass
-
-    def slow(reference: object) -> None:
-        time.sleep(0.3)
-
-    def drop_and_go_on() -> None:
-        thing = Thing()
-        reference = weakref.ref(thing, slow)
-        del thing
-        time.sleep(LONG)
-        assert reference() is None
-
-    with HandlerInterrupter(EndlessLeases()) as interrupter:
-        interrupter.arm(a_claim(), 0.05)
-        with pytest.raises(TimedOut):
-            drop_and_go_on()
-        interrupter.disarm()
+    finished.clear()
+    interrupter.arm(a_claim(), 0.05)
+    with pytest.raises(TimedOut):
+        sleep_after(drop)
+    assert finished == done

@@ -35,6 +35,8 @@ from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until
 
+from .conftest import Enqueue
+
 pytestmark = pytest.mark.usefixtures("context")
 
 
@@ -84,15 +86,14 @@ class TestLostAnswers:
     @on_postgresql
     @pytest.mark.parametrize("part", ["INSERT INTO job_effects", "UPDATE job_effects SET state"])
     def test_mark_whose_answer_is_lost_is_its_maker_s(
-        self, jobs: CronJobs, db: SQLAlchemy, part: str
+        self, jobs: CronJobs, db: SQLAlchemy, part: str, enqueue: Enqueue
     ) -> None:
         done: list[str] = []
 
-        @jobs.task(retry=False)
         def mails() -> None:
             jobs.once("mail", lambda: done.append("sent"))
 
-        mails.using(commit=True).enqueue()
+        enqueue(mails, retry=False)
         seen = lose_answer(db, part)
         assert jobs.tick().succeeded == 1
         assert len(seen) == 2
@@ -103,19 +104,18 @@ class TestLostAnswers:
 class TestProgress:
     @pytest.mark.parametrize("character", ["\udce9", "\0"], ids=["lone surrogate", "NUL"])
     def test_text_that_no_database_takes_is_cleaned(
-        self, jobs: CronJobs, db: SQLAlchemy, character: str
+        self, jobs: CronJobs, db: SQLAlchemy, character: str, enqueue: Enqueue
     ) -> None:
-        @jobs.task(retry=False)
         def tells() -> None:
             current_run.progress(0.5, f"cup{character}.txt")
 
-        tells.using(commit=True).enqueue()
+        enqueue(tells, retry=False)
         assert jobs.tick().succeeded == 1
         assert rows(db, JobRun.progress_message) == [("cup\ufffd.txt",)]
 
     @on_sqlite
     def test_it_is_written_in_the_order_in_which_it_was_told(
-        self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+        self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, enqueue: Enqueue
     ) -> None:
         monkeypatch.setattr(runner_module, "ANSWER_WITHIN", 0.01)
         monkeypatch.setattr(sys.modules[CurrentRun.__module__], "PROGRESS_INTERVAL", 0.0)
@@ -131,14 +131,13 @@ class TestProgress:
 
         monkeypatch.setattr("flask_cronjobs.engine.worker.keeper.write_progress", slow)
 
-        @jobs.task(retry=False)
         def tells() -> None:
             for fraction in (0.1, 0.2, 0.3, 0.4):
                 current_run.progress(fraction)
             all_told.set()
             assert all_written.wait(60)
 
-        tells.using(commit=True).enqueue()
+        enqueue(tells, retry=False)
         assert jobs.tick().succeeded == 1
         assert written == sorted(written)
         assert rows(db, JobRun.progress) == [(0.4,)]
@@ -179,7 +178,12 @@ class TestProgress:
     @pytest.mark.parametrize("part", ["before_cursor_execute", "after_cursor_execute"])
     @on_postgresql
     def test_last_word_is_written_though_the_connection_broke(
-        self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, part: str
+        self,
+        jobs: CronJobs,
+        db: SQLAlchemy,
+        monkeypatch: pytest.MonkeyPatch,
+        part: str,
+        enqueue: Enqueue,
     ) -> None:
         monkeypatch.setattr(keeper_module, "RETRY_FOR", 0.0)
         broken: list[str] = []
@@ -193,27 +197,25 @@ class TestProgress:
 
         event.listen(db.engine, part, lose)
 
-        @jobs.task(retry=False)
         def tells() -> None:
             current_run.progress(0.9)
 
-        tells.using(commit=True).enqueue()
+        enqueue(tells, retry=False)
         assert jobs.tick().succeeded == 1
         assert len(broken) == 2
         assert rows(db, JobRun.status, JobRun.progress) == [("succeeded", 0.9)]
 
     @pytest.mark.parametrize("status", ["succeeded", "dead"])
     def test_last_word_is_written_when_the_handler_ends(
-        self, jobs: CronJobs, db: SQLAlchemy, status: str
+        self, jobs: CronJobs, db: SQLAlchemy, status: str, enqueue: Enqueue
     ) -> None:
-        @jobs.task(retry=False)
         def tells() -> None:
             current_run.progress(0.1, "first")
             current_run.progress(0.9, "page 9 of 10")
             if status == "dead":
                 raise ValueError("page 10")
 
-        tells.using(commit=True).enqueue()
+        enqueue(tells, retry=False)
         jobs.tick()
         told = rows(db, JobRun.status, JobRun.progress, JobRun.progress_message)
         assert told == [(status, 0.9, "page 9 of 10")]
@@ -222,7 +224,12 @@ class TestProgress:
 @on_sqlite
 @pytest.mark.parametrize("whose", ["the handler's own", "somebody else's"])
 def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_twice(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, whose: str
+    app: Flask,
+    jobs: CronJobs,
+    db: SQLAlchemy,
+    monkeypatch: pytest.MonkeyPatch,
+    whose: str,
+    enqueue: Enqueue,
 ) -> None:
     monkeypatch.setattr(connection, "SQLITE_BUSY", 0.1)
     monkeypatch.setattr(keeper_module, "RETRY_FOR", 0.1)
@@ -230,7 +237,6 @@ def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_t
     object.__setattr__(state.settings, "lease", 2)
     calls: list[int] = []
 
-    @jobs.task
     def works() -> None:
         calls.append(current_run.attempt)
         session = db.session if whose == "the handler's own" else Session(db.engine)
@@ -239,7 +245,7 @@ def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_t
         session.commit()
         session.close()
 
-    works.using(commit=True).enqueue()
+    enqueue(works)
     assert jobs.tick().succeeded == 1
     assert jobs.tick().succeeded == 0
     assert calls == [1]
@@ -285,14 +291,13 @@ def test_output_that_fails_of_what_is_taken_back_or_skipped_harms_no_run(
 
 
 def test_tick_is_seen_as_often_as_its_health_asks_however_long_the_lease(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
     settings = state_of(app).settings
     object.__setattr__(settings, "lease", 86400.0)
     object.__setattr__(settings, "health_tick_age", 1.0)
     seen: list[bool] = []
 
-    @jobs.task
     def waits_to_be_seen() -> None:
         until = time.monotonic() + 30
         while not any(seen) and time.monotonic() < until:
@@ -302,32 +307,31 @@ def test_tick_is_seen_as_often_as_its_health_asks_however_long_the_lease(
             db.session.rollback()
             time.sleep(0.02)
 
-    waits_to_be_seen.using(commit=True).enqueue()
+    enqueue(waits_to_be_seen)
     assert jobs.tick().succeeded == 1
     assert any(seen)
 
 
 @on_sqlite
-def test_max_runs_is_not_spent_on_what_is_handed_back(jobs: CronJobs, db: SQLAlchemy) -> None:
-    @jobs.task(priority=1)
+def test_max_runs_is_not_spent_on_what_is_handed_back(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+) -> None:
     def quick() -> None: ...
 
-    @jobs.task
     def slow() -> None:
         time.sleep(0.4)
 
-    quick.using(commit=True).enqueue_many([{}] * 10)
-    slow.using(commit=True).enqueue_many([{}] * 5)
+    enqueue(quick, [{}] * 10, priority=1)
+    enqueue(slow, [{}] * 5)
     report = jobs.tick(max_runs=13)
     assert (report.succeeded, report.released) == (13, 0)
 
 
 def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
-    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, enqueue: Enqueue
 ) -> None:
     """Nothing is looked for in between, which would hold up the handler."""
 
-    @jobs.task
     def work() -> None:
         time.sleep(0.1)
 
@@ -347,7 +351,7 @@ def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
         return result
 
     monkeypatch.setattr(Exchanger, "exchange", noted)
-    work.using(commit=True).enqueue()
+    enqueue(work)
     jobs.tick()
     assert brought == [1]
 

@@ -8,84 +8,33 @@ import signal
 import threading
 import time
 import weakref
-from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import create_engine, select, text
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from flask_cronjobs import CronJobs, LeaseLost, Retry, current_run
+from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.worker.held_runs import Leases
-from flask_cronjobs.engine.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.engine.worker.monitor import RunMonitor
 from flask_cronjobs.engine.worker.runner import Runner
 from flask_cronjobs.jobs.runs.exchange import Claims
-from flask_cronjobs.jobs.state import state_of
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, Outcome
 from tests.marks import on_postgresql, on_sqlite
 
+from .conftest import AGAIN, Enqueue, found, holders, write
+
 pytestmark = pytest.mark.usefixtures("context")
 
 
-def rows(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:
-    db.session.rollback()
-    return [tuple(row) for row in db.session.execute(select(*columns))]
-
-
-def a_claim(run_id: int = 1) -> Claim:
-    return Claim(run_id, "host:1:token", "task", {}, 1, 10, datetime.now(timezone.utc))
-
-
-def test_handler_is_interrupted_when_its_lease_ends_without_renewal() -> None:
-    leases, claim = Leases(0.05), a_claim()
-    leases.extend([claim], time.monotonic())
-    with HandlerInterrupter(leases) as interrupter:
-        interrupter.arm(claim, 60)
-        with pytest.raises(LeaseLost, match="could not be renewed"):
-            time.sleep(60)
-        time.sleep(0.3)  # Raised once: the handler may clean up.
-        interrupter.disarm()
-
-
-def test_renewed_lease_does_not_end_at_its_old_end() -> None:
-    leases, claim = Leases(0.2), a_claim()
-    leases.extend([claim], time.monotonic())
-    with HandlerInterrupter(leases) as interrupter:
-        interrupter.arm(claim, 60)
-        until = time.monotonic() + 0.5
-        while time.monotonic() < until:
-            leases.extend([claim], time.monotonic())
-            time.sleep(0.01)
-        interrupter.disarm()
-
-
-def write_held(interrupter: HandlerInterrupter, claim: Claim, finished: list[str]) -> None:
-    with interrupter.hold():
-        interrupter.interrupt(claim, LeaseLost("from another thread"))
-        time.sleep(0.05)
-        finished.append("the write")
-
-
-def test_interruption_that_comes_while_held_is_raised_at_the_end() -> None:
-    leases, claim = Leases(60), a_claim()
-    leases.extend([claim], time.monotonic())
-    finished: list[str] = []
-    with HandlerInterrupter(leases) as interrupter:
-        interrupter.arm(claim, 60)
-        with pytest.raises(LeaseLost):
-            write_held(interrupter, claim, finished)
-        interrupter.disarm()
-    assert finished == ["the write"]
-
-
 def test_run_whose_lease_ended_before_it_began_is_given_back(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of a process that was frozen between the claim and the handler."""
     calls: list[int] = []
@@ -95,17 +44,16 @@ def test_run_whose_lease_ended_before_it_began_is_given_back(
         return next(late)
 
     monkeypatch.setattr(Leases, "holds", holds)
-    jobs.task(name="it")(lambda: calls.append(1))
-    jobs.get("it").using(commit=True).enqueue()
+    enqueue(lambda: calls.append(1))
     assert jobs.tick().succeeded == 1
     assert calls == [1]
-    assert rows(db, JobRun.status, JobRun.attempts) == [("succeeded", 1)]
+    assert holders(db) == [("succeeded", 1, None)]
 
 
 def test_lease_is_counted_from_before_the_claim_was_sent(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    jobs: CronJobs, db: SQLAlchemy, state: State, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    object.__setattr__(state_of(app).settings, "lease", 1.0)
+    object.__setattr__(state.settings, "lease", 1.0)
     exchange = Claims.exchange
     calls: list[int] = []
 
@@ -117,15 +65,14 @@ def test_lease_is_counted_from_before_the_claim_was_sent(
         return found
 
     monkeypatch.setattr(Claims, "exchange", slow)
-    jobs.task(name="it")(lambda: calls.append(1))
-    jobs.get("it").using(commit=True).enqueue()
+    enqueue(lambda: calls.append(1))
     jobs.tick(budget=5)
     assert calls == [0, 1]
-    assert rows(db, JobRun.status, JobRun.attempts) == [("succeeded", 1)]
+    assert holders(db) == [("succeeded", 1, None)]
 
 
 def test_nothing_begins_once_the_keeper_has_died(
-    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    jobs: CronJobs, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The keeper dies when the runner has taken a claim and not begun it."""
     calls: list[int] = []
@@ -150,15 +97,15 @@ def test_nothing_begins_once_the_keeper_has_died(
     monkeypatch.setattr(Runner, "perform", perform_late)
     monkeypatch.setattr(Keeper, "_look_after", die)
     monkeypatch.setattr(RunMonitor, "give_up", give_up_then_tell)
-    jobs.task(name="it")(lambda: calls.append(1))
-    jobs.get("it").using(commit=True).enqueue()
+    enqueue(lambda: calls.append(1))
     with pytest.raises(ZeroDivisionError):
         jobs.tick()
     assert calls == []
 
 
+@pytest.mark.parametrize("by", ["signal", "start itself"])
 def test_ctrl_c_while_the_keeper_starts_leaves_no_keeper(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     start = Keeper.start
     keepers: list[Keeper] = []
@@ -166,37 +113,18 @@ def test_ctrl_c_while_the_keeper_starts_leaves_no_keeper(
     def interrupted(self: Keeper) -> None:
         start(self)
         keepers.append(self)
+        if by == "start itself":
+            raise KeyboardInterrupt
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0)
 
     monkeypatch.setattr(Keeper, "start", interrupted)
-    jobs.task(name="it")(lambda: None)
-    jobs.get("it").using(commit=True).enqueue()
+    enqueue(lambda: None)
     with pytest.raises(KeyboardInterrupt):
         jobs.tick()
     assert not keepers[0].is_alive()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert rows(db, JobRun.status) != [("running",)]
-
-
-def test_keyboard_interrupt_raised_by_start_itself_leaves_no_keeper(
-    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = Keeper.start
-    keepers: list[Keeper] = []
-
-    def interrupted(self: Keeper) -> None:
-        start(self)
-        keepers.append(self)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Keeper, "start", interrupted)
-    jobs.task(name="it")(lambda: None)
-    jobs.get("it").using(commit=True).enqueue()
-    with pytest.raises(KeyboardInterrupt):
-        jobs.tick()
-    assert not keepers[0].is_alive()
-    assert rows(db, JobRun.status) != [("running",)]
+    assert found(db, JobRun.status) != [("running",)]
 
 
 class Big:
@@ -205,12 +133,11 @@ class Big:
 
 @pytest.mark.parametrize("how", ["timeout", "failure", "cancel"])
 def test_frames_of_an_ended_handler_are_free_before_the_next_run(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy, how: str
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, how: str, enqueue: Enqueue
 ) -> None:
     held: list[weakref.ref[Big]] = []
     alive: list[bool] = []
 
-    @jobs.task(retry=False, timeout=0.05 if how == "timeout" else 60, priority=1)
     def hog() -> None:
         big = Big()
         held.append(weakref.ref(big))
@@ -225,12 +152,11 @@ def test_frames_of_an_ended_handler_are_free_before_the_next_run(
         with app.app_context():
             jobs.cancel(run_id)
 
-    @jobs.task
     def probe() -> None:
         alive.append(held[0]() is not None)
 
-    hog.using(commit=True).enqueue()
-    probe.using(commit=True).enqueue()
+    enqueue(hog, retry=False, timeout=0.05 if how == "timeout" else 60, priority=1)
+    enqueue(probe)
     gc.disable()
     try:
         jobs.tick()
@@ -240,9 +166,10 @@ def test_frames_of_an_ended_handler_are_free_before_the_next_run(
 
 
 @on_sqlite
-def test_interrupted_query_leaves_no_lock_on_sqlite(jobs: CronJobs, db: SQLAlchemy) -> None:
-    with db.engine.begin() as connection:
-        connection.execute(text("CREATE TABLE numbers (n integer)"))
+@pytest.mark.usefixtures("table")
+def test_interrupted_query_leaves_no_lock_on_sqlite(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+) -> None:
     writable: list[bool] = []
     spy = create_engine(db.engine.url, connect_args={"timeout": 0.2})
     slow_query = text(
@@ -250,23 +177,21 @@ def test_interrupted_query_leaves_no_lock_on_sqlite(jobs: CronJobs, db: SQLAlche
         " SELECT count(*) FROM c"
     )
 
-    @jobs.task(timeout=0.2, retry=False, priority=1)
     def slow() -> None:
-        db.session.execute(text("INSERT INTO numbers VALUES (1)"))
+        write(db, "gone")
         while True:
             db.session.execute(slow_query).scalar()
 
-    @jobs.task
     def probe() -> None:
         try:
             with spy.begin() as connection:
-                connection.execute(text("UPDATE numbers SET n = n"))
+                connection.execute(text("UPDATE work SET label = label"))
             writable.append(True)
         except OperationalError:
             writable.append(False)
 
-    slow.using(commit=True).enqueue()
-    probe.using(commit=True).enqueue()
+    enqueue(slow, timeout=0.2, retry=False, priority=1)
+    enqueue(probe)
     jobs.tick()
     spy.dispose()
     assert writable == [True]
@@ -274,13 +199,12 @@ def test_interrupted_query_leaves_no_lock_on_sqlite(jobs: CronJobs, db: SQLAlche
 
 @on_postgresql
 def test_interrupted_query_is_cancelled_in_the_server(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
-    @jobs.task(timeout=0.3, retry=Retry(max_attempts=2, base=0))
     def slow() -> None:
         db.session.execute(text("SELECT pg_sleep(30) AS endless"))
 
-    slow.using(commit=True).enqueue()
+    enqueue(slow, timeout=0.3, retry=AGAIN)
     jobs.tick()
     jobs.tick()
     with db.engine.connect() as connection:

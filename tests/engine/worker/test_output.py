@@ -24,6 +24,8 @@ from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.models import JobOutput, JobRun
 
+from .conftest import Enqueue
+
 pytestmark = pytest.mark.usefixtures("context")
 
 Perform = Callable[..., JobRun]
@@ -209,12 +211,11 @@ def test_a_record_that_cannot_be_formatted_is_kept_as_it_is(
 
 
 def test_output_shows_while_the_handler_works(
-    jobs: CronJobs, app: Flask, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    jobs: CronJobs, app: Flask, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, enqueue: Enqueue
 ) -> None:
     monkeypatch.setattr(module, "WRITE_EVERY", 0.05)
     seen: list[str] = []
 
-    @jobs.task(keep_output=True)
     def speak() -> None:
         print("so far")
         until = time.monotonic() + 30
@@ -223,7 +224,7 @@ def test_output_shows_while_the_handler_works(
             seen.extend(db.session.scalars(select(JobOutput.output)))
             db.session.rollback()
 
-    speak.using(commit=True).enqueue()
+    enqueue(speak, keep_output=True)
     jobs.tick()
     assert seen == ["so far\n"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import functools
 import math
 import sys
 import threading
@@ -22,13 +21,9 @@ from flask_cronjobs.engine.worker.runner import Runner
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.types import JSON, Claim, Outcome
 
+from .conftest import GIVEN_BACK, Enqueue, both_kinds, ends, holders, of_kind, raising
+
 pytestmark = pytest.mark.usefixtures("context")
-
-ONE_TRY = Retry(max_attempts=1)
-
-
-def failure_of(db: SQLAlchemy, run: JobRun) -> JobFailure:
-    return db.session.scalars(select(JobFailure).where(JobFailure.run_id == run.id)).one()
 
 
 class Unspeakable(Exception):
@@ -47,8 +42,13 @@ def circle() -> BaseException:
     return one
 
 
-def dive() -> None:
-    dive()
+def dive() -> BaseException:
+    return dive()
+
+
+def a_group() -> BaseException:
+    make = vars(builtins)["BaseExceptionGroup"]
+    return cast("BaseException", make("several", [SystemExit(1), KeyboardInterrupt()]))
 
 
 MESS: dict[str, tuple[Callable[[], BaseException], str]] = {
@@ -64,6 +64,8 @@ MESS: dict[str, tuple[Callable[[], BaseException], str]] = {
     "lone surrogates": (lambda: ValueError("a\ud800b"), "a\ufffdb"),
     "circle of causes": (circle, "one"),
     "a password": (lambda: OSError("postgresql://me:s3cret@db/x"), "postgresql://***@db/x"),
+    "recursion": (dive, "maximum recursion depth"),
+    **({"a group": (a_group, "several")} if sys.version_info >= (3, 11) else {}),
 }
 
 
@@ -76,10 +78,9 @@ def test_whatever_is_raised_is_a_recorded_failure(perform: Any, db: SQLAlchemy, 
 
     run = perform(handler)
     assert run.status == "dead"
-    assert run.last_error is not None
     assert message in run.last_error
     assert len(run.last_error) < 3000
-    failure = failure_of(db, run)
+    failure = db.session.scalars(select(JobFailure)).one()
     assert (failure.error, failure.error_type) == (run.last_error, run.error_type)
     assert failure.stack is not None
     assert "in handler" in failure.stack
@@ -87,12 +88,6 @@ def test_whatever_is_raised_is_a_recorded_failure(perform: Any, db: SQLAlchemy, 
     assert "s3cret" not in failure.stack
 
 
-def test_recursion_without_end_is_a_recorded_failure(perform: Any) -> None:
-    run = perform(dive)
-    assert (run.status, run.error_type) == ("dead", "RecursionError")
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups came with Python 3.11")
 class RateLimited(RetryLater):
     def __init__(self) -> None:
         """Forgets super().__init__()."""
@@ -122,167 +117,93 @@ class Stackless(Exception):
         raise ConnectionError("the remote side is gone")
 
 
-def with_delay(error: Any, delay: object) -> BaseException:
-    error.delay = delay
-    return cast("BaseException", error)
-
-
-def with_until(until: object) -> BaseException:
-    error: Any = Snooze(1)
-    error.until = until
+def having(error: Any, **values: object) -> BaseException:
+    vars(error).update(values)
     return cast("BaseException", error)
 
 
 POISON: list[Callable[[], BaseException]] = [
     RateLimited, Waiting, Remote, Stackless,
     *(
-        lambda make=make, delay=delay: with_delay(make(1), delay)
+        lambda make=make, delay=delay: having(make(1), delay=delay)
         for make in (RetryLater, Snooze)
         for delay in (math.inf, math.nan, None, "soon", -1)
     ),
-    lambda: with_until("tomorrow"),
-    lambda: with_until(datetime(2090, 1, 1)),
+    lambda: having(Snooze(1), until="tomorrow"),
+    lambda: having(Snooze(1), until=datetime(2090, 1, 1)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+@both_kinds
 def test_exception_that_cannot_be_read_is_a_failure_and_others_go_on(
-    jobs: CronJobs, db: SQLAlchemy, is_async: bool
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, is_async: bool
 ) -> None:
     def fail(place: int) -> None:
         raise POISON[place]()
 
-    async def fail_later(place: int) -> None:
-        fail(place)
-
-    task = jobs.task(name="it", retry=2)(fail_later if is_async else fail)
-    ids = task.using(commit=True).enqueue_many([{"place": n} for n in range(len(POISON))])
-    behind = jobs.task(name="behind")(lambda: None).using(commit=True).enqueue()
+    ids = enqueue(of_kind(is_async, fail), [{"place": n} for n in range(len(POISON))], retry=2)
+    behind = enqueue(lambda: None)
     jobs.tick()
     runs = [db.session.get_one(JobRun, run_id) for run_id in ids]
     assert {(run.status, run.attempts) for run in runs} == {("failed", 1)}
     assert all(run.run_at > run.created_at for run in runs)
-    assert behind.status == "succeeded"
+    assert db.session.get_one(JobRun, behind[0]).status == "succeeded"
     db.session.execute(text("UPDATE job_runs SET run_at = created_at"))
     db.session.commit()
     jobs.tick()
     assert {(run.status, run.attempts) for run in runs} == {("dead", 2)}
 
 
-def test_delay_that_a_class_of_one_s_own_says_is_taken(
-    perform: Any, caplog: pytest.LogCaptureFixture
+def refuse(attempt: int, error: BaseException) -> float | None:
+    """A policy that retries nothing."""
+    assert (attempt, str(error)) == (1, "broken")
+    return None
+
+
+def break_down(attempt: int, error: BaseException) -> float | None:
+    """A policy that raises."""
+    raise KeyError("policy")
+
+
+@pytest.mark.parametrize(
+    ("error", "retry", "status", "delay", "logged"),
+    [
+        (Discard("the user is gone"), 5, "cancelled", None, ""),
+        (RetryLater(3600, "the other side is closed"), 5, "failed", 3600, ""),
+        (RetryLater(3600), 1, "dead", None, ""),
+        (OwnDelay(), 2, "failed", 3600, ""),
+        (RateLimited(), 2, "failed", None, "RateLimited does not say when to try again"),
+        (ValueError("broken"), refuse, "dead", None, ""),
+        (ValueError("broken"), break_down, "failed", None, "its retry policy raised"),
+        (ValueError("broken"), Retry(on=OSError), "dead", None, ""),
+    ],
+)
+def test_error_and_policy_decide_what_becomes_of_a_run(
+    perform: Any, db: SQLAlchemy, caplog: pytest.LogCaptureFixture,
+    error: BaseException, retry: Any, status: str, delay: float | None, logged: str,
+) -> None:  # fmt: skip
+    run = perform(raising(error), retry=retry)
+    assert run.status == status
+    assert str(error) in run.last_error
+    assert logged in caplog.text
+    assert ("super().__init__" in caplog.text) is ("does not say" in logged)
+    if delay is not None:
+        assert (run.run_at - run.updated_at).total_seconds() == pytest.approx(delay, abs=5)
+    stacks = db.session.scalars(select(JobFailure.stack)).all()
+    assert len(stacks) == (status != "cancelled")
+    if isinstance(error, RetryLater):
+        assert stacks == [None]
+
+
+def test_failure_is_tried_again_until_attempts_are_used_up(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
-    def handler(error: BaseException) -> Callable[[], None]:
-        def fail() -> None:
-            raise error
-
-        return fail
-
-    run = perform(handler(OwnDelay()), retry=2)
-    assert 3500 < (run.run_at - run.created_at).total_seconds() < 3700
-    assert "super().__init__" not in caplog.text
-    perform(handler(RateLimited()), name="other")
-    assert "RateLimited does not say when to try again" in caplog.text
-
-
-def test_group_of_exceptions_is_a_recorded_failure(perform: Any) -> None:
-    make = vars(builtins)["BaseExceptionGroup"]
-
-    def handler() -> None:
-        raise make("several", [SystemExit(1), KeyboardInterrupt(), ValueError("x")])
-
-    run = perform(handler)
-    assert (run.status, run.error_type) == ("dead", "BaseExceptionGroup")
-
-
-def test_failure_is_tried_again_until_attempts_are_used_up(jobs: CronJobs, db: SQLAlchemy) -> None:
-    @jobs.task(retry=Retry(max_attempts=3, base=0, jitter=False))
-    def broken() -> None:
-        raise ValueError("broken")
-
-    run = broken.using(commit=True).enqueue()
+    enqueue(raising(ValueError("broken")), retry=Retry(max_attempts=3, base=0, jitter=False))
     report = jobs.tick()
-    db.session.refresh(run)
-    assert (run.status, run.attempts) == ("dead", 3)
+    assert holders(db) == [("dead", 3, None)]
     assert (report.failed, report.dead) == (2, 1)
     rows = db.session.scalars(select(JobFailure.attempt).order_by(JobFailure.attempt)).all()
     assert rows == [1, 2, 3]
-
-
-class TestFate:
-    def test_discard_ends_as_cancelled_without_a_retry(self, perform: Any, db: SQLAlchemy) -> None:
-        def handler() -> None:
-            raise Discard("the user is gone")
-
-        run = perform(handler, retry=5)
-        assert (run.status, run.last_error) == ("cancelled", "the user is gone")
-        assert db.session.scalars(select(JobFailure)).all() == []
-
-    def test_retry_later_waits_as_asked(self, perform: Any, db: SQLAlchemy) -> None:
-        def handler() -> None:
-            raise RetryLater(3600, "the other side is closed")
-
-        run = perform(handler, retry=5)
-        assert (run.status, run.last_error) == ("failed", "the other side is closed")
-        assert (run.run_at - run.updated_at).total_seconds() == pytest.approx(3600, abs=5)
-        assert failure_of(db, run).stack is None
-
-    def test_retry_later_at_the_last_attempt_is_the_end(self, perform: Any) -> None:
-        def handler() -> None:
-            raise RetryLater(3600)
-
-        assert perform(handler).status == "dead"
-
-    def test_policy_of_one_s_own_decides(self, perform: Any) -> None:
-        asked: list[tuple[int, str]] = []
-
-        def policy(attempt: int, error: BaseException) -> float | None:
-            asked.append((attempt, str(error)))
-            return None
-
-        def handler() -> None:
-            raise ValueError("broken")
-
-        assert perform(handler, retry=policy).status == "dead"
-        assert asked == [(1, "broken")]
-
-    def test_policy_that_raises_is_logged_and_the_default_used(
-        self, perform: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        def policy(attempt: int, error: BaseException) -> float | None:
-            raise KeyError("policy")
-
-        def handler() -> None:
-            raise ValueError("broken")
-
-        run = perform(handler, retry=policy)
-        assert (run.status, run.last_error) == ("failed", "broken")
-        assert "its retry policy raised" in caplog.text
-
-    def test_exception_that_is_not_to_be_tried_again_is_the_end(self, perform: Any) -> None:
-        def handler() -> None:
-            raise ValueError("broken")
-
-        assert perform(handler, retry=Retry(on=OSError)).status == "dead"
-
-
-class TestResult:
-    @pytest.mark.parametrize("value", [None, 0, "é", [1, {"a": None}], {"done": 3}])
-    def test_json_is_kept(self, perform: Any, value: Any) -> None:
-        run = perform(lambda: value)
-        assert (run.status, run.result) == ("succeeded", value)
-
-    @pytest.mark.parametrize(
-        "value",
-        [object(), {1, 2}, "x" * 70_000, float("nan"), b"bytes", "a\0"],
-        ids=["object", "set", "too large", "NaN", "bytes", "NUL"],
-    )
-    def test_what_is_no_json_is_not_kept_and_the_run_succeeds(
-        self, perform: Any, value: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        run = perform(lambda: value)
-        assert (run.status, run.result) == ("succeeded", None)
-        assert "the result is not JSON or too large" in caplog.text
 
 
 async def asynchronous() -> None: ...
@@ -300,150 +221,117 @@ async def async_lines() -> AsyncIterator[None]:
     yield
 
 
-class TestUnrun:
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize(
+    ("handler", "what"),
+    [
+        (lambda: asynchronous(), "a coroutine"),
+        (lambda: returns_a_coroutine(), "a coroutine"),
+        (returns_a_coroutine, "a coroutine"),
+        (lambda: lines(), "a generator"),
+        (lambda: async_lines(), "an async generator"),
+    ],
+)
+def test_body_that_nobody_ran_is_a_failure(
+    perform: Any, handler: Any, what: str, atomic: bool
+) -> None:
     """What is decorated by a plain function comes back to us, and no line of it has run."""
+    run = perform(handler, atomic=atomic)
+    assert (run.status, run.error_type) == ("dead", "TypeError")
+    assert run.last_error.startswith(f"The handler returned {what}, of which no line was run.")
 
-    @pytest.mark.parametrize("atomic", [False, True])
-    @pytest.mark.parametrize(
-        ("handler", "what"),
-        [
-            (asynchronous, "a coroutine"),
-            (returns_a_coroutine, "a coroutine"),
-            (lines, "a generator"),
-            (async_lines, "an async generator"),
-        ],
-    )
-    def test_body_that_nobody_ran_is_a_failure(
-        self, perform: Any, handler: Any, what: str, atomic: bool
-    ) -> None:
-        run = perform(lambda: handler(), atomic=atomic)
-        assert (run.status, run.error_type) == ("dead", "TypeError")
-        assert run.last_error.startswith(f"The handler returned {what}, of which no line was run.")
 
-    def test_coroutine_that_an_async_handler_returns_is_a_failure(self, perform: Any) -> None:
-        run = perform(returns_a_coroutine)
-        assert (run.status, run.error_type) == ("dead", "TypeError")
-
-    def test_handler_that_goes_through_a_generator_runs_it(self, perform: Any) -> None:
-        @functools.wraps(lines)
-        def consumed() -> int:
-            return len(list(lines()))
-
-        run = perform(consumed)
-        assert (run.status, run.result) == ("succeeded", 1)
-
-    def test_generator_expression_is_a_value(self, perform: Any) -> None:
-        assert perform(lambda: (number for number in "12")).status == "succeeded"
+def test_generator_that_a_handler_goes_through_or_makes_by_an_expression_is_no_failure(
+    perform: Any,
+) -> None:
+    run = perform(lambda: len(list(lines())))
+    assert (run.status, run.result) == ("succeeded", 1)
+    assert perform(lambda: (digit for digit in "12"), name="other").status == "succeeded"
 
 
 class TestSession:
     def test_dirty_session_leaves_nothing_for_the_next_run(
-        self, jobs: CronJobs, db: SQLAlchemy
+        self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
     ) -> None:
-        @jobs.task
         def dirty() -> None:
             db.session.add(JobRun(job_type="left behind"))
             db.session.flush()
 
-        @jobs.task
-        def committing() -> None:
-            db.session.commit()
-
-        dirty.using(commit=True).enqueue()
-        committing.using(commit=True, delay=0).enqueue()
+        enqueue(dirty)
+        enqueue(lambda: db.session.commit())
         assert jobs.tick().succeeded == 2
         types = db.session.scalars(select(JobRun.job_type).order_by(JobRun.id)).all()
-        assert types == ["dirty", "committing"]
+        assert types == ["dirty", "it"]
 
-    def test_broken_session_breaks_nothing_after_it(self, jobs: CronJobs, db: SQLAlchemy) -> None:
-        @jobs.task(retry=ONE_TRY)
+    def test_broken_session_breaks_nothing_after_it(
+        self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+    ) -> None:
         def breaking() -> None:
             db.session.execute(text("SELECT * FROM no_such_table"))
 
-        @jobs.task
-        def working() -> None:
-            db.session.execute(text("SELECT 1"))
-
-        breaking.using(commit=True).enqueue()
-        working.using(commit=True).enqueue()
+        enqueue(breaking, retry=False)
+        enqueue(lambda: db.session.execute(text("SELECT 1")).close())
         report = jobs.tick()
         assert (report.dead, report.succeeded) == (1, 1)
 
-    def test_each_run_has_an_app_context_of_its_own(self, jobs: CronJobs) -> None:
+    def test_each_run_has_an_app_context_of_its_own(self, jobs: CronJobs, enqueue: Enqueue) -> None:
         seen: list[Any] = []
 
-        @jobs.task
         def look() -> None:
             seen.append(g.get("mark"))
             g.mark = "of an earlier run"
 
-        look.using(commit=True).enqueue_many([{}, {}])
+        enqueue(look, [{}, {}])
         g.mark = "of the caller"
         jobs.tick()
         assert seen == [None, None]
         assert g.mark == "of the caller"
 
-    def test_teardown_that_raises_is_the_run_s_failure(
-        self, app: Flask, jobs: CronJobs, db: SQLAlchemy
-    ) -> None:
-        @jobs.task(retry=ONE_TRY)
-        def fine() -> None:
-            g.break_teardown = True
+
+class TestTeardown:
+    @pytest.fixture
+    def break_down(self, app: Flask) -> Callable[[BaseException], Callable[[], str]]:
+        """Return a handler after which a teardown raises the error given."""
 
         @app.teardown_appcontext
         def broken(error: BaseException | None) -> None:
-            if g.get("break_teardown"):
-                raise ValueError("teardown")
+            if "breaks" in g:
+                raise g.breaks
 
-        run = fine.using(commit=True).enqueue()
-        jobs.tick()
-        db.session.refresh(run)
+        def handler_of(error: BaseException) -> Callable[[], str]:
+            def handler() -> str:
+                g.breaks = error
+                return "kept"
+
+            return handler
+
+        return handler_of
+
+    def test_that_raises_is_the_run_s_failure(self, perform: Any, break_down: Any) -> None:
+        run = perform(break_down(ValueError("teardown")))
         assert (run.status, run.last_error) == ("dead", "teardown")
 
-    def test_teardown_that_raises_after_an_atomic_commit_is_logged_and_changes_nothing(
-        self, app: Flask, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+    def test_that_raises_after_an_atomic_commit_is_logged_and_changes_nothing(
+        self, app: Flask, perform: Any, break_down: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         heard: list[tuple[str, JSON]] = []
-
-        @jobs.task(atomic=True)
-        def fine() -> str:
-            g.break_teardown = True
-            return "kept"
-
-        @app.teardown_appcontext
-        def broken(error: BaseException | None) -> None:
-            if g.get("break_teardown"):
-                raise asyncio.CancelledError("teardown")
 
         def hear(sender: Flask, outcome: Outcome) -> None:
             heard.append((outcome.kind, outcome.result))
 
-        run = fine.using(commit=True).enqueue()
         with signals.run_succeeded.connected_to(hear, app):
-            report = jobs.tick()
-        assert (report.succeeded, report.lost) == (1, 0)
+            run = perform(break_down(asyncio.CancelledError("teardown")), atomic=True)
         assert heard == [("succeeded", "kept")]
-        db.session.refresh(run)
         assert (run.status, run.result) == ("succeeded", "kept")
         assert "CancelledError: teardown" in caplog.text
+        assert "lease lost" not in caplog.text
 
-    def test_interrupt_in_the_teardown_after_an_atomic_commit_goes_on_up(
-        self, app: Flask, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+    def test_that_is_interrupted_after_an_atomic_commit_goes_on_up(
+        self, perform: Any, break_down: Any, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
     ) -> None:
-        @jobs.task(atomic=True)
-        def fine() -> None:
-            g.interrupt_teardown = True
-
-        @app.teardown_appcontext
-        def interrupted(error: BaseException | None) -> None:
-            if g.get("interrupt_teardown"):
-                raise KeyboardInterrupt
-
-        run = fine.using(commit=True).enqueue()
         with pytest.raises(KeyboardInterrupt):
-            jobs.tick()
-        db.session.refresh(run)
-        assert run.status == "succeeded"
+            perform(break_down(KeyboardInterrupt()), atomic=True)
+        assert ends(db) == [("succeeded", None)]
         assert "lease lost" not in caplog.text
 
 
@@ -451,13 +339,13 @@ def test_async_handler_runs_through_the_app_s_ensure_sync(
     app: Flask, perform: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Flask's own needs asgiref; an app may have another.
-    monkeypatch.setattr(app, "async_to_sync", lambda func: lambda: asyncio.run(func()))
+    monkeypatch.setattr(app, "async_to_sync", lambda func: lambda: asyncio.run(func()) + " so")
 
     async def handler() -> str:
         return "awaited"
 
     run = perform(handler)
-    assert (run.status, run.result) == ("succeeded", "awaited")
+    assert (run.status, run.result) == ("succeeded", "awaited so")
 
 
 def test_async_handler_runs_in_the_main_thread_where_timeouts_reach_it(perform: Any) -> None:
@@ -470,14 +358,9 @@ def test_async_handler_runs_in_the_main_thread_where_timeouts_reach_it(perform: 
     assert (run.status, run.result) == ("succeeded", True)
 
 
-def test_tick_works_in_a_thread(app: Flask, jobs: CronJobs) -> None:
+def test_tick_works_in_a_thread(app: Flask, jobs: CronJobs, enqueue: Enqueue) -> None:
     where: list[str] = []
-
-    @jobs.task(timeout=1)
-    def look() -> None:
-        where.append(threading.current_thread().name)
-
-    look.using(commit=True).enqueue()
+    enqueue(lambda: where.append(threading.current_thread().name), timeout=1)
 
     def tick() -> None:
         with app.app_context():
@@ -489,47 +372,37 @@ def test_tick_works_in_a_thread(app: Flask, jobs: CronJobs) -> None:
     assert where == ["elsewhere"]
 
 
-def test_interrupt_from_the_keyboard_gives_the_run_back_and_goes_on_up(
-    jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    @jobs.task
-    def interrupted() -> None:
-        raise KeyboardInterrupt
+class TestKeyboard:
+    def test_interrupt_gives_the_run_back_and_goes_on_up(
+        self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+    ) -> None:
+        enqueue(raising(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            jobs.tick()
+        assert holders(db) == [GIVEN_BACK]
 
-    run = interrupted.using(commit=True).enqueue()
-    with pytest.raises(KeyboardInterrupt):
-        jobs.tick()
-    db.session.refresh(run)
-    assert (run.status, run.attempts, run.locked_by) == ("queued", 0, None)
+    def test_interrupt_gives_back_what_waits_as_well(
+        self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+    ) -> None:
+        running = select(func.count()).where(JobRun.status == "running")
 
+        def interrupted_while_others_wait() -> None:
+            if db.session.scalars(running).one() > 1:
+                raise KeyboardInterrupt
 
-def test_interrupt_from_the_keyboard_gives_back_what_waits_as_well(
-    jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    running = select(func.count()).where(JobRun.status == "running")
+        enqueue(interrupted_while_others_wait, [{}] * 200)
+        with pytest.raises(KeyboardInterrupt):
+            jobs.tick()
+        assert set(holders(db)) == {("succeeded", 1, None), GIVEN_BACK}
 
-    @jobs.task
-    def interrupted_while_others_wait() -> None:
-        if db.session.scalars(running).one() > 1:
+    def test_interrupt_between_claim_and_handler_gives_the_run_back(
+        self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupted(self: Runner, claim: Claim) -> Outcome:
             raise KeyboardInterrupt
 
-    interrupted_while_others_wait.using(commit=True).enqueue_many([{}] * 200)
-    with pytest.raises(KeyboardInterrupt):
-        jobs.tick()
-    db.session.rollback()
-    found = db.session.execute(select(JobRun.status, JobRun.attempts).distinct()).all()
-    assert {tuple(row) for row in found} == {("succeeded", 1), ("queued", 0)}
-
-
-def test_interrupt_from_the_keyboard_between_claim_and_handler_gives_the_run_back(
-    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(self: Runner, claim: Claim) -> Outcome:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Runner, "perform", interrupted)
-    run = jobs.task(name="it")(lambda: None).using(commit=True).enqueue()
-    with pytest.raises(KeyboardInterrupt):
-        jobs.tick()
-    db.session.refresh(run)
-    assert (run.status, run.attempts, run.locked_by) == ("queued", 0, None)
+        monkeypatch.setattr(Runner, "perform", interrupted)
+        enqueue(lambda: None)
+        with pytest.raises(KeyboardInterrupt):
+            jobs.tick()
+        assert holders(db) == [GIVEN_BACK]

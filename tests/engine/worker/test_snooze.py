@@ -12,6 +12,10 @@ from sqlalchemy import select, text, update
 
 from flask_cronjobs import CronJobs, RetryLater, Snooze, current_run
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
+from tests.marks import on_sqlite
+from tests.rows import the_run
+
+from .conftest import Enqueue, both_kinds, found, labels, of_kind, raising, write
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -21,72 +25,74 @@ def make_due(db: SQLAlchemy) -> None:
     db.session.commit()
 
 
-def test_snoozed_run_waits_with_all_its_attempts(perform: Any, db: SQLAlchemy) -> None:
-    def handler() -> None:
-        raise Snooze(3600, "the report is not there yet")
-
-    run = perform(handler)  # One attempt in all.
+def test_snoozed_run_waits_with_all_its_attempts_and_commands_say_why(
+    app: Flask, perform: Any, db: SQLAlchemy
+) -> None:
+    run = perform(raising(Snooze(3600, "the shop is closed")))  # One attempt in all.
     assert (run.status, run.attempts, run.snoozes) == ("queued", 0, 1)
-    assert (run.error_type, run.last_error) == ("Snooze", "the report is not there yet")
+    assert (run.error_type, run.last_error) == ("Snooze", "the shop is closed")
     assert (run.run_at - run.updated_at).total_seconds() == pytest.approx(3600, abs=5)
     assert run.finished_at is run.failed_at is run.locked_by is None
     assert db.session.scalars(select(JobFailure)).all() == []
+    shown = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(run.id)]).output
+    assert "snoozed          1 time" in shown
+    assert "the shop is closed" in shown
 
 
-def test_run_can_be_snoozed_more_often_than_it_has_attempts(jobs: CronJobs, db: SQLAlchemy) -> None:
+@both_kinds
+def test_run_can_be_snoozed_more_often_than_it_has_attempts(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, is_async: bool
+) -> None:
     seen: list[tuple[int, int]] = []
 
-    @jobs.task(retry=2)
     def patient() -> str:
         seen.append((current_run.attempt, current_run.snoozes))
         if current_run.snoozes < 5:
             raise Snooze(timedelta(hours=1))
         return "ready"
 
-    run = patient.using(commit=True).enqueue()
+    enqueue(of_kind(is_async, patient), retry=2)
     for _ in range(6):
         make_due(db)
         jobs.tick()
-    db.session.refresh(run)
     assert seen == [(1, number) for number in range(6)]
+    run = the_run(db)
     assert (run.status, run.attempts, run.snoozes, run.result) == ("succeeded", 1, 5, "ready")
     assert run.last_error is run.error_type is None
 
 
-def test_failures_before_and_after_keep_their_numbers(jobs: CronJobs, db: SQLAlchemy) -> None:
-    ends = iter([RetryLater(0), Snooze(60), RetryLater(0), RetryLater(0)])
+def test_failures_before_and_after_keep_their_numbers(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+) -> None:
+    kinds = iter([RetryLater(0), Snooze(60), RetryLater(0), RetryLater(0)])
 
-    @jobs.task(retry=3)
     def unlucky() -> None:
-        raise next(ends)
+        raise next(kinds)
 
-    run = unlucky.using(commit=True).enqueue()
-    jobs.tick()
-    db.session.refresh(run)
-    assert (run.status, run.attempts, run.snoozes) == ("failed", 1, 1)
-    make_due(db)
-    jobs.tick()
-    db.session.refresh(run)
-    assert (run.status, run.attempts, run.snoozes) == ("dead", 3, 1)
+    enqueue(unlucky, retry=3)
+    for expected in (("failed", 1, 1), ("dead", 3, 1)):
+        jobs.tick()
+        assert found(db, JobRun.status, JobRun.attempts, JobRun.snoozes) == [expected]
+        make_due(db)
     failures = db.session.scalars(select(JobFailure.attempt).order_by(JobFailure.attempt)).all()
     assert failures == [1, 2, 3]
 
 
 def test_snooze_until_a_time(perform: Any) -> None:
     noon = datetime(2090, 6, 1, 12, tzinfo=timezone(timedelta(hours=2)))
-
-    def handler() -> None:
-        raise Snooze(noon)
-
-    assert perform(handler).run_at == noon
+    assert perform(raising(Snooze(noon))).run_at == noon
 
 
-def test_snooze_until_a_time_that_has_passed_waits_a_second(perform: Any) -> None:
-    def handler() -> None:
-        raise Snooze(datetime(2020, 1, 1, tzinfo=timezone.utc))
-
-    run = perform(handler)
-    assert run.snoozes == 1
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime(2020, 1, 1, tzinfo=timezone.utc),
+        *(datetime.min.replace(tzinfo=timezone(timedelta(hours=h))) for h in (-12, 0, 14)),
+    ],
+)
+def test_snooze_until_a_time_that_has_passed_waits_a_second(perform: Any, moment: datetime) -> None:
+    run = perform(raising(Snooze(moment)))
+    assert (run.status, run.snoozes) == ("queued", 1)
     assert (run.run_at - run.updated_at).total_seconds() == pytest.approx(1, abs=0.5)
 
 
@@ -96,24 +102,21 @@ def test_delay_that_cannot_be_is_refused(delay: Any) -> None:
         Snooze(delay)
 
 
-class NoZone(tzinfo):
-    """A time zone that does not know its offset."""
+class OddZone(tzinfo):
+    """A time zone that does not know its offset, or cannot be asked."""
+
+    def __init__(self, broken: bool) -> None:
+        self.broken = broken
 
     def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        if self.broken:
+            raise RuntimeError("no such zone")
         return None
 
-    def dst(self, moment: datetime | None) -> timedelta | None:
-        return None
+    dst = utcoffset
 
     def tzname(self, moment: datetime | None) -> str | None:
         return None
-
-
-class Broken(NoZone):
-    """One that cannot be asked."""
-
-    def utcoffset(self, moment: datetime | None) -> timedelta | None:
-        raise RuntimeError("no such zone")
 
 
 @pytest.mark.parametrize("hours", [-12, 0, 14])
@@ -138,39 +141,25 @@ def test_time_that_is_too_far_is_as_far_as_can_be_read(
     assert shown.exit_code == 0, shown.output
 
 
-@pytest.mark.parametrize("hours", [-12, 0, 14])
-def test_time_long_ago_is_a_time_that_has_passed(perform: Any, hours: int) -> None:
-    def handler() -> None:
-        raise Snooze(datetime.min.replace(tzinfo=timezone(timedelta(hours=hours))))
-
-    run = perform(handler)
-    assert (run.status, run.snoozes) == ("queued", 1)
-    assert (run.run_at - run.updated_at).total_seconds() == pytest.approx(1, abs=0.5)
-
-
-@pytest.mark.parametrize("zone", [NoZone(), Broken()])
+@pytest.mark.parametrize("broken", [False, True])
 def test_time_in_a_zone_that_cannot_be_asked_is_the_handler_s_failure(
-    perform: Any, zone: tzinfo
+    perform: Any, broken: bool
 ) -> None:
     def handler() -> None:
-        raise Snooze(datetime(2090, 1, 1, tzinfo=zone))
+        raise Snooze(datetime(2090, 1, 1, tzinfo=OddZone(broken)))
 
     assert perform(handler).status == "dead"
 
 
+@on_sqlite
 @pytest.mark.parametrize("workers", [1, 2])
 def test_tick_counts_and_logs_it(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture, workers: int
+    app: Flask, db: SQLAlchemy, enqueue: Enqueue, workers: int
 ) -> None:
-    @jobs.task
-    def waiting() -> None:
-        raise Snooze(datetime(2090, 1, 1, tzinfo=timezone.utc), "not yet")
-
-    waiting.using(commit=True).enqueue()
-    runner = app.test_cli_runner()
-    with caplog.at_level("INFO", "flask_cronjobs"):
-        printed = runner.invoke(args=["jobs", "tick", "--workers", str(workers)]).output
-    assert "snoozed    waiting" in printed
+    enqueue(raising(Snooze(datetime(2090, 1, 1, tzinfo=timezone.utc), "not yet")))
+    args = ["jobs", "tick", "--workers", str(workers)]
+    printed = app.test_cli_runner().invoke(args=args).output
+    assert "snoozed    handler" in printed
     assert "not yet" in printed
     assert "1 snoozed in" in printed
     tick = db.session.scalars(select(JobTick).order_by(JobTick.id.desc())).first()
@@ -178,50 +167,30 @@ def test_tick_counts_and_logs_it(
     assert (tick.snoozed, tick.failed, tick.released) == (1, 0, 0)
 
 
-def test_what_an_atomic_handler_did_before_is_rolled_back(jobs: CronJobs, db: SQLAlchemy) -> None:
-    db.session.execute(text("CREATE TABLE work (what text)"))
-    db.session.commit()
-
-    @jobs.task(atomic=True)
+@pytest.mark.usefixtures("table")
+def test_what_an_atomic_handler_did_before_is_rolled_back(perform: Any, db: SQLAlchemy) -> None:
     def booking() -> None:
-        db.session.execute(text("INSERT INTO work VALUES ('half')"))
+        write(db, "half")
         raise Snooze(60)
 
-    run = booking.using(commit=True).enqueue()
-    jobs.tick()
-    db.session.refresh(run)
+    run = perform(booking, atomic=True)
     assert (run.status, run.snoozes) == ("queued", 1)
-    assert db.session.scalars(text("SELECT what FROM work")).all() == []
+    assert labels(db) == []
 
 
-def test_async_handlers_can_snooze(jobs: CronJobs, db: SQLAlchemy) -> None:
-    @jobs.task
-    async def waiting(number: int) -> int:
-        if number % 2 and not current_run.snoozes:
-            raise Snooze(60)
-        return number
-
-    waiting.using(commit=True).enqueue_many([{"number": number} for number in range(4)])
-    report = jobs.tick()
-    assert (report.succeeded, report.snoozed) == (2, 2)
-    make_due(db)
-    assert jobs.tick().succeeded == 2
-
-
-def test_effects_and_progress_of_a_snoozed_attempt_stay(jobs: CronJobs, db: SQLAlchemy) -> None:
+def test_effects_and_progress_of_a_snoozed_attempt_stay(
+    jobs: CronJobs, db: SQLAlchemy, perform: Any
+) -> None:
     done: list[str] = []
 
-    @jobs.task
     def stepwise() -> None:
         jobs.once("step-1", done.append, "one")
         current_run.progress(1 / 2, "half")
         if not current_run.snoozes:
-            jobs.once("step-2", _snooze)
+            jobs.once("step-2", raising(Snooze(60)))
         jobs.once("step-2", done.append, "two")
 
-    run = stepwise.using(commit=True).enqueue()
-    jobs.tick()
-    db.session.refresh(run)
+    run = perform(stepwise)
     assert (run.progress, run.progress_message) == (0.5, "half")
     assert db.session.scalars(select(JobEffect.key)).all() == ["step-1"]
     make_due(db)
@@ -230,27 +199,13 @@ def test_effects_and_progress_of_a_snoozed_attempt_stay(jobs: CronJobs, db: SQLA
     assert (run.status, done) == ("succeeded", ["one", "two"])
 
 
-def _snooze() -> None:
-    raise Snooze(60)
-
-
-def test_cancel_asked_meanwhile_comes_first(jobs: CronJobs, db: SQLAlchemy) -> None:
-    @jobs.task
+def test_cancel_asked_meanwhile_comes_first(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+) -> None:
     def cancelled() -> None:
         jobs.cancel(current_run.id)
         raise Snooze(60)
 
-    run = cancelled.using(commit=True).enqueue()
+    enqueue(cancelled)
     report = jobs.tick()
-    db.session.refresh(run)
-    assert (run.status, report.cancelled, report.snoozed) == ("cancelled", 1, 0)
-
-
-def test_commands_say_how_often_and_why(app: Flask, perform: Any) -> None:
-    def handler() -> None:
-        raise Snooze(3600, "the shop is closed")
-
-    run = perform(handler)
-    shown = app.test_cli_runner().invoke(args=["jobs", "admin", "show", str(run.id)]).output
-    assert "snoozed          1 time" in shown
-    assert "the shop is closed" in shown
+    assert (the_run(db).status, report.cancelled, report.snoozed) == ("cancelled", 1, 0)

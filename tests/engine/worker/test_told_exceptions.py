@@ -17,7 +17,6 @@ from sqlalchemy import update
 from flask_cronjobs import (
     CronJobs,
     Discard,
-    Retry,
     RetryLater,
     TimedOut,
     WorkerLost,
@@ -34,9 +33,9 @@ from flask_cronjobs.types import Outcome
 from tests.process.support import wait_until
 from tests.rows import Rows, ago
 
-pytestmark = pytest.mark.usefixtures("context")
+from .conftest import AGAIN, Enqueue, both_kinds, of_kind, raising
 
-AGAIN = Retry(max_attempts=2, base=0, jitter=False)
+pytestmark = pytest.mark.usefixtures("context")
 
 
 class Broken(Exception):
@@ -70,9 +69,9 @@ def frames(error: BaseException | None) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+@both_kinds
 def test_failure_and_death_carry_the_exception_itself(
-    jobs: CronJobs, told: list[Outcome], is_async: bool
+    jobs: CronJobs, told: list[Outcome], enqueue: Enqueue, is_async: bool
 ) -> None:
     raised: list[Broken] = []
 
@@ -85,7 +84,7 @@ def test_failure_and_death_carry_the_exception_itself(
         await asyncio.sleep(0)
         fail()
 
-    jobs.task(name="it", retry=AGAIN)(fail_later if is_async else fail).using(commit=True).enqueue()
+    enqueue(fail_later if is_async else fail, retry=AGAIN)
     jobs.tick()
     jobs.tick()
     assert [outcome.kind for outcome in told] == ["failed", "dead"]
@@ -96,32 +95,24 @@ def test_failure_and_death_carry_the_exception_itself(
         assert all(set(frame.f_locals) <= {"raised", "fail"} for frame in frames(outcome.exception))
 
 
-def test_timeout_and_retry_later_are_exceptions_too(
-    jobs: CronJobs, told: list[Outcome], database_url: str
+def spin() -> None:
+    while True:
+        ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "told_of"),
+    [
+        (spin, ("dead", TimedOut)),
+        (raising(RetryLater(60, "the bank asked us to wait")), ("dead", RetryLater)),
+        (raising(Discard("nothing to do")), ("cancelled", type(None))),
+    ],
+)
+def test_timeout_and_retry_later_are_exceptions_too_but_not_a_discard(
+    perform: Any, told: list[Outcome], handler: Any, told_of: Any
 ) -> None:
-    @jobs.task(timeout=0.2, retry=False)
-    def endless() -> None:
-        while True:
-            ...
-
-    @jobs.task
-    def later() -> None:
-        raise RetryLater(60, "the bank asked us to wait")
-
-    endless.using(commit=True).enqueue()
-    later.using(commit=True).enqueue()
-    jobs.tick()
-    assert {type(outcome.exception) for outcome in told} == {TimedOut, RetryLater}
-
-
-def test_discarded_run_has_none(jobs: CronJobs, told: list[Outcome]) -> None:
-    @jobs.task
-    def needless() -> None:
-        raise Discard("nothing to do")
-
-    needless.using(commit=True).enqueue()
-    jobs.tick()
-    assert [(outcome.kind, outcome.exception) for outcome in told] == [("cancelled", None)]
+    perform(handler, timeout=0.2)
+    assert [(outcome.kind, type(outcome.exception)) for outcome in told] == [told_of]
 
 
 def test_each_run_of_a_lost_worker_has_a_worker_lost_of_its_own(
@@ -147,9 +138,9 @@ def test_run_that_ends_without_an_attempt_has_none(
     assert [(outcome.kind, outcome.exception) for outcome in told] == [("dead", None)]
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
+@both_kinds
 def test_nothing_of_the_handler_or_the_run_lives_on_when_all_is_told(
-    jobs: CronJobs, caplog: pytest.LogCaptureFixture, is_async: bool
+    jobs: CronJobs, caplog: pytest.LogCaptureFixture, enqueue: Enqueue, is_async: bool
 ) -> None:
     caplog.set_level(logging.CRITICAL, "flask_cronjobs")  # pytest keeps each record.
     alive: list[weakref.ref[Any]] = []
@@ -160,10 +151,7 @@ def test_nothing_of_the_handler_or_the_run_lives_on_when_all_is_told(
         alive.extend(weakref.ref(each) for each in (local, error, error.args[0]))
         raise error
 
-    async def fail_later() -> None:
-        fail()
-
-    jobs.task(name="it", retry=False)(fail_later if is_async else fail).using(commit=True).enqueue()
+    enqueue(of_kind(is_async, fail), retry=False)
     gc.collect()
     gc.disable()
     try:
@@ -176,7 +164,7 @@ def test_nothing_of_the_handler_or_the_run_lives_on_when_all_is_told(
 
 
 def test_kept_exception_holds_neither_the_run_nor_its_app_context(
-    app: Flask, jobs: CronJobs, told: list[Outcome]
+    app: Flask, jobs: CronJobs, told: list[Outcome], enqueue: Enqueue
 ) -> None:
     alive: list[weakref.ref[Any]] = []
 
@@ -186,13 +174,12 @@ def test_kept_exception_holds_neither_the_run_nor_its_app_context(
             held = g.mine
             raise ValueError("teardown") from (error if held else None)
 
-    @jobs.task(retry=False)
     def fail() -> None:
         g.mine = Big()
         alive.append(weakref.ref(g.mine))
         raise Broken
 
-    fail.using(commit=True).enqueue()
+    enqueue(fail, retry=False)
     jobs.tick()
     gc.collect()
     (outcome,) = told
@@ -201,7 +188,9 @@ def test_kept_exception_holds_neither_the_run_nor_its_app_context(
     assert alive[0]() is None
 
 
-def test_frames_of_a_group_are_freed_too(jobs: CronJobs, told: list[Outcome]) -> None:
+def test_frames_of_a_group_are_freed_too(
+    jobs: CronJobs, told: list[Outcome], enqueue: Enqueue
+) -> None:
     class Group(Exception):
         exceptions: tuple[object, ...] = ()
 
@@ -209,7 +198,6 @@ def test_frames_of_a_group_are_freed_too(jobs: CronJobs, told: list[Outcome]) ->
         local = Big()  # noqa: F841
         raise Broken
 
-    @jobs.task(retry=False)
     def fail() -> None:
         group = Group()
         try:
@@ -218,7 +206,7 @@ def test_frames_of_a_group_are_freed_too(jobs: CronJobs, told: list[Outcome]) ->
             group.exceptions = (error, "no exception", group)
         raise group
 
-    fail.using(commit=True).enqueue()
+    enqueue(fail, retry=False)
     jobs.tick()
     raised: Any = told[0].exception
     assert frames(raised.exceptions[0])[-1].f_code.co_name == "member"
@@ -264,22 +252,16 @@ class TestLog:
             assert "hunter2" not in "".join(stack)
 
     def test_reason_to_retry_later_is_one_line(
-        self, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+        self, perform: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        @jobs.task
-        def later() -> None:
-            raise RetryLater(60, "the bank asked us to wait")
-
-        later.using(commit=True).enqueue()
-        jobs.tick()
+        perform(raising(RetryLater(60, "the bank asked us to wait")))
         (record,) = (record for record in caplog.records if record.exc_info)
         printed = logging.Formatter().format(record).splitlines()
         assert printed[1:] == ["  RetryLater: the bank asked us to wait"]
 
-    def test_success_has_none(self, jobs: CronJobs, caplog: pytest.LogCaptureFixture) -> None:
+    def test_success_has_none(self, perform: Any, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
-        jobs.task(name="it")(lambda: None).using(commit=True).enqueue()
-        jobs.tick()
+        perform(lambda: None)
         assert any(record.message.startswith("succeeded") for record in caplog.records)
         assert not any(record.exc_info for record in caplog.records)
 
