@@ -12,16 +12,17 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import delete, select, text, update
 
-from flask_cronjobs import CronJobs, Retry, current_run
+from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun
 from tests.rows import ago, the_run
+
+from .conftest import AGAIN
 
 pytestmark = pytest.mark.usefixtures("context")
 
 #: Seven in the morning of the 16th in Tokyo, and still the 15th in UTC.
 SLOT = datetime(2026, 1, 15, 22, 0, tzinfo=timezone.utc)
-AGAIN = Retry(max_attempts=2, base=0, jitter=False)
 
 
 def said() -> dict[str, Any]:
@@ -77,21 +78,18 @@ def test_day_is_that_of_the_schedule_and_not_of_utc(
     assert the_run(db).result == expected
 
 
-def test_slot_that_a_tick_records_has_its_definition(
-    jobs: CronJobs, db: SQLAlchemy, daily: Any
+@pytest.mark.parametrize("by", ["tick", "operator"])
+def test_slot_that_a_tick_records_or_an_operator_starts_has_its_definition(
+    jobs: CronJobs, db: SQLAlchemy, daily: Any, by: str
 ) -> None:
-    run = tick_slot(jobs, db)
+    if by == "tick":
+        run = tick_slot(jobs, db)
+        assert run.scheduled_for.hour == 22
+    else:
+        jobs.run_now("daily-report")
+        jobs.tick()
+        run = the_run(db)
     result: Any = run.result
-    assert (result["definition"], result["timezone"]) == ("daily-report", "Asia/Tokyo")
-    assert run.scheduled_for.hour == 22
-
-
-def test_run_that_an_operator_starts_has_its_definition(
-    jobs: CronJobs, db: SQLAlchemy, daily: Any
-) -> None:
-    jobs.run_now("daily-report")
-    jobs.tick()
-    result: Any = the_run(db).result
     assert (result["definition"], result["timezone"]) == ("daily-report", "Asia/Tokyo")
 
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import event, select, text
+from sqlalchemy import event, select, text, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -30,46 +30,42 @@ from flask_cronjobs.engine.worker.keeper import Keeper
 from flask_cronjobs.jobs.runs.current import CurrentRun
 from flask_cronjobs.jobs.runs.leases import progress as write_progress
 from flask_cronjobs.jobs.state import state_of
-from flask_cronjobs.models import JobEffect, JobRun, JobTick
+from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
 from flask_cronjobs.types import Outcome
 from tests.marks import on_postgresql, on_sqlite
 from tests.process.support import wait_until
+from tests.rows import Rows, ago
 
-from .conftest import Enqueue
+from .conftest import GIVEN_BACK, Enqueue, found, holders
 
 pytestmark = pytest.mark.usefixtures("context")
 
 
-def rows(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:
-    db.session.expire_all()
-    found = db.session.execute(select(*columns).order_by(JobRun.id)).all()
-    return [tuple(row) for row in found]
-
-
-def lose_answer(db: SQLAlchemy, part: str, at: int = 1) -> list[threading.Thread]:
-    """Break the connection after the *at*-th statement with *part*; the threads that sent them."""
-    seen: list[threading.Thread] = []
+def lose_answer(
+    db: SQLAlchemy, part: str, times: int = 1, when: str = "after_cursor_execute"
+) -> list[str]:
+    """Break the connection at the first statements with *part*; all of those that were sent."""
+    seen: list[str] = []
 
     def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if part in statement:
-            seen.append(threading.current_thread())
-            if len(seen) == at:
+            seen.append(statement)
+            if len(seen) <= times:
                 # SQLAlchemy 2.0 does not wrap what a listener raises before the statement.
                 lost = psycopg.OperationalError("server closed the connection unexpectedly")
                 raise OperationalError(statement, None, lost)
 
-    event.listen(db.engine, "after_cursor_execute", lose)
+    event.listen(db.engine, when, lose)
     return seen
 
 
 class TestLostAnswers:
     @on_postgresql
     def test_runs_claimed_unheard_are_given_back_though_the_worker_stops(
-        self, jobs: CronJobs, db: SQLAlchemy
+        self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
     ) -> None:
         calls: list[int] = []
-        jobs.task(name="it")(lambda: calls.append(1))
-        jobs.get("it").using(commit=True).enqueue()
+        enqueue(lambda: calls.append(1))
 
         def stop(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
             if "chosen" in statement:
@@ -81,7 +77,7 @@ class TestLostAnswers:
         assert lose_answer(db, "chosen") == []
         jobs.tick()
         assert calls == []
-        assert rows(db, JobRun.status, JobRun.attempts, JobRun.locked_by) == [("queued", 0, None)]
+        assert holders(db) == [GIVEN_BACK]
 
     @on_postgresql
     @pytest.mark.parametrize("part", ["INSERT INTO job_effects", "UPDATE job_effects SET state"])
@@ -90,10 +86,7 @@ class TestLostAnswers:
     ) -> None:
         done: list[str] = []
 
-        def mails() -> None:
-            jobs.once("mail", lambda: done.append("sent"))
-
-        enqueue(mails, retry=False)
+        enqueue(lambda: jobs.once("mail", lambda: done.append("sent")), retry=False)
         seen = lose_answer(db, part)
         assert jobs.tick().succeeded == 1
         assert len(seen) == 2
@@ -106,12 +99,9 @@ class TestProgress:
     def test_text_that_no_database_takes_is_cleaned(
         self, jobs: CronJobs, db: SQLAlchemy, character: str, enqueue: Enqueue
     ) -> None:
-        def tells() -> None:
-            current_run.progress(0.5, f"cup{character}.txt")
-
-        enqueue(tells, retry=False)
+        enqueue(lambda: current_run.progress(0.5, f"cup{character}.txt"), retry=False)
         assert jobs.tick().succeeded == 1
-        assert rows(db, JobRun.progress_message) == [("cup\ufffd.txt",)]
+        assert found(db, JobRun.progress_message) == [("cup\ufffd.txt",)]
 
     @on_sqlite
     def test_it_is_written_in_the_order_in_which_it_was_told(
@@ -140,18 +130,18 @@ class TestProgress:
         enqueue(tells, retry=False)
         assert jobs.tick().succeeded == 1
         assert written == sorted(written)
-        assert rows(db, JobRun.progress) == [(0.4,)]
+        assert found(db, JobRun.progress) == [(0.4,)]
 
     def test_last_word_is_written_though_the_outcome_came_with_it(
-        self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+        self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(runner_module, "ANSWER_WITHIN", 0.01)
         busy = threading.Event()
 
         tell = Announcer.tell
 
-        def hold_up_the_keeper(self: Announcer, outcome: Outcome, recorded: bool) -> None:
-            if outcome.job_type == "busy":
+        def hold_up_the_keeper(self: Announcer, outcome: Outcome, recorded: bool = True) -> None:
+            if outcome.job_type == "busy_task":
                 busy.set()
                 keeper = threading.current_thread()
                 assert isinstance(keeper, Keeper)
@@ -159,21 +149,20 @@ class TestProgress:
                 wait_until(lambda: keeper._held_runs.mailbox.qsize() >= 3)
             tell(self, outcome, recorded)
 
-        # The first is claimed alone; the other two together.
-        jobs.task(name="first", priority=2)(lambda: None)
-        jobs.task(name="busy", priority=1)(lambda: None)
+        def busy_task() -> None: ...
 
-        @jobs.task
         def tells() -> None:
             assert busy.wait(60)
             current_run.progress(0.1)
             current_run.progress(0.9, "page 9 of 10")
 
-        for name in ("first", "busy", "tells"):
-            jobs.get(name).using(commit=True).enqueue()
+        # The first is claimed alone; the other two together.
+        enqueue(lambda: None, priority=2)
+        enqueue(busy_task, priority=1)
+        enqueue(tells)
         monkeypatch.setattr(Announcer, "tell", hold_up_the_keeper)
         assert jobs.tick().succeeded == 3
-        assert rows(db, JobRun.progress, JobRun.progress_message)[2] == (0.9, "page 9 of 10")
+        assert found(db, JobRun.progress, JobRun.progress_message)[2] == (0.9, "page 9 of 10")
 
     @pytest.mark.parametrize("part", ["before_cursor_execute", "after_cursor_execute"])
     @on_postgresql
@@ -186,24 +175,11 @@ class TestProgress:
         enqueue: Enqueue,
     ) -> None:
         monkeypatch.setattr(keeper_module, "RETRY_FOR", 0.0)
-        broken: list[str] = []
-
-        def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-            if "SET progress" in statement and len(broken) < 2:
-                broken.append(statement)
-                # SQLAlchemy 2.0 does not wrap what a listener raises before the statement.
-                lost = psycopg.OperationalError("server closed the connection unexpectedly")
-                raise OperationalError(statement, None, lost)
-
-        event.listen(db.engine, part, lose)
-
-        def tells() -> None:
-            current_run.progress(0.9)
-
-        enqueue(tells, retry=False)
+        sent = lose_answer(db, "SET progress", times=2, when=part)
+        enqueue(lambda: current_run.progress(0.9), retry=False)
         assert jobs.tick().succeeded == 1
-        assert len(broken) == 2
-        assert rows(db, JobRun.status, JobRun.progress) == [("succeeded", 0.9)]
+        assert len(sent) > 2
+        assert found(db, JobRun.status, JobRun.progress) == [("succeeded", 0.9)]
 
     @pytest.mark.parametrize("status", ["succeeded", "dead"])
     def test_last_word_is_written_when_the_handler_ends(
@@ -217,7 +193,7 @@ class TestProgress:
 
         enqueue(tells, retry=False)
         jobs.tick()
-        told = rows(db, JobRun.status, JobRun.progress, JobRun.progress_message)
+        told = found(db, JobRun.status, JobRun.progress, JobRun.progress_message)
         assert told == [(status, 0.9, "page 9 of 10")]
 
 
@@ -249,7 +225,7 @@ def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_t
     assert jobs.tick().succeeded == 1
     assert jobs.tick().succeeded == 0
     assert calls == [1]
-    assert rows(db, JobRun.status, JobRun.attempts) == [("succeeded", 1)]
+    assert found(db, JobRun.status, JobRun.attempts) == [("succeeded", 1)]
 
 
 def full_disk(kind: str, value: object) -> None:
@@ -258,36 +234,27 @@ def full_disk(kind: str, value: object) -> None:
 
 @on_sqlite
 def test_output_that_fails_harms_no_run(
-    jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    jobs.task(name="it")(lambda: None)
-    jobs.get("it").using(commit=True).enqueue_many([{}] * 20)
+    enqueue(lambda: None, [{}] * 20)
     assert tick(state_of(), TickOptions(news=full_disk)).succeeded == 20
-    assert set(rows(db, JobRun.status, JobRun.attempts)) == {("succeeded", 1)}
+    assert set(found(db, JobRun.status, JobRun.attempts)) == {("succeeded", 1)}
     assert "could not be printed" in caplog.text
 
 
 @on_sqlite
 def test_output_that_fails_of_what_is_taken_back_or_skipped_harms_no_run(
-    jobs: CronJobs, db: SQLAlchemy
+    jobs: CronJobs, db: SQLAlchemy, rows: Rows, enqueue: Enqueue
 ) -> None:
-    long_ago = "2020-01-01 00:00:00.000000"
-    jobs.task(name="it", retry=False)(lambda: None)
     jobs.task(name="minutely", schedule="* * * * *", catchup="none")(lambda: None)
     jobs.tick()
-    jobs.get("it").using(commit=True).enqueue()
-    db.session.execute(
-        text(
-            "UPDATE job_runs SET status = 'running', attempts = 1, locked_by = 'gone:1:token', "
-            f"locked_until = '{long_ago}' WHERE job_type = 'it'"
-        )
-    )
-    db.session.execute(text(f"UPDATE job_definitions SET next_run_at = '{long_ago}'"))
+    rows.run("running", job_type="it", locked_until=ago(60), max_attempts=1)
+    db.session.execute(update(JobDefinition).values(next_run_at=ago(days=300)))
     db.session.commit()
-    jobs.get("it").using(commit=True).enqueue()
+    enqueue(lambda: None)
     report = tick(state_of(), TickOptions(news=full_disk))
     assert (report.reclaimed, report.skipped > 0) == (1, True)
-    assert ("it", "succeeded") in rows(db, JobRun.job_type, JobRun.status)
+    assert ("it", "succeeded") in found(db, JobRun.job_type, JobRun.status)
 
 
 def test_tick_is_seen_as_often_as_its_health_asks_however_long_the_lease(
@@ -316,12 +283,10 @@ def test_tick_is_seen_as_often_as_its_health_asks_however_long_the_lease(
 def test_max_runs_is_not_spent_on_what_is_handed_back(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
-    def quick() -> None: ...
-
     def slow() -> None:
         time.sleep(0.4)
 
-    enqueue(quick, [{}] * 10, priority=1)
+    enqueue(lambda: None, [{}] * 10, priority=1)
     enqueue(slow, [{}] * 5)
     report = jobs.tick(max_runs=13)
     assert (report.succeeded, report.released) == (13, 0)
@@ -357,10 +322,9 @@ def test_after_a_claim_of_all_the_next_statement_brings_the_outcome(
 
 
 def test_tick_whose_budget_is_used_up_before_its_runs_claims_once_all_the_same(
-    context: None, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
+    jobs: CronJobs, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy host each tick may be so slow: then no run would ever begin."""
     monkeypatch.setattr("flask_cronjobs.engine.tick.tell_late", lambda *given: time.sleep(0.05))
-    task = jobs.task(name="task")(lambda: time.sleep(0.05))
-    task.using(commit=True).enqueue_many([{}] * 3)
+    enqueue(lambda: time.sleep(0.05), [{}] * 3)
     assert jobs.tick(budget=0.01).succeeded == 1

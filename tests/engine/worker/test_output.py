@@ -17,19 +17,19 @@ from flask.logging import default_handler
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
-from flask_cronjobs import CronJobs, Retry, TaskError
+from flask_cronjobs import CronJobs, TaskError, current_run
 from flask_cronjobs.engine.worker import output as module
 from flask_cronjobs.jobs.runs.current import MAX_OUTPUT, Output
 from flask_cronjobs.jobs.runs.detail import find_run
-from flask_cronjobs.jobs.state import State, state_of
+from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobOutput, JobRun
 
-from .conftest import Enqueue
+from .conftest import AGAIN, Enqueue, both_kinds
 
 pytestmark = pytest.mark.usefixtures("context")
 
 Perform = Callable[..., JobRun]
-AGAIN = Retry(max_attempts=2, base=0, jitter=False)
+Said = Callable[..., str]
 
 
 def outputs(db: SQLAlchemy, run: JobRun) -> dict[int, str]:
@@ -39,8 +39,18 @@ def outputs(db: SQLAlchemy, run: JobRun) -> dict[int, str]:
     return {row.attempt: row.output for row in db.session.execute(found)}
 
 
+@pytest.fixture
+def said(db: SQLAlchemy, perform: Perform) -> Callable[..., str]:
+    """Perform a handler whose output is kept; that output."""
+
+    def said(handler: Callable[[], Any], **options: Any) -> str:
+        return outputs(db, perform(handler, keep_output=True, **options)).get(1, "")
+
+    return said
+
+
 def test_prints_and_logs_are_kept_in_order_and_once(
-    app: Flask, db: SQLAlchemy, perform: Perform, capsys: pytest.CaptureFixture[str]
+    app: Flask, said: Said, capsys: pytest.CaptureFixture[str]
 ) -> None:
     app.logger.addHandler(default_handler)
 
@@ -52,8 +62,7 @@ def test_prints_and_logs_are_kept_in_order_and_once(
         quiet.propagate = False
         quiet.error("fourth")
 
-    run = perform(speak, keep_output=True)
-    lines = outputs(db, run)[1].splitlines()
+    lines = said(speak).splitlines()
     assert lines[0] == "first"
     assert lines[1].endswith("Z WARNING tests: second é")
     assert lines[2] == "third"
@@ -65,34 +74,33 @@ def test_prints_and_logs_are_kept_in_order_and_once(
     assert "second é" in seen.err
 
 
-def test_nothing_is_kept_or_replaced_unless_asked_for(db: SQLAlchemy, perform: Perform) -> None:
+def test_nothing_is_replaced_unless_asked_for_and_all_is_put_back(
+    db: SQLAlchemy, perform: Perform, said: Said
+) -> None:
     streams: list[object] = []
-    before = sys.stdout
+    before = (sys.stdout, sys.stderr, logging.Logger.callHandlers)
 
     def speak() -> None:
         print("hello")
         streams.append(sys.stdout)
 
     assert outputs(db, perform(speak)) == {}
-    assert streams == [before]
-
-
-@pytest.mark.parametrize(("everywhere", "here", "kept"), [(True, None, 1), (True, False, 0)])
-def test_setting_holds_where_the_task_does_not_say(
-    db: SQLAlchemy, state: State, perform: Perform, everywhere: bool, here: bool | None, kept: int
-) -> None:
-    object.__setattr__(state.settings, "keep_output", everywhere)
-    assert len(outputs(db, perform(lambda: print("hello"), keep_output=here))) == kept
-
-
-def test_streams_and_loggers_are_put_back(perform: Perform) -> None:
-    before = (sys.stdout, sys.stderr, logging.Logger.callHandlers)
-    perform(lambda: print("hello"), keep_output=True)
+    assert streams == [before[0]]
+    assert said(lambda: print("hello"), name="other") == "hello\n"
     assert (sys.stdout, sys.stderr, logging.Logger.callHandlers) == before
 
 
-def test_a_silent_handler_leaves_no_row(db: SQLAlchemy, perform: Perform) -> None:
-    assert outputs(db, perform(lambda: None, keep_output=True)) == {}
+@pytest.mark.parametrize(
+    ("everywhere", "here", "kept"), [(False, None, 0), (True, None, 1), (True, False, 0)]
+)
+def test_setting_holds_where_the_task_does_not_say(
+    db: SQLAlchemy, state: State, perform: Perform, everywhere: bool, here: bool | None, kept: int
+) -> None:
+    assert state.settings.keep_output is False
+    object.__setattr__(state.settings, "keep_output", everywhere)
+    assert len(outputs(db, perform(lambda: print("hello"), keep_output=here))) == kept
+    # A silent handler leaves no row.
+    assert outputs(db, perform(lambda: None, name="silent", keep_output=here)) == {}
 
 
 def test_a_bad_option_is_refused(jobs: CronJobs) -> None:
@@ -101,25 +109,23 @@ def test_a_bad_option_is_refused(jobs: CronJobs) -> None:
         jobs.task(**options)(lambda: None)
 
 
-def test_each_failed_attempt_keeps_its_own(jobs: CronJobs, db: SQLAlchemy, state: State) -> None:
-    from flask_cronjobs import current_run
-
-    @jobs.task(retry=AGAIN, keep_output=True)
+def test_each_failed_attempt_keeps_its_own(
+    jobs: CronJobs, db: SQLAlchemy, state: State, enqueue: Enqueue
+) -> None:
     def fail() -> None:
         print("attempt", current_run.attempt)
         raise ValueError("no")
 
-    run = fail.using(commit=True).enqueue()
+    (run_id,) = enqueue(fail, retry=AGAIN, keep_output=True)
     for _ in range(2):
         jobs.tick()
-    assert outputs(db, run) == {1: "attempt 1\n", 2: "attempt 2\n"}
-    view = find_run(state, run.id)
+    view = find_run(state, run_id)
     assert view is not None
     assert [each.output for each in view.attempts] == ["attempt 2\n", "attempt 1\n"]
 
 
-@pytest.mark.parametrize("kind", ["plain", "async"])
-def test_a_timeout_keeps_what_was_said_before(db: SQLAlchemy, perform: Perform, kind: str) -> None:
+@both_kinds
+def test_a_timeout_keeps_what_was_said_before(said: Said, is_async: bool) -> None:
     def plain() -> None:
         print("before")
         time.sleep(60)
@@ -128,18 +134,15 @@ def test_a_timeout_keeps_what_was_said_before(db: SQLAlchemy, perform: Perform, 
         print("before")
         await asyncio.sleep(60)
 
-    run = perform(waits if kind == "async" else plain, timeout=0.2, keep_output=True)
-    assert run.error_type == "TimedOut"
-    assert outputs(db, run) == {1: "before\n"}
+    assert said(waits if is_async else plain, timeout=0.2) == "before\n"
 
 
-def test_an_atomic_handler_keeps_its_output(db: SQLAlchemy, perform: Perform) -> None:
+def test_an_atomic_handler_keeps_its_output(db: SQLAlchemy, said: Said) -> None:
     def work() -> None:
         db.session.execute(text("UPDATE job_ticks SET pid = 1"))  # Takes SQLite's lock.
         print("within")
 
-    run = perform(work, atomic=True, keep_output=True)
-    assert (run.status, outputs(db, run)) == ("succeeded", {1: "within\n"})
+    assert said(work, atomic=True) == "within\n"
 
 
 def test_async_handlers_and_their_threads_do_not_mix(jobs: CronJobs, db: SQLAlchemy) -> None:
@@ -159,9 +162,7 @@ def test_async_handlers_and_their_threads_do_not_mix(jobs: CronJobs, db: SQLAlch
         assert other not in said
 
 
-def test_threads_are_heard_that_run_in_the_context_of_the_handler(
-    db: SQLAlchemy, perform: Perform
-) -> None:
+def test_threads_are_heard_that_run_in_the_context_of_the_handler(said: Said) -> None:
     def speak() -> None:
         context = contextvars.copy_context()
         heard = threading.Thread(target=context.run, args=(print, "heard"))
@@ -170,44 +171,43 @@ def test_threads_are_heard_that_run_in_the_context_of_the_handler(
             thread.start()
             thread.join()
 
-    assert outputs(db, perform(speak, keep_output=True)) == {1: "heard\n"}
+    assert said(speak) == "heard\n"
 
 
-def test_only_the_end_of_a_long_output_is_kept(db: SQLAlchemy, perform: Perform) -> None:
+def test_only_the_end_of_a_long_output_is_kept(said: Said) -> None:
     def speak() -> None:
         for number in range(60_000):
             print(f"line {number}")
 
-    said = outputs(db, perform(speak, keep_output=True))[1]
-    lines = said.splitlines()
+    kept = said(speak)
+    lines = kept.splitlines()
     assert lines[0] == "… earlier output left out …"
     assert lines[-1] == "line 59999"
     assert all(line.startswith("line ") for line in lines[1:])
-    assert 0.9 * MAX_OUTPUT < len(said.encode()) <= MAX_OUTPUT + 40
+    assert 0.9 * MAX_OUTPUT < len(kept.encode()) <= MAX_OUTPUT + 40
 
 
-def test_one_line_of_many_bytes_is_cut(db: SQLAlchemy, perform: Perform) -> None:
-    said = outputs(db, perform(lambda: print("é" * 5_000_000), keep_output=True))[1]
-    assert len(said.encode()) <= MAX_OUTPUT + 40
-    assert said.rstrip().endswith("é" * 1000)
+def test_one_line_of_many_bytes_is_cut(said: Said) -> None:
+    kept = said(lambda: print("é" * 5_000_000))
+    assert len(kept.encode()) <= MAX_OUTPUT + 40
+    assert kept.rstrip().endswith("é" * 1000)
 
 
-def test_credentials_and_odd_characters_are_hidden(db: SQLAlchemy, perform: Perform) -> None:
+def test_credentials_and_odd_characters_are_hidden(said: Said) -> None:
     def speak() -> None:
         print("password=hunter2 postgresql://me:hunter2@db/x \0 \ud800")
         logging.getLogger().error("Authorization: Bearer hunter2hunter2")
 
-    said = outputs(db, perform(speak, keep_output=True))[1]
-    assert "hunter2" not in said
-    assert "password=***" in said
+    kept = said(speak)
+    assert "hunter2" not in kept
+    assert "password=***" in kept
 
 
 def test_a_record_that_cannot_be_formatted_is_kept_as_it_is(
-    db: SQLAlchemy, perform: Perform, monkeypatch: pytest.MonkeyPatch
+    said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging, "raiseExceptions", False)
-    run = perform(lambda: logging.getLogger().error("%d runs", "x"), keep_output=True)
-    assert outputs(db, run) == {1: "ERROR root: '%d runs'\n"}
+    assert said(lambda: logging.getLogger().error("%d runs", "x")) == "ERROR root: '%d runs'\n"
 
 
 def test_output_shows_while_the_handler_works(
@@ -229,9 +229,9 @@ def test_output_shows_while_the_handler_works(
     assert seen == ["so far\n"]
 
 
-@pytest.mark.parametrize("kind", ["plain", "async"])
+@both_kinds
 def test_the_keeper_cleans_no_output(
-    jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, kind: str
+    said: Said, monkeypatch: pytest.MonkeyPatch, is_async: bool
 ) -> None:
     """It takes time, in which leases must be renewed."""
     monkeypatch.setattr(module, "WRITE_EVERY", 0.05)
@@ -254,10 +254,7 @@ def test_the_keeper_cleans_no_output(
     async def waits() -> None:
         await asyncio.to_thread(plain)
 
-    task = jobs.task(name="speak", keep_output=True)(waits if kind == "async" else plain)
-    run = task.using(commit=True).enqueue()
-    jobs.tick()
-    assert outputs(db, run) == {1: "so far\nand more\n"}
+    assert said(waits if is_async else plain) == "so far\nand more\n"
     assert len(cleaned) >= 2
     assert "cronjobs-keeper" not in cleaned
 
@@ -298,7 +295,3 @@ def test_threads_may_add_while_the_keeper_takes() -> None:
     while any(thread.is_alive() for thread in threads):
         assert set(output.take()) <= {"x"}
     assert MAX_OUTPUT <= len(output.take()) <= 5 * MAX_OUTPUT
-
-
-def test_settings_reach_the_state(app: Flask) -> None:
-    assert state_of(app).settings.keep_output is False
