@@ -36,6 +36,7 @@ from .reader import (
     capped,
     count_of,
     is_one_of,
+    read_once,
     readable,
 )
 
@@ -66,6 +67,7 @@ class Missed:
         return f"{plural(self.slots, 'slot')} {were} missed, {span}"
 
 
+@read_once
 def missed_slots(reader: Reader) -> Missed | None:
     """Return the slots that were recorded as missed in the last 24 hours; None if there are none.
 
@@ -218,11 +220,9 @@ class Needs:
         return case(*places, else_=literal(len(NEEDS), Integer))
 
 
-def needs(reader: Reader, missed: Missed | None) -> Needs:
-    """Return which definitions need a person.
-
-    :param missed: what `missed_slots` found.
-    """
+def needs(reader: Reader) -> Needs:
+    """Return which definitions need a person."""
+    missed = missed_slots(reader)
     both = union_all(select(_with_dead_runs().subquery()), select(_in_doubt(reader).subquery()))
     found: dict[Need, set[int]] = {"missed": set(), "dead": set(), "doubt": set()}
     found["missed"].update(() if missed is None else missed.definition_ids[:_MOST])

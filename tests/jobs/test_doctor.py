@@ -17,7 +17,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs import doctor_database as database
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.doctor_database import Finding
+from flask_cronjobs.jobs.health import Finding
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.registry.options import TaskOptions
 from flask_cronjobs.task import Task
@@ -194,7 +194,7 @@ def test_numbers_agree_with_their_nouns(state: State, rows: Rows) -> None:
     rows.effect("e", state="in_doubt")
     findings = found(state)
     assert findings["dead"].what.startswith("1 run ended dead")
-    assert findings["stale-runs"].what.startswith("1 running run without")
+    assert "takes back 1 running run." in findings["stale-runs"].todo
     assert findings["overdue"].what.startswith("1 run overdue")
     assert findings["orphaned-task"].what.endswith(": 1 run")
     assert findings["effects-in-doubt"].what.startswith("1 effect in doubt")

@@ -17,8 +17,13 @@ from sqlalchemy import select, update
 from flask_cronjobs import CronJobs, DatabaseTrouble
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.doctor_database import Finding
-from flask_cronjobs.jobs.health import headline_of, read_verdict, read_verdict_and_figures, tone_of
+from flask_cronjobs.jobs.health import (
+    Finding,
+    headline_of,
+    read_verdict,
+    read_verdict_and_figures,
+    tone_of,
+)
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.tick_views import list_gaps, list_ticks

@@ -18,7 +18,7 @@ from ...schedule import Schedule
 from ...schedule.cron_text import parse_zone
 from ...text import host_of
 from ...types import Status
-from ..needs import NEEDS, Missed, Need, Needs, missed_slots, needs
+from ..needs import NEEDS, Need, Needs, needs
 from ..reader import (
     DEFINITIONS,
     RUNS,
@@ -123,7 +123,7 @@ def definitions_by_name(
         if after is not None:
             statement = statement.where(DEFINITIONS.c.name > after)
         page = cut_page(reader.rows(statement), limit, reader.now, by="name")
-        views = definition_views(reader, page.rows, needs(reader, missed_slots(reader)))
+        views = definition_views(reader, page.rows, needs(reader))
     return Page(views, page.next, page.now)
 
 
@@ -315,36 +315,26 @@ def list_definitions(
     source: Source, which: DefinitionFilter | None = None, page: int = 1, limit: int = 50
 ) -> DefinitionList:
     """Return one page of the definitions that match *which*; the last one if *page* is too high."""
-    with reading(source) as reader:
-        return find_definitions(reader, missed_slots(reader), which, page, limit)
-
-
-def find_definitions(
-    reader: Reader,
-    missed: Missed | None,
-    which: DefinitionFilter | None = None,
-    page: int = 1,
-    limit: int = 50,
-) -> DefinitionList:
-    """Return what `list_definitions` does, for a caller that knows the *missed* slots."""
     which, page = which or DefinitionFilter(), max(1, page)
-    found = needs(reader, missed)
-    conditions = _conditions(reader, which, found)
-    total = select(func.count()).select_from(DEFINITIONS).where(*conditions)
-    statement = (
-        whole_rows(reader)
-        .add_columns(total.scalar_subquery().label("total"))
-        .where(*conditions)
-        .order_by(*_order(which.sort, found))
-        .limit(limit)
-    )
-    rows = reader.rows(statement.offset((page - 1) * limit))
-    if not rows and page > 1:
-        page = max(1, -(-cast("int", reader.value(total)) // limit))
+    with reading(source) as reader:
+        found = needs(reader)
+        conditions = _conditions(reader, which, found)
+        total = select(func.count()).select_from(DEFINITIONS).where(*conditions)
+        statement = (
+            whole_rows(reader)
+            .add_columns(total.scalar_subquery().label("total"))
+            .where(*conditions)
+            .order_by(*_order(which.sort, found))
+            .limit(limit)
+        )
         rows = reader.rows(statement.offset((page - 1) * limit))
-    number = rows[0].total if rows else 0
-    pages = max(1, -(-number // limit))
-    return DefinitionList(definition_views(reader, rows, found), number, page, pages, reader.now)
+        if not rows and page > 1:
+            page = max(1, -(-cast("int", reader.value(total)) // limit))
+            rows = reader.rows(statement.offset((page - 1) * limit))
+        number = rows[0].total if rows else 0
+        pages = max(1, -(-number // limit))
+        views = definition_views(reader, rows, found)
+        return DefinitionList(views, number, page, pages, reader.now)
 
 
 def _conditions(reader: Reader, which: DefinitionFilter, found: Needs) -> list[ColumnElement[bool]]:
