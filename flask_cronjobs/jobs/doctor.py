@@ -20,7 +20,7 @@ from .definitions.views import DefinitionView, bare_definitions
 from .doctor_database import database, executors, schema, versions
 from .eligibility import stalled
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
-from .humanize import duration, plural
+from .humanize import duration, plural, seconds_since
 from .needs import CHECK, unrecorded
 from .order_views import list_key_orders
 from .overview import list_orphans
@@ -167,40 +167,30 @@ def _orphans(reader: Reader) -> Iterator[Finding]:
 
 
 def _definitions(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
-    number, sound = 0, True
-    apps: dict[str, list[str]] = {}
-    for view in bare_definitions(reader):
-        number += 1
-        if view.elsewhere and view.app not in (None, reader.state.app.name):
-            apps.setdefault(str(view.app), []).append(view.name)
+    views = list(bare_definitions(reader))
+    ticks_come = verdict.word not in ("never", "late")
+    found = [
+        finding
+        for view in views
         for finding in (
             *_definition(view),
-            *_late(reader, view, verdict),
+            *(_late(reader, view) if ticks_come else ()),
             *_overwritten(reader, view),
-        ):
-            sound = False
-            yield finding
-    if sound:
-        yield Finding("definitions", "ok", f"{plural(number, 'definition')}, none broken")
-    yield from _unrecorded(reader, verdict)
-    yield from _same_name(reader)
-    for app, names in sorted(apps.items()):
-        yield Finding(
-            "two-apps",
-            "warning",
-            f"The app {app!r} uses this database too, for the definition {names[0]!r}"
-            + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
-            "A tick of one app runs every task that it knows by name, of the other app too. If the "
-            "tasks, definitions and keys of the two apps have different names, there is nothing to "
-            "do. Otherwise rename those of one, or give each app a database.",
         )
+    ]
+    sound = f"{plural(len(views), 'definition')}, none broken"
+    yield from found or [Finding("definitions", "ok", sound)]
+    if ticks_come:
+        yield from _unrecorded(reader)
+    yield from _same_name(reader)
+    yield from _other_apps(reader, views)
 
 
-def _late(reader: Reader, view: DefinitionView, verdict: Verdict) -> Iterator[Finding]:
-    """Check whether ticks record the slots of a definition, if ticks come."""
-    if verdict.word in ("never", "late") or view.due_since is None or view.broken:
+def _late(reader: Reader, view: DefinitionView) -> Iterator[Finding]:
+    """Check whether ticks record the slots of a definition."""
+    if view.due_since is None or view.broken:
         return
-    waited = (reader.now - view.due_since).total_seconds()
+    waited = seconds_since(view.due_since, reader.now)
     if waited > reader.state.settings.health_overdue:
         yield Finding(
             "late-definition",
@@ -212,16 +202,19 @@ def _late(reader: Reader, view: DefinitionView, verdict: Verdict) -> Iterator[Fi
         )
 
 
-def _unrecorded(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
-    names = unrecorded(reader) if verdict.word not in ("never", "late") else []
-    if names:
+def _unrecorded(reader: Reader) -> Iterator[Finding]:
+    if names := unrecorded(reader):
         yield Finding(
             "unrecorded-definition",
             "warning",
-            f"Ticks come, but none has recorded the definition {names[0]!r}"
-            + (f", nor {len(names) - 1} more that this app's code declares" if names[1:] else ""),
+            "Ticks come, but none has recorded the definition "
+            + _first_of(names, "nor {} more that this app's code declares"),
             f"If it was deployed more than a minute ago: {CHECK}",
         )
+
+
+def _first_of(names: Sequence[str], others: str) -> str:
+    return repr(names[0]) + (f", {others.format(len(names) - 1)}" if len(names) > 1 else "")
 
 
 def _same_name(reader: Reader) -> Iterator[Finding]:
@@ -229,16 +222,31 @@ def _same_name(reader: Reader) -> Iterator[Finding]:
     app, c = reader.state.app.name, DEFINITIONS.c
     marked = select(c.name).where(c.app == app, c.undeclared_since.is_not(None)).order_by(c.name)
     declared = reader.state.registry.declarations
-    names = [row.name for row in reader.rows(marked) if row.name in declared]
-    if names:
+    if names := [row.name for row in reader.rows(marked) if row.name in declared]:
         yield Finding(
             "same-name",
             "warning",
             f"Code of an app that is called {app!r}, too, has ticked since, and does not declare "
-            f"the definition {names[0]!r}"
-            + (f", nor {len(names) - 1} more of this app's" if names[1:] else ""),
+            "the definition " + _first_of(names, "nor {} more of this app's"),
             "If that is another app, slots of the one that ticks less often are skipped: give each "
             "a name of its own, as in Flask('shop'). If it is old code, stop its ticks.",
+        )
+
+
+def _other_apps(reader: Reader, views: Sequence[DefinitionView]) -> Iterator[Finding]:
+    apps: dict[str, list[str]] = {}
+    for view in views:
+        if view.elsewhere and view.app not in (None, reader.state.app.name):
+            apps.setdefault(str(view.app), []).append(view.name)
+    for app, names in sorted(apps.items()):
+        yield Finding(
+            "two-apps",
+            "warning",
+            f"The app {app!r} uses this database too, for the definition "
+            + _first_of(names, "and {} more"),
+            "A tick of one app runs every task that it knows by name, of the other app too. If the "
+            "tasks, definitions and keys of the two apps have different names, there is nothing to "
+            "do. Otherwise rename those of one, or give each app a database.",
         )
 
 

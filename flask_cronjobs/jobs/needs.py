@@ -220,6 +220,7 @@ class Needs:
         return case(*places, else_=literal(len(NEEDS), Integer))
 
 
+@read_once
 def needs(reader: Reader) -> Needs:
     """Return which definitions need a person."""
     missed = missed_slots(reader)

@@ -11,7 +11,7 @@ from sqlalchemy import func, literal, select, text
 from ..models.conditions import DEAD, KEYED_GROUPS, UNKEYED_GROUPS
 from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Verdict, read_verdict_and_figures
-from .reader import RUNS, Count, Reader, Source, capped, count_of, reading, values_of
+from .reader import RUNS, Count, Reader, Source, capped, count_of, reading, record, values_of
 from .runs.list import ERROR_SHOWN, first_line
 from .tick_views import Bucket, read_activity
 from .waiting import waiting_groups
@@ -90,11 +90,11 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
         )
         groups = (
             select(
-                newest.c.job_type,
+                newest.c.job_type.label("task"),
                 newest.c.error_type,
                 func.count().label("number"),
                 func.max(newest.c.finished_at).label("newest"),
-                func.max(newest.c.id).label("sample"),
+                func.max(newest.c.id).label("sample_id"),
             )
             .group_by(newest.c.job_type, newest.c.error_type)
             .order_by(func.max(newest.c.finished_at).desc())
@@ -102,18 +102,11 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
             .subquery()
         )
         message = func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("message")
-        sampled = select(groups, message).join(RUNS, RUNS.c.id == groups.c.sample)
+        sampled = select(groups, message).join(RUNS, RUNS.c.id == groups.c.sample_id)
         rows = reader.rows(sampled.order_by(groups.c.newest.desc()))
     full = sum(row.number for row in rows) >= DEAD_LOOKED_AT
     return tuple(
-        DeadGroup(
-            row.job_type,
-            row.error_type,
-            Count(row.number, full),
-            row.newest,
-            row.sample,
-            first_line(row.message),
-        )
+        record(DeadGroup, row, count=Count(row.number, full), message=first_line(row.message))
         for row in rows
     )
 

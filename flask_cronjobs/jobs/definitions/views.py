@@ -123,7 +123,7 @@ def definitions_by_name(
         if after is not None:
             statement = statement.where(DEFINITIONS.c.name > after)
         page = cut_page(reader.rows(statement), limit, reader.now, by="name")
-        views = definition_views(reader, page.rows, needs(reader))
+        views = definition_views(reader, page.rows)
     return Page(views, page.next, page.now)
 
 
@@ -157,19 +157,14 @@ def whole_rows(reader: Reader) -> Query:
     return select(*(readable(reader, column) for column in DEFINITIONS.c))
 
 
-def definition_views(
-    reader: Reader, rows: Sequence[Row[Any]], found: Needs
-) -> tuple[DefinitionView, ...]:
+def definition_views(reader: Reader, rows: Sequence[Row[Any]]) -> tuple[DefinitionView, ...]:
     """Return the definitions of *rows* with their last runs."""
     cells = _cells(reader, [row.id for row in rows])
-    return tuple(
-        _view(reader, row, tuple(cells[row.id]), _slots(row, reader.now), found.of(row))
-        for row in rows
-    )
+    return tuple(_view(reader, row, tuple(cells[row.id]), _slots(row, reader.now)) for row in rows)
 
 
 def bare_definitions(reader: Reader) -> Iterator[DefinitionView]:
-    """Yield all definitions by name, without their runs, next slots and needs."""
+    """Yield all definitions by name, without their runs and next slots."""
     for row in reader.rows(whole_rows(reader).order_by(DEFINITIONS.c.name)):
         yield _view(reader, row)
 
@@ -179,7 +174,6 @@ def _view(
     row: Row[Any],
     cells: tuple[Cell, ...] = (),
     next_slots: tuple[datetime, ...] = (),
-    needs: tuple[Need, ...] = (),
 ) -> DefinitionView:
     jobs = reader.state.registry
     undeclared = row.origin == "code" and row.name not in jobs.declarations
@@ -196,7 +190,7 @@ def _view(
         elsewhere=undeclared and row.app is not None and row.undeclared_since is None,
         due_since=_due_since(row, reader.now),
         ping=None if row.ping_url is None else host_of(str(row.ping_url)),
-        needs=needs,
+        needs=needs(reader).of(row),
     )
 
 
@@ -317,14 +311,13 @@ def list_definitions(
     """Return one page of the definitions that match *which*; the last one if *page* is too high."""
     which, page = which or DefinitionFilter(), max(1, page)
     with reading(source) as reader:
-        found = needs(reader)
-        conditions = _conditions(reader, which, found)
+        conditions = _conditions(reader, which)
         total = select(func.count()).select_from(DEFINITIONS).where(*conditions)
         statement = (
             whole_rows(reader)
             .add_columns(total.scalar_subquery().label("total"))
             .where(*conditions)
-            .order_by(*_order(which.sort, found))
+            .order_by(*_order(which.sort, needs(reader)))
             .limit(limit)
         )
         rows = reader.rows(statement.offset((page - 1) * limit))
@@ -333,11 +326,10 @@ def list_definitions(
             rows = reader.rows(statement.offset((page - 1) * limit))
         number = rows[0].total if rows else 0
         pages = max(1, -(-number // limit))
-        views = definition_views(reader, rows, found)
-        return DefinitionList(views, number, page, pages, reader.now)
+        return DefinitionList(definition_views(reader, rows), number, page, pages, reader.now)
 
 
-def _conditions(reader: Reader, which: DefinitionFilter, found: Needs) -> list[ColumnElement[bool]]:
+def _conditions(reader: Reader, which: DefinitionFilter) -> list[ColumnElement[bool]]:
     c = DEFINITIONS.c
     conditions: list[ColumnElement[bool]] = []
     if which.search is not None:
@@ -345,13 +337,13 @@ def _conditions(reader: Reader, which: DefinitionFilter, found: Needs) -> list[C
         names = (c.name, c.job_type)
         conditions.append(or_(*(name.icontains(part, autoescape=True) for name in names)))
     if which.state == "attention":
-        conditions.append(found.any)
+        conditions.append(needs(reader).any)
     elif which.state == "paused":
         conditions.append(c.paused_at.is_not(None))
     elif which.state == "unknown":
         conditions.append(_unknown(reader))
     elif which.state is not None:
-        conditions.append(found.condition(which.state))
+        conditions.append(needs(reader).condition(which.state))
     return conditions
 
 
