@@ -38,6 +38,7 @@ from .reader import (
     is_one_of,
     read_once,
     readable,
+    values_of,
 )
 
 #: How many skipped and cancelled runs, newest first, are searched for missed slots.
@@ -114,7 +115,6 @@ def _minute(moment: datetime) -> str:
 
 #: What to check, for the doctor and the verdict.
 CHECK = "Does the FLASK_APP of cron's line import the module that declares it?"
-_NAMES_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +164,9 @@ def unrecorded(reader: Reader) -> list[str]:
     """
     known = reader.state.known_rows
     wanted = [name for name in reader.state.registry.declarations if name not in known]
-    for start in range(0, len(wanted), _NAMES_AT_ONCE):
-        some = wanted[start : start + _NAMES_AT_ONCE]
-        rows = reader.rows(select(DEFINITIONS.c.name).where(DEFINITIONS.c.name.in_(some)))
-        known.update(row.name for row in rows)
+    if wanted:
+        some = DEFINITIONS.c.name.in_(select(values_of(reader, wanted).c.value))
+        known.update(row.name for row in reader.rows(select(DEFINITIONS.c.name).where(some)))
     return [name for name in wanted if name not in known]
 
 
