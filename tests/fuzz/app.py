@@ -18,6 +18,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from flask_cronjobs import CronJobs, Retry, current_run
 from tests.fuzz.inspection import Frames
 from tests.fuzz.moments import Moments
+from tests.soak.timeline import append
 
 #: The modules that a query goes through, from its beginning to its last row.
 QUERYING = "sqlalchemy.engine"
@@ -147,12 +148,7 @@ def _once(step: int, choose: random.Random) -> None:
 
 
 def _do(key: str, pause: float) -> int:
-    path = Path(current_app.config["FUZZ_FOLDER"]) / "effects"
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(file, f"{key}\n".encode())
-    finally:
-        os.close(file)
+    append(Path(current_app.config["FUZZ_FOLDER"]) / "effects", key)
     time.sleep(pause)
     return 1
 
