@@ -212,7 +212,7 @@ def test_machine_without_a_tz_database_has_utc_and_says_what_to_install(monkeypa
         Schedule("@daily", "Europe/Berlin")
 
 
-# --- far away, and odd minutes; all else is held against a second reading, by properties -----------
+# --- far away, and odd minutes; all else is held against a second reading, by properties ---------
 
 FAR = [
     ("leap day over 2100", "0 0 29 2 *", "2096-01-01", ["2096-02-29", "2104-02-29"]),
