@@ -201,17 +201,6 @@ def test_unknown_zone_is_refused_by_name(zone, what, instead):
     assert len(str(caught.value)) < 200
 
 
-def test_machine_without_a_tz_database_has_utc_and_says_what_to_install(monkeypatch):
-    def missing(name: str) -> None:
-        raise LookupError(name)
-
-    monkeypatch.setattr("zoneinfo.ZoneInfo", missing)
-    monkeypatch.setattr("zoneinfo.available_timezones", set)
-    assert Schedule("@daily", "UTC").next_after(at("2026-01-01T12:00")) == at("2026-01-02")
-    with pytest.raises(ScheduleError, match="pip install tzdata"):
-        Schedule("@daily", "Europe/Berlin")
-
-
 # --- far away, and odd minutes; all else is held against a second reading, by properties ---------
 
 FAR = [

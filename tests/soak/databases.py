@@ -93,7 +93,7 @@ class DatabaseFaults(ABC):
             self._left.pop()
             odd.id, odd.name = id_, odd.name or f"run {id_}"
             self.odd.append(odd)
-            _note("odd rows", f"{odd.what}: {odd.table} {id_}")
+            timeline.note("odd rows", note=f"{odd.what}: {odd.table} {id_}")
 
 
 class PostgresFaults(DatabaseFaults):
@@ -123,7 +123,7 @@ class PostgresFaults(DatabaseFaults):
         """Cut some connections at the server."""
         with suppress(psycopg.OperationalError), self._connect() as admin:
             for _ in admin.execute(CUT, [self._random.randint(1, 4)]).fetchall():
-                _note("connections cut")
+                timeline.note("connections cut")
 
     def _restart(self) -> None:
         """Restart the server, now and then as if it had crashed."""
@@ -186,11 +186,6 @@ class SqliteFaults(DatabaseFaults):
         # Closed by another thread: see `Hold`.
         path = self._url.database or ""
         return sqlite3.connect(path, isolation_level=None, timeout=2, check_same_thread=False)
-
-
-def _note(what: str, note: str | None = None) -> None:
-    now = time.monotonic()
-    timeline.add(Fault(what, now, now, note=note))
 
 
 def _go_on(pid: int) -> Callable[[], None]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 #: The variable that names the file.
 TIMELINE = "SOAK_TIMELINE"
@@ -36,6 +38,12 @@ class Fault:
 def add(fault: Fault) -> None:
     """Append *fault* to the file."""
     append(os.environ[TIMELINE], json.dumps(asdict(fault)))
+
+
+def note(what: str, **where: Any) -> None:
+    """Append a fault that takes no time."""
+    now = time.monotonic()
+    add(Fault(what, now, now, **where))
 
 
 def append(path: str | Path, line: str) -> None:
