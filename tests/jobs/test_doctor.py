@@ -90,42 +90,40 @@ def test_missing_tables_are_an_error(app: Flask, db: SQLAlchemy) -> None:
     assert "admin init" in finding.todo
 
 
-def test_a_missing_column_is_an_error(state: State) -> None:
-    execute(state, "ALTER TABLE job_ticks DROP COLUMN clock_offset")
-    findings = found(state)
-    assert findings["columns"].level == "error"
-    assert "clock_offset" in findings["columns"].what
-    assert "ticks" not in findings
-
-
 @pytest.mark.parametrize(
-    ("index", "level"), [("uq_job_runs_slot", "error"), ("ix_job_runs_runnable", "warning")]
+    ("statements", "id_", "level", "said"),
+    [
+        (["ALTER TABLE job_ticks DROP COLUMN clock_offset"], "columns", "error", "clock_offset"),
+        (["DROP INDEX uq_job_runs_slot"], "indexes", "error", "uq_job_runs_slot"),
+        (["DROP INDEX ix_job_runs_runnable"], "indexes", "warning", "ix_job_runs_runnable"),
+        (
+            [
+                "DROP INDEX uq_job_definitions_name",
+                "CREATE INDEX uq_job_definitions_name ON job_definitions (name)",
+            ],
+            *("indexes", "error", "not unique"),
+        ),
+    ],
 )
-def test_a_missing_index_is_found(state: State, index: str, level: str) -> None:
-    execute(state, f"DROP INDEX {index}")
-    finding = found(state)["indexes"]
-    assert (finding.level, index in finding.what) == (level, True)
+def test_what_the_tables_lack_is_found(
+    state: State, statements: list[str], id_: str, level: str, said: str
+) -> None:
+    execute(state, *statements)
+    findings = found(state)
+    assert (findings[id_].level, said in findings[id_].what) == (level, True)
+    assert ("ticks" in findings) == (id_ != "columns")
 
 
-def test_an_index_that_lost_its_uniqueness_is_an_error(state: State) -> None:
-    execute(
-        state,
-        "DROP INDEX uq_job_definitions_name",
-        "CREATE INDEX uq_job_definitions_name ON job_definitions (name)",
-    )
-    assert found(state)["indexes"].level == "error"
-
-
-def test_no_tick_ever_is_an_error_that_names_the_crontab(state: State) -> None:
+@pytest.mark.parametrize(("age", "said"), [(None, "another database"), (3600, "by hand")])
+def test_ticks_that_do_not_come_are_an_error_that_names_the_crontab(
+    state: State, rows: Rows, age: float | None, said: str
+) -> None:
+    if age is not None:
+        rows.tick(age=age)
     finding = found(state)["ticks"]
     assert finding.level == "error"
     assert "admin crontab" in finding.todo
-    assert "another database" in finding.todo
-
-
-def test_ticks_that_stopped_are_an_error(state: State, rows: Rows) -> None:
-    rows.tick(age=3600)
-    assert found(state)["ticks"].level == "error"
+    assert said in finding.todo
 
 
 def test_this_host_s_clock_is_compared(state: State, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,7 @@ REFUSED = [
     # Steps.
     ("5/15 * * * *", "the minute field says '5/15', a step on a single number", "'5-59/15'"),
     ("45/15 * * * *", "a step on a single number", "Write '45'"),
+    ("29/30 * * * *", "a step on a single number", "Write '29-59/30'"),
     ("0 3/4 * * *", "the hour field says '3/4'", "Write '3-23/4'"),
     ("0 0 * * mon/2", "the day-of-week field says 'mon/2'", "Write '1-6/2'"),
     ("0 0 * */13 *", "the month field says '*/13'", "'*/2'"),
