@@ -44,7 +44,17 @@ class Finding:
     todo: str = ""
 
 
-_PACKAGES = ("Flask-CronJobs", "Flask", "Flask-SQLAlchemy", "SQLAlchemy", "croniter", "psycopg")
+_PACKAGES = (
+    "Flask-CronJobs",
+    "Flask",
+    "Flask-SQLAlchemy",
+    "Flask-SQLAlchemy-Lite",
+    "SQLAlchemy",
+    "croniter",
+    "psycopg",
+    "psycopg2",
+    "psycopg2-binary",
+)
 #: What is wrong with an index, by whether it must be unique.
 _WRONG = {
     True: "not unique, but must be: runs may be duplicated",
@@ -74,7 +84,9 @@ def _columns(inspector: Inspector, table: Table) -> Iterator[Finding]:
     missing = [column.name for column in table.columns if column.name not in found]
     if missing:
         what = f"{table.name} lacks {', '.join(missing)}: another version or program created it"
-        todo = "Make a migration: flask db migrate. If the table is another program's, rename that."
+        todo = (
+            "Make a migration that adds them. If the table is another program's, rename that table."
+        )
         yield Finding("columns", "error", what, todo)
 
 
