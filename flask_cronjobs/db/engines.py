@@ -89,6 +89,19 @@ def how_to_create_tables(engine: Engine) -> str:
     return how_to_migrate(engine) or "Run: flask jobs admin init"
 
 
+def without_echo(engine: Engine) -> Engine:
+    """Return *engine*, or one with the same pool that shows no statement on standard output.
+
+    ``SQLALCHEMY_ECHO`` is for the statements of the app. Ours would drown them, and spoil the
+    output of commands.
+    """
+    if not engine.echo:
+        return engine
+    silent = engine.execution_options()
+    silent.echo = False
+    return silent
+
+
 def connect_apart(engine: Engine) -> Connection:
     """Open a connection with the app's connect arguments and listeners, outside of its pool.
 
@@ -103,7 +116,7 @@ def connect_apart(engine: Engine) -> Connection:
     try:
         own = pool.connect()
         own.detach()
-        return Connection(engine, own)
+        return Connection(without_echo(engine), own)
     except dbapi.Error as error:
         raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=engine.dialect) from error
     except BaseException as error:

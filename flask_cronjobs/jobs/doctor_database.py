@@ -62,15 +62,15 @@ _WRONG = {
 }
 
 
-def schema(connection: Connection) -> Iterator[Finding]:
+def schema(reader: Reader) -> Iterator[Finding]:
     """Check the tables, columns and indexes."""
-    inspector = inspect(connection)
+    inspector = inspect(reader.connection)
     names = set(inspector.get_table_names())
     tables = Base.metadata.sorted_tables
     missing = [table.name for table in tables if table.name not in names]
     if missing:
         what = f"missing: {', '.join(missing)}. No run can start."
-        yield Finding("tables", "error", what, how_to_create_tables(connection.engine))
+        yield Finding("tables", "error", what, how_to_create_tables(reader.state.engine))
     else:
         yield Finding("tables", "ok", f"all {len(tables)} tables exist")
     for table in tables:
