@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -9,7 +10,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from flask import Flask
 from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import NullPool, PoolProxiedConnection, SingletonThreadPool, StaticPool
+from sqlalchemy.pool import NullPool, Pool, PoolProxiedConnection, SingletonThreadPool, StaticPool
 
 from ..errors import SetupError
 from .deadlines import free_frames
@@ -111,7 +112,7 @@ def connect_apart(engine: Engine) -> Connection:
     :raises sqlalchemy.exc.DBAPIError: the database cannot be reached.
     """
     dbapi: Any = engine.dialect.loaded_dbapi
-    pool = engine.pool.recreate()  # A copy has the connect arguments and the events.
+    pool = _copy_of_pool(engine.pool)  # It has the connect arguments and the events.
     own: PoolProxiedConnection | None = None
     try:
         own = pool.connect()
@@ -126,6 +127,21 @@ def connect_apart(engine: Engine) -> Connection:
             free_frames(error)
         pool.dispose()
         raise
+
+
+def _copy_of_pool(pool: Pool) -> Pool:
+    if not pool.echo:
+        return pool.recreate()
+    logger = logging.getLogger(f"{type(pool).__module__}.{type(pool).__name__}")
+    logger.addFilter(_nothing)  # It would say so on standard output.
+    try:
+        return pool.recreate()
+    finally:
+        logger.removeFilter(_nothing)
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False
 
 
 def by_psycopg(engine: Engine) -> Engine:
@@ -172,7 +188,7 @@ def _connect_like(engine: Engine | None) -> Any:
     assert engine is not None  # Its app is at work.
     _asking.now = True
     try:
-        given = engine.pool.recreate().connect()
+        given = _copy_of_pool(engine.pool).connect()
     except _Answer as answer:
         arguments, parameters = answer.arguments, answer.parameters
     else:
