@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
 from .connection import Bookkeeping
-from .dialect import sql_now
+from .dialect import POSTGRESQL
 
 CHANNEL = "flask_cronjobs"
 #: How often one process sends a NOTIFY at most, in seconds. A worker looks again as long after it:
@@ -22,7 +22,7 @@ WAKE_EVERY = 0.05
 WAKE = f"""
     SELECT pg_notify('{CHANNEL}', '') IS NOT NULL FROM (
         SELECT 1 FROM job_ticks
-        WHERE started_at > {sql_now("postgresql")} - interval '3 minutes'
+        WHERE started_at > {POSTGRESQL.now} - interval '3 minutes'
             AND listening AND finished_at IS NULL
         LIMIT 1
     ) AS listener

@@ -134,7 +134,7 @@ class Claims:
             )
         elif request:
             claim = statements.claim(self._dialect)
-            rows = self.books.rows(claim, self._claim_parameters(request), repeat)
+            rows = self.books.rows(claim, request.parameters(self._dialect), repeat)
         else:
             rows = ()
         return received(self._dialect, rows, request.token if request else "")
@@ -145,23 +145,18 @@ class Claims:
         """Return PostgreSQL's statement that does both, and its parameters."""
         plain = all(map(is_plain, outcomes))
         parameters = success_arrays(outcomes) if plain else outcome_arrays(self._dialect, outcomes)
-        claimed = self._claim_parameters(request) if request else {}
+        claimed = request.parameters(self._dialect) if request else {}
         statement = statements.record_and_claim(self._dialect, plain, claims=request is not None)
         return statement, {**parameters, **claimed}
 
-    def first(
-        self,
-        tasks: tuple[str, ...],
-        queues: tuple[str, ...] = (),
-        elsewhere: frozenset[str] = frozenset(),
-    ) -> tuple[str, bool] | None:
+    def first(self, request: ClaimRequest) -> tuple[str, bool] | None:
         """Return the task of the run that an idle worker would claim next; None if there is none.
 
-        With it, whether that run must run alone. Nothing is claimed. The parameters are as of
-        `ClaimRequest`.
+        With it, whether that run must run alone. Nothing is claimed.
+
+        :param request: for one run.
         """
-        request = ClaimRequest(1, "", tasks, queues, elsewhere)
-        rows = self.books.rows(statements.first(self._dialect), self._claim_parameters(request))
+        rows = self.books.rows(statements.first(self._dialect), request.parameters(self._dialect))
         return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None
 
     def release_token(self, token: str, run_id: int | None = None) -> int:
@@ -213,24 +208,8 @@ class Claims:
             connection.execute(failures(self._dialect), {**parameters, "recorded": written})
         if request:
             claim = statements.claim(self._dialect)
-            rows += connection.execute(claim, self._claim_parameters(request)).all()
+            rows += connection.execute(claim, request.parameters(self._dialect)).all()
         return rows
-
-    def _claim_parameters(self, request: ClaimRequest) -> dict[str, object]:
-        queues = tuple(request.elsewhere)
-        if request.queues:
-            queues = tuple(each for each in request.queues if each not in request.elsewhere)
-        return {
-            "limit": request.limit,
-            "token": request.token,
-            "tasks": self._dialect.array(request.tasks),
-            "queues": self._dialect.array(queues),
-            "but_queues": not request.queues,
-            "lease": request.lease,
-            "idle": request.idle,
-            "after": request.after,
-            "side_by_side": request.side_by_side,
-        }
 
 
 def front_of_queue(d: Dialect) -> str:
