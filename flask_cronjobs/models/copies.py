@@ -77,17 +77,19 @@ class _Copies:
 
     def make(self) -> None:
         """Make the copies, unless that is done."""
-        if self.expected is None:
+        if self.expected is not None:
+            with self._lock:  # Other threads wait; this one looks at the tables while it copies.
+                self._make()
+
+    def _make(self) -> None:
+        if self.expected is None or self._copying:
             return
-        with self._lock:  # Other threads wait; this one looks at the tables while it copies.
-            if self.expected is None or self._copying:
-                return
-            self._copying = True
-            try:
-                copy_tables(self._metadata, self.expected)
-                self.expected = None
-            finally:
-                self._copying = False
+        self._copying = True
+        try:
+            copy_tables(self._metadata, self.expected)
+            self.expected = None
+        finally:
+            self._copying = False
 
 
 class _Tables(FacadeDict[str, Table]):
