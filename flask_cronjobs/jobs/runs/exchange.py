@@ -34,7 +34,6 @@ from ..outcomes import (
     failures,
     forget_failures,
     is_plain,
-    outcome_arrays,
     outcome_parameters,
     record,
     success_arrays,
@@ -143,10 +142,10 @@ class Claims:
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None
     ) -> tuple[TextClause, dict[str, object]]:
         """Return PostgreSQL's statement that does both, and its parameters."""
-        plain = all(map(is_plain, outcomes))
-        parameters = success_arrays(outcomes) if plain else outcome_arrays(self._dialect, outcomes)
-        claimed = request.parameters(self._dialect) if request else {}
-        statement = statements.record_and_claim(self._dialect, plain, claims=request is not None)
+        d, plain = self._dialect, all(map(is_plain, outcomes))
+        parameters = success_arrays(outcomes) if plain else outcome_parameters(d, outcomes)
+        claimed = request.parameters(d) if request else {}
+        statement = statements.record_and_claim(d, plain, claims=request is not None)
         return statement, {**parameters, **claimed}
 
     def first(self, request: ClaimRequest) -> tuple[str, bool] | None:
@@ -202,7 +201,7 @@ class Claims:
         self, connection: Connection, outcomes: Sequence[Outcome], request: ClaimRequest | None
     ) -> Rows:
         parameters = outcome_parameters(self._dialect, outcomes)
-        rows = list(connection.execute(_record(self._dialect), parameters).all())
+        rows = list(connection.execute(record(self._dialect, _RECORDED), parameters).all())
         if any(outcome.kind in FAILED_KINDS for outcome in outcomes):
             written = json.dumps([row.id for row in rows])
             connection.execute(failures(self._dialect), {**parameters, "recorded": written})
@@ -256,6 +255,9 @@ def _already_recorded(d: Dialect) -> TextClause:
     """)
 
 
+#: What SQLite's statement returns of each run, in the shape of a claim's row.
+_RECORDED = f"job_runs.id AS id, {NO_CLAIM}, job_runs.status AS stored"
+
 _CLAIMED_UNDER = text(f"""
     SELECT id, job_type, attempts FROM job_runs WHERE {RUNNING} AND locked_by = :token
 """)
@@ -286,10 +288,3 @@ def _restore_keys(d: Dialect) -> TextClause:
     UPDATE job_runs SET started_at = NULL, updated_at = {d.now} WHERE {d.any_of("id", free)}
     RETURNING id
     """)
-
-
-@lru_cache(maxsize=2)
-def _record(d: Dialect) -> TextClause:
-    """Return SQLite's statement that records outcomes."""
-    columns = f"job_runs.id AS id, {NO_CLAIM}, job_runs.status AS stored"
-    return text(f"{record(d)} RETURNING {columns}")
