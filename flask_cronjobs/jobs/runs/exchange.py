@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from sqlalchemy import Connection, TextClause, text
@@ -97,9 +97,6 @@ class Claims:
             a repeat reports its outcomes as lost and does not know of its claims.
         :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.
         """
-        if request is not None and request.handed is not None:
-            assert not outcomes
-            return self._begin(request)
         forget_failures(self.books, outcomes)
         exchange = self._exchange_repeating_locked(outcomes, request, repeat)
         unbegun = [each for each in outcomes if each.kind == "released" and not each.begun]
@@ -125,28 +122,23 @@ class Claims:
     def _send(
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
     ) -> Exchange:
-        if outcomes and self._dialect.one_statement:
-            rows = self.books.rows(*self._record_and_claim(outcomes, request), repeat)
+        d, rows = self._dialect, self.books.rows
+        parameters = request.parameters(d) if request else {}
+        found: Rows = ()
+        if request and request.handed:
+            assert not outcomes
+            found = rows(begin(d), parameters, repeat)
+        elif outcomes and d.one_statement:
+            plain = all(map(is_plain, outcomes))
+            parameters |= success_arrays(outcomes) if plain else outcome_parameters(d, outcomes)
+            both = statements.record_and_claim(d, plain, claims=request is not None)
+            found = rows(both, parameters, repeat)
         elif outcomes:
-            rows = self.books.transaction(
-                lambda c: self._send_in_steps(c, outcomes, request), repeat
-            )
+            steps = partial(_record_then_claim, d, outcomes, request)
+            found = self.books.transaction(steps, repeat)
         elif request:
-            claim = statements.claim(self._dialect)
-            rows = self.books.rows(claim, request.parameters(self._dialect), repeat)
-        else:
-            rows = ()
-        return received(self._dialect, rows, request.token if request else "")
-
-    def _record_and_claim(
-        self, outcomes: Sequence[Outcome], request: ClaimRequest | None
-    ) -> tuple[TextClause, dict[str, object]]:
-        """Return PostgreSQL's statement that does both, and its parameters."""
-        d, plain = self._dialect, all(map(is_plain, outcomes))
-        parameters = success_arrays(outcomes) if plain else outcome_parameters(d, outcomes)
-        claimed = request.parameters(d) if request else {}
-        statement = statements.record_and_claim(d, plain, claims=request is not None)
-        return statement, {**parameters, **claimed}
+            found = rows(statements.claim(d), parameters, repeat)
+        return received(d, found, request.token if request else "")
 
     def first(self, request: ClaimRequest) -> tuple[str, bool] | None:
         """Return the task of the run that an idle worker would claim next; None if there is none.
@@ -189,26 +181,19 @@ class Claims:
         may_find = turns_pend or any(row.due or row.waiting >= LOOKED_AT for row in rows)
         return Front(may_find, turns_pend, ahead=any(row.ahead for row in rows))
 
-    def _begin(self, request: ClaimRequest) -> Exchange:
-        assert request.handed is not None
-        run_id, handed = request.handed
-        values = {"id": run_id, "handed": handed, "token": request.token, "lease": request.lease}
-        parameters = {**values, "tasks": self._dialect.array(request.tasks)}
-        rows = self.books.rows(begin(self._dialect), parameters, repeat=False)
-        return received(self._dialect, rows, request.token)
 
-    def _send_in_steps(
-        self, connection: Connection, outcomes: Sequence[Outcome], request: ClaimRequest | None
-    ) -> Rows:
-        parameters = outcome_parameters(self._dialect, outcomes)
-        rows = list(connection.execute(record(self._dialect, _RECORDED), parameters).all())
-        if any(outcome.kind in FAILED_KINDS for outcome in outcomes):
-            written = json.dumps([row.id for row in rows])
-            connection.execute(failures(self._dialect), {**parameters, "recorded": written})
-        if request:
-            claim = statements.claim(self._dialect)
-            rows += connection.execute(claim, request.parameters(self._dialect)).all()
-        return rows
+def _record_then_claim(
+    d: Dialect, outcomes: Sequence[Outcome], request: ClaimRequest | None, connection: Connection
+) -> Rows:
+    """Do on SQLite what `record_and_claim` does on PostgreSQL; return the same rows."""
+    parameters = outcome_parameters(d, outcomes)
+    rows = list(connection.execute(record(d, _RECORDED), parameters).all())
+    if any(outcome.kind in FAILED_KINDS for outcome in outcomes):
+        written = json.dumps([row.id for row in rows])
+        connection.execute(failures(d), {**parameters, "recorded": written})
+    if request:
+        rows += connection.execute(statements.claim(d), request.parameters(d)).all()
+    return rows
 
 
 def front_of_queue(d: Dialect) -> str:
