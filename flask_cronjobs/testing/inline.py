@@ -28,10 +28,10 @@ from ..jobs.definitions import rows as definitions
 from ..jobs.definitions.rows import DefinitionRow
 from ..jobs.definitions.scheduler import announce_slot, first_slot
 from ..jobs.definitions.slots import record_slots
+from ..jobs.runs.changes import prepare_run
 from ..jobs.runs.current import CurrentRun
 from ..jobs.runs.enqueue import enqueue_one
 from ..jobs.runs.exchange import Claims
-from ..jobs.runs.for_tests import prepare_run
 from ..jobs.runs.leases import progress as write_progress
 from ..jobs.state import State
 from ..log import worker_name
