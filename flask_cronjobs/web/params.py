@@ -19,9 +19,8 @@ from ..jobs.runs.filters import FILTERS, Cursor
 from ..jobs.runs.list import RunFilter
 from ..schedule.cron_text import parse_zone
 from ..types import STATUSES
+from .guard import MAX_ID
 
-#: Ids are 64-bit; SQLite refuses what is larger.
-MAX_ID = 2**63 - 1
 MAX_TEXT = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: In microseconds since then: the year 9999.

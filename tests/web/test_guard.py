@@ -19,7 +19,7 @@ from werkzeug.routing import Rule
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobBatch
 from flask_cronjobs.models.tables import Base
-from flask_cronjobs.web.routes import RIGHTS, ROUTES
+from flask_cronjobs.web.guard import RIGHTS, ROUTES
 from tests.tables import make_tables
 
 from .conftest import OWN

@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobEffect
-from flask_cronjobs.web.routes import ROUTES
+from flask_cronjobs.web.guard import ROUTES
 from tests.marks import on_postgresql
 
 TOKEN = "a-token-of-some-length"
