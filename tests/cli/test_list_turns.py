@@ -52,12 +52,12 @@ def test_the_next_page_is_of_stopped_keys_too(admin: Run, jobs: CronJobs, rows: 
     for number in range(2):
         key: dict[str, Any] = {"concurrency_key": f"stopped:{number}", "on_dead": "stop"}
         rows.run("dead", concurrency_limit=1, **key)
-    more = "More: flask jobs admin turns --stopped --after stopped:0 --limit 1\n"
+    more = "More: flask jobs admin turns --stopped --limit 1 --after stopped:0\n"
     assert more in admin("turns", "--stopped", "--limit", "1").output
 
 
 def test_pages_and_json(admin: Run, dead: int) -> None:
-    more = "More: flask jobs admin turns --after account:1 --limit 1\n"
+    more = "More: flask jobs admin turns --limit 1 --after account:1\n"
     assert more in admin("turns", "--limit", "1").output
     found = json.loads(admin("turns", "--json", "--after", "account:1").output)
     assert [each["key"] for each in found["keys"]] == ["account:2"]

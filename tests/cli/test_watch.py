@@ -12,7 +12,7 @@ from click.testing import Result
 from flask import Flask
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.cli import watch as watch_module
+from flask_cronjobs.cli import lists as watch_module
 from flask_cronjobs.cli.output import this_command
 from tests.cli.terminal import Terminal
 from tests.rows import Rows
