@@ -163,7 +163,7 @@ def metrics() -> ResponseReturnValue:
 
 
 #: The values of a metric, by what its labels are.
-_Values: TypeAlias = Mapping[tuple[str, ...], float]
+_Values: TypeAlias = Mapping[Any, float]
 
 
 def _metrics(reader: Reader) -> Iterator[tuple[str, str, tuple[str, ...], _Values]]:

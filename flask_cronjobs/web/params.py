@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode
 
 from flask import Response, request, url_for
@@ -145,9 +145,8 @@ def _choice(args: Mapping[str, str], name: str, choices: Sequence[Choice]) -> Ch
     value = text(args, name)
     if value is None:
         return None
-    for choice in choices:
-        if choice == value:
-            return choice
+    if value in choices:
+        return cast("Choice", value)
     raise BadQuery(f"{name} must be one of {', '.join(choices)}.")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ from ..log import logger
 from ..text import printable, shortened
 from . import format
 from .format import Tone
-from .guard import MACHINES, MAX_ID, is_reader, may
+from .guard import MACHINES, is_reader, may
 from .params import keep_zone, other_zones, page_zone
 
 #: A part of the URLs of static files.
@@ -92,7 +92,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "say": _SAY,
         "tone": tone,
         "version": VERSION,
-        "url_for": page_urls(),
+        "url_for": url_for,
         "zone": state_of().settings.timezone,
         "message": message,
         "may_act": False,
@@ -225,23 +225,6 @@ def _config() -> Mapping[str, Any]:
 
 def _jinja_globals() -> Mapping[str, Any]:
     return current_app.jinja_env.globals
-
-
-def page_urls() -> Callable[..., str]:
-    """Return ``url_for`` for one page: it builds a URL once, and those of runs from a pattern."""
-    known: dict[tuple[object, ...], str] = {}
-
-    def page_url(endpoint: str, **values: object) -> str:
-        run_id = values.get("run_id")
-        if run_id is not None:
-            values["run_id"] = MAX_ID
-        key = (endpoint, *values.items())
-        url = known.get(key)
-        if url is None:
-            url = known[key] = url_for(endpoint, **values)  # type: ignore[arg-type]
-        return url if run_id is None else url.replace(str(MAX_ID), str(run_id))
-
-    return page_url
 
 
 _TITLES = {
