@@ -200,7 +200,7 @@ def batch_tone(found: BatchView) -> Tone:
     return "good" if found.state == "finished" else "busy"
 
 
-def _asked(limit: int) -> dict[str, int | None]:
+def _asked(limit: int) -> dict[str, Any]:
     """Return which page of a list the URL asks for."""
     return {
         "before": row_id(request.args, "before"),

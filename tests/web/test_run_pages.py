@@ -247,8 +247,8 @@ def failed(pages: Pages) -> int:
     payload = {"user": 1, "api_token": "s3cr3t"}
     run_id = pages.add("dead", attempts=2, max_attempts=2, payload=payload)
     for attempt in (1, 2):
-        failure = {"error_type": "ValueError", "error": f"no {attempt}", "stack": STACK}
-        failure |= {"worker": f"web-{attempt}:7:ab", "attempt": attempt}
+        failure: dict[str, Any] = {"error_type": "ValueError", "error": f"no {attempt}"}
+        failure |= {"worker": f"web-{attempt}:7:ab", "attempt": attempt, "stack": STACK}
         pages.insert(JobFailure(run_id=run_id, failed_at=NOW, started_at=NOW, **failure))
     said = "hello <b>\x1b[31m"
     pages.insert(JobOutput(run_id=run_id, attempt=1, worker="w:1:x", output=said))
