@@ -19,7 +19,7 @@ from ..log import logger
 from .group import examples
 from .params import age
 from .printer import Printer
-from .tick import one_line_errors, print_warnings, queues_option, warn_of_queues, workers_option
+from .tick import print_warnings, queues_option, warn_of_queues, workers_option
 
 #: How Werkzeug ends a process whose code has changed.
 _CHANGED = 3
@@ -92,13 +92,12 @@ def work_command(
             "Debug mode: this command goes on with the code as it is now. To start it again when "
             "that changes: flask jobs work --reload"
         )
-    with one_line_errors():
-        try:
-            if printer.on_terminal:
-                _greet(state, queues, printer)
-            serve(state, options, limits, parent)
-        finally:
-            printer.flush()
+    try:
+        if printer.on_terminal:
+            _greet(state, queues, printer)
+        serve(state, options, limits, parent)
+    finally:
+        printer.flush()
 
 
 def _limits(runs: int | None, memory: int | None, age: float | None) -> Limits | None:
