@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,6 +51,7 @@ MARK = "SOAK_HOST"
 SHOWN_ERRORS = 8
 #: Of how many violations of each check the whole story is printed.
 SHOWN = 2
+NOTHING: Mapping[str, str] = {}
 #: What `--without` leaves out.
 FAULTS = (
     *("kill", "kill_parent", "freeze", "terminate", "block", "failpoint", "odd_row"),
@@ -209,7 +210,7 @@ def _start_host(number: int, this: Soak) -> subprocess.Popen[bytes]:
         *(f"--ticks={ticks}", f"--calm={calm}"),
         *(f"--without={name}" for name in this.without),
         *(["--work"] if resident else []),
-        **clock,
+        environment=clock,
     )
 
 
@@ -218,7 +219,7 @@ def _start_engine(number: int, this: Soak) -> subprocess.Popen[bytes]:
 
 
 def _start(
-    this: Soak, name: str, module: str, *arguments: str, **environment: str
+    this: Soak, name: str, module: str, *arguments: str, environment: Mapping[str, str] = NOTHING
 ) -> subprocess.Popen[bytes]:
     """Start a process of the soak, which ends when the file "stop" is there."""
     stop = f"--stop={this.folder / 'stop'}"
