@@ -208,7 +208,7 @@ def advised(finding: Finding, verb: str) -> list[str]:
     return shlex.split(command)
 
 
-def test_pruning_is_behind_after_an_hour_whatever_is_left(state: State, rows: Rows) -> None:
+def test_pruning_that_cannot_keep_up_is_a_warning(state: State, rows: Rows) -> None:
     """Tables that grow for ever, and nobody knows."""
     rows.run("succeeded", finished_at=ago(days=14, minutes=50))
     assert "pruning" not in found(state)
