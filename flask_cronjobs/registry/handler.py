@@ -14,9 +14,9 @@ from ..text import cut
 from ..types import JSON, OnDead
 from .arguments import Arguments
 from .options import EnqueueOptions, TaskOptions, is_key
-from .other_names import options_go_before
 from .payload import check_keys, payload_text
 from .retry import RetryPolicy, retry_policy
+from .validation import options_go_before
 
 #: How many characters a concurrency key may have: it is part of an index.
 MAX_KEY = 500

@@ -36,7 +36,7 @@ from ..jobs.runs.leases import progress as write_progress
 from ..jobs.state import State
 from ..log import worker_name
 from ..models import JobRun
-from ..registry.options import EnqueueOptions, is_moment
+from ..registry.options import MOMENT, EnqueueOptions
 from ..schedule import Schedule
 from ..schedule.catchup import Slot, SlotPlan
 from ..signals import announce
@@ -302,9 +302,6 @@ def aware(moment: datetime) -> datetime:
 
     :raises ValueError: it is naive, or no time.
     """
-    if not is_moment(moment):
-        raise ValueError(
-            f"{str(moment)!r} is not a time with a time zone, in the years 1000 to 9999. Give an "
-            "aware datetime, such as datetime.now(timezone.utc)."
-        )
+    if misfit := MOMENT.misfit("The time", moment):
+        raise ValueError(misfit)
     return moment

@@ -105,7 +105,7 @@ Wrong = Callable[[CronJobs], Any]
         (
             lambda jobs: jobs.task(handler).using(run_at="tomorrow"),
             TaskError,
-            "run_at is 'tomorrow', not a time with a time zone, in the years 1000 to 9999",
+            "run_at is 'tomorrow'. Give an aware time, with a time zone and in the years 1000 to",
         ),
         (
             lambda jobs: jobs.task(handler).payload(usr=1),

@@ -14,7 +14,7 @@ from flask_cronjobs.errors import TaskError
     ("options", "said"),
     [
         ({"order": "strict"}, "needs a concurrency_key"),
-        ({"order": "loose", "concurrency_key": "a"}, "order is 'loose'. Write one of 'strict'"),
+        ({"order": "loose", "concurrency_key": "a"}, "order is 'loose'. Give one of 'strict'"),
         ({"order": "strict", "concurrency_key": "a", "concurrency": 2}, "concurrency is 2"),
         ({"order": "strict", "concurrency_key": "a", "on_dead": "wait"}, "on_dead is 'wait'"),
         ({"on_dead": "stop"}, "on_dead has no effect without order='strict'"),
