@@ -191,7 +191,7 @@ def _checked_size(value: object) -> int:
 
 
 def advice_on(value: object) -> str | None:
-    """Return why *value* is refused, though it looks plain: it is more, or ends with the request."""
+    """Return why *value* is refused, if it looks plain, and is more or ends with the request."""
     kind = type(value)  # A proxy says that it is an instance of what it stands for.
     if issubclass(kind, LocalProxy):
         return (

@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, select
 
@@ -41,7 +41,7 @@ from ..schedule import Schedule
 from ..schedule.catchup import Slot, SlotPlan
 from ..signals import announce
 from ..text import did_you_mean
-from ..types import FAILED_KINDS, Claim, Outcome, RecordedSlot
+from ..types import Claim, Outcome, RecordedSlot
 
 #: How many attempts one test may perform in a call: more look like a handler that enqueues itself.
 MOST = 10_000
@@ -55,15 +55,13 @@ class InlineWorker:
     :ivar counts: how many attempts came to which outcome.
     """
 
-    def __init__(
-        self, state: State, context: _Context, queues: tuple[str, ...], raise_errors: bool
-    ) -> None:
+    def __init__(self, context: RunnerContext, queues: tuple[str, ...], raise_errors: bool) -> None:
         self.counts: Counter[str] = Counter()
-        self._app = state.app
+        self._app = context.state.app
         self._context = context
         self._raise_errors = raise_errors
         options = WorkOptions(worker_name(), queues=queues)
-        self._exchanger = Exchanger(Claims(context.books), state, options)
+        self._exchanger = Exchanger(Claims(context.books), context.state, options)
         self._runner = Runner(context)
 
     def drain(self) -> None:
@@ -91,7 +89,8 @@ class InlineWorker:
         with self._around_handler():
             outcome = self._runner.perform(claim)
         self._context.leases.forget(claim)
-        if progress := self._context.mailbox.take_progress():
+        mailbox = cast("_Mailbox", self._context.mailbox)
+        if progress := mailbox.take_progress():
             write_progress(self._context.books, claim, *progress)
         self._record(outcome)
         if claim.batch_id is not None:
@@ -114,13 +113,10 @@ class InlineWorker:
     def _raise(self, outcome: Outcome) -> None:
         if self._context.interrupted is not None:
             raise self._context.interrupted
-        error, self._context.error = self._context.error, None
-        if error is None or not self._raise_errors:
-            return
-        # A handler that says RetryLater or Discard has decided something; it has not failed.
-        decided = outcome.kind == "failed" and isinstance(error, RetryLater)
-        if outcome.kind in FAILED_KINDS and not decided:
-            raise error
+        # A handler that says RetryLater has decided something; it has not failed.
+        decided = outcome.kind == "failed" and isinstance(outcome.exception, RetryLater)
+        if self._raise_errors and outcome.exception is not None and not decided:
+            raise outcome.exception
 
 
 class _Mailbox(SimpleQueue[Any]):
@@ -140,18 +136,6 @@ class _Mailbox(SimpleQueue[Any]):
         return run.take_progress() if run is not None else None
 
 
-class _Context(RunnerContext):
-    """The context of an inline worker; keeps what a handler raised."""
-
-    mailbox: _Mailbox
-    error: BaseException | None = None
-
-    def outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
-        """Return the outcome of an attempt that *error* ended after *seconds*."""
-        self.error = error
-        return super().outcome(claim, error, seconds)
-
-
 @contextmanager
 def inline_worker(
     state: State, queues: tuple[str, ...] = (), raise_errors: bool = True
@@ -165,11 +149,11 @@ def inline_worker(
     leases = Leases(float("inf"))
     with _timer_kept(), HandlerInterrupter(leases) as interrupter:
         watchdog = Watchdog(state.settings.lease, enabled=False)
-        context = _Context(
+        context = RunnerContext(
             state, interrupter, watchdog, leases, SimpleQueue(), _Mailbox(), keyboard=True
         )
         with context.books:
-            yield InlineWorker(state, context, queues, raise_errors)
+            yield InlineWorker(context, queues, raise_errors)
 
 
 @contextmanager
@@ -264,17 +248,17 @@ def slot_of(found: DefinitionRow, at: datetime | None) -> datetime:
     return moment
 
 
-def record_slot(state: State, name: str, moment: datetime) -> RecordedSlot:
+def record_slot(state: State, found: DefinitionRow, moment: datetime) -> RecordedSlot:
     """Insert the row of a definition's slot, and leave its watermark.
 
     :raises StateConflict: there is one already, or the definition is paused.
     """
+    name, watermark = found.spec.name, found.next_run_at
+    if watermark is None or found.paused:
+        raise StateConflict(f"The definition {name!r} is paused, or has no slot to come.")
+    # The watermark stays: the slots until then are owed as before.
+    plan = SlotPlan(found.id, watermark, watermark, (Slot(found.id, moment),))
     with state.bookkeeping() as books:
-        found = definitions.find(books, name)
-        if found is None or found.next_run_at is None or found.paused:
-            raise StateConflict(f"The definition {name!r} is paused, or has no slot to come.")
-        watermark = found.next_run_at  # Stays: the slots until then are owed as before.
-        plan = SlotPlan(found.id, watermark, watermark, (Slot(found.id, moment),))
         slots = record_slots(books, [plan])
     if not slots:
         raise StateConflict(f"The slot of {name!r} at {moment} has a run already.")
