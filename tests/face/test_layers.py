@@ -24,7 +24,6 @@ from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, scoped_sessi
 from flask_cronjobs import CronJobs, Retry, SetupError, current_run
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.testing import drain
 from tests.layers import LAYERS
 from tests.marks import on_both, on_postgresql
 
@@ -130,21 +129,6 @@ class TestEachLayer:
         assert at_once[0] == (layer != "lite")
 
     @on_both
-    def test_an_effect_is_done_once(self, app: Flask, db: Any, jobs: CronJobs) -> None:
-        charged: list[int] = []
-
-        @jobs.task(retry=Retry(max_attempts=2, base=0))
-        def charge() -> None:
-            jobs.once("charge:1", charged.append, 1)
-            if current_run.attempt == 1:
-                raise ValueError
-
-        with app.app_context():
-            charge.using(commit=True).enqueue()
-            jobs.tick()
-        assert charged == [1]
-
-    @on_both
     @pytest.mark.pages
     def test_pages_and_commands_work(
         self, app: Flask, db: Any, database_url: str, layer: str
@@ -175,12 +159,6 @@ class TestEachLayer:
             assert {"customers", "job_runs", "job_definitions", "job_effects"} <= added()
             db.create_all()
             assert added() == set()
-
-    def test_tests_drain_what_is_due(self, app: Flask, db: Any, jobs: CronJobs) -> None:
-        greet = jobs.task(name="greet")(lambda: None)
-        with app.app_context():
-            greet.using(commit=True).enqueue()
-            assert drain().succeeded == 1
 
 
 class Base(DeclarativeBase):

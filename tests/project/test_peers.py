@@ -7,16 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.peers import contestants, environments
+from benchmarks.peers import contestants
 from benchmarks.peers.calls import Tally, tally
 from benchmarks.peers.environments import NODE, OURS, PYTHON
-from benchmarks.peers.figures import Figure, Table, ratio
-from benchmarks.peers.plots import plot
-from benchmarks.peers.report import Results
+from benchmarks.peers.figures import Figure, ratio
 from benchmarks.peers.work import Plan
 
 ROOT = Path(__file__).parents[2]
@@ -94,62 +91,11 @@ def test_a_ratio_is_the_median_of_the_ratios_of_the_rounds() -> None:
     assert ratio(Figure([10, 20, 90]), Figure([10, 10, 30])).values == [1, 2, 3]
 
 
-def table() -> Table:
-    made = Table("drain", "Drain", {"jobs/s": 0}, {"jobs/s": "ours to it"})
-    for ours, theirs in ((100, 50), (102, 51)):
-        made.add("Flask-CronJobs", {"jobs/s": ours})
-        made.add("Peer & Co", {"jobs/s": theirs})
-        made.add("Noisy", {"jobs/s": ours * theirs * (3 if theirs == 50 else 1)})
-    return made
-
-
-def test_the_page_has_figures_ratios_and_plots(tmp_path: Path) -> None:
-    results = Results("18.4", 2, load=0.1, tables=[table()])
-    results.write(tmp_path / "RESULTS.md")
-    page = (tmp_path / "RESULTS.md").read_text()
-    assert "| Flask-CronJobs | 101 (2%) | - |" in page
-    assert "| Peer & Co | 50 (2%) | 2.00 (0%) |" in page
-    assert "| Noisy | withheld: spread" in page
-    assert "pgqueuer 1.6.0" in page
-    assert "busy" not in page
-    assert "## Measure yourself" in page
-    assert "![Drain: jobs/s](plots/results-drain-jobs-s.svg)" in page
-    assert (tmp_path / "plots/results-drain-jobs-s.svg").exists()
-
-
-def test_the_page_says_that_the_machine_was_busy() -> None:
-    assert "The machine was busy" in Results("18.4", 2, load=1e9).machine()
-
-
-def test_a_plot_draws_no_bar_for_what_is_withheld() -> None:
-    drawn = ElementTree.fromstring(plot(table(), "jobs/s"))
-    bars = [one for one in drawn.iter() if one.get("class") in ("ours", "peer", "floor")]
-    assert [one.get("class") for one in bars] == ["ours", "peer"]
-    widths = [float(one.get("width", 0)) for one in bars]
-    assert widths[0] == pytest.approx(2 * widths[1], rel=0.01)
-    assert any("withheld" in (one.text or "") for one in drawn.iter())
-
-
 def test_each_round_begins_with_another_contestant() -> None:
     order = [one.label for one in Plan(["ours", "raw"], 3).interleaved(contestants.DRAIN)]
     assert len(order) == 9
     assert len({order[0], order[3], order[6]}) == 3
     assert sorted(order[:3]) == sorted(order[3:6]) == sorted(order[6:])
-
-
-def test_a_peer_whose_environment_cannot_be_made_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(name: str, folder: Path) -> None:
-        raise subprocess.CalledProcessError(1, ["pip"])
-
-    monkeypatch.setattr(environments, "_make", fail)
-    monkeypatch.setattr(environments, "FOLDER", Path("/nonexistent"))
-    environments.is_available.cache_clear()
-    labels = {one.label for one in Plan(["ours", "pgqueuer"]).chosen(contestants.DRAIN)}
-    environments.is_available.cache_clear()
-    assert labels == {"Flask-CronJobs"}
-    assert "pgqueuer is left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("group", GROUPS)

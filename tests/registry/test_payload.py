@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from flask_sqlalchemy import SQLAlchemy
 from werkzeug.datastructures import CombinedMultiDict, ImmutableMultiDict, MultiDict
-from werkzeug.local import LocalProxy
 
 from flask_cronjobs import CronJobs, PayloadError
 from flask_cronjobs.registry.payload import MAX_DEPTH, check_payload, kept_result
@@ -150,12 +149,3 @@ def test_form_is_refused_since_only_first_values_would_be_kept(
         with pytest.raises(PayloadError, match=r"of type \w*MultiDict.*\.to_dict\(\)"):
             jobs.enqueue("it", payload)
     jobs.enqueue("it", {"form": form.to_dict(), "all": form.to_dict(flat=False)})
-
-
-@pytest.mark.parametrize("value", [1, "text", {"a": 1}, [1], None, 1.5, object()])
-def test_proxy_is_refused_with_advice(jobs: CronJobs, context: None, value: object) -> None:
-    jobs.task(name="it")(lambda **values: None)
-    proxy: LocalProxy[object] = LocalProxy(lambda: value)
-    for payload in ({"user": proxy}, {"users": [proxy]}):
-        with pytest.raises(PayloadError, match=r"LocalProxy.*current_user\.id"):
-            jobs.enqueue("it", payload)
