@@ -176,16 +176,13 @@ def enqueue_alone(state: State, name: str, payload: Mapping[str, object], attemp
     """Commit a run in a session of its own, and return its id."""
     with state.app.app_context():
         handler = state.registry.get(name)
+        most = handler.retry_policy(state.settings.max_attempts).max_attempts
+        if not 1 <= attempt <= most:
+            raise ValueError(f"attempt is {attempt}, but a run of {name!r} has {most} at most.")
         # Of its own, so that no run of the same `unique` key stands for it.
         key = None if handler.options.unique is None else f"testing-{secrets.token_hex(8)}"
         options = EnqueueOptions(commit=True, idempotency_key=key)
-        enqueued = enqueue_one(state, handler, handler.payload_from(payload), options)
-        if not 1 <= attempt <= enqueued.max_attempts:
-            state.db.session().delete(enqueued)
-            state.db.session().commit()
-            most = enqueued.max_attempts
-            raise ValueError(f"attempt is {attempt}, but a run of {name!r} has {most} at most.")
-        return enqueued.id
+        return enqueue_one(state, handler, handler.payload_from(payload), options).id
 
 
 def perform_alone(
