@@ -52,7 +52,7 @@ class Handler:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The function's parameters, without annotations, nor default values: they may be secrets."""
+        """The function's parameters, without annotations; … for defaults, which may be secrets."""
         return tuple(map(_bare, self._signature.parameters.values()))
 
     @property

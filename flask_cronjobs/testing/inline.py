@@ -26,7 +26,7 @@ from ..errors import NotFound, RetryLater, SetupError, StateConflict
 from ..jobs.batches.ending import end_batches
 from ..jobs.definitions import rows as definitions
 from ..jobs.definitions.rows import DefinitionRow
-from ..jobs.definitions.scheduler import announce_slot, first_slot
+from ..jobs.definitions.scheduler import announce_slot, sync_definitions
 from ..jobs.definitions.slots import record_slots
 from ..jobs.runs.current import CurrentRun
 from ..jobs.runs.enqueue import enqueue_one
@@ -213,15 +213,11 @@ def loaded(state: State, run_id: int) -> JobRun:
 
 
 def find_definition(state: State, name: str) -> DefinitionRow:
-    """Return a definition; insert it as a tick would, if only the code has it."""
+    """Return a definition; if only the code has it, insert those of the code, as a tick does."""
     with state.bookkeeping() as books:
-        declared = state.registry.declarations.get(name)
         found = definitions.find(books, name)
-        if found is None and declared is not None:
-            spec = declared.spec(state.settings)
-            definitions.declare(
-                books, [(spec, first_slot(spec, definitions.now(books)))], "code", state.app.name
-            )
+        if found is None and name in state.registry.declarations:
+            sync_definitions(state, books, ())
             found = definitions.find(books, name)
     if found is None:
         hint = did_you_mean(name, state.registry.declarations)
