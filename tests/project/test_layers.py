@@ -132,20 +132,6 @@ def test_every_module_has_a_floor() -> None:
     assert {room(path) for path in MODULES} == FLOOR.keys()
 
 
-def test_the_house_has_few_rooms_and_floors() -> None:
-    """With ``benchmarks`` and the example app there are two rooms and one floor more."""
-    below: dict[str, set[str]] = {}
-    for path in MODULES:
-        found = {own_room(each.name) or "" for each in imports(path)} & FLOOR.keys()
-        below.setdefault(room(path), set()).update(found - {room(path)})
-
-    def height(name: str) -> int:
-        return 1 + max(map(height, below[name]), default=0)
-
-    assert len(below) <= 24
-    assert max(map(height, below)) <= 9
-
-
 def test_croniter_is_known_to_the_schedule_alone() -> None:
     assert places("croniter") <= {
         "flask_cronjobs.schedule.schedule",

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from benchmarks.peers import contestants
-from benchmarks.peers.calls import Tally, tally
+from benchmarks.peers.calls import tally
 from benchmarks.peers.environments import NODE, OURS, PYTHON
 from benchmarks.peers.figures import Figure, ratio
-from benchmarks.peers.work import Plan
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "benchmarks/peers/programs"
@@ -28,8 +26,6 @@ GROUPS = [
     contestants.IDLE,
     contestants.LATENCY,
 ]
-
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 NOTE = """
 import os, sys
@@ -46,34 +42,26 @@ calls.note(int(sys.argv[3]))
 """
 
 
-@pytest.fixture
-def noted(tmp_path: Path) -> Callable[[int, int], Tally]:
-    """Let one process note the jobs 0 and *last*, and its child the job 1."""
-
-    def noted(jobs: int, last: int) -> Tally:
-        command = [sys.executable, "-c", NOTE, str(tmp_path), str(jobs), str(last)]
-        subprocess.run(command, cwd=ROOT, check=True)
-        return tally(tmp_path, jobs)
-
-    return noted
-
-
-@forks
-def test_calls_of_all_processes_are_counted(noted: Callable[[int, int], Tally]) -> None:
-    found = noted(3, 2)
-    assert found.fault() is None
-    assert 0 < found.times[0] <= found.times[1] <= found.times[2]
-    assert (found.first, found.last) == (found.times[0] / 1e9, found.times[2] / 1e9)
-
-
-@forks
-def test_a_job_that_nobody_called_is_a_fault(noted: Callable[[int, int], Tally]) -> None:
-    assert noted(4, 2).fault() == "1 jobs never ran, 0 ran more than once"
-
-
-@forks
-def test_a_job_that_two_processes_called_is_a_fault(noted: Callable[[int, int], Tally]) -> None:
-    assert noted(2, 1).fault() == "0 jobs never ran, 1 ran more than once"
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(
+    ("jobs", "last", "fault"),
+    [
+        (3, 2, None),
+        (4, 2, "1 jobs never ran, 0 ran more than once"),
+        (2, 1, "0 jobs never ran, 1 ran more than once"),
+    ],
+)
+def test_calls_of_all_processes_are_counted(
+    tmp_path: Path, jobs: int, last: int, fault: str | None
+) -> None:
+    """One process notes the jobs 0 and *last*, and its child the job 1."""
+    command = [sys.executable, "-c", NOTE, str(tmp_path), str(jobs), str(last)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    found = tally(tmp_path, jobs)
+    assert found.fault() == fault
+    times = [time for time in found.times if time]
+    assert times == sorted(times)
+    assert found.first == times[0] / 1e9
 
 
 def test_a_figure_with_a_wide_spread_is_withheld() -> None:
@@ -89,13 +77,6 @@ def test_a_figure_of_a_round_that_went_wrong_is_not_shown() -> None:
 
 def test_a_ratio_is_the_median_of_the_ratios_of_the_rounds() -> None:
     assert ratio(Figure([10, 20, 90]), Figure([10, 10, 30])).values == [1, 2, 3]
-
-
-def test_each_round_begins_with_another_contestant() -> None:
-    order = [one.label for one in Plan(["ours", "raw"], 3).interleaved(contestants.DRAIN)]
-    assert len(order) == 9
-    assert len({order[0], order[3], order[6]}) == 3
-    assert sorted(order[:3]) == sorted(order[3:6]) == sorted(order[6:])
 
 
 @pytest.mark.parametrize("group", GROUPS)
