@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from ..config import Kind, choice, is_number, whole
 from ..errors import MAX_DELAY, TaskError
@@ -154,7 +154,7 @@ def check_retry(retry: Retry | RetryCallable | int | bool | None) -> None:
         )
 
 
-def why_uncallable(function: Callable[..., object], *args: object) -> str | None:
+def why_uncallable(function: Any, *args: object) -> str | None:
     """Return why *function* cannot be called with *args*; None if it can, as far as is known."""
     try:
         inspect.signature(function, follow_wrapped=False).bind(*args)

@@ -211,7 +211,7 @@ def check_upgrade(name: str, func: object, known: object) -> None:
     :param known: the one that the task has already.
     :raises TaskError: it is none, or not the first.
     """
-    if known is not None or inspect.iscoroutinefunction(func) or not _takes(func, {}):
+    if known is not None or inspect.iscoroutinefunction(func) or why_uncallable(func, {}):
         raise TaskError(
             f"An upgrade of {name} is {func!r}. Give one plain function, which takes a payload of "
             "whatever older code, a dict, and returns another."
@@ -247,20 +247,15 @@ def check_access(authorize: object, actor: object) -> None:
     :raises SetupError: it is no function, or takes something else.
     """
     what = "a function that takes 'read' or 'act' and returns whether the user may"
-    if not (authorize is None or _takes(authorize, "read")):
+    if authorize is not None and why_uncallable(authorize, "read"):
         raise SetupError(
             f"authorize is {authorize!r}. Give {what}; without one the pages are closed, except in "
             "debug mode."
         )
-    if not (actor is None or _takes(actor)):
+    if actor is not None and why_uncallable(actor):
         raise SetupError(
             f"actor is {actor!r}. Give a function that takes nothing and returns the user's name."
         )
-
-
-def _takes(function: object, *arguments: object) -> bool:
-    """Return whether *function* can be called with *arguments*, as far as it tells."""
-    return callable(function) and why_uncallable(function, *arguments) is None
 
 
 def answering(others: Mapping[str, str], known: Collection[str]) -> Callable[[M], M]:

@@ -7,6 +7,7 @@ import pprint
 import time
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from flask_cronjobs.text import (
     stack_text,
     strip_credentials,
 )
-from tests.marks import on_sqlite
+from tests.marks import on_both, on_sqlite
 
 WORDS = [
     "password", "PASSWORD", "password2", "passwords", "password_hash", "passphrase", "pass", "PASS",
@@ -207,6 +208,7 @@ FAILING = {
 }
 
 
+@on_both
 @pytest.mark.usefixtures("context")
 @pytest.mark.parametrize("case", FAILING)
 def test_no_value_of_a_real_database_error_is_kept(db: SQLAlchemy, case: str) -> None:
@@ -220,6 +222,13 @@ def test_no_value_of_a_real_database_error_is_kept(db: SQLAlchemy, case: str) ->
     assert "cret" not in error_text(caught.value)
     assert "cret" not in stack_text(caught.value).replace('"s3cret, s3)cret"', "")
     assert "[SQL: " in error_text(caught.value)
+
+
+def test_values_that_postgresql_says_in_another_language_are_hidden() -> None:
+    detail = "Schlüssel »(token)=(s3cret)« existiert bereits."
+    refused = ValueError(f"verletzt Unique-Constraint\nDETAIL:  {detail}")
+    vars(refused)["diag"] = SimpleNamespace(sqlstate="23505", message_detail=detail, context=None)
+    assert "s3cret" not in error_text(DBAPIError("INSERT", {"a": "s3cret"}, refused))
 
 
 @on_sqlite

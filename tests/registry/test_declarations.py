@@ -44,7 +44,8 @@ ARGUMENT = {"schedule": "@daily", "payload": {"user_id": 1}}
 STRICT = {"order": "strict", "concurrency_key": "a"}
 #: Options of the task `handler`, and what is said of them.
 OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"timezone": "UTC"}, TaskError, "The task handler has timezone, but no schedule. Give sche"),
+    ({"timezone": "UTC"}, TaskError, "The task handler has timezone, but no schedule. Give "
+     "schedule=, or give it to handler.schedule()."),
     ({"overlap": "allow", "catchup": "all", "payload": {}}, TaskError,
      "has payload and catchup and overlap, but no schedule"),
     ({"schedule": "@daily"}, TypeError,
