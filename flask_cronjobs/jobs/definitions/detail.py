@@ -187,17 +187,10 @@ def task_code(state: State, name: str) -> TaskCode | None:
         return None
     doc = inspect.getdoc(handler.func)
     return TaskCode(
-        arguments=tuple(_arguments(handler)),
+        arguments=handler.parameters,
         doc=cut(doc, _LONGEST_TEXT) if doc else None,
         options=tuple(_options(state, handler)),
     )
-
-
-def _arguments(handler: Handler) -> Iterator[str]:
-    """Return the names, without the default values: these may be secrets."""
-    for parameter in inspect.signature(handler.func).parameters.values():
-        bare = parameter.replace(annotation=parameter.empty, default=parameter.empty)
-        yield f"{bare}=…" if parameter.default is not parameter.empty else str(bare)
 
 
 def _options(state: State, handler: Handler) -> Iterator[tuple[str, str]]:
