@@ -8,7 +8,7 @@ import click
 
 from ..db.connection import refuse_shared_memory
 from ..db.create import are_tables_missing, create_tables, set_storage, set_wal
-from ..db.engines import how_to_create_tables, uses_migrations
+from ..db.engines import how_to_migrate
 from ..jobs.doctor import examine
 from ..jobs.doctor_database import Finding
 from ..jobs.effect_views import Effect, list_effects
@@ -84,15 +84,15 @@ def prune(dry_run: bool, as_json: bool) -> None:
 def init(force: bool, as_json: bool) -> None:
     """Create missing job tables, and set up old ones.
 
-    It sets SQLite to WAL mode, and tells PostgreSQL when to vacuum job_runs. With Flask-Migrate,
-    let your migrations create the tables instead.
+    It sets SQLite to WAL mode, and tells PostgreSQL when to vacuum job_runs. In an app with
+    migrations, let those create the tables instead.
     """
     engine = state_of().engine
     refuse_shared_memory(engine)
-    if not force and are_tables_missing(engine) and uses_migrations(engine):
+    if not force and are_tables_missing(engine) and (migrate := how_to_migrate(engine)):
         raise click.ClickException(
             "This app uses migrations. If this command created the tables, the next migration "
-            f"would find nothing to do. {how_to_create_tables(engine)}. (--force creates them.)"
+            f"would find nothing to do. {migrate}. (--force creates them.)"
         )
     wal = set_wal(engine)
     old = [] if are_tables_missing(engine) else set_storage(engine)

@@ -11,7 +11,7 @@ from flask.cli import with_appcontext
 from werkzeug.serving import is_running_from_reloader
 
 from ..engine.resident import serve
-from ..engine.worker.limits import Limits
+from ..engine.worker.options import Limits
 from ..errors import DatabaseTrouble
 from ..jobs.state import State, state_of
 from ..log import logger
