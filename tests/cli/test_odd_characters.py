@@ -83,7 +83,7 @@ def test_a_log_line_is_one_line_without_control_characters(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    below = {"error": ValueError(ODD), "stack": f"Traceback:\n  {ODD}"}
+    below: dict[str, Any] = {"error": ValueError(ODD), "stack": f"Traceback:\n  {ODD}"}
     log_run(
         logging.INFO, "ran", task=ODD, run_id=1, attempt=1, worker=ODD, why=ODD, actor=ODD, **below
     )
