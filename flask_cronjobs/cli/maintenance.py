@@ -9,8 +9,7 @@ from ..db.create import are_tables_missing, create_tables, set_storage, set_wal
 from ..db.engines import how_to_create_tables, uses_migrations
 from ..jobs.doctor import examine
 from ..jobs.doctor_database import Finding
-from ..jobs.effect_views import list_effects
-from ..jobs.effects import effect_done, effect_redo
+from ..jobs.effects import effect_done, effect_redo, list_effects
 from ..jobs.humanize import plural
 from ..jobs.pruning import prune_all
 from ..jobs.state import state_of

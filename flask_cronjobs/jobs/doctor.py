@@ -21,13 +21,13 @@ from .doctor_database import Finding, Level, database, executors, schema, versio
 from .health import Figures, Verdict, read_verdict_and_figures
 from .humanize import ago, duration, plural, seconds_since
 from .needs import CHECK, unrecorded
-from .order_views import list_key_orders
+from .orders import list_key_orders
 from .overview import list_orphans
+from .pruning import seconds_behind
 from .reader import BATCHES, DEFINITIONS, Reader, reading
 from .stalled import PATIENCE
 from .state import State
-from .tick_views import list_ticks, seconds_unpruned
-from .ticks import CLOCK_TOLERANCE
+from .ticks import CLOCK_TOLERANCE, list_ticks
 from .waiting import Waiting, waiting_groups
 
 #: The shortest lease without a warning, in seconds: a busy handler (a long regular expression, say)
@@ -366,7 +366,7 @@ def _open_batches(reader: Reader) -> Iterator[Finding]:
 
 
 def _pruning(reader: Reader) -> Iterator[Finding]:
-    late = seconds_unpruned(reader)
+    late = seconds_behind(reader)
     if late > _UNPRUNED:
         yield Finding(
             "pruning",

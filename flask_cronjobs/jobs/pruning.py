@@ -20,6 +20,7 @@ from .humanize import plural
 from .state import State
 
 if TYPE_CHECKING:
+    from .reader import Reader
     from .runs.actions import Progress
 
 
@@ -172,6 +173,11 @@ def behind(rows: Callable[[Executable], Rows], d: Dialect, kept: Settings) -> fl
     ages: list[float] = [getattr(kept, kind.age) for kind in KINDS]
     past = (_seconds(found[0], found[n]) - age for n, age in enumerate(ages, start=1))
     return max(0.0, *past)
+
+
+def seconds_behind(reader: Reader) -> float:
+    """Return what `behind` does, for a page or a command."""
+    return behind(reader.rows, reader.dialect, reader.state.settings)
 
 
 def _seconds(now: object, ended: object) -> float:

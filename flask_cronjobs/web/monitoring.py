@@ -22,9 +22,10 @@ from ..engine.tick import TickOptions
 from ..engine.tick import tick as run_tick
 from ..errors import CronJobsError
 from ..jobs.health import Figures, Verdict, read_verdict, read_verdict_and_figures
+from ..jobs.pruning import seconds_behind
 from ..jobs.reader import reading
 from ..jobs.state import State, state_of
-from ..jobs.tick_views import Bucket, read_activity, seconds_unpruned
+from ..jobs.ticks import Bucket, read_activity
 from ..log import logger
 from ..types import TickReport
 from .params import clamped
@@ -154,7 +155,7 @@ def metrics() -> ResponseReturnValue:
     with reading(state_of()) as reader:
         verdict, figures = read_verdict_and_figures(reader)
         activity = read_activity(reader)
-        unpruned = seconds_unpruned(reader)
+        unpruned = seconds_behind(reader)
     try:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     except (TypeError, ValueError):  # It asks for a version that does not exist.

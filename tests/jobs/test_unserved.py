@@ -21,7 +21,7 @@ from flask_cronjobs.jobs.doctor_database import Finding
 from flask_cronjobs.jobs.health import headline_of, read_verdict, read_verdict_and_figures, tone_of
 from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.state import State, state_of
-from flask_cronjobs.jobs.tick_views import list_gaps, list_ticks
+from flask_cronjobs.jobs.ticks import list_gaps, list_ticks
 from flask_cronjobs.models import JobDefinition, JobTick
 from tests.rows import Rows, ago
 

@@ -13,7 +13,7 @@ from sqlalchemy import Row, select
 from ...text import redacted
 from ...types import JSON, without_secret
 from ..humanize import Fact, duration, known, plural, since
-from ..order_views import before_it
+from ..orders import before_it
 from ..outcomes import FAILURES_KEPT
 from ..reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading, record
 from ..waiting import PauseView, list_pauses, stopping
