@@ -14,7 +14,7 @@ from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
 from ..log import DEFAULT_ACTOR, log_action
 from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
-from ..types import stored_time
+from ..types import stored_time, time_or_none
 from .batches.members import note_pruned
 from .humanize import plural
 from .state import State
@@ -181,13 +181,9 @@ def seconds_behind(reader: Reader) -> float:
 
 
 def _seconds(now: object, ended: object) -> float:
-    """Return for how many seconds something has ended; 0 if it is not there."""
-    if ended is None:
-        return 0.0
-    try:
-        return (stored_time(now) - stored_time(ended)).total_seconds()
-    except ValueError:  # Somebody has written another value there.
-        return 0.0
+    """Return for how many seconds something has ended; 0 if it is not there, or has no time."""
+    at = time_or_none(ended)
+    return 0.0 if at is None else (stored_time(now) - at).total_seconds()
 
 
 def _prune_runs(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from flask_cronjobs.schedule.catchup import SlotPlan
 from tests.kit import Kit, spec
 from tests.rows import ago, now
 
@@ -56,7 +57,7 @@ class TestRead:
 
     def test_paused_definition_is_read_but_never_due(self, kit: Kit) -> None:
         kit.define("mine", due=ago(minutes=1))
-        kit.definitions.pause("mine")
+        kit.definitions.pause(kit.found("mine"))
         (row,) = kit.definitions.read(["mine"], [])
         assert (row.paused, row.due) == (True, False)
 
@@ -112,38 +113,34 @@ class TestChange:
 class TestPause:
     def test_pause_and_resume_from_the_next_slot(self, kit: Kit) -> None:
         definition = kit.define("mine", due=ago(hours=3))
-        assert kit.definitions.pause("mine")
+        assert kit.definitions.pause(kit.found("mine"))
         assert kit.definition(definition).paused_at is not None
         following = now() + timedelta(minutes=1)
-        assert kit.definitions.resume(kit.found("mine"), following) == []
+        ended = SlotPlan(definition, now(), following, ())
+        assert kit.definitions.skip_pause(kit.found("mine"), ended, resume=True) == []
         row = kit.definition(definition)
         assert (row.paused_at, row.next_run_at) == (None, following)
 
     def test_resuming_what_is_not_paused_changes_nothing(self, kit: Kit) -> None:
         due = ago(hours=3)
         definition = kit.define("mine", due=due)
-        assert kit.definitions.resume(kit.found("mine"), now()) is None
+        ended = SlotPlan(definition, due, now(), ())
+        assert kit.definitions.skip_pause(kit.found("mine"), ended, resume=True) is None
         assert kit.definition(definition).next_run_at == due
-
-    def test_unknown_name_is_told(self, kit: Kit) -> None:
-        assert not kit.definitions.pause("unknown")
 
 
 class TestRemove:
     def test_definition_is_removed_and_its_runs_stay(self, kit: Kit) -> None:
         definition = kit.define("mine", origin="database")
         run = kit.run(definition_id=definition)
-        assert kit.definitions.remove("mine")
+        assert kit.definitions.remove(kit.found("mine"))
         assert kit.definitions.find("mine") is None
         assert kit.row(run).definition_id == definition
-
-    def test_unknown_name_is_told(self, kit: Kit) -> None:
-        assert not kit.definitions.remove("unknown")
 
     def test_removed_definition_s_id_is_never_used_again(self, kit: Kit) -> None:
         """Else its old runs would count as another's."""
         first = kit.define("first", origin="database")
-        kit.definitions.remove("first")
+        kit.definitions.remove(kit.found("first"))
         assert kit.define("second", origin="database") > first
 
 

@@ -68,7 +68,7 @@ def test_slot_whose_row_is_there_makes_no_second_one(kit: Kit) -> None:
 def test_paused_definition_records_nothing(kit: Kit) -> None:
     at = ago(minutes=1)
     definition = kit.define("one", due=at)
-    assert kit.definitions.pause("one")
+    assert kit.definitions.pause(kit.found("one"))
     assert kit.slots.record_slots([plan(definition, at)]) == []
     assert kit.definition(definition).next_run_at == at
 

@@ -18,7 +18,7 @@ from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.dialect import dialect_of
 from flask_cronjobs.db.planner import SETTINGS
 from flask_cronjobs.jobs.definitions.rows import NEAR, SOME, read_definitions
-from flask_cronjobs.jobs.definitions.slots import insert_slots, record_at_once
+from flask_cronjobs.jobs.definitions.slots import insert_of_slots
 from flask_cronjobs.jobs.outcomes import OUTCOME_COLUMNS, record
 from flask_cronjobs.jobs.pruning import BATCHES, DEAD_RUNS, EFFECTS, RUNS, Kind, delete, oldest
 from flask_cronjobs.jobs.runs import claim as claiming
@@ -271,15 +271,10 @@ def test_what_goes_with_old_runs_is_looked_up_by_index(
 def test_overlap_is_looked_up_in_the_index_of_live_runs(engine: Engine) -> None:
     dialect = dialect_of(engine)
     parameters: dict[str, Any] = {
-        "slots": json.dumps([{"definition_id": 7, "at": "2026-01-02 00:00:00+00", "skipped": 0}])
+        "slots": json.dumps([{"definition_id": 7, "at": "2026-01-02 00:00:00+00", "skipped": 0}]),
+        "ids": dialect.many([7]),
     }
-    if dialect.one_statement:
-        statement = record_at_once(dialect)
-        plans = [{"definition_id": 7, "expected": "2026-01-01", "following": None}]
-        parameters["plans"] = json.dumps(plans)
-    else:
-        statement = insert_slots(dialect, "7")
-    shown = plan(engine, statement, parameters)
+    shown = plan(engine, insert_of_slots(dialect), parameters)
     assert "ix_job_runs_live" in shown, shown
     assert not walks_all(shown, "live"), shown
 
