@@ -7,8 +7,10 @@ the handler's own transaction, for ``atomic=True``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, partial
+from operator import attrgetter
+from typing import Any
 
 from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
@@ -171,61 +173,44 @@ def failures(d: Dialect) -> TextClause:
     """)
 
 
-def outcome_parameters(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return *outcomes* as the JSON array that SQLite's statements read."""
-    return {"outcomes": json.dumps([_outcome_row(dialect, outcome) for outcome in outcomes])}
-
-
-def is_plain(outcome: Outcome) -> bool:
-    """Return whether *outcome* is a success without a warning, as most are."""
-    return outcome.kind == "succeeded" and outcome.error is None
-
-
-def success_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return what `outcome_arrays` does, for plain successes, of which there may be a thousand."""
-    usual = outcomes[0].token
-    tokens = [outcome.token for outcome in outcomes]
-    results = [outcome.result for outcome in outcomes]
+@lru_cache(maxsize=2)
+def _values_of(d: Dialect) -> dict[str, Callable[[Outcome], Any]]:
+    """Return for each column how to take its value from an outcome."""
     return {
-        "usual_token": usual,
-        "ids": f"{{{','.join([str(outcome.id) for outcome in outcomes])}}}",
-        "tokens": array_text(tokens if tokens.count(usual) < len(tokens) else ()),
-        "results": array_text(
-            [None if each is None else json_text(each) for each in results]
-            if results.count(None) < len(results)
-            else ()
-        ),
+        **{name: attrgetter(name) for name in OUTCOME_COLUMNS},
+        **{name: partial(_cleaned, name=name) for name in ("error", "error_type", "stack")},
+        "result": lambda each: None if each.result is None else json_text(each.result),
+        "reclaimed": lambda each: int(each.reclaimed),
+        "until": lambda each: each.until and d.instant(each.until),
     }
 
 
-def outcome_arrays(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
+def _cleaned(outcome: Outcome, name: str) -> str | None:
+    return clean(getattr(outcome, name))
+
+
+def are_plain(outcomes: Iterable[Outcome]) -> bool:
+    """Return whether all *outcomes* are successes without a warning, as most are."""
+    return all(each.kind == "succeeded" and each.error is None for each in outcomes)
+
+
+def outcome_parameters(d: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return *outcomes* as the JSON array that SQLite's statements read."""
+    names = ("kind", *PLAIN_COLUMNS) if are_plain(outcomes) else OUTCOME_COLUMNS
+    columns = [(name, _values_of(d)[name]) for name in names]
+    rows = [{name: value_of(each) for name, value_of in columns} for each in outcomes]
+    return {"outcomes": json.dumps(rows)}
+
+
+def outcome_arrays(d: Dialect, outcomes: Sequence[Outcome], plain: bool) -> dict[str, object]:
     """Return *outcomes* as the arrays that PostgreSQL's exchange reads, a column each."""
-    rows = [_outcome_row(dialect, outcome) for outcome in outcomes]
-    usual = {"token": rows[0]["token"], "kind": "succeeded"}
+    usual = {"token": outcomes[0].token, "kind": "succeeded"}
     arrays: dict[str, object] = {"usual_token": usual["token"]}
-    for name in OUTCOME_COLUMNS:
-        column = [row.get(name) for row in rows]
-        unusual = any(value != usual.get(name) for value in column)
+    for name in PLAIN_COLUMNS if plain else OUTCOME_COLUMNS:
+        column = list(map(_values_of(d)[name], outcomes))
+        unusual = column.count(usual.get(name)) < len(column)
         arrays[f"{name}s"] = array_text(column if unusual else ())
     return arrays
-
-
-def _outcome_row(dialect: Dialect, outcome: Outcome) -> dict[str, object]:
-    """Return *outcome* as the statements read it; a plain success needs few keys."""
-    row: dict[str, object] = {"id": outcome.id, "token": outcome.token, "kind": outcome.kind}
-    if outcome.result is not None:
-        row["result"] = json_text(outcome.result)
-    if outcome.error is not None:
-        row |= {"error": clean(outcome.error), "error_type": clean(outcome.error_type)}
-    if outcome.kind != "succeeded":
-        row |= {
-            "attempt": outcome.attempt,
-            "stack": clean(outcome.stack),
-            "delay": outcome.delay,
-            "until": None if outcome.until is None else dialect.instant(outcome.until),
-            "reclaimed": int(outcome.reclaimed),
-        }
-    return row
 
 
 def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:

@@ -31,13 +31,12 @@ from ...models.conditions import (
 )
 from ...types import FAILED_KINDS, RETURNED_KINDS, Outcome, is_alone
 from ..outcomes import (
+    are_plain,
     failures,
     forget_failures,
-    is_plain,
     outcome_arrays,
     outcome_parameters,
     record,
-    success_arrays,
 )
 from . import claim as statements
 from .claim import NO_CLAIM, ClaimRequest, Exchange, received, recorded_in
@@ -143,8 +142,8 @@ class Claims:
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None
     ) -> tuple[TextClause, dict[str, object]]:
         """Return PostgreSQL's statement that does both, and its parameters."""
-        plain = all(map(is_plain, outcomes))
-        parameters = success_arrays(outcomes) if plain else outcome_arrays(self._dialect, outcomes)
+        plain = are_plain(outcomes)
+        parameters = outcome_arrays(self._dialect, outcomes, plain)
         claimed = self._claim_parameters(request) if request else {}
         statement = statements.record_and_claim(self._dialect, plain, claims=request is not None)
         return statement, {**parameters, **claimed}
