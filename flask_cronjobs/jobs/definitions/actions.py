@@ -14,8 +14,9 @@ from ...errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ...log import DEFAULT_ACTOR, log_action, log_run
 from ...registry.handler import run_columns, stored_payload
 from ...registry.options import EnqueueOptions
-from ...registry.registry import RUN_COLUMNS, DefinitionSpec
+from ...registry.registry import DefinitionSpec
 from ...text import did_you_mean, one_line
+from ..columns import RUN_COLUMNS
 from ..runs.changes import insert_run
 from ..runs.payloads import with_hidden_values
 from ..state import State

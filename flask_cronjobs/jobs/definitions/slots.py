@@ -13,10 +13,9 @@ from ... import failpoints
 from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
 from ...models.conditions import LIVE, SCHEDULED
-from ...registry.registry import RUN_COLUMNS
 from ...schedule.catchup import Slot, SlotPlan
 from ...types import LateSlot, RecordedSlot, stored_time, time_or_none
-from ..columns import insert_into_runs
+from ..columns import RUN_COLUMNS, insert_into_runs
 
 #: How many late slots of each kind are found at a time.
 CHUNK = 100

@@ -13,7 +13,7 @@ from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
 from ...db.errors import LOCK_WAIT
 from ...models.conditions import HANDED, HOLDS_KEY, sql_list
-from ...types import PauseKind, Status
+from ...types import Status
 from ..batches.members import halted, hold_batches, recount, reopen
 from ..columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter
 
@@ -211,22 +211,6 @@ def insert_run(books: Bookkeeping, values: Mapping[str, Any]) -> tuple[int, str 
         if found := books.rows(text(holder), {"key": values["idempotency_key"]}):
             return found[0].id, found[0].job_type
     return rows[0].id, None
-
-
-def add_pause(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
-    """Pause a task or a queue; return False if it was paused before."""
-    statement = f"""
-        INSERT INTO job_pauses (kind, name, paused_at, paused_by)
-        VALUES (:kind, :name, {books.dialect.now}, :by)
-        ON CONFLICT (kind, name) DO NOTHING RETURNING id
-    """
-    return bool(books.rows(text(statement), {"kind": kind, "name": name, "by": by}))
-
-
-def remove_pause(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
-    """End a pause; return False if there was none."""
-    statement = "DELETE FROM job_pauses WHERE kind = :kind AND name = :name RETURNING id"
-    return bool(books.rows(text(statement), {"kind": kind, "name": name}))
 
 
 def _in(statuses: Sequence[Status]) -> str:
