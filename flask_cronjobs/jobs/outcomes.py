@@ -7,10 +7,8 @@ the handler's own transaction, for ``atomic=True``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
-from operator import attrgetter
-from typing import Any
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from sqlalchemy import TextClause, text
 from sqlalchemy.orm import Session
@@ -31,8 +29,6 @@ OUTCOME_COLUMNS = {
     "delay": "double precision",
     "until": "timestamptz",
 }
-#: Those that a plain success has: it recorded no error.
-PLAIN_COLUMNS = ("id", "token", "result")
 
 # A run whose cancel was requested while it ran is cancelled instead of retried.
 _STOPPED = f"""
@@ -114,28 +110,40 @@ def is_held(d: Dialect) -> str:
 def recorded(d: Dialect, plain: bool) -> str:
     """Return PostgreSQL's CTEs that end in ``recorded``: the runs whose outcomes were recorded.
 
-    Each column of the outcomes is an array. One that is empty stands for the column's usual value:
-    ``:usual_token``, a success, or NULL.
-
-    :param plain: whether all outcomes are plain successes.
+    :param plain: whether all outcomes are plain successes, as `success_arrays` sends them.
     """
-    columns = {name: OUTCOME_COLUMNS[name] for name in PLAIN_COLUMNS} if plain else OUTCOME_COLUMNS
-    arrays = ", ".join(f"CAST(:{name}s AS {kind}[])" for name, kind in columns.items())
-    usual = {"token": "COALESCE(token, :usual_token)", "kind": "COALESCE(kind, 'succeeded')"}
-    given = ", ".join(f"{usual.get(name, name)} AS {name}" for name in columns)
-    table = f"(SELECT {given} FROM unnest({arrays}) AS t({', '.join(columns)}))"
-    expired = "" if plain else f"AND {_expired_if_reclaimed(d)}"
-    more = ", ".join(f"given.{name}" for name in columns)
-    failures = "" if plain else f", failures AS ({_failures_of_recorded(d)})"
+    if plain:
+        update = _update(_values_of_success(d), d)
+        return f"""
+        {held(d, _SUCCESSES)}, recorded AS ({update} RETURNING job_runs.status, job_runs.id)
+        """
+    returned = "job_runs.status, job_runs.started_at, given.*"
     return f"""
-    {held(d, table)},
-    recorded AS (
-        UPDATE job_runs SET {_values_of_success(d) if plain else _values(d)}
-        FROM given WHERE {is_held(d)} {expired}
-        RETURNING job_runs.status, job_runs.started_at, {more}
-    )
-    {failures}
+    {held(d, _outcomes(d))},
+    recorded AS ({_update_by_kind(d)} RETURNING {returned}),
+    failures AS ({_failures_of_recorded(d)})
     """
+
+
+#: Each column is an array. One that is empty stands for ``:usual_token``, or for NULL.
+_SUCCESSES = """
+    (SELECT id, COALESCE(token, :usual_token) AS token, result
+     FROM unnest(CAST(:ids AS bigint[]), CAST(:tokens AS text[]), CAST(:results AS text[]))
+     AS t(id, token, result))
+"""
+
+
+def _outcomes(d: Dialect) -> str:
+    return d.table("outcomes", **OUTCOME_COLUMNS)
+
+
+def _update(values: str, d: Dialect) -> str:
+    return f"UPDATE job_runs SET {values} FROM given WHERE {is_held(d)}"
+
+
+def _update_by_kind(d: Dialect) -> str:
+    expired = f"COALESCE(given.reclaimed, 0) = 0 OR job_runs.locked_until <= {d.clock}"
+    return f"{_update(_values(d), d)} AND ({expired})"
 
 
 def _failures_of_recorded(d: Dialect) -> str:
@@ -147,18 +155,10 @@ def _failures_of_recorded(d: Dialect) -> str:
     """
 
 
-def _expired_if_reclaimed(d: Dialect) -> str:
-    return f"(COALESCE(given.reclaimed, 0) = 0 OR job_runs.locked_until <= {d.clock})"
-
-
-def record(d: Dialect) -> str:
-    """Return SQLite's UPDATE that records outcomes."""
-    return f"""
-    UPDATE job_runs SET {_values(d)}
-    FROM {d.table("outcomes", **OUTCOME_COLUMNS)} AS given
-    WHERE job_runs.id = given.id AND job_runs.locked_by = given.token
-        AND (job_runs.{RUNNING}) IS TRUE AND {_expired_if_reclaimed(d)}
-    """
+@lru_cache(maxsize=2)
+def record(d: Dialect, columns: str) -> TextClause:
+    """Return SQLite's UPDATE that records outcomes, and returns *columns*."""
+    return text(f"WITH {held(d, _outcomes(d))} {_update_by_kind(d)} RETURNING {columns}")
 
 
 @lru_cache(maxsize=2)
@@ -167,50 +167,55 @@ def failures(d: Dialect) -> TextClause:
     return text(f"""
     {_FAILURE}
     SELECT o.id, o.attempt, o.token, r.started_at, {d.now}, o.error_type, o.error, o.stack
-    FROM {d.table("outcomes", **OUTCOME_COLUMNS)} AS o JOIN job_runs r ON r.id = o.id
+    FROM {_outcomes(d)} AS o JOIN job_runs r ON r.id = o.id
     WHERE o.{_FAILED} AND o.id IN (SELECT value FROM json_each(:recorded))
     ON CONFLICT DO NOTHING
     """)
 
 
-@lru_cache(maxsize=2)
-def _values_of(d: Dialect) -> dict[str, Callable[[Outcome], Any]]:
-    """Return for each column how to take its value from an outcome."""
+def outcome_parameters(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return *outcomes* as the JSON array that the statements read."""
+    return {"outcomes": json.dumps([_outcome_row(dialect, outcome) for outcome in outcomes])}
+
+
+def is_plain(outcome: Outcome) -> bool:
+    """Return whether *outcome* is a success without a warning, as most are."""
+    return outcome.kind == "succeeded" and outcome.error is None
+
+
+def success_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """Return plain successes, of which there may be a thousand, as `recorded` reads them."""
+    usual = outcomes[0].token
+    tokens = [outcome.token for outcome in outcomes]
+    results = [outcome.result for outcome in outcomes]
     return {
-        **{name: attrgetter(name) for name in OUTCOME_COLUMNS},
-        **{name: partial(_cleaned, name=name) for name in ("error", "error_type", "stack")},
-        "result": lambda each: None if each.result is None else json_text(each.result),
-        "reclaimed": lambda each: int(each.reclaimed),
-        "until": lambda each: each.until and d.instant(each.until),
+        "usual_token": usual,
+        "ids": f"{{{','.join([str(outcome.id) for outcome in outcomes])}}}",
+        "tokens": array_text(tokens if tokens.count(usual) < len(tokens) else ()),
+        "results": array_text(
+            [None if each is None else json_text(each) for each in results]
+            if results.count(None) < len(results)
+            else ()
+        ),
     }
 
 
-def _cleaned(outcome: Outcome, name: str) -> str | None:
-    return clean(getattr(outcome, name))
-
-
-def are_plain(outcomes: Iterable[Outcome]) -> bool:
-    """Return whether all *outcomes* are successes without a warning, as most are."""
-    return all(each.kind == "succeeded" and each.error is None for each in outcomes)
-
-
-def outcome_parameters(d: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return *outcomes* as the JSON array that SQLite's statements read."""
-    names = ("kind", *PLAIN_COLUMNS) if are_plain(outcomes) else OUTCOME_COLUMNS
-    columns = [(name, _values_of(d)[name]) for name in names]
-    rows = [{name: value_of(each) for name, value_of in columns} for each in outcomes]
-    return {"outcomes": json.dumps(rows)}
-
-
-def outcome_arrays(d: Dialect, outcomes: Sequence[Outcome], plain: bool) -> dict[str, object]:
-    """Return *outcomes* as the arrays that PostgreSQL's exchange reads, a column each."""
-    usual = {"token": outcomes[0].token, "kind": "succeeded"}
-    arrays: dict[str, object] = {"usual_token": usual["token"]}
-    for name in PLAIN_COLUMNS if plain else OUTCOME_COLUMNS:
-        column = list(map(_values_of(d)[name], outcomes))
-        unusual = column.count(usual.get(name)) < len(column)
-        arrays[f"{name}s"] = array_text(column if unusual else ())
-    return arrays
+def _outcome_row(dialect: Dialect, outcome: Outcome) -> dict[str, object]:
+    """Return *outcome* as the statements read it; a plain success needs few keys."""
+    row: dict[str, object] = {"id": outcome.id, "token": outcome.token, "kind": outcome.kind}
+    if outcome.result is not None:
+        row["result"] = json_text(outcome.result)
+    if outcome.error is not None:
+        row |= {"error": clean(outcome.error), "error_type": clean(outcome.error_type)}
+    if outcome.kind != "succeeded":
+        row |= {
+            "attempt": outcome.attempt,
+            "stack": clean(outcome.stack),
+            "delay": outcome.delay,
+            "until": None if outcome.until is None else dialect.instant(outcome.until),
+            "reclaimed": int(outcome.reclaimed),
+        }
+    return row
 
 
 def finalize_in(session: Session, claim: Claim, result: JSON) -> bool:

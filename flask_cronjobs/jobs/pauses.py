@@ -21,7 +21,7 @@ from .state import State
 _LONGEST = 100
 
 
-Kind: TypeAlias = PauseKind | Literal["definition"]
+Kind: TypeAlias = Literal["definition", "queue", "task"]
 
 
 class Target(NamedTuple):
@@ -58,7 +58,7 @@ def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
         if kind == "definition":
             is_new = _pause_definition(state, books, name)
         else:
-            is_new = _insert(books, kind, name, actor)
+            is_new = _add(books, kind, name, actor)
     if is_new:
         log_action("paused", f"{kind} {name}", actor)
     return is_new
@@ -79,14 +79,13 @@ def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
         if kind == "definition":
             was_paused = _resume_definition(state, books, name)
         else:
-            was_paused = _delete(books, kind, name)
+            was_paused = _remove(books, kind, name)
     if was_paused:
         log_action("resumed", f"{kind} {name}", actor)
     return was_paused
 
 
-def _insert(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
-    """Pause a task or a queue; return False if it was paused before."""
+def _add(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
     statement = f"""
         INSERT INTO job_pauses (kind, name, paused_at, paused_by)
         VALUES (:kind, :name, {books.dialect.now}, :by)
@@ -95,8 +94,7 @@ def _insert(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
     return bool(books.rows(text(statement), {"kind": kind, "name": name, "by": by}))
 
 
-def _delete(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
-    """End a pause; return False if there was none."""
+def _remove(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
     statement = "DELETE FROM job_pauses WHERE kind = :kind AND name = :name RETURNING id"
     return bool(books.rows(text(statement), {"kind": kind, "name": name}))
 

@@ -267,9 +267,10 @@ def test_effects_go_when_done_long_ago_and_never_while_open(kit: Kit) -> None:
 
 @pytest.mark.parametrize("status", STATUSES)
 def test_effects_of_a_run_that_may_be_tried_again_stay_however_old(kit: Kit, status: str) -> None:
-    ended = {"finished_at": ago()} if status in TERMINAL else {}
-    held = {"locked_by": "host:1:x", "locked_until": ago(-60)} if status == "running" else {}
-    run = kit.run(status=status, attempts=1, **ended, **held)
+    values: dict[str, Any] = {"finished_at": ago()} if status in TERMINAL else {}
+    if status == "running":
+        values = {"locked_by": "host:1:x", "locked_until": ago(-60)}
+    run = kit.run(status=status, attempts=1, **values)
     effect(kit, "of a run", run_id=run)
     pruned(kit)
     assert left(kit)[1] == (status not in ("succeeded", "skipped"))

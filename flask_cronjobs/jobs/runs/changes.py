@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -211,6 +212,15 @@ def insert_run(books: Bookkeeping, values: Mapping[str, Any]) -> tuple[int, str 
         if found := books.rows(text(holder), {"key": values["idempotency_key"]}):
             return found[0].id, found[0].job_type
     return rows[0].id, None
+
+
+def prepare_run(books: Bookkeeping, run_id: int, **values: object) -> None:
+    """Write *values* into the columns of a run, as a test of an app wants it."""
+    d = books.dialect
+    given = {n: d.instant(v) if isinstance(v, datetime) else v for n, v in values.items()}
+    set_to = assigned({**{name: f":{name}" for name in given}, "updated_at": d.now})
+    statement = text(f"UPDATE job_runs SET {set_to} WHERE id = :run_id")
+    books.rows(statement, {**given, "run_id": run_id})
 
 
 def _in(statuses: Sequence[Status]) -> str:
