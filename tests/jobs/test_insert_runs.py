@@ -16,10 +16,15 @@ from flask_cronjobs.types import JSON
 from tests.kit import Kit, in_threads
 
 
+#: What the new runs of one call share.
+SHARED: dict[str, Any] = dict.fromkeys(GIVEN) | {
+    "run_at": None, "delay": 0.0,
+    "job_type": "task", "queue": "default", "priority": 0, "max_attempts": 10,
+}  # fmt: skip
+
+
 def values(key: str, payload: JSON = None) -> dict[str, Any]:
-    given = dict.fromkeys(GIVEN) | {"run_at": None, "delay": 0.0, "idempotency_key": key}
-    own = {"job_type": "task", "queue": "default", "priority": 0, "max_attempts": 10}
-    return given | own | {"payload": json.dumps(payload or {})}
+    return SHARED | {"idempotency_key": key, "payload": json.dumps(payload or {})}
 
 
 pytestmark = pytest.mark.usefixtures("writers")
