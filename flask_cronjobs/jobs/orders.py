@@ -14,9 +14,9 @@ from ..models.conditions import HAS_TURN, ORDERED, RUNNING, STOPS, UNPLACED
 from .humanize import late, seconds_since, since
 
 if TYPE_CHECKING:
+    from .eligibility import PauseView
     from .reader import Count, Page, Reader, Source
     from .runs.list import RunRow
-    from .waiting import PauseView
 
 #: How many runs one statement looks at.
 CHUNK = 500
@@ -220,9 +220,9 @@ def list_key_orders(
     :param after: only keys after this one, for paging.
     """
     # Here, since it maps the tables, which a tick does not use.
+    from .eligibility import list_pauses, stopping
     from .reader import CAP, count_of, cut_page, reading
     from .runs.list import rows_of
-    from .waiting import list_pauses, stopping
 
     with reading(source) as reader:
         heads = reader.connection.execute(
