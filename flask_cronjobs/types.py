@@ -233,6 +233,17 @@ def stored_time(value: Any) -> datetime:
         raise ValueError(f"{found} is too far in the future") from None
 
 
+def time_or_none(value: Any) -> datetime | None:
+    """Return what `stored_time` does; None for NULL, and for what is no time.
+
+    SQLite accepts any text.
+    """
+    try:
+        return None if value is None else stored_time(value)
+    except (ValueError, AttributeError):  # Not a time, or not even a text.
+        return None
+
+
 def _since_1970(seconds: float) -> datetime:
     try:
         return datetime.fromtimestamp(seconds, timezone.utc)

@@ -10,10 +10,10 @@ import click
 from sqlalchemy import Row
 
 from ..jobs.humanize import ago, duration, seconds_since, utc
-from ..jobs.order_views import KeyOrder, list_key_orders
+from ..jobs.orders import KeyOrder, list_key_orders
 from ..jobs.reader import reading
 from ..jobs.state import state_of
-from ..jobs.tick_views import TICK_COUNTS, Gap, list_gaps, list_ticks
+from ..jobs.ticks import TICK_COUNTS, Gap, list_gaps, list_ticks
 from ..text import one_line
 from .group import JobsGroup, examples
 from .lists import listing, print_page

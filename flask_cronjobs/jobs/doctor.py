@@ -22,12 +22,12 @@ from .eligibility import stalled
 from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
 from .humanize import duration, plural, seconds_since
 from .needs import CHECK, unrecorded
-from .order_views import list_key_orders
+from .orders import list_key_orders
 from .overview import list_orphans
+from .pruning import seconds_behind
 from .reader import DEFINITIONS, Reader, reading
 from .state import State
-from .tick_views import list_ticks, seconds_unpruned
-from .ticks import CLOCK_TOLERANCE
+from .ticks import CLOCK_TOLERANCE, list_ticks
 
 #: The shortest lease without a warning, in seconds: a busy handler (a long regular expression, say)
 #: can stop the thread that renews the lease for seconds.
@@ -321,7 +321,7 @@ def _open_batches(reader: Reader) -> Iterator[Finding]:
 
 
 def _pruning(reader: Reader) -> Iterator[Finding]:
-    late = seconds_unpruned(reader)
+    late = seconds_behind(reader)
     if late > _UNPRUNED:
         yield Finding(
             "pruning",

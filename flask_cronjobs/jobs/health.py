@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from sqlalchemy import Row, literal, select, text
 
 from ..models.conditions import DEAD, RUNNING, STOPS
-from .effect_views import doubts
+from .effects import doubts
 from .eligibility import PauseView, Stalled, list_pauses, oldest_due, ours, stalled
 from .humanize import ago, duration, plural, seconds_since
 from .needs import CHECK, Late, Missed, late_definitions, missed_slots
 from .reader import RUNS, TICKS, Count, Query, Reader, Source, capped, count_of, read_once, reading
-from .tick_views import did_its_work
+from .ticks import did_its_work
 from .waiting import handed, overdue
 
 #: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
@@ -222,7 +222,7 @@ def read_verdict(reader: Reader) -> Verdict:
 
 def _last_tick(reader: Reader) -> Row[Any] | None:
     # One from the future began while the database's clock was ahead.
-    works = select(TICKS).where(did_its_work(reader), TICKS.c.started_at <= reader.now)
+    works = select(TICKS).where(did_its_work(reader.dialect), TICKS.c.started_at <= reader.now)
     recent = works.order_by(TICKS.c.started_at.desc()).limit(_RECENT_TICKS).subquery()
     rows = reader.rows(select(recent).order_by(recent.c.seen_at.desc()).limit(1))
     return rows[0] if rows else None
@@ -273,7 +273,7 @@ def _age(now: datetime, moment: datetime | None) -> float | None:
 
 def _failing(reader: Reader, since: datetime | None) -> bool:
     """Return whether a tick has begun after *since* that did not do its work."""
-    begun = select(TICKS.c.id).where(~did_its_work(reader)).limit(1)
+    begun = select(TICKS.c.id).where(~did_its_work(reader.dialect)).limit(1)
     return bool(reader.rows(begun if since is None else begun.where(TICKS.c.started_at > since)))
 
 

@@ -13,7 +13,7 @@ from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Verdict, read_verdict_and_figures
 from .reader import RUNS, Count, Reader, Source, capped, count_of, reading, record, values_of
 from .runs.list import ERROR_SHOWN, first_line
-from .tick_views import Bucket, read_activity
+from .ticks import Bucket, read_activity
 from .waiting import waiting_groups
 
 #: How many dead runs, newest first, `dead_groups` reads.

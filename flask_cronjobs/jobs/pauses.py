@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from sqlalchemy import text
 
 from ..db.connection import Bookkeeping
+from ..db.errors import waiting_for_lock
 from ..errors import NotFound
 from ..log import DEFAULT_ACTOR, log_action
 from ..registry.options import is_key
@@ -76,8 +77,9 @@ def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
     kind, name = target
     with state.bookkeeping() as books:
         if kind == "definition":
-            return _resume_definition(state, books, name, actor)
-        was_paused = _remove(books, kind, name)
+            was_paused = _resume_definition(state, books, name)
+        else:
+            was_paused = _remove(books, kind, name)
     if was_paused:
         log_action("resumed", f"{kind} {name}", actor)
     return was_paused
@@ -98,23 +100,31 @@ def _remove(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
 
 
 def _pause_definition(state: State, books: Bookkeeping, name: str) -> bool:
-    found = definitions.find(books, name)
-    if found is not None and found.due:
-        record_due(state, books, found)
-    if not definitions.pause(books, name):
-        raise no_definition(state, name, "pause")
-    return True
+    wait = waiting_for_lock(f"The definition {name!r}")
+    while True:
+        found = definitions.find(books, name)
+        if found is None:
+            raise no_definition(state, name, "pause")
+        if found.due:
+            record_due(state, books, found)
+        if definitions.pause(books, found):
+            return True
+        wait()
 
 
-def _resume_definition(state: State, books: Bookkeeping, name: str, actor: str) -> bool:
-    found = definitions.find(books, name)
-    if found is None:
-        raise no_definition(state, name, "resume")
-    plan = plan_paused(found)
-    slots = definitions.resume(books, found, plan.following, plan.slots)
-    if slots is None:
-        return False
-    log_action("resumed", f"definition {name}", actor)
+def _resume_definition(state: State, books: Bookkeeping, name: str) -> bool:
+    wait = waiting_for_lock(f"The definition {name!r}")
+    while True:
+        found = definitions.find(books, name)
+        if found is None:
+            raise no_definition(state, name, "resume")
+        if not found.paused:
+            return False
+        plan = plan_paused(found)
+        slots = definitions.skip_pause(books, found, plan, resume=True)
+        if slots is not None:
+            break
+        wait()
     for slot in slots:
         announce_slot(state, slot)
     return True

@@ -52,13 +52,6 @@ class DefinitionSpec(NamedTuple):
         return f"<DefinitionSpec {self.name}>"  # Its payload and its URL are secrets.
 
 
-#: The columns that a definition has for its runs, beside the payload.
-RUN_COLUMNS = (
-    *("job_type", "queue", "priority", "max_attempts", "on_dead"),
-    *("concurrency_key", "concurrency_limit"),
-)
-
-
 class Declaration(NamedTuple):
     """A definition as a task declares it, before an app's defaults apply."""
 
@@ -77,6 +70,7 @@ class Declaration(NamedTuple):
     def spec(self, settings: Settings) -> DefinitionSpec:
         """Return the definition with one app's defaults."""
         columns = run_columns(self.handler, settings, self.payload)
+        columns["payload"] = json.loads(columns["payload"])
         return DefinitionSpec(
             name=self.name,
             schedule=self.schedule,
@@ -84,8 +78,7 @@ class Declaration(NamedTuple):
             catchup=self.catchup,
             overlap=self.overlap,
             ping_url=self.ping_url,
-            **{name: columns[name] for name in RUN_COLUMNS},
-            payload=json.loads(columns["payload"]),
+            **{name: columns[name] for name in DefinitionSpec._fields if name in columns},
         )
 
 

@@ -23,9 +23,10 @@ from ..engine.tick import tick as run_tick
 from ..errors import CronJobsError
 from ..jobs.health import Figures, Verdict, read_verdict, read_verdict_and_figures
 from ..jobs.humanize import seconds_since
+from ..jobs.pruning import seconds_behind
 from ..jobs.reader import Reader, reading
 from ..jobs.state import State, state_of
-from ..jobs.tick_views import read_activity, seconds_unpruned
+from ..jobs.ticks import read_activity
 from ..log import logger
 from ..types import TickReport
 from .params import clamped
@@ -159,7 +160,7 @@ def _metrics(reader: Reader) -> Iterator[tuple[str, str, tuple[str, ...], _Value
     """Yield name, meaning, labels and values of each metric."""
     verdict, figures = read_verdict_and_figures(reader)
     day = read_activity(reader)
-    for name, text, value in _single(verdict, figures, seconds_unpruned(reader)):
+    for name, text, value in _single(verdict, figures, seconds_behind(reader)):
         if value is not None:
             yield name, text, (), {(): value}
     text = "Seconds for which a task or a queue has been paused"

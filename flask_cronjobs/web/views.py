@@ -13,9 +13,9 @@ from ..jobs.batches import views as batches_report
 from ..jobs.batches.views import BatchView, find_batch, list_batches
 from ..jobs.definitions.detail import find_definition, find_task
 from ..jobs.definitions.views import SORTS, STATES, DefinitionView, list_definitions
-from ..jobs.effect_views import list_effects
+from ..jobs.effects import list_effects
 from ..jobs.health import headline_of, tone_of
-from ..jobs.order_views import list_key_orders
+from ..jobs.orders import list_key_orders
 from ..jobs.overview import read_overview
 from ..jobs.pauses import queues
 from ..jobs.reader import Page, reading
@@ -23,7 +23,7 @@ from ..jobs.runs.detail import RunView, facts_of, without_own_frames
 from ..jobs.runs.filters import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, sorting_of
 from ..jobs.runs.list import WINDOW, RunFilter, list_runs
 from ..jobs.state import State, state_of
-from ..jobs.tick_views import list_gaps, list_ticks
+from ..jobs.ticks import list_gaps, list_ticks
 from .actions import BULK, run_or_404
 from .format import Tone, chart
 from .format import tone_of as tone_of_status

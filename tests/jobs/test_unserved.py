@@ -24,7 +24,7 @@ from flask_cronjobs.jobs.health import (
     tone_of,
 )
 from flask_cronjobs.jobs.state import State, state_of
-from flask_cronjobs.jobs.tick_views import list_gaps, list_ticks
+from flask_cronjobs.jobs.ticks import list_gaps, list_ticks
 from flask_cronjobs.models import JobDefinition, JobTick
 from tests.rows import Rows, ago
 

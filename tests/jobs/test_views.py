@@ -17,7 +17,7 @@ from sqlalchemy import Engine, event
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs.definitions.views import definitions_by_name, next_slots
-from flask_cronjobs.jobs.effect_views import list_effects
+from flask_cronjobs.jobs.effects import list_effects
 from flask_cronjobs.jobs.health import read_verdict, read_verdict_and_figures
 from flask_cronjobs.jobs.humanize import ago as ago_words
 from flask_cronjobs.jobs.humanize import duration, late, parse_age, plural, print_age
@@ -26,7 +26,7 @@ from flask_cronjobs.jobs.reader import Count, reading
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs, matching_ids
 from flask_cronjobs.jobs.state import State, state_of
-from flask_cronjobs.jobs.tick_views import read_activity
+from flask_cronjobs.jobs.ticks import read_activity
 from flask_cronjobs.text import redacted
 from tests.rows import Rows, ago
 

@@ -15,7 +15,7 @@ from flask_cronjobs.jobs.definitions.detail import find_definition
 from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.health import read_verdict
-from flask_cronjobs.jobs.order_views import list_key_orders
+from flask_cronjobs.jobs.orders import list_key_orders
 from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.runs.filters import sorting_of
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs

@@ -17,7 +17,7 @@ from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.dialect import Dialect, dialect_of
 from flask_cronjobs.db.planner import SETTINGS
 from flask_cronjobs.jobs.definitions.rows import NEAR, SOME, read_definitions
-from flask_cronjobs.jobs.definitions.slots import insert_slots, record_at_once
+from flask_cronjobs.jobs.definitions.slots import insert_of_slots
 from flask_cronjobs.jobs.outcomes import delete_failures, record, success_arrays
 from flask_cronjobs.jobs.pruning import BATCHES, DEAD_RUNS, EFFECTS, RUNS, delete, oldest
 from flask_cronjobs.jobs.runs import claim as claiming
@@ -127,10 +127,6 @@ def record_outcomes(d: Dialect) -> str:
     return claim_in_every_way(d) if d.one_statement else record(d, "job_runs.id").text
 
 
-def record_slots(d: Dialect) -> str:
-    return record_at_once(d) if d.one_statement else insert_slots(d, "7")
-
-
 RUNNABLE = ("ix_job_runs_runnable", "ix_job_runs_runnable_keyed", "ix_job_runs_runnable_front")
 OLD = ("one", "job_runs", "job_effects", "job_batches")
 CASES = {
@@ -140,7 +136,7 @@ CASES = {
     "expired": Case(lambda d: expired(d).text, ("ix_job_runs_lease",)),
     "due definitions": Case(read_definitions, ("ix_job_definitions_due",), (),
                             (("after", 0),)),
-    "slots": Case(record_slots, ("ix_job_runs_live",), ("live",)),
+    "slots": Case(insert_of_slots, ("ix_job_runs_live",), ("live",)),
     "old runs": Case(lambda d: oldest(d, RUNS), ("ix_job_runs_finished",), OLD),
     "dead runs": Case(lambda d: oldest(d, DEAD_RUNS), ("ix_job_runs_dead",), OLD),
     "old effects": Case(lambda d: oldest(d, EFFECTS), ("ix_job_effects_done",), OLD),

@@ -28,7 +28,6 @@ from flask_cronjobs.jobs.runs.leases import (
 )
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.models.tables import Base
-from flask_cronjobs.schedule.catchup import Slot
 from flask_cronjobs.types import Claim, LateSlot
 from tests.kit import Kit, outcome, plan, spec
 from tests.plans import Sent, explain, faults, paths, run, sent_by, tables_of
@@ -205,9 +204,10 @@ def plan_definitions(kit: Kit) -> None:
     mark_late(kit.books, LateSlot(found.id, "definition", "task", found.now, 1.0, None))
     assert kit.definitions.ping_urls() == {}
     assert kit.definitions.name_and_timezone(found.id) == ("definition", "Europe/Rome")
-    kit.definitions.pause("definition")
-    now = datetime.now(timezone.utc)
-    assert kit.definitions.resume(kit.found("definition"), now, [Slot(found.id, now)]) is not None
+    kit.definitions.pause(found)
+    paused = kit.found("definition")
+    ended = plan(found.id, paused.now)
+    assert kit.definitions.skip_pause(paused, ended, resume=True) is not None
 
 
 def read(kit: Kit) -> list[DefinitionRow]:

@@ -9,7 +9,7 @@ import pytest
 
 from flask_cronjobs.jobs.humanize import roughly
 from flask_cronjobs.jobs.runs.list import RunFilter
-from flask_cronjobs.jobs.tick_views import Bucket
+from flask_cronjobs.jobs.ticks import Bucket
 from flask_cronjobs.web import format
 from flask_cronjobs.web.format import HEIGHT, chart
 from flask_cronjobs.web.params import BadQuery, filter_args, run_filter, text

@@ -28,9 +28,8 @@ from ... import failpoints
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
 from ...models.conditions import OPEN_BATCH
-from ...registry.registry import RUN_COLUMNS
 from ...types import TERMINAL, BatchCounts
-from ..columns import insert_into_runs, parameter
+from ..columns import RUN_COLUMNS, insert_into_runs, parameter
 from .members import (
     HAS_DEAD,
     LIVE,

@@ -98,12 +98,7 @@ CELLS = 10
 NEXT = 3
 # How far ahead to search for a slot: the next February 29 can be 8 years away, on a Monday 40.
 _HORIZON = timedelta(days=366 * 41)
-_LONGEST_PAGE = 200
 _NAMES = 5_000
-# The next slots stay the same until the first one passes. They are cached, since finding them takes
-# half the time of a page of definitions.
-_known: dict[tuple[str, str, int], tuple[datetime, tuple[datetime, ...]]] = {}
-_MOST_KNOWN = 1_000
 _OF_A_RUN = (
     "id", "definition_id", "status", "scheduled_for", "started_at", "finished_at", "error_type",
 )  # fmt: skip
@@ -115,9 +110,8 @@ def definitions_by_name(
     """Return definitions by name, with their last ten runs and next three slots.
 
     :param after: only names after this one: the ``next`` of the page before.
-    :param limit: how many definitions; at most 200.
+    :param limit: how many definitions.
     """
-    limit = max(1, min(limit, _LONGEST_PAGE))
     with reading(source) as reader:
         statement = whole_rows(reader).order_by(DEFINITIONS.c.name).limit(limit + 1)
         if after is not None:
@@ -139,17 +133,16 @@ def next_slots(cron: str, zone: str, now: datetime, number: int = NEXT) -> tuple
 
     :raises ScheduleError: the schedule or its zone cannot be read.
     """
-    key = (cron, zone, number)
-    found, slots = _known.get(key, (now, ()))
-    if slots and found <= now < slots[0]:
-        return slots
-    following = islice(Schedule(cron, zone).between(now, now + _HORIZON), number)
+    # Slots are at whole minutes.
+    return _next_slots(cron, zone, now.replace(second=0, microsecond=0), number)
+
+
+@lru_cache(maxsize=1_000)
+def _next_slots(cron: str, zone: str, minute: datetime, number: int) -> tuple[datetime, ...]:
+    """Return the next slots. Cached: to find them takes half the time of a page of definitions."""
+    following = islice(Schedule(cron, zone).between(minute, minute + _HORIZON), number)
     local = parse_zone(zone)
-    slots = tuple(slot.astimezone(local) for slot in following)
-    if len(_known) >= _MOST_KNOWN:
-        _known.clear()
-    _known[key] = (now, slots)
-    return slots
+    return tuple(slot.astimezone(local) for slot in following)
 
 
 def whole_rows(reader: Reader) -> Query:
