@@ -15,7 +15,6 @@ from flask_cronjobs.jobs.runs.insert import GIVEN, insert_run
 from flask_cronjobs.types import JSON
 from tests.kit import Kit, in_threads
 
-
 #: What the new runs of one call share.
 SHARED: dict[str, Any] = dict.fromkeys(GIVEN) | {
     "run_at": None, "delay": 0.0,
