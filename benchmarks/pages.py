@@ -31,14 +31,14 @@ from sqlalchemy import Connection, Engine, event, text
 from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs.definitions.views import DefinitionFilter, list_definitions
-from flask_cronjobs.jobs.effect_views import list_effects
+from flask_cronjobs.jobs.effects import list_effects
 from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.filters import sorting_of
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.jobs.state import State, state_of
-from flask_cronjobs.jobs.tick_views import list_ticks
+from flask_cronjobs.jobs.ticks import list_ticks
 from flask_cronjobs.types import STATUSES
 from tests import postgres
 

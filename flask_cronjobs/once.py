@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from flask import Flask
 from sqlalchemy.exc import OperationalError
@@ -59,6 +58,19 @@ _taken: set[tuple[str, str]] = set()
 _turns = threading.Condition()
 
 
+class _Effect(NamedTuple):
+    """An effect, and with what its mark is written.
+
+    :ivar owner: the token of the run's claim, or a token made for this effect outside a run.
+    """
+
+    state: State
+    books: Bookkeeping
+    key: str
+    owner: str
+    run_id: int | None
+
+
 def once(
     state: State,
     key: str,
@@ -76,28 +88,18 @@ def once(
     3. Record the result.
     """
     _check(key, func, in_doubt)
-    with _entered(state, key), _owning(state, key) as (books, owner, run_id):
-        doubt = _Doubt()
-        try:
-            with _refusing_own_lock(state, books):
-                lease = state.settings.lease
-                mark = _begin(books, key, owner, run_id, lease, in_doubt, doubt)
-        except (Interruption, KeyboardInterrupt, SystemExit):
-            # The effect was not begun, now. If we have taken a doubt over, it is as it was.
-            with suppress(CronJobsError):
-                (effects.doubt if doubt.taken_over else effects.withdraw)(books, key, owner)
-            raise
-        if mark is not None:
-            return cast("T | None", mark[0])
+    with _entered(state, key), _owning(state, key) as effect:
+        if (found := _begin(effect, in_doubt)) is not None:
+            return cast("T | None", found[0])
         failpoints.reach("before-effect")
-        value = _call(state, books, key, owner, partial(func, *args, **kwargs))
+        value = _call(effect, partial(func, *args, **kwargs))
         failpoints.reach("after-effect")
         kept = kept_result(value, state.settings.max_payload_bytes, f"once({key!r})")
         if kept is not None:
             # The caller gets what a later call will get from the record.
             value = cast("T", json.loads(json_text(kept)))
-        if not _record(state, books, key, owner, kept):
-            _overtaken(state, key, run_id)
+        if not _record(effect, kept):
+            _overtaken(effect)
         return value
 
 
@@ -131,21 +133,21 @@ def _entered(state: State, key: str) -> Generator[None]:
 
 
 @contextmanager
-def _owning(state: State, key: str) -> Generator[tuple[Bookkeeping, str, int | None]]:
-    """Yield the connection to use, the owner of marks made here, and the run's id if in a run."""
+def _owning(state: State, key: str) -> Generator[_Effect]:
+    """Yield the effect with its owner, and with the connection to use in this thread."""
     run = running()
     # A handler may call it in the context of another app, whose database knows nothing of the run.
     if run is None or run.app is not state.app:
         owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
         with state.bookkeeping(guard=run.books.guard if run else nullcontext) as books:
-            yield books, owner, None
+            yield _Effect(state, books, key, owner, None)
         return
-    with _in_turn(run.claim.token, key):
-        if run.thread == threading.get_ident():
-            yield run.books, run.claim.token, run.claim.id
-        else:  # The run's own connection is for the handler's first thread only.
-            with state.bookkeeping() as books:
-                yield books, run.claim.token, run.claim.id
+    # The run's own connection is for the handler's first thread only.
+    own = run.thread == threading.get_ident()
+    connected: AbstractContextManager[Bookkeeping]
+    connected = nullcontext(run.books) if own else state.bookkeeping()
+    with _in_turn(run.claim.token, key), connected as books:
+        yield _Effect(state, books, key, run.claim.token, run.claim.id)
 
 
 @contextmanager
@@ -163,75 +165,73 @@ def _in_turn(owner: str, key: str) -> Generator[None]:
             _turns.notify_all()
 
 
-def _refusing_own_lock(state: State, books: Bookkeeping) -> AbstractContextManager[None]:
+def _refusing_own_lock(effect: _Effect) -> AbstractContextManager[None]:
     trouble, when = "once() cannot write its mark", "before calling once()"
-    return refusing_own_lock(state.db.session(), books, trouble, when)
+    return refusing_own_lock(effect.state.db.session(), effect.books, trouble, when)
 
 
-@dataclass
-class _Doubt:
-    """Whether the mark may be one in doubt that we have taken over."""
-
-    taken_over: bool = False
-
-
-def _begin(
-    books: Bookkeeping,
-    key: str,
-    owner: str,
-    run_id: int | None,
-    lease: float,
-    in_doubt: InDoubt,
-    doubt: _Doubt,
-) -> tuple[object] | None:
-    """Make the mark. Return None if the effect is ours to do, else its result in a tuple.
-
-    :param doubt: is told while the mark may be one in doubt that we have taken over.
-    """
-    pause = WAIT_FIRST
-    while True:
-        mark = effects.begin(books, key, owner, run_id, lease)
-        if mark.state == "mine":
-            return None
-        if mark.state == "done":
-            return (mark.result,)
-        if mark.state == "lost":
-            raise LeaseLost(f"once({key!r}): the run's lease was lost, so the effect is not begun")
-        if mark.state == "busy" and mark.owner != owner:
-            time.sleep(pause)
-            pause = min(pause * 2, WAIT_MOST)
-            continue
-        effects.doubt(books, key, mark.owner)
-        if in_doubt == "skip":
-            logger.warning("once(%r): in doubt, and skipped. See: flask jobs admin effects", key)
-            return (None,)
-        if in_doubt == "raise":
-            raise EffectInDoubt(
-                f"The effect {key!r} is in doubt: its process died between the mark and the "
-                "result. Find out whether it was done, then run: flask jobs admin effects --done "
-                "KEY, or --redo KEY"
-            )
-        doubt.taken_over = True
-        if effects.take_over(books, key, mark.owner, owner, run_id, lease):
-            logger.warning("once(%r): in doubt, and done again as in_doubt='redo' says", key)
-            return None
-        doubt.taken_over = False
-
-
-def _call(state: State, books: Bookkeeping, key: str, owner: str, call: Callable[[], T]) -> T:
+def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
+    """Make the mark. Return None if the effect is ours to do, else its result in a tuple."""
+    books, key, owner, lease = effect.books, effect.key, effect.owner, effect.state.settings.lease
+    pause, took_over = WAIT_FIRST, False
     try:
-        return _run_to_its_end(key, call())
+        with _refusing_own_lock(effect):
+            while True:
+                mark = effects.begin(books, key, owner, effect.run_id, lease)
+                if mark.state == "mine":
+                    return None
+                if mark.state == "done":
+                    return (mark.result,)
+                if mark.state == "lost":
+                    raise LeaseLost(
+                        f"once({key!r}): the run's lease was lost, so the effect is not begun"
+                    )
+                if mark.state == "busy" and mark.owner != owner:
+                    time.sleep(pause)
+                    pause = min(pause * 2, WAIT_MOST)
+                    continue
+                effects.doubt(books, key, mark.owner)
+                if in_doubt != "redo":
+                    return _leave_in_doubt(key, in_doubt)
+                took_over = True
+                if effects.take_over(books, key, mark.owner, owner, effect.run_id, lease):
+                    logger.warning(
+                        "once(%r): in doubt, and done again as in_doubt='redo' says", key
+                    )
+                    return None
+                took_over = False
+    except (Interruption, KeyboardInterrupt, SystemExit):
+        # The effect was not begun, now. If we have taken a doubt over, it is as it was.
+        with suppress(CronJobsError):
+            (effects.doubt if took_over else effects.withdraw)(books, key, owner)
+        raise
+
+
+def _leave_in_doubt(key: str, in_doubt: InDoubt) -> tuple[None]:
+    if in_doubt == "raise":
+        raise EffectInDoubt(
+            f"The effect {key!r} is in doubt: its process died between the mark and the "
+            "result. Find out whether it was done, then run: flask jobs admin effects --done "
+            "KEY, or --redo KEY"
+        )
+    logger.warning("once(%r): in doubt, and skipped. See: flask jobs admin effects", key)
+    return (None,)
+
+
+def _call(effect: _Effect, call: Callable[[], T]) -> T:
+    try:
+        return _run_to_its_end(effect.key, call())
     except Exception:
         try:
-            _remove(state, books, key, owner)
+            _remove(effect)
         except CronJobsError as trouble:  # The caller must see what *call* raised.
-            logger.error("once(%r) failed, and its mark stays, in doubt: %s", key, trouble)
+            logger.error("once(%r) failed, and its mark stays, in doubt: %s", effect.key, trouble)
         raise
     except BaseException:
         # From outside: of ours, Ctrl-C, or SystemExit by which a server ends its worker. Nobody
         # knows how far it came. The next caller finds it in doubt, even if this write fails.
-        with suppress(CronJobsError), _refusing_own_lock(state, books):
-            effects.doubt(books, key, owner)
+        with suppress(CronJobsError), _refusing_own_lock(effect):
+            effects.doubt(effect.books, effect.key, effect.owner)
         raise
 
 
@@ -250,44 +250,44 @@ def _run_to_its_end(key: str, value: T) -> T:
     return value
 
 
-def _record(state: State, books: Bookkeeping, key: str, owner: str, result: JSON) -> bool:
+def _record(effect: _Effect, result: JSON) -> bool:
     """Record the result; return False if the mark was taken over.
 
     If the call wrote in ``db.session``, that holds SQLite's write lock. Then the result is written
     there, and is committed together with what the call wrote. If it is rolled back instead, the
     effect stays in doubt, since it was done and what says so is gone.
     """
-    session = state.db.session()
+    session, books, mark = effect.state.db.session(), effect.books, (effect.key, effect.owner)
     if session_holds_lock(session):
         try:
             with books.trying_once(), books.busy_for(SHORTLY):
-                return effects.done(books, key, owner, result)
+                return effects.done(books, *mark, result)
         except DatabaseTrouble as trouble:
             if not trouble.transient:
                 raise
         # If this fails, another process holds the lock, and the session has only read.
         with suppress(OperationalError), books.guard():
-            return effects.done_in(session.connection(), books.dialect, key, owner, result)
-    return effects.done(books, key, owner, result)
+            return effects.done_in(session.connection(), books.dialect, *mark, result)
+    return effects.done(books, *mark, result)
 
 
-def _remove(state: State, books: Bookkeeping, key: str, owner: str) -> None:
+def _remove(effect: _Effect) -> None:
     try:
-        with _refusing_own_lock(state, books):
-            effects.remove(books, key, owner)
+        with _refusing_own_lock(effect):
+            effects.remove(effect.books, effect.key, effect.owner)
     except SetupError:
         # The lock is held by what the call wrote before it failed: nothing else was, at the mark.
-        state.db.session().rollback()
-        effects.remove(books, key, owner)
+        effect.state.db.session().rollback()
+        effects.remove(effect.books, effect.key, effect.owner)
 
 
-def _overtaken(state: State, key: str, run_id: int | None) -> None:
+def _overtaken(effect: _Effect) -> None:
     """Say that the effect was done, but another caller had taken over its mark by then."""
-    if run_id is not None:
-        raise LeaseLost(f"once({key!r}): the effect was done, but its mark was taken over")
+    if effect.run_id is not None:
+        raise LeaseLost(f"once({effect.key!r}): the effect was done, but its mark was taken over")
     logger.error(
         "once(%r): the effect took longer than the lease of %g s, so another caller took its mark "
         "over, and may have done it as well. Set CRONJOBS_LEASE to more than it may take.",
-        key,
-        state.settings.lease,
+        effect.key,
+        effect.state.settings.lease,
     )

@@ -7,6 +7,8 @@ Codes: https://www.postgresql.org/docs/current/errcodes-appendix.html
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from sqlalchemy import Engine
@@ -66,6 +68,23 @@ def still_locked(what: str) -> StateConflict:
         f"{what} is locked: another transaction has changed its row, and has not ended. End that "
         "transaction, then try again."
     )
+
+
+def waiting_for_lock(what: str) -> Callable[[], None]:
+    """Return what to call after each try to change *what*, a row that others may have locked.
+
+    It waits a moment, but for `LOCK_WAIT` seconds in all.
+
+    :raises StateConflict: when called later: the row stays locked.
+    """
+    until = time.monotonic() + LOCK_WAIT
+
+    def wait() -> None:
+        if time.monotonic() > until:
+            raise still_locked(what)
+        time.sleep(0.05)
+
+    return wait
 
 
 def remedy_for(error: SQLAlchemyError) -> Remedy:

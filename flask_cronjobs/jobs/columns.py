@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..db.dialect import Dialect
+from ..registry.registry import DefinitionSpec
 
 #: The columns that a new run is given, and their types in PostgreSQL. A task option that a claim
-#: obeys is one more, here and in `registry.RUN_COLUMNS`.
+#: obeys is one more, here and in `DefinitionSpec`.
 NEW_RUN = {
     "job_type": "text",
     "queue": "text",
@@ -22,6 +23,8 @@ NEW_RUN = {
     "batch_id": "bigint",
     "definition_id": "bigint",
 }
+#: Those of them that a definition has for its runs, beside the payload.
+RUN_COLUMNS = tuple(name for name in NEW_RUN if name in {*DefinitionSpec._fields} - {"payload"})
 _TYPES = {**NEW_RUN, "run_at": "timestamptz", "delay": "double precision"}
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeAlias
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, ScalarSelect, TextClause, case, literal, select, text
 
 from ..db.connection import Bookkeeping, Rows, execute
 from ..db.dialect import Dialect, json_text
 from ..errors import NotFound, StateConflict
 from ..log import DEFAULT_ACTOR, log_action
-from ..models.conditions import RUNNING
-from ..types import JSON
+from ..models.conditions import OPEN_EFFECT, RUNNING
+from ..types import JSON, without_secret
 from .state import State
+
+if TYPE_CHECKING:
+    from .reader import Page, Source
 
 MarkState: TypeAlias = Literal["mine", "busy", "done", "in_doubt", "lost"]
 
@@ -97,13 +100,12 @@ def done(books: Bookkeeping, key: str, owner: str, result: JSON) -> bool:
 
     The mark may be in doubt by now, if *owner* was slow. *owner* knows that it was done.
     """
-    return bool(books.rows(_done(books.dialect), _done_values(key, owner, result)))
+    return bool(books.rows(_done(books.dialect, key, owner, result)))
 
 
 def done_in(connection: Connection, d: Dialect, key: str, owner: str, result: JSON) -> bool:
     """Do what `done` does, in the transaction of *connection*."""
-    values = _done_values(key, owner, result)
-    return connection.execute(_done(d), values).first() is not None
+    return connection.execute(_done(d, key, owner, result)).first() is not None
 
 
 def remove(books: Bookkeeping, key: str, owner: str) -> None:
@@ -114,30 +116,6 @@ def remove(books: Bookkeeping, key: str, owner: str) -> None:
 def withdraw(books: Bookkeeping, key: str, owner: str) -> None:
     """Delete the mark of an effect that was not tried, unless it was in doubt before."""
     books.rows(text(f"{_DELETE} AND state = 'begun'"), {"key": key, "owner": owner})
-
-
-def state_of(books: Bookkeeping, key: str) -> str | None:
-    """Return the state that an effect's row has, or None if there is no such effect."""
-    rows = books.rows(text("SELECT state FROM job_effects WHERE key = :key"), {"key": key})
-    return rows[0].state if rows else None
-
-
-def settle(books: Bookkeeping, key: str) -> bool:
-    """Record that an effect in doubt was done; return False if it was not in doubt."""
-    d = books.dialect
-    statement = f"""
-        UPDATE job_effects SET state = 'done', done_at = {d.now}
-        WHERE key = :key AND {is_in_doubt(d)} RETURNING id
-    """
-    return bool(books.rows(text(statement), {"key": key}))
-
-
-def forget(books: Bookkeeping, key: str) -> bool:
-    """Delete the mark of an effect in doubt; return False if it was not in doubt."""
-    statement = (
-        f"DELETE FROM job_effects WHERE key = :key AND {is_in_doubt(books.dialect)} RETURNING id"
-    )
-    return bool(books.rows(text(statement), {"key": key}))
 
 
 def _find(books: Bookkeeping, key: str) -> Mark | None:
@@ -194,19 +172,14 @@ def _begin(d: Dialect, in_run: bool) -> str:
     """
 
 
-def _done(d: Dialect) -> TextClause:
-    return text(
-        f"""
+def _done(d: Dialect, key: str, owner: str, result: JSON) -> TextClause:
+    statement = f"""
         UPDATE job_effects SET state = 'done', done_at = {d.now},
             result = {d.json("CAST(:result AS text)")}
         WHERE key = :key AND locked_by = :owner RETURNING id
-        """
-    )
-
-
-def _done_values(key: str, owner: str, result: JSON) -> dict[str, object]:
+    """
     kept = None if result is None else json_text(result)
-    return {"key": key, "owner": owner, "result": kept}
+    return text(statement).bindparams(key=key, owner=owner, result=kept)
 
 
 _NOT_IN_DOUBT = {
@@ -221,7 +194,7 @@ def effect_done(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
     :raises NotFound: there is no such effect.
     :raises StateConflict: it is not in doubt.
     """
-    _resolve(state, key, settle)
+    _resolve(state, key, "UPDATE job_effects SET state = 'done', done_at = {now}")
     log_action("marked as done", f"effect {key}", actor)
 
 
@@ -231,16 +204,67 @@ def effect_redo(state: State, key: str, actor: str = DEFAULT_ACTOR) -> None:
     :raises NotFound: there is no such effect.
     :raises StateConflict: it is not in doubt.
     """
-    _resolve(state, key, forget)
+    _resolve(state, key, "DELETE FROM job_effects")
     log_action("marked to be done again", f"effect {key}", actor)
 
 
-def _resolve(state: State, key: str, resolve: Callable[[Bookkeeping, str], bool]) -> None:
+def _resolve(state: State, key: str, change: str) -> None:
+    """Execute *change*, a statement up to its WHERE, for an effect in doubt."""
     with state.bookkeeping() as books:
-        if resolve(books, key):
+        d, this = books.dialect, {"key": key}
+        which = f"WHERE key = :key AND {is_in_doubt(d)} RETURNING id"
+        if books.rows(text(f"{change.format(now=d.now)} {which}"), this):
             return
-        found = state_of(books, key)
-    if found is None:
+        rows = books.rows(text("SELECT state FROM job_effects WHERE key = :key"), this)
+    if not rows:
         raise NotFound(f"There is no effect {key!r}. To list them: flask jobs admin effects --all")
-    advice = _NOT_IN_DOUBT.get(found, "Its state has just changed. Try again.")
+    advice = _NOT_IN_DOUBT.get(rows[0].state, "Its state has just changed. Try again.")
     raise StateConflict(f"The effect {key!r} is not in doubt. {advice}")
+
+
+class Effect(NamedTuple):
+    """One effect.
+
+    :ivar state: ``begun``, ``done`` or ``in_doubt``. It is also in doubt if it was begun and its
+        owner no longer holds it.
+    """
+
+    id: int
+    key: str
+    state: str
+    run_id: int | None
+    worker: str | None
+    created_at: datetime
+    done_at: datetime | None
+
+
+def list_effects(
+    source: Source, *, open_only: bool = False, before: int | None = None, limit: int = 50
+) -> Page[Effect]:
+    """Return effects, newest first.
+
+    :param open_only: leave out those that are done.
+    :param before: only smaller ids, for paging.
+    """
+    # Here, since it maps the tables, which `once` does not use.
+    from .reader import EFFECTS, cut_page, reading
+
+    with reading(source) as reader:
+        c = EFFECTS.c
+        state = case((text(is_in_doubt(reader.dialect)), literal("in_doubt")), else_=c.state)
+        statement = select(c.id, c.key, state, c.run_id, c.locked_by, c.created_at, c.done_at)
+        if open_only:
+            statement = statement.where(text(OPEN_EFFECT))
+        if before is not None:
+            statement = statement.where(c.id < before)
+        rows = reader.rows(statement.order_by(c.id.desc()).limit(limit + 1))
+        found = [Effect(*tuple(row)) for row in rows]
+        shown = [each._replace(worker=without_secret(each.worker)) for each in found]
+        return cut_page(shown, limit, reader.now)
+
+
+def doubts(d: Dialect) -> ScalarSelect[int]:
+    """Return a subquery that counts the effects in doubt, up to `CAP` plus one."""
+    from .reader import EFFECTS, capped
+
+    return capped(select(EFFECTS.c.id).where(text(OPEN_EFFECT), text(is_in_doubt(d))))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
+from sqlalchemy import text
+
 from ..db.connection import Bookkeeping
+from ..db.errors import waiting_for_lock
 from ..errors import NotFound
 from ..log import DEFAULT_ACTOR, log_action
 from ..registry.options import is_key
 from ..text import did_you_mean
+from ..types import PauseKind
 from .definitions import rows as definitions
 from .definitions.actions import no_definition, record_due
 from .definitions.scheduler import announce_slot, plan_paused
-from .runs.changes import add_pause, remove_pause
 from .state import State
 
 _LONGEST = 100
@@ -55,7 +58,7 @@ def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
         if kind == "definition":
             is_new = _pause_definition(state, books, name)
         else:
-            is_new = add_pause(books, kind, name, actor)
+            is_new = _add(books, kind, name, actor)
     if is_new:
         log_action("paused", f"{kind} {name}", actor)
     return is_new
@@ -74,31 +77,54 @@ def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
     kind, name = target
     with state.bookkeeping() as books:
         if kind == "definition":
-            return _resume_definition(state, books, name, actor)
-        was_paused = remove_pause(books, kind, name)
+            was_paused = _resume_definition(state, books, name)
+        else:
+            was_paused = _remove(books, kind, name)
     if was_paused:
         log_action("resumed", f"{kind} {name}", actor)
     return was_paused
 
 
+def _add(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
+    statement = f"""
+        INSERT INTO job_pauses (kind, name, paused_at, paused_by)
+        VALUES (:kind, :name, {books.dialect.now}, :by)
+        ON CONFLICT (kind, name) DO NOTHING RETURNING id
+    """
+    return bool(books.rows(text(statement), {"kind": kind, "name": name, "by": by}))
+
+
+def _remove(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
+    statement = "DELETE FROM job_pauses WHERE kind = :kind AND name = :name RETURNING id"
+    return bool(books.rows(text(statement), {"kind": kind, "name": name}))
+
+
 def _pause_definition(state: State, books: Bookkeeping, name: str) -> bool:
-    found = definitions.find(books, name)
-    if found is not None and found.due:
-        record_due(state, books, found)
-    if not definitions.pause(books, name):
-        raise no_definition(state, name, "pause")
-    return True
+    wait = waiting_for_lock(f"The definition {name!r}")
+    while True:
+        found = definitions.find(books, name)
+        if found is None:
+            raise no_definition(state, name, "pause")
+        if found.due:
+            record_due(state, books, found)
+        if definitions.pause(books, found):
+            return True
+        wait()
 
 
-def _resume_definition(state: State, books: Bookkeeping, name: str, actor: str) -> bool:
-    found = definitions.find(books, name)
-    if found is None:
-        raise no_definition(state, name, "resume")
-    plan = plan_paused(found)
-    slots = definitions.resume(books, found, plan.following, plan.slots)
-    if slots is None:
-        return False
-    log_action("resumed", f"definition {name}", actor)
+def _resume_definition(state: State, books: Bookkeeping, name: str) -> bool:
+    wait = waiting_for_lock(f"The definition {name!r}")
+    while True:
+        found = definitions.find(books, name)
+        if found is None:
+            raise no_definition(state, name, "resume")
+        if not found.paused:
+            return False
+        plan = plan_paused(found)
+        slots = definitions.skip_pause(books, found, plan, resume=True)
+        if slots is not None:
+            break
+        wait()
     for slot in slots:
         announce_slot(state, slot)
     return True

@@ -14,12 +14,13 @@ from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
 from ..log import DEFAULT_ACTOR, log_action
 from ..models.conditions import DEAD, DONE, DONE_EFFECT, ENDED_BATCH
-from ..types import stored_time
+from ..types import stored_time, time_or_none
 from .batches.members import note_pruned
 from .humanize import plural
 from .state import State
 
 if TYPE_CHECKING:
+    from .reader import Reader
     from .runs.actions import Progress
 
 
@@ -174,14 +175,15 @@ def behind(rows: Callable[[Executable], Rows], d: Dialect, kept: Settings) -> fl
     return max(0.0, *past)
 
 
+def seconds_behind(reader: Reader) -> float:
+    """Return what `behind` does, for a page or a command."""
+    return behind(reader.rows, reader.dialect, reader.state.settings)
+
+
 def _seconds(now: object, ended: object) -> float:
-    """Return for how many seconds something has ended; 0 if it is not there."""
-    if ended is None:
-        return 0.0
-    try:
-        return (stored_time(now) - stored_time(ended)).total_seconds()
-    except ValueError:  # Somebody has written another value there.
-        return 0.0
+    """Return for how many seconds something has ended; 0 if it is not there, or has no time."""
+    at = time_or_none(ended)
+    return 0.0 if at is None else (stored_time(now) - at).total_seconds()
 
 
 def _prune_runs(books: Bookkeeping, kind: Kind, kept: Settings) -> Iterator[int]:

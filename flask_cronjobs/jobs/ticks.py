@@ -1,21 +1,31 @@
-"""The rows of ticks: what a tick writes, and what the next one learns from them."""
+"""The rows of ticks: what a tick writes, what the next one learns, and what people see of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
     Connection,
+    Row,
+    func,
+    literal_column,
+    select,
     text,
+    tuple_,
 )
 
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..types import TickReport, stored_time
+
+if TYPE_CHECKING:
+    from .reader import Page, Source
 
 #: How many rows one tick deletes at most.
 CHUNK = 1000
@@ -25,7 +35,8 @@ TICK_RETENTION = timedelta(days=1)
 TICK_SLACK = timedelta(hours=1)
 #: How far a host's clock may be off from the database's without a warning, in seconds.
 CLOCK_TOLERANCE = 2.0
-_COUNTS = [name for name in TickReport._fields if name not in ("worker", "seconds")]
+#: What a tick counts, in the order in which it does it.
+TICK_COUNTS = tuple(name for name in TickReport._fields if name not in ("worker", "seconds"))
 
 
 class TickRow(NamedTuple):
@@ -76,7 +87,7 @@ def finish(books: Bookkeeping, tick_id: int, report: TickReport, clock_offset: f
 
     :param clock_offset: how many seconds the host's clock is ahead of the database's.
     """
-    counts = {name: getattr(report, name) for name in _COUNTS}
+    counts = {name: getattr(report, name) for name in TICK_COUNTS}
     now = books.dialect.now
     times = f"seen_at = {now}, finished_at = {now}, clock_offset = :clock_offset"
     values = ", ".join(f"{name} = :{name}" for name in counts)
@@ -195,3 +206,122 @@ def put_right(connection: Connection, d: Dialect) -> None:
         """,
     ):
         connection.execute(text(statement))
+
+
+class Bucket(NamedTuple):
+    """What the ticks that started in one hour did.
+
+    :ivar start: when the hour began, in UTC.
+    """
+
+    start: datetime
+    succeeded: int = 0
+    failed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    skipped: int = 0
+    ticks: int = 0
+
+
+_SHOWN = (
+    *("id", "worker", "host", "pid", "started_at", "seen_at", "finished_at", "clock_offset"),
+    *TICK_COUNTS,
+)
+_HOURS = 24
+_SUMMED = ("succeeded", "failed", "dead", "cancelled", "skipped")
+
+
+def read_activity(source: Source) -> tuple[Bucket, ...]:
+    """Return what the ticks of the last 24 hours did, by the hour they began in, oldest first.
+
+    Sums the counts that ticks record, so the cost does not depend on the number of runs.
+    """
+    # Here, since it maps the tables, which a tick does not use.
+    from .reader import TICKS, reading
+
+    with reading(source) as reader:
+        last = reader.now.astimezone(timezone.utc).replace(minute=0, second=0, microsecond=0)
+        first = last - timedelta(hours=_HOURS - 1)
+        hour = literal_column(f"{reader.dialect.epoch('started_at')} / 3600", BigInteger)
+        sums = (func.sum(TICKS.c[name]).label(name) for name in _SUMMED)
+        rows = reader.rows(
+            select(hour.label("hour"), *sums, func.count().label("ticks"))
+            .where(TICKS.c.started_at >= first)
+            .group_by(hour)
+        )
+    found = {int(row.hour): row for row in rows}
+    starts = (first + timedelta(hours=number) for number in range(_HOURS))
+    return tuple(_bucket(start, found.get(int(start.timestamp()) // 3600)) for start in starts)
+
+
+def _bucket(start: datetime, row: Row[Any] | None) -> Bucket:
+    if row is None:
+        return Bucket(start)
+    return Bucket(start, **{name: int(getattr(row, name)) for name in (*_SUMMED, "ticks")})
+
+
+def did_its_work(d: Dialect) -> ColumnElement[Any]:
+    """Return the condition that a tick recorded its slots: it finished, or its workers were seen.
+
+    A tick that fails begins, and is neither finished nor seen again.
+    """
+    seen = f"{d.epoch('seen_at')} > {d.epoch('started_at')} + 1"
+    return literal_column(f"(finished_at IS NOT NULL OR {seen})")
+
+
+class Gap(NamedTuple):
+    """A time without a tick that did its work; *end* is None if there has been none since."""
+
+    start: datetime
+    end: datetime | None
+
+
+_GAPS = 50
+
+
+def list_gaps(source: Source) -> tuple[Gap, ...]:
+    """Return when no tick came for ``CRONJOBS_HEALTH_TICK_AGE``, newest first; at most 50.
+
+    This looks at the ticks that are kept, those of the last day.
+    """
+    from .reader import TICKS, reading
+
+    with reading(source) as reader:
+        d, age = reader.dialect, reader.state.settings.health_tick_age
+        order = TICKS.c.started_at, TICKS.c.id
+        before = func.max(TICKS.c.seen_at).over(order_by=order, rows=(None, -1)).label("before")
+        works = did_its_work(d)
+        each = select(TICKS.c.started_at, before).where(works).subquery()
+        too_long = f"{d.epoch('started_at')} - {d.epoch('before')} > :age"
+        found = reader.rows(
+            select(each.c.before, each.c.started_at)
+            .where(text(too_long).bindparams(age=age))
+            .order_by(each.c.started_at.desc())
+            .limit(_GAPS)
+        )
+        last = reader.value(select(func.max(TICKS.c.seen_at)).where(works))
+        now = reader.now
+    over = [Gap(row.before, row.started_at) for row in found]
+    if isinstance(last, datetime) and (now - last).total_seconds() > age:
+        over.insert(0, Gap(last, None))
+    return tuple(over)
+
+
+def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Page[Row[Any]]:
+    """Return the latest ticks, newest first: where and when they ran, and what they did.
+
+    :param before: only ticks before the one with this id.
+    """
+    from .reader import TICKS, cut_page, reading
+
+    statement = (
+        select(*(TICKS.c[name] for name in _SHOWN))
+        .order_by(TICKS.c.started_at.desc(), TICKS.c.id.desc())
+        .limit(limit + 1)
+    )
+    if before is not None:
+        place = tuple_(TICKS.c.started_at, TICKS.c.id)
+        cursor = select(TICKS.c.started_at, TICKS.c.id).where(TICKS.c.id == before)
+        statement = statement.where(place < cursor.scalar_subquery())
+    with reading(source) as reader:
+        return cut_page(reader.rows(statement), limit, reader.now)

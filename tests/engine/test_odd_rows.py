@@ -1,4 +1,4 @@
-"""FAULTS: one row has a value that Python cannot hold: only that row suffers."""
+"""FAULTS: one row has a value, by a hand or an older host, that is none: only that row suffers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.pruning import prune_all as prune
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.list import list_runs
-from flask_cronjobs.jobs.state import State, state_of
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.signals import run_dead
 from flask_cronjobs.types import Outcome
@@ -42,6 +42,9 @@ ODD_RUNS: dict[str, tuple[str, str, str]] = {
     "many digits": (f"payload = '{DIGITS}'", "sqlite postgresql", "failed"),
     "deep payload": (f"payload = '{DEEP}'", "sqlite postgresql", "failed"),
     "payload null": ("payload = 'null'", "postgresql", "failed"),
+    "payload a list": ("payload = '[1]'", "sqlite postgresql", "failed"),
+    "payload no JSON": ("payload = 'nonsense'", "sqlite", "failed"),
+    "scheduled tomorrow": ("scheduled_for = 'tomorrow'", "sqlite", "failed"),
     "payload a blob": ("payload = x'00'", "sqlite", "failed"),
     "priority a text": ("priority = 'high'", "sqlite", "succeeded"),
     "priority a blob": ("priority = x'00'", "sqlite", "succeeded"),
@@ -61,6 +64,13 @@ ODD_DEFINITIONS: dict[str, tuple[str, str]] = {
     "the first year": ("next_run_at = '0001-01-01 00:00:00.000000'", "sqlite"),
     "the first year, aware": ("next_run_at = '0001-01-01 00:00:00+00'", "postgresql"),
     "a blob": ("next_run_at = x'00'", "sqlite"),
+    "a number": ("next_run_at = '0'", "sqlite"),
+    "words": ("next_run_at = '1st of May'", "sqlite"),
+    "empty": ("next_run_at = ''", "sqlite"),
+    "payload no JSON": ("payload = 'nonsense'", "sqlite"),
+    "payload a list": ("payload = '[1]'", "sqlite postgresql"),
+    "bad cron": ("schedule = '61 * * * *'", "sqlite postgresql"),
+    "unknown zone": ("timezone = 'Mars/Olympus'", "sqlite postgresql"),
     "many digits": (f"payload = '{DIGITS}'", "sqlite postgresql"),
     "deep payload": (f"payload = '{DEEP}'", "sqlite postgresql"),
 }
@@ -129,34 +139,33 @@ def test_odd_definition_suffers_alone_and_is_mended_by_its_code(
         execute(db, f"UPDATE job_definitions SET next_run_at = '{LONG_AGO}'")
         execute(db, f"UPDATE job_definitions SET {set_} WHERE name IN ('bad', 'coded')")
         assert jobs.tick(budget=5).succeeded == 1
+        assert "The definition 'coded' is broken, and its slots wait" in caplog.text
         state = state_of(app)
         broken = {view.name for view in definitions_by_name(state).rows if view.broken}
         assert broken == {"bad"}
         assert "bad" in {view.name for view in read_overview(state).definitions.rows}
         assert "broken-definition" in {found.id for found in examine(state)}
-        assert jobs.tick(budget=5).succeeded in (0, 1)
-        payload = db.session.execute(
-            text("SELECT CAST(payload AS text) FROM job_definitions WHERE name = 'coded'")
+        assert not jobs.add_definition("bad", "good", schedule="@yearly")
+        caplog.clear()
+        jobs.tick(budget=5)
+        assert "is broken" not in caplog.text
+        mended = text(
+            "SELECT DISTINCT CAST(payload AS text), schedule, timezone FROM job_definitions"
         )
-        assert payload.scalar_one() == "{}"
+        assert [tuple(row) for row in db.session.execute(mended)] == [("{}", "@yearly", "UTC")]
 
 
-def test_lost_run_whose_attempts_are_odd_is_taken_back(sqlite_url: str) -> None:
+@on_sqlite
+def test_lost_run_whose_attempts_are_odd_is_taken_back(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, rows: Rows
+) -> None:
     """SQLite takes a text for a number."""
-    db = SQLAlchemy()
-    app = Flask("tests")
-    app.config["SQLALCHEMY_DATABASE_URI"] = sqlite_url
-    db.init_app(app)
-    jobs = CronJobs(app)
     jobs.task(name="it")(lambda: None)
     with app.app_context():
-        db.create_all()
-        rows = Rows(app, db)
         odd, other = (rows.run("running", job_type="it", locked_until=ago(5)) for _ in range(2))
         execute(db, f"UPDATE job_runs SET max_attempts = 'y' WHERE id = {odd}")
         assert jobs.tick().reclaimed == 2
         assert (status(db, odd), status(db, other)) == ("dead", "failed")
-        db.engine.dispose()
 
 
 def status(db: SQLAlchemy, run_id: int) -> str:
@@ -167,13 +176,12 @@ def status(db: SQLAlchemy, run_id: int) -> str:
 
 
 def test_run_whose_attempts_were_used_up_by_hand_ends_dead_with_the_reason(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, state: State, monkeypatch: pytest.MonkeyPatch
+    app: Flask, jobs: CronJobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No claim takes it, so without this it would wait for ever."""
     monkeypatch.setattr(reclaim, "CHUNK", 2)
     called: list[int] = []
     jobs.task(name="it")(lambda: called.append(1))
-    rows = Rows(app, db)
     values = {"job_type": "it", "attempts": 2, "last_error": "it broke", "error_type": "Oops"}
     spent = [rows.run("failed", age=-3600, max_attempts=2, **values) for _ in range(3)]
     waiting = rows.run("failed", age=-3600, max_attempts=3, **values)

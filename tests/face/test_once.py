@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,11 +17,33 @@ from sqlalchemy import text
 from flask_cronjobs import CronJobs, DatabaseTrouble, Retry, SetupError, current_run
 from flask_cronjobs.jobs import effects
 from flask_cronjobs.models import JobEffect, JobFailure, JobRun, JobTick
-from flask_cronjobs.types import InDoubt
 from tests.marks import on_both, on_postgresql, on_sqlite
 
 pytestmark = pytest.mark.usefixtures("context")
 AGAIN = Retry(max_attempts=3, base=0)
+Perform = Callable[..., JobRun]
+
+
+@pytest.fixture
+def states(db: SQLAlchemy) -> Callable[[], list[str]]:
+    """The states of all effects, as they are when it is called."""
+
+    def states() -> list[str]:
+        db.session.expire_all()
+        return list(db.session.scalars(db.select(JobEffect.state)))
+
+    return states
+
+
+def write_in_session(db: SQLAlchemy) -> None:
+    """Let the session have an open write, and with it SQLite's lock."""
+    db.session.add(JobEffect(key="of the session", state="in_doubt"))
+    db.session.flush()
+
+
+def let_leases_end(db: SQLAlchemy) -> None:
+    with db.engine.begin() as connection:
+        connection.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
 
 
 def test_second_call_returns_the_recorded_result(jobs: CronJobs) -> None:
@@ -61,7 +84,7 @@ def test_effect_is_not_pruned_while_its_run_waits_for_its_retry(
 
 @on_both
 def test_effects_of_a_failed_attempt_are_checkpoints_for_the_next(
-    db: SQLAlchemy, jobs: CronJobs
+    jobs: CronJobs, perform: Perform
 ) -> None:
     done: list[str] = []
 
@@ -69,16 +92,14 @@ def test_effects_of_a_failed_attempt_are_checkpoints_for_the_next(
         done.append(step)
         return len(done)
 
-    @jobs.task(retry=AGAIN)
     def in_steps() -> list[int | None]:
         steps = [jobs.once(f"{step}:{current_run.id}", do, step) for step in ("one", "two")]
         if current_run.attempt == 1:
             raise ConnectionError("after both")
         return steps
 
-    in_steps.using(commit=True).enqueue()
-    assert (jobs.tick().succeeded, done) == (1, ["one", "two"])
-    assert db.session.scalars(db.select(JobRun.result)).one() == [1, 2]
+    assert perform(in_steps, retry=AGAIN).result == [1, 2]
+    assert done == ["one", "two"]
 
 
 def test_effect_in_the_context_of_another_app_is_that_app_s(
@@ -115,27 +136,32 @@ def test_effect_in_the_context_of_another_app_is_that_app_s(
 
 
 @on_both
-def test_effect_that_raised_is_tried_again(db: SQLAlchemy, jobs: CronJobs) -> None:
-    done: list[int] = []
+@pytest.mark.parametrize("broken_session", [False, True])
+def test_effect_that_raised_is_tried_again(
+    db: SQLAlchemy, jobs: CronJobs, perform: Perform, broken_session: bool
+) -> None:
+    """A failed flush leaves a session that can be asked nothing until it is rolled back."""
 
     def effect() -> str:
-        done.append(current_run.attempt)
-        if current_run.attempt == 1:
+        if current_run.attempt > 1:
+            return "sent"
+        if not broken_session:
             raise ConnectionError("not yet")
-        return "sent"
+        db.session.add(JobTick(worker=None, host="h", pid=1))
+        db.session.flush()
+        return "never"
 
-    @jobs.task(retry=AGAIN)
-    def send() -> str | None:
-        return jobs.once("mail:1", effect)
-
-    send.using(commit=True).enqueue()
-    report = jobs.tick()
-    assert (report.failed, report.succeeded, done) == (1, 1, [1, 2])
-    assert db.session.scalars(db.select(JobRun.result)).one() == "sent"
+    run = perform(lambda: jobs.once("mail:1", effect), retry=AGAIN)
+    assert (run.status, run.attempts, run.result) == ("succeeded", 2, "sent")
+    error = db.session.scalars(db.select(JobFailure.error_type)).one()
+    assert error is not None
+    assert error.endswith("IntegrityError" if broken_session else "ConnectionError")
 
 
 @on_both
-def test_effect_that_was_interrupted_is_in_doubt(db: SQLAlchemy, jobs: CronJobs) -> None:
+def test_effect_that_was_interrupted_is_in_doubt(
+    jobs: CronJobs, perform: Perform, states: Callable[[], list[str]]
+) -> None:
     """How far it came is known to nobody: so it is not done again."""
     done: list[int] = []
 
@@ -143,19 +169,14 @@ def test_effect_that_was_interrupted_is_in_doubt(db: SQLAlchemy, jobs: CronJobs)
         done.append(current_run.attempt)
         time.sleep(120)
 
-    @jobs.task(retry=AGAIN, timeout=0.3)
-    def send() -> None:
-        jobs.once("mail:1", effect)
-
-    send.using(commit=True).enqueue()
-    report = jobs.tick()
-    assert (report.failed, report.succeeded, done) == (1, 1, [1])
-    assert db.session.scalars(db.select(JobEffect.state)).one() == "in_doubt"
+    run = perform(lambda: jobs.once("mail:1", effect), retry=AGAIN, timeout=0.3)
+    assert (run.status, run.attempts, done) == ("succeeded", 2, [1])
+    assert states() == ["in_doubt"]
 
 
 @on_both
 def test_effect_that_the_end_of_its_process_interrupted_is_in_doubt(
-    db: SQLAlchemy, jobs: CronJobs
+    jobs: CronJobs, perform: Perform, states: Callable[[], list[str]]
 ) -> None:
     """A server ends its worker by a signal whose handler raises SystemExit, as Celery does."""
     done: list[int] = []
@@ -164,27 +185,17 @@ def test_effect_that_the_end_of_its_process_interrupted_is_in_doubt(
         done.append(current_run.attempt)
         raise SystemExit(-241)
 
-    @jobs.task(retry=AGAIN)
-    def send() -> None:
-        jobs.once("mail:1", effect)
-
-    send.using(commit=True).enqueue()
-    report = jobs.tick()
-    assert (report.failed, report.succeeded, done) == (1, 1, [1])
-    assert db.session.scalars(db.select(JobEffect.state)).one() == "in_doubt"
+    run = perform(lambda: jobs.once("mail:1", effect), retry=AGAIN)
+    assert (run.status, run.attempts, done) == ("succeeded", 2, [1])
+    assert states() == ["in_doubt"]
 
 
 @on_postgresql
 def test_interruption_while_the_mark_is_written_leaves_no_doubt(
-    db: SQLAlchemy, jobs: CronJobs
+    db: SQLAlchemy, jobs: CronJobs, perform: Perform, states: Callable[[], list[str]]
 ) -> None:
     """The INSERT is slow, and the timeout comes meanwhile: the effect was not begun."""
     done: list[int] = []
-
-    @jobs.task(retry=AGAIN, timeout=0.3)
-    def send() -> None:
-        jobs.once("mail:1", lambda: done.append(current_run.attempt))
-
     db.session.execute(
         text(
             "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
@@ -195,15 +206,21 @@ def test_interruption_while_the_mark_is_written_leaves_no_doubt(
         )
     )
     db.session.commit()
-    send.using(commit=True).enqueue()
-    report = jobs.tick()
-    assert (report.failed, report.succeeded, done) == (1, 1, [2])
-    assert db.session.scalars(db.select(JobEffect.state)).one() == "done"
+
+    def send() -> None:
+        jobs.once("mail:1", lambda: done.append(current_run.attempt))
+
+    run = perform(send, retry=AGAIN, timeout=0.3)
+    assert (run.status, run.attempts, done) == ("succeeded", 2, [2])
+    assert states() == ["done"]
 
 
 @on_both
 def test_interruption_just_after_a_doubt_was_taken_over_leaves_it_in_doubt(
-    db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+    db: SQLAlchemy,
+    jobs: CronJobs,
+    states: Callable[[], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The effect was not begun again, but it may have been done before."""
     take_over = effects.take_over
@@ -217,11 +234,14 @@ def test_interruption_just_after_a_doubt_was_taken_over_leaves_it_in_doubt(
     monkeypatch.setattr(effects, "take_over", interrupted)
     with pytest.raises(KeyboardInterrupt):
         jobs.once("mail:1", lambda: None, in_doubt="redo")
-    assert db.session.scalars(db.select(JobEffect.state)).all() == ["in_doubt"]
+    assert states() == ["in_doubt"]
 
 
 @on_both
-def test_second_caller_waits_for_the_first_and_gets_its_result(app: Flask, jobs: CronJobs) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_others_wait_for_the_first_caller_and_do_the_effect_if_it_raises(
+    app: Flask, jobs: CronJobs, fails: bool
+) -> None:
     begun, gate = threading.Event(), threading.Event()
     calls: list[int] = []
     results: list[str | None] = []
@@ -230,11 +250,16 @@ def test_second_caller_waits_for_the_first_and_gets_its_result(app: Flask, jobs:
         calls.append(1)
         begun.set()
         gate.wait(60)
+        if fails and len(calls) == 1:
+            raise ConnectionError("not done")
         return "done"
 
     def call() -> None:
         with app.app_context():
-            results.append(jobs.once("k", effect))
+            try:
+                results.append(jobs.once("k", effect))
+            except ConnectionError:
+                results.append(None)
 
     threads = [threading.Thread(target=call) for _ in range(3)]
     threads[0].start()
@@ -246,59 +271,8 @@ def test_second_caller_waits_for_the_first_and_gets_its_result(app: Flask, jobs:
     gate.set()
     for thread in threads:
         thread.join(60)
-    assert (calls, results) == ([1], ["done"] * 3)
-
-
-def test_waiting_caller_does_the_effect_if_the_first_one_raises(app: Flask, jobs: CronJobs) -> None:
-    begun, gate = threading.Event(), threading.Event()
-    results: list[str | None] = []
-
-    def failing() -> str:
-        begun.set()
-        gate.wait(60)
-        raise ConnectionError("not done")
-
-    def first() -> None:
-        with app.app_context(), pytest.raises(ConnectionError):
-            jobs.once("k", failing)
-
-    def second() -> None:
-        with app.app_context():
-            results.append(jobs.once("k", lambda: "done"))
-
-    threads = [threading.Thread(target=first), threading.Thread(target=second)]
-    threads[0].start()
-    assert begun.wait(60)
-    threads[1].start()
-    gate.set()
-    for thread in threads:
-        thread.join(60)
-    assert results == ["done"]
-
-
-@on_both
-def test_error_of_a_flush_comes_through_and_the_retry_does_the_effect(
-    db: SQLAlchemy, jobs: CronJobs
-) -> None:
-    """A failed flush leaves a session that can be asked nothing until it is rolled back."""
-    done: list[int] = []
-
-    def effect() -> str:
-        if current_run.attempt == 1:
-            db.session.add(JobTick(worker=None, host="h", pid=1))
-            db.session.flush()
-        done.append(current_run.attempt)
-        return "sent"
-
-    @jobs.task(retry=AGAIN)
-    def send() -> str | None:
-        return jobs.once("mail:1", effect)
-
-    send.using(commit=True).enqueue()
-    report = jobs.tick()
-    assert (report.failed, report.succeeded, done) == (1, 1, [2])
-    assert "IntegrityError" in db.session.scalars(db.select(JobFailure.error_type)).one()
-    assert db.session.scalars(db.select(JobRun.result)).one() == "sent"
+    assert len(calls) == 1 + fails
+    assert (results.count("done"), results.count(None)) == ((2, 1) if fails else (3, 0))
 
 
 @on_both
@@ -315,69 +289,59 @@ def test_error_of_the_effect_comes_through_though_its_mark_cannot_be_removed(
     assert "once('mail:1') failed, and its mark stays, in doubt" in caplog.text
 
 
-@pytest.mark.parametrize("in_doubt", ["skip", "redo", "raise"])
-def test_once_inside_itself_is_refused_in_a_run(
-    db: SQLAlchemy, jobs: CronJobs, in_doubt: InDoubt
+def test_once_inside_itself_is_refused(
+    jobs: CronJobs, perform: Perform, states: Callable[[], list[str]]
 ) -> None:
     inner: list[int] = []
 
-    @jobs.task(retry=False)
     def nested() -> None:
-        jobs.once("k", lambda: jobs.once("k", lambda: inner.append(1), in_doubt=in_doubt))
+        jobs.once("k", lambda: jobs.once("k", lambda: inner.append(1), in_doubt="redo"))
 
-    nested.using(commit=True).enqueue()
-    assert jobs.tick().dead == 1
-    error = db.session.scalars(db.select(JobRun.last_error)).one()
+    error = perform(nested).last_error
     assert error is not None
     assert "once('k') is called inside itself" in error
-    assert db.session.scalars(db.select(JobEffect)).all() == []
-    assert inner == []
-
-
-def test_once_inside_itself_is_refused_outside_of_a_run(jobs: CronJobs) -> None:
     with pytest.raises(SetupError, match="called inside itself"):
-        jobs.once("k", lambda: jobs.once("k", lambda: None))
+        nested()
+    assert (states(), inner) == ([], [])
     assert jobs.once("k", lambda: "free again") == "free again"
 
 
+def gathering(jobs: CronJobs, keys: list[str], effect: Callable[[str], Any]) -> Callable[[], Any]:
+    """A handler that does these effects at once, each in a thread of its own."""
+
+    async def gather() -> list[Any]:
+        calls = (asyncio.to_thread(jobs.once, key, effect, key, in_doubt="redo") for key in keys)
+        return await asyncio.gather(*calls)
+
+    return gather
+
+
 @on_both
-def test_threads_of_a_handler_do_their_effects_side_by_side(db: SQLAlchemy, jobs: CronJobs) -> None:
+def test_threads_of_a_handler_do_their_effects_side_by_side(
+    jobs: CronJobs, perform: Perform, states: Callable[[], list[str]]
+) -> None:
     together = threading.Barrier(4, timeout=60)
 
-    def effect(number: int) -> int:
+    def effect(key: str) -> str:
         together.wait()
-        return number
+        return key
 
-    @jobs.task(retry=False)
-    async def gather() -> list[int | None]:
-        calls = (asyncio.to_thread(jobs.once, f"k{n}", effect, n) for n in range(4))
-        return await asyncio.gather(*calls)
-
-    gather.using(commit=True).enqueue()
-    assert jobs.tick().succeeded == 1
-    assert db.session.scalars(db.select(JobRun.result)).one() == [0, 1, 2, 3]
-    assert set(db.session.scalars(db.select(JobEffect.state))) == {"done"}
+    assert perform(gathering(jobs, ["a", "b", "c", "d"], effect)).result == ["a", "b", "c", "d"]
+    assert states() == ["done"] * 4
 
 
 @on_both
-def test_threads_of_a_handler_do_one_effect_once(db: SQLAlchemy, jobs: CronJobs) -> None:
+def test_threads_of_a_handler_do_one_effect_once(jobs: CronJobs, perform: Perform) -> None:
     """They have one token, by which they could not tell each other's marks from their own."""
-    done: list[int] = []
+    done: list[str] = []
 
-    def effect() -> str:
+    def effect(key: str) -> str:
         time.sleep(0.3)  # So that the others come while it is at it.
-        done.append(1)
+        done.append(key)
         return "sent"
 
-    @jobs.task(retry=False)
-    async def gather() -> list[str | None]:
-        calls = (asyncio.to_thread(jobs.once, "k", effect, in_doubt="redo") for _ in range(4))
-        return await asyncio.gather(*calls)
-
-    gather.using(commit=True).enqueue()
-    assert jobs.tick().succeeded == 1
-    assert done == [1]
-    assert db.session.scalars(db.select(JobRun.result)).one() == ["sent"] * 4
+    assert perform(gathering(jobs, ["k"] * 4, effect)).result == ["sent"] * 4
+    assert done == ["k"]
 
 
 def test_effects_of_different_keys_nest(jobs: CronJobs) -> None:
@@ -392,8 +356,7 @@ def test_effect_done_while_others_doubted_it_is_done(
     """A slow owner that comes back knows what no one else could: the doubt is over."""
 
     def slow() -> str:
-        with db.engine.begin() as connection:
-            connection.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
+        let_leases_end(db)
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(other).result(60) is None
         return "sent"
@@ -412,8 +375,7 @@ def test_effect_that_outlasted_its_lease_returns_its_value_to_a_request(
     """Another did it meanwhile, as it wished: both know a value, and the log knows of both."""
 
     def slow() -> str:
-        with db.engine.begin() as connection:
-            connection.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
+        let_leases_end(db)
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(other).result(60) == "other"
         return "slow"
@@ -422,12 +384,7 @@ def test_effect_that_outlasted_its_lease_returns_its_value_to_a_request(
         with app.app_context():
             return jobs.once("k", lambda: "other", in_doubt="redo")
 
-    @app.post("/charge")
-    def charge() -> str:
-        return jobs.once("k", slow) or ""
-
-    response = app.test_client().post("/charge")
-    assert (response.status_code, response.text) == (200, "slow")
+    assert jobs.once("k", slow) == "slow"
     assert "took longer than the lease of 120 s" in caplog.text
     assert jobs.once("k", lambda: "third") == "other"
 
@@ -446,44 +403,32 @@ def test_key_that_cannot_be_kept_is_refused(jobs: CronJobs, key: str) -> None:
         jobs.once(key, lambda: None)
 
 
+def generator() -> Any:
+    yield
+
+
+async def async_generator() -> Any:
+    yield
+
+
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "error", "message"),
     [
-        (
-            lambda once: once("k", None),
-            r"once\('k'\): the function is None\. Give the",
-        ),
-        (
-            lambda once: once("k", {"id": 1}),
-            r"the function is of type dict\. Give the",
-        ),
-        (lambda once: once("k"), "takes the key and the function by position"),
-        (
-            lambda once: once(key="k", func=print),
-            "by position.*also key= and func=, is an",
-        ),
+        (lambda once: once("k", None), TypeError, r"once\('k'\): the function is None\. Give"),
+        (lambda once: once("k", {"id": 1}), TypeError, r"the function is of type dict\. Give"),
+        (lambda once: once("k"), TypeError, "takes the key and the function by position"),
+        (lambda once: once(key="k", func=print), TypeError, "by position.*also key= and func="),
+        (lambda once: once("k", generator), SetupError, "generator, of which no line was run"),
+        (lambda once: once("k", async_generator), SetupError, "generator, of which no line was"),
     ],
 )
 def test_what_is_no_function_leaves_no_mark(
-    db: SQLAlchemy, jobs: CronJobs, call: Any, message: str
+    jobs: CronJobs, states: Callable[[], list[str]], call: Any, error: Any, message: str
 ) -> None:
     """Whoever writes charge() for charge has the effect at each attempt."""
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(error, match=message):
         call(jobs.once)
-    assert db.session.scalars(db.select(JobEffect)).all() == []
-
-
-def test_function_with_a_yield_is_no_effect(db: SQLAlchemy, jobs: CronJobs) -> None:
-    def charge() -> Any:
-        yield
-
-    async def charge_async() -> Any:
-        yield
-
-    for func in (charge, charge_async):
-        with pytest.raises(SetupError, match="generator, of which no line was run"):
-            jobs.once("k", func)
-    assert db.session.scalars(db.select(JobEffect)).all() == []
+    assert states() == []
 
 
 @on_sqlite
@@ -494,8 +439,7 @@ class TestOnSQLite:
         self, db: SQLAlchemy, jobs: CronJobs
     ) -> None:
         calls: list[int] = []
-        db.session.add(JobEffect(key="of the session", state="in_doubt"))
-        db.session.flush()
+        write_in_session(db)
         began = time.monotonic()
         with pytest.raises(SetupError, match=r"db\.session holds SQLite's write lock") as caught:
             jobs.once("k", lambda: calls.append(1))
@@ -505,36 +449,32 @@ class TestOnSQLite:
         jobs.once("k", lambda: calls.append(1))
         assert calls == [1]
 
+    @pytest.mark.parametrize("commits", [True, False])
     def test_result_goes_with_an_open_write_left_by_the_effect(
-        self, db: SQLAlchemy, jobs: CronJobs
+        self, db: SQLAlchemy, jobs: CronJobs, commits: bool
     ) -> None:
         def effect() -> str:
-            db.session.add(JobEffect(key="of the session", state="in_doubt"))
-            db.session.flush()
+            write_in_session(db)
             return "once"
 
-        assert jobs.once("committed", effect) == "once"
-        db.session.commit()
-        assert jobs.once("committed", lambda: "again") == "once"
-        db.session.execute(text("DELETE FROM job_effects WHERE key = 'of the session'"))
-        db.session.commit()
-        jobs.once("k", effect)
-        db.session.rollback()
-        db.session.execute(text("UPDATE job_effects SET locked_until = '2020-01-01'"))
-        db.session.commit()
-        assert jobs.once("k", lambda: "again") is None
+        assert jobs.once("k", effect) == "once"
+        if commits:
+            db.session.commit()
+        else:
+            db.session.rollback()
+            let_leases_end(db)
+        assert jobs.once("k", lambda: "again") == ("once" if commits else None)
 
     def test_effect_that_failed_with_an_open_write_loses_both_write_and_mark(
-        self, db: SQLAlchemy, jobs: CronJobs
+        self, db: SQLAlchemy, jobs: CronJobs, states: Callable[[], list[str]]
     ) -> None:
         def effect() -> None:
-            db.session.add(JobEffect(key="of the session", state="in_doubt"))
-            db.session.flush()
+            write_in_session(db)
             raise ConnectionError("not yet")
 
         with pytest.raises(ConnectionError, match="not yet"):
             jobs.once("k", effect)
-        assert db.session.scalars(db.select(JobEffect)).all() == []
+        assert states() == []
         assert jobs.once("k", lambda: "done") == "done"
 
     def test_session_that_only_reads_is_no_hindrance(self, db: SQLAlchemy, jobs: CronJobs) -> None:
@@ -548,7 +488,6 @@ class TestOnSQLite:
             raise DatabaseTrouble("The database cannot be used: disk I/O error.")
 
         monkeypatch.setattr(effects, "begin", fail)
-        db.session.add(JobEffect(key="of the session", state="in_doubt"))
-        db.session.flush()
+        write_in_session(db)
         with pytest.raises(DatabaseTrouble, match="disk I/O error"):
             jobs.once("k", lambda: None)

@@ -1,36 +1,29 @@
-"""Rows of definitions: read, declared, changed, paused, resumed, removed."""
+"""Rows of definitions: read, declared, changed, paused, removed. Ticks do so in `engine`."""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from flask_cronjobs.schedule.catchup import SlotPlan
 from tests.kit import Kit, spec
 from tests.rows import ago, now
 
 
-def test_declared_definition_stands_as_it_was_stated(kit: Kit) -> None:
+def test_declared_definition_stands_as_it_was_stated_first(kit: Kit) -> None:
     first = now() + timedelta(hours=1)
     stated = spec(
         payload={"a": [1]}, queue="mail", priority=2, max_attempts=3, catchup="all",
         overlap="allow", concurrency_key="key", concurrency_limit=2, timezone="Europe/Berlin",
     )  # fmt: skip
     assert kit.definitions.declare([(stated, first)], "code") == 1
-    found = kit.definitions.find("definition")
-    assert found is not None
+    assert kit.definitions.declare([(spec(), first)], "code") == 0
+    found = kit.found("definition")
     assert found.spec == stated
     assert (found.origin, found.paused, found.next_run_at) == ("code", False, first)
     assert not found.due
-
-
-def test_definition_that_another_tick_declared_first_stays_as_it_is(kit: Kit) -> None:
-    first = now() + timedelta(hours=1)
-    kit.definitions.declare([(spec(schedule="1 * * * *"), first)], "code")
-    assert kit.definitions.declare([(spec(schedule="2 * * * *"), first)], "code") == 0
-    found = kit.definitions.find("definition")
-    assert found is not None
-    assert found.spec.schedule == "1 * * * *"
 
 
 class TestRead:
@@ -56,7 +49,7 @@ class TestRead:
 
     def test_paused_definition_is_read_but_never_due(self, kit: Kit) -> None:
         kit.define("mine", due=ago(minutes=1))
-        kit.definitions.pause("mine")
+        assert kit.definitions.pause(kit.found("mine"))
         (row,) = kit.definitions.read(["mine"], [])
         assert (row.paused, row.due) == (True, False)
 
@@ -68,34 +61,28 @@ class TestRead:
 
 
 class TestChange:
-    def test_changed_schedule_starts_at_its_own_next_slot_and_backfills_nothing(
-        self, kit: Kit
+    @pytest.mark.parametrize(
+        ("change", "moves"),
+        [
+            ({"schedule": "0 0 * * *"}, True),
+            ({"timezone": "Asia/Tokyo"}, True),
+            ({"payload": {"a": 2}}, False),
+        ],
+    )
+    def test_watermark_moves_with_the_schedule_and_the_zone_alone(
+        self, kit: Kit, change: dict[str, Any], moves: bool
     ) -> None:
-        kit.define("mine", due=now() + timedelta(minutes=1))
-        (row,) = kit.definitions.read(["mine"], [])
-        first = now() + timedelta(days=1)
-        assert kit.definitions.change(row, row.spec._replace(schedule="0 0 * * *"), first)
-        changed = kit.definition(row.id)
-        assert (changed.schedule, changed.next_run_at) == ("0 0 * * *", first)
-
-    def test_changed_zone_moves_the_watermark_too(self, kit: Kit) -> None:
-        kit.define("mine", due=now() + timedelta(minutes=1))
-        (row,) = kit.definitions.read(["mine"], [])
-        first = now() + timedelta(days=1)
-        assert kit.definitions.change(row, row.spec._replace(timezone="Asia/Tokyo"), first)
-        assert kit.definition(row.id).next_run_at == first
-
-    def test_changed_payload_leaves_the_watermark(self, kit: Kit) -> None:
-        due = now() + timedelta(minutes=1)
+        due, first = now() + timedelta(minutes=1), now() + timedelta(days=1)
         kit.define("mine", due=due)
-        (row,) = kit.definitions.read(["mine"], [])
-        assert kit.definitions.change(row, row.spec._replace(payload={"a": 2}), ago(days=1))
-        changed = kit.definition(row.id)
-        assert (changed.payload, changed.next_run_at) == ({"a": 2}, due)
+        row = kit.found("mine")
+        assert kit.definitions.change(row, row.spec._replace(**change), first)
+        changed = kit.found("mine")
+        assert changed.spec == row.spec._replace(**change)
+        assert changed.next_run_at == (first if moves else due)
 
     def test_row_that_moved_on_since_it_was_read_is_left(self, kit: Kit) -> None:
         kit.define("mine", due=now() + timedelta(minutes=1))
-        (row,) = kit.definitions.read(["mine"], [])
+        row = kit.found("mine")
         kit.sql("UPDATE job_definitions SET next_run_at = '2999-01-01'")
         assert not kit.definitions.change(row, row.spec._replace(priority=5), row.next_run_at)
         assert kit.definition(row.id).priority == 0
@@ -103,52 +90,30 @@ class TestChange:
     def test_schedule_that_never_comes_again_can_be_changed(self, kit: Kit) -> None:
         kit.define("mine")
         kit.sql("UPDATE job_definitions SET next_run_at = NULL")
-        (row,) = kit.definitions.read(["mine"], [])
+        row = kit.found("mine")
         first = now() + timedelta(days=1)
         assert kit.definitions.change(row, row.spec._replace(schedule="@daily"), first)
         assert kit.definition(row.id).next_run_at == first
 
-
-class TestPause:
-    def test_pause_and_resume_from_the_next_slot(self, kit: Kit) -> None:
-        definition = kit.define("mine", due=ago(hours=3))
-        assert kit.definitions.pause("mine")
-        assert kit.definition(definition).paused_at is not None
-        following = now() + timedelta(minutes=1)
-        assert kit.definitions.resume(kit.found("mine"), following) == []
-        row = kit.definition(definition)
-        assert (row.paused_at, row.next_run_at) == (None, following)
-
-    def test_resuming_what_is_not_paused_changes_nothing(self, kit: Kit) -> None:
+    def test_pause_that_is_over_is_not_ended_again(self, kit: Kit) -> None:
         due = ago(hours=3)
         definition = kit.define("mine", due=due)
-        assert kit.definitions.resume(kit.found("mine"), now()) is None
+        ended = SlotPlan(definition, due, now(), ())
+        assert kit.definitions.skip_pause(kit.found("mine"), ended, resume=True) is None
         assert kit.definition(definition).next_run_at == due
 
-    def test_unknown_name_is_told(self, kit: Kit) -> None:
-        assert not kit.definitions.pause("unknown")
 
-
-class TestRemove:
-    def test_definition_is_removed_and_its_runs_stay(self, kit: Kit) -> None:
-        definition = kit.define("mine", origin="database")
-        run = kit.run(definition_id=definition)
-        assert kit.definitions.remove("mine")
-        assert kit.definitions.find("mine") is None
-        assert kit.row(run).definition_id == definition
-
-    def test_unknown_name_is_told(self, kit: Kit) -> None:
-        assert not kit.definitions.remove("unknown")
-
-    def test_removed_definition_s_id_is_never_used_again(self, kit: Kit) -> None:
-        """Else its old runs would count as another's."""
-        first = kit.define("first", origin="database")
-        kit.definitions.remove("first")
-        assert kit.define("second", origin="database") > first
+def test_removed_definition_leaves_its_runs(kit: Kit) -> None:
+    definition = kit.define("mine", origin="database")
+    run = kit.run(definition_id=definition)
+    assert kit.definitions.remove(kit.found("mine"))
+    assert kit.definitions.find("mine") is None
+    assert kit.row(run).definition_id == definition
 
 
 @pytest.mark.parametrize("table", ["job_runs", "job_definitions"])
 def test_ids_of_deleted_rows_are_never_used_again(kit: Kit, table: str) -> None:
+    """Else the old runs of a definition would count as another's."""
     make = kit.run if table == "job_runs" else kit.define
     first = make()
     kit.sql(f"DELETE FROM {table}")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from flask_cronjobs.jobs.effects import Mark
-from tests.kit import Kit
-from tests.rows import now
+from tests.kit import Kit, in_threads
 
 
 def begin(kit: Kit, owner: str, key: str = "key", lease: float = 60.0) -> Mark:
@@ -83,25 +81,12 @@ class TestInARun:
 
 
 def test_racing_callers_of_one_key_are_one_owner(kit: Kit) -> None:
-    start = threading.Barrier(6)
     states: list[str] = []
 
     def compete(number: int) -> None:
         worker = kit.another()
-        start.wait()
         with worker.books:
             states.append(begin(worker, f"owner {number}").state)
 
-    threads = [threading.Thread(target=compete, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(compete, number) for number in range(6)))
     assert sorted(states) == ["busy"] * 5 + ["mine"]
-
-
-def test_mark_says_since_when(kit: Kit) -> None:
-    begin(kit, "one")
-    (row,) = kit.sql("SELECT count(*) AS number FROM job_effects WHERE created_at IS NOT NULL")
-    assert row.number == 1
-    assert kit.definitions.now() <= now() + timedelta(minutes=5)

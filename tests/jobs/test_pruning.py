@@ -15,6 +15,7 @@ from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs import pruning
 from flask_cronjobs.jobs.pruning import behind, prunable, prune
 from flask_cronjobs.models import JobBatch, JobEffect
+from flask_cronjobs.types import STATUSES, TERMINAL
 from tests.kit import Kit
 from tests.marks import on_postgresql
 from tests.rows import ago
@@ -45,13 +46,16 @@ def batch(kit: Kit, key: str, **values: Any) -> int:
         return row.id
 
 
-def effects(kit: Kit, number: int) -> None:
-    """Effects outside of runs that were done long ago."""
+def effect(kit: Kit, key: str, **values: Any) -> None:
+    """An effect that was done long ago, outside of a run."""
     with Session(kit.engine) as session:
-        session.add_all(
-            JobEffect(key=str(each), state="done", done_at=OLD) for each in range(number)
-        )
+        session.add(JobEffect(**{"key": key, "state": "done", "done_at": OLD, **values}))
         session.commit()
+
+
+def past(kit: Kit) -> float:
+    """How long the oldest row is past its retention, in seconds."""
+    return behind(kit.books.rows, kit.books.dialect, KEPT)
 
 
 def left(kit: Kit) -> tuple[int, int, int]:
@@ -124,7 +128,7 @@ def test_no_kind_waits_for_the_end_of_another(kit: Kit, monkeypatch: pytest.Monk
         finished(kit, "succeeded", 20)
         finished(kit, "dead", 100)
         batch(kit, str(each))
-    effects(kit, 6)
+        effect(kit, str(each))
     rounds = prune(kit.books, KEPT)
     assert left(kit) == (12, 6, 6)
     assert next(rounds) == 4
@@ -170,16 +174,13 @@ def test_what_must_stay_holds_up_nothing_behind_it(
     """Many batches and effects that are older, of dead runs that are kept."""
     monkeypatch.setattr(pruning, "CHUNK", 2)
     for each in range(5):
-        dead = finished(kit, "dead", 10, batch_id=batch(kit, f"of {each}", dead=1))
-        kit.sql(
-            "INSERT INTO job_effects (key, state, done_at, run_id) VALUES (:key, 'done', :at, :id)",
-            key=f"of {each}", at=ago(days=300 - each), id=dead,
-        )  # fmt: skip
-        kit.sql("UPDATE job_batches SET finished_at = :at WHERE dead = 1 AND finished_at = :old",
-                at=ago(days=300 - each), old=OLD)  # fmt: skip
+        at = ago(days=300 - each)
+        holding = batch(kit, f"of {each}", dead=1, finished_at=at)
+        dead = finished(kit, "dead", 10, batch_id=holding)
+        effect(kit, f"of {each}", done_at=at, run_id=dead)
     for each in range(3):
         batch(kit, str(each))
-    effects(kit, 3)
+        effect(kit, str(each))
     pruned(kit)
     assert left(kit) == (5, 5, 5)
 
@@ -223,32 +224,27 @@ def test_others_write_between_two_transactions(kit: Kit, monkeypatch: pytest.Mon
 
 
 def test_it_says_how_long_the_oldest_row_is_past_its_retention(kit: Kit) -> None:
-    def now() -> float:
-        return behind(kit.books.rows, kit.books.dialect, KEPT)
-
-    assert now() == 0.0
+    assert past(kit) == 0.0
     finished(kit, "succeeded", 13)
-    kept = finished(kit, "dead", 89)
-    batch(kit, "kept", finished_at=ago(days=100), dead=1)
-    kit.sql("UPDATE job_runs SET batch_id = 1 WHERE id = :id", id=kept)
-    assert now() == 0.0
+    finished(kit, "dead", 89, batch_id=batch(kit, "kept", finished_at=ago(days=100), dead=1))
+    assert past(kit) == 0.0
     for days, add in (
         (1, lambda: finished(kit, "cancelled", 15)),
         (2, lambda: finished(kit, "dead", 92)),
         (4, lambda: batch(kit, "old", finished_at=ago(days=18))),
-        (110, lambda: effects(kit, 1)),
+        (110, lambda: effect(kit, "old")),
     ):
         add()
-        assert now() == pytest.approx(days * DAY, abs=DAY / 2)
+        assert past(kit) == pytest.approx(days * DAY, abs=DAY / 2)
     pruned(kit)
-    assert now() == 0.0
+    assert past(kit) == 0.0
 
 
 def test_time_that_nobody_can_read_is_no_age(kit: Kit) -> None:
     odd = "'-infinity'" if kit.engine.dialect.name == "postgresql" else "'2'"
-    kit.run(status="succeeded", finished_at=OLD, attempts=1)
+    finished(kit, "succeeded", 200)
     kit.sql(f"UPDATE job_runs SET finished_at = {odd}")
-    assert behind(kit.books.rows, kit.books.dialect, KEPT) == 0.0
+    assert past(kit) == 0.0
 
 
 def test_prunable_counts_what_prune_would_delete(kit: Kit) -> None:
@@ -261,34 +257,20 @@ def test_prunable_counts_what_prune_would_delete(kit: Kit) -> None:
 
 
 def test_effects_go_when_done_long_ago_and_never_while_open(kit: Kit) -> None:
-    for key in ("old", "new", "open"):
-        kit.effects.begin(key, "owner", None, 60)
-    for key in ("old", "new"):
-        kit.effects.done(key, "owner", None)
-    kit.sql("UPDATE job_effects SET done_at = '2000-01-01' WHERE key = 'old'")
-    kit.sql("UPDATE job_effects SET created_at = '2000-01-01'")
+    effect(kit, "old", created_at=OLD)
+    effect(kit, "new", created_at=OLD, done_at=ago())
+    effect(kit, "open", created_at=OLD, done_at=None, state="begun")
     pruned(kit)
     rows = kit.sql("SELECT key FROM job_effects ORDER BY key")
     assert [row.key for row in rows] == ["new", "open"]
 
 
-def test_effects_of_a_run_that_may_be_tried_again_stay_however_old(kit: Kit) -> None:
-    kit.runs(6)
-    for claim in kit.claim():
-        kit.effects.begin(f"run {claim.id}", claim.token, claim.id, 60)
-        kit.effects.done(f"run {claim.id}", claim.token, None)
-    succeeded, dead, cancelled, failed, queued, running = (row.id for row in kit.all_rows())
-    unlocked = "locked_by = NULL, locked_until = NULL"
-    for status, run_id in (
-        ("succeeded", succeeded), ("dead", dead), ("cancelled", cancelled),
-        ("failed", failed), ("queued", queued),
-    ):  # fmt: skip
-        at = "NULL" if status in ("failed", "queued") else "CURRENT_TIMESTAMP"
-        kit.sql(
-            f"UPDATE job_runs SET status = '{status}', finished_at = {at}, {unlocked}"
-            f" WHERE id = {run_id}"
-        )
-    kit.sql("UPDATE job_effects SET done_at = '2000-01-01'")
+@pytest.mark.parametrize("status", STATUSES)
+def test_effects_of_a_run_that_may_be_tried_again_stay_however_old(kit: Kit, status: str) -> None:
+    values: dict[str, Any] = {"finished_at": ago()} if status in TERMINAL else {}
+    if status == "running":
+        values = {"locked_by": "host:1:x", "locked_until": ago(-60)}
+    run = kit.run(status=status, attempts=1, **values)
+    effect(kit, "of a run", run_id=run)
     pruned(kit)
-    kept = [row.run_id for row in kit.sql("SELECT run_id FROM job_effects ORDER BY run_id")]
-    assert kept == [dead, cancelled, failed, queued, running]
+    assert left(kit)[1] == (status not in ("succeeded", "skipped"))

@@ -11,12 +11,11 @@ import pytest
 from click.testing import Result
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.definitions.views import definition_names
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.state import state_of
-from flask_cronjobs.models import JobDefinition, JobRun
+from flask_cronjobs.jobs.state import State
 from tests.rows import Rows
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
@@ -35,49 +34,44 @@ def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
 
 
 @pytest.fixture
-def names(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> Callable[[], list[str]]:
-    def names() -> list[str]:
-        with app.app_context():
-            return list(db.session.scalars(select(JobDefinition.name).order_by("name")))
-
-    return names
+def names(state: State) -> Callable[[], list[str]]:
+    """The names of the definitions, as they are when it is called."""
+    return lambda: definition_names(state)
 
 
 @pytest.fixture
-def run(app: Flask, jobs: CronJobs) -> Callable[..., Result]:
-    return lambda *args: app.test_cli_runner().invoke(args=["jobs", "admin", *args])
+def remove(app: Flask, jobs: CronJobs) -> Callable[[str], Result]:
+    """Gives the command."""
+    return lambda name: app.test_cli_runner().invoke(args=["jobs", "admin", "remove", name])
 
 
 def test_the_command_removes_it_and_keeps_its_runs(
-    app: Flask,
-    db: SQLAlchemy,
+    state: State,
     rows: Rows,
-    run: Callable[..., Result],
+    remove: Callable[[str], Result],
     names: Callable[[], list[str]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    rows.run("succeeded", definition_id=rows.definition(NAME))
-    todo = [f.todo for f in examine(state_of(app)) if f.id == "orphaned-definition"]
-    command = f"flask jobs admin remove {shlex.quote(NAME)}"
-    assert len(todo) == 1
-    assert command in todo[0]
-    result = run("remove", NAME)
-    assert result.output == f"Removed {NAME}. Its runs stay.\n"
-    assert names() == ["declared"]
-    with app.app_context():
-        assert len(db.session.scalars(select(JobRun)).all()) == 1
+    run = rows.run("succeeded", definition_id=rows.definition(NAME))
+    rows.definition("added", job_type="declared", origin="database")
+    (todo,) = [f.todo for f in examine(state) if f.id == "orphaned-definition"]
+    assert f"flask jobs admin remove {shlex.quote(NAME)}" in todo
+    assert remove(NAME).output == f"Removed {NAME}. Its runs stay.\n"
     assert f"removed by {caplog.records[-1].cronjobs_actor}: definition {NAME}" in caplog.text  # type: ignore[attr-defined]
-    again = run("remove", NAME)
+    assert remove("added").exit_code == 0
+    assert names() == ["declared"]
+    assert rows.get(run).status == "succeeded"
+    again = remove(NAME)
     assert again.exit_code == 1
     assert again.output.startswith(f"Error: There is no definition {NAME!r}.")
 
 
 @pytest.mark.pages
 def test_what_code_declares_is_refused(
-    app: Flask, run: Callable[..., Result], names: Callable[[], list[str]]
+    app: Flask, remove: Callable[[str], Result], names: Callable[[], list[str]]
 ) -> None:
-    result = run("remove", "declared")
+    result = remove("declared")
     assert result.exit_code == 1
     assert "is declared in code, so the next tick would create it again" in result.output
     answer = app.test_client().post(
@@ -104,14 +98,6 @@ def test_the_page_has_a_button_for_what_code_dropped_alone(
     assert names() == ["added", "declared"]
     gone = client.post("/jobs/definitions/remove", data={"name": NAME}, headers=OWN)
     assert gone.status_code == 404
-
-
-def test_the_command_removes_what_was_added_at_run_time(
-    run: Callable[..., Result], rows: Rows, names: Callable[[], list[str]]
-) -> None:
-    rows.definition("added", job_type="declared", origin="database")
-    assert run("remove", "added").exit_code == 0
-    assert names() == ["declared"]
 
 
 def test_definitions_added_changed_and_removed_by_code_are_logged(

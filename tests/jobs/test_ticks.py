@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from flask_cronjobs.jobs.ticks import begin, finish, seen
+from flask_cronjobs.jobs.ticks import TICK_COUNTS, begin, finish, seen
 from flask_cronjobs.models import JobTick
 from flask_cronjobs.types import TickReport
 from tests.kit import Kit
-from tests.rows import ago
-
-DAY = 86400.0
-FORTNIGHT, QUARTER = 14 * DAY, 90 * DAY
 
 
 def ticks(kit: Kit) -> list[JobTick]:
     with Session(kit.engine) as session:
         return list(session.scalars(select(JobTick).order_by(JobTick.id)))
-
-
-def finished(kit: Kit, status: str, days: float, **values: Any) -> int:
-    return kit.run(status=status, finished_at=ago(days=days), attempts=1, **values)
-
-
-def ids(kit: Kit) -> list[int]:
-    return [row.id for row in kit.all_rows()]
 
 
 def test_tick_leaves_a_row_of_who_when_and_what(kit: Kit) -> None:
@@ -44,9 +30,7 @@ def test_tick_leaves_a_row_of_who_when_and_what(kit: Kit) -> None:
     (done,) = ticks(kit)
     assert done.finished_at is not None
     assert done.clock_offset == 0.25
-    counts = ("recorded", "skipped", "reclaimed", "succeeded", "failed", "dead", "cancelled",
-              "released", "snoozed", "lost", "pruned")  # fmt: skip
-    assert [getattr(done, name) for name in counts] == list(range(1, 12))
+    assert [getattr(done, name) for name in TICK_COUNTS] == list(range(1, 12))
 
 
 def test_tick_says_that_it_is_alive(kit: Kit) -> None:

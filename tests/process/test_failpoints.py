@@ -14,10 +14,6 @@ from tests.process.test_races import make_slots_due
 from tests.soak.checker import every_slot_matches_one_row, failures_match_attempts, no_run_is_lost
 from tests.soak.history import History, Watched, moment, read_failures, read_runs
 
-#: On PostgreSQL the watermark and the runs are one statement, so nothing is between them.
-NOWHERE = {("between-watermark-and-insert", True)}
-
-
 #: Of executors, see `test_executors.py`.
 OF_ENGINES = ("before-send", "after-send")
 
@@ -33,7 +29,7 @@ def test_kill_at(point: str, site: Site) -> None:
     fill_batch(site)
     site.enqueue_many("book", [{"account": "a", "number": each} for each in range(5)])
     done = site.run_tick(env={VARIABLE: point})
-    assert done.returncode == (0 if (point, site.on_postgresql) in NOWHERE else -9), done.stderr
+    assert done.returncode == -9, done.stderr
     site.tick_until_done()
     history = look(site, watched)
     assert list(no_run_is_lost(history)) == []

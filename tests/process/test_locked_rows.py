@@ -16,12 +16,11 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import make_url, select, text
 
 from flask_cronjobs import CronJobs, StateConflict, TickReport, current_run
+from flask_cronjobs.db import errors
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.worker import held_runs
 from flask_cronjobs.engine.worker.options import WorkOptions
 from flask_cronjobs.engine.worker.worker import work
-from flask_cronjobs.jobs.definitions import actions as definition_operations
-from flask_cronjobs.jobs.definitions import rows as store_definitions
 from flask_cronjobs.jobs.runs import changes
 from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.jobs.runs.leases import progress, renew
@@ -233,8 +232,7 @@ class TestTick:
         verb: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(store_definitions, "LOCK_WAIT", 0.2)
-        monkeypatch.setattr(definition_operations, "LOCK_WAIT", 0.2)
+        monkeypatch.setattr(errors, "LOCK_WAIT", 0.2)
         jobs.task(name="it")(lambda: None)
         verbs: dict[str, Callable[[], object]] = {
             "pause": lambda: jobs.pause("own"),

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ...db.connection import Bookkeeping
-from ...db.errors import LOCK_WAIT, still_locked
+from ...db.errors import waiting_for_lock
 from ...errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ...log import DEFAULT_ACTOR, log_action, log_run
 from ...registry.handler import run_columns, stored_payload
 from ...registry.options import EnqueueOptions
-from ...registry.registry import RUN_COLUMNS, DefinitionSpec
+from ...registry.registry import DefinitionSpec
 from ...text import did_you_mean, one_line
+from ..columns import RUN_COLUMNS
 from ..runs.changes import insert_run
 from ..runs.payloads import with_hidden_values
 from ..state import State
@@ -195,20 +195,11 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
     :raises TaskError: code declares a definition of that name.
     :raises StateConflict: its row stays locked.
     """
+    wait = waiting_for_lock(f"The definition {spec.name!r}")
     with state.bookkeeping() as books:
-        until = time.monotonic() + LOCK_WAIT
         while True:
             row = definitions.find(books, spec.name)
-            if spec.name in state.registry.declarations:
-                raise TaskError(
-                    f"The definition {spec.name!r} is declared in code. Give this one another name."
-                )
-            if row is not None and row.origin == "code":
-                raise TaskError(
-                    f"The definition {spec.name!r} came from code, though this app's code does not "
-                    "declare it (any more). Give this one another name, or call "
-                    f"remove_definition({spec.name!r}) first."
-                )
+            _refuse_code(state, row, spec.name)
             if row is None:
                 first = first_slot(spec, definitions.now(books))
                 if definitions.declare(books, [(spec, first)], "database"):
@@ -222,9 +213,19 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
                     if row.spec != spec:
                         log_action("changed", f"definition {spec.name}", actor)
                     return False
-                if time.monotonic() > until:
-                    raise still_locked(f"The definition {spec.name!r}")
-                time.sleep(0.05)
+            wait()
+
+
+def _refuse_code(state: State, row: DefinitionRow | None, name: str) -> None:
+    """Refuse to add a definition that code declares, or once did."""
+    if name in state.registry.declarations:
+        raise TaskError(f"The definition {name!r} is declared in code. Give this one another name.")
+    if row is not None and row.origin == "code":
+        raise TaskError(
+            f"The definition {name!r} came from code, though this app's code does not "
+            "declare it (any more). Give this one another name, or call "
+            f"remove_definition({name!r}) first."
+        )
 
 
 def remove_definition(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bool:
@@ -232,16 +233,20 @@ def remove_definition(state: State, name: str, actor: str = DEFAULT_ACTOR) -> bo
 
     :returns: whether there was one.
     :raises TaskError: this app's code declares it.
+    :raises StateConflict: its row stays locked.
     """
+    wait = waiting_for_lock(f"The definition {name!r}")
     with state.bookkeeping() as books:
-        if name in state.registry.declarations:
+        while True:
             row = definitions.find(books, name)
-            if row is None or row.origin == "code":
+            if name in state.registry.declarations and (row is None or row.origin == "code"):
                 raise TaskError(
                     f"The definition {name!r} is declared in code, so the next tick would create "
                     "it again. Remove its schedule from the code, or pause it."
                 )
-        removed = definitions.remove(books, name)
-    if removed:
-        log_action("removed", f"definition {name}", actor)
-    return removed
+            if row is None:
+                return False
+            if definitions.remove(books, row):
+                log_action("removed", f"definition {name}", actor)
+                return True
+            wait()

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection, Row, TextClause, text
 
 from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
-from ...db.errors import LOCK_WAIT, still_locked
 from ...models.conditions import PINGED, SCHEDULED
 from ...registry.registry import DefinitionSpec
-from ...schedule.catchup import Slot, SlotPlan
-from ...types import JSON, RecordedSlot, stored_time
+from ...schedule.catchup import SlotPlan
+from ...types import JSON, RecordedSlot, stored_time, time_or_none
 from ..columns import NEW_RUN, assigned
-from .slots import insert_in
+from .slots import insert_slots
 
 #: How many due definitions are read and recorded at a time.
 CHUNK = 500
@@ -26,14 +24,12 @@ CHUNK = 500
 SOME = 50
 #: How near that slot is, in seconds. No update moves a slot by more than a day.
 NEAR = 90_000.0
-T = TypeVar("T")
 _SPEC = DefinitionSpec._fields
 _STATE = (
     *("origin", "paused_at", "next_run_at"),
     *("considered_until", "undeclared_since", "app"),
 )
 _COLUMNS = ", ".join(("id", *_SPEC, *_STATE))
-_PAUSED = "paused_at IS NOT NULL"
 
 
 class DefinitionRow(NamedTuple):
@@ -60,9 +56,11 @@ class DefinitionRow(NamedTuple):
     @property
     def due(self) -> bool:
         """Whether a slot has to be recorded, or may have to be because the row cannot be read."""
+        if self.paused:
+            return False
         if self.next_run_at is None:
-            return not self.paused and self.broken is not None
-        return not self.paused and self.next_run_at <= self.now
+            return self.broken is not None
+        return self.next_run_at <= self.now
 
 
 def read(
@@ -204,81 +202,45 @@ def mark_declared(books: Bookkeeping, ids: Sequence[int], app: str) -> None:
     books.rows(text(statement), {"ids": d.many(ids), "app": app})
 
 
-def pause(books: Bookkeeping, name: str) -> bool:
-    """Pause a definition; return False if none has that name.
-
-    :raises StateConflict: its row stays locked.
-    """
+def pause(books: Bookkeeping, definition: DefinitionRow) -> bool:
+    """Pause a definition; return False if its row is locked or gone."""
     now = books.dialect.now
     paused = f"UPDATE job_definitions SET paused_at = {now}, updated_at = {now}"
-    return _change_named(books, name, paused)
-
-
-def resume(
-    books: Bookkeeping,
-    definition: DefinitionRow,
-    next_run_at: datetime | None,
-    slots: Sequence[Slot] = (),
-) -> list[RecordedSlot] | None:
-    """Resume a definition at *next_run_at*; return None if it was not paused.
-
-    :param slots: what stands for the slots that passed during the pause; inserted in the same
-        transaction, and returned.
-    :raises StateConflict: its row stays locked.
-    """
-    own, given = "id = :id", {"id": definition.id}
-
-    def change() -> list[RecordedSlot] | None:
-        return _move_paused(books, definition, next_run_at, slots, own, given, paused_at=None)
-
-    return _when_free(books, definition.spec.name, change, f"{own} AND {_PAUSED}", given)
+    return _change_free(books, definition, paused)
 
 
 def skip_pause(
-    books: Bookkeeping, definition: DefinitionRow, plan: SlotPlan
+    books: Bookkeeping, definition: DefinitionRow, plan: SlotPlan, resume: bool = False
 ) -> list[RecordedSlot] | None:
-    """Record the slots of *plan*, which a pause has skipped so far, and leave it paused.
+    """Record the slots of *plan*, which a pause has skipped so far, in one transaction.
 
-    :returns: None if its watermark has moved since it was read, or it is not paused any more.
+    :param resume: whether to end the pause, too.
+    :returns: None if its watermark has moved since it was read, it is not paused any more, or its
+        row is locked.
     """
+    values: dict[str, Any] = {"next_run_at": plan.following, "considered_until": definition.now}
+    if resume:
+        values["paused_at"] = None
     as_read, given = _as_read(books.dialect, definition)
-    return _move_paused(books, definition, plan.following, plan.slots, as_read, given)
-
-
-def remove(books: Bookkeeping, name: str) -> bool:
-    """Delete a definition, but not its runs; return whether there was one.
-
-    :raises StateConflict: its row stays locked.
-    """
-    return _change_named(books, name, "DELETE FROM job_definitions")
-
-
-def _change_named(books: Bookkeeping, name: str, change: str) -> bool:
-    """Execute *change*, a statement up to its WHERE, for the definition *name*."""
-    named, given = "name = :name", {"name": name}
-    statement = text(f"{change} WHERE {_free(books.dialect, named)} RETURNING id")
-    return bool(_when_free(books, name, lambda: books.rows(statement, given) or None, named, given))
-
-
-def _move_paused(
-    books: Bookkeeping,
-    definition: DefinitionRow,
-    next_run_at: datetime | None,
-    slots: Sequence[Slot],
-    which: str,
-    given: Mapping[str, object],
-    **values: object,
-) -> list[RecordedSlot] | None:
-    """Move the watermark of a paused definition, and insert *slots*, in one transaction."""
-    values |= {"next_run_at": next_run_at, "considered_until": definition.now}
-    moved, parameters = _update(books.dialect, f"{which} AND {_PAUSED}", values)
+    moved, parameters = _update(books.dialect, f"{as_read} AND paused_at IS NOT NULL", values)
 
     def move(connection: Connection) -> list[RecordedSlot] | None:
         if not connection.execute(moved, {**parameters, **given}).all():
             return None
-        return insert_in(connection, books.dialect, definition.id, slots)
+        return insert_slots(connection, books.dialect, [definition.id], plan.slots)
 
     return books.transaction(move)
+
+
+def remove(books: Bookkeeping, definition: DefinitionRow) -> bool:
+    """Delete a definition, but not its runs; return False if its row is locked or gone."""
+    return _change_free(books, definition, "DELETE FROM job_definitions")
+
+
+def _change_free(books: Bookkeeping, definition: DefinitionRow, change: str) -> bool:
+    """Execute *change*, a statement up to its WHERE, if no other transaction has locked the row."""
+    statement = text(f"{change} WHERE {_free(books.dialect, 'id = :id')} RETURNING id")
+    return bool(books.rows(statement, {"id": definition.id}))
 
 
 def _change(books: Bookkeeping, definition: DefinitionRow, **values: object) -> bool:
@@ -317,30 +279,6 @@ def _free(d: Dialect, which: str) -> str:
     return d.any_of("id", f"SELECT id FROM job_definitions WHERE {which} {d.skip_locked}")
 
 
-def _when_free(
-    books: Bookkeeping,
-    name: str,
-    change: Callable[[], T | None],
-    which: str,
-    given: Mapping[str, object],
-) -> T | None:
-    """Call *change* until another transaction no longer locks the definition *name*.
-
-    :param change: changes it; returns None if it is locked, or not there.
-    :param which: the condition under which it is there, with parameters that are *given*.
-    :returns: what *change* returned; None if the definition is not there.
-    :raises StateConflict: it stays locked.
-    """
-    until = time.monotonic() + LOCK_WAIT
-    while (changed := change()) is None:
-        if not books.rows(text(f"SELECT id FROM job_definitions WHERE {which}"), given):
-            return None
-        if time.monotonic() > until:
-            raise still_locked(f"The definition {name!r}")
-        time.sleep(0.05)
-    return changed
-
-
 def read_definitions(d: Dialect) -> str:
     """Return the SELECT of `read`."""
     due = f"{SCHEDULED} AND next_run_at <= {d.now}"
@@ -373,20 +311,21 @@ def _ours(d: Dialect) -> str:
 
 
 def _row(d: Dialect, row: Row[Any]) -> DefinitionRow:
-    payload, no_payload = _payload(d, row.payload)
-    next_run_at, no_time = _time(row.next_run_at)
+    payload, broken = _payload(d, row.payload)
+    next_run_at = time_or_none(row.next_run_at)
+    if next_run_at is None and row.next_run_at is not None:
+        broken = broken or f"its next_run_at is {row.next_run_at!r}, which is not a time."
     values: dict[str, Any] = {name: getattr(row, name) for name in _SPEC}
-    values["payload"] = payload
     return DefinitionRow(
         id=row.id,
-        spec=DefinitionSpec(**values),
+        spec=DefinitionSpec(**{**values, "payload": payload}),
         origin=row.origin,
         paused=row.paused_at is not None,
         next_run_at=next_run_at,
         now=stored_time(row.now),
-        broken=no_payload or no_time,
-        considered_until=_time(row.considered_until)[0],
-        undeclared_since=_time(row.undeclared_since)[0],
+        broken=broken,
+        considered_until=time_or_none(row.considered_until),
+        undeclared_since=time_or_none(row.undeclared_since),
         app=row.app,
     )
 
@@ -400,11 +339,3 @@ def _payload(d: Dialect, value: Any) -> tuple[dict[str, JSON], str | None]:
     if not isinstance(payload, dict):
         return {}, "its payload is not a JSON object."
     return cast("dict[str, JSON]", payload), None
-
-
-def _time(value: Any) -> tuple[datetime | None, str | None]:
-    """Return a time as a row has it, and if it is the watermark, why it cannot be read."""
-    try:
-        return None if value is None else stored_time(value), None
-    except (ValueError, AttributeError):  # Not a time, or not even a text.
-        return None, f"its next_run_at is {value!r}, which is not a time."

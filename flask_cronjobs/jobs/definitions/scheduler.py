@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -17,13 +16,13 @@ from ...errors import CronJobsError, DatabaseTrouble
 from ...log import log_run, logger
 from ...registry.registry import DefinitionSpec
 from ...schedule import Schedule
-from ...schedule.catchup import SlotPlan, plan_skipped, plan_slots
+from ...schedule.catchup import SlotPlan, plan_slots
 from ...signals import News, notify, unheard
 from ...types import LateSlot, RecordedSlot
 from ..state import State
 from ..ticks import TickHistory
 from . import rows as definitions
-from .rows import CHUNK, NEAR, SOME, DefinitionRow
+from .rows import CHUNK, NEAR, DefinitionRow
 from .slots import late_slots, mark_late, record_slots
 
 
@@ -104,14 +103,12 @@ def _needs_mark(row: DefinitionRow) -> bool:
 def _move_earlier(books: Bookkeeping, rows: Sequence[DefinitionRow]) -> bool:
     """Move watermarks back to slots that an update of the time zones made earlier.
 
-    This looks at `SOME` of the definitions at a time, chosen at random, so that each gets its turn.
     A slot that an update made later needs nothing: the watermark comes due, and no slot is found.
 
     :returns: whether one was moved.
     """
-    near = [row for row in rows if _is_near(row)]
     moved = False
-    for row in random.sample(near, min(SOME, len(near))):
+    for row in rows:
         following = _earlier_slot(row)
         if following is not None:
             moved |= definitions.move(books, row, following)
@@ -119,24 +116,20 @@ def _move_earlier(books: Bookkeeping, rows: Sequence[DefinitionRow]) -> bool:
 
 
 def _earlier_slot(row: DefinitionRow) -> datetime | None:
-    """Return the next slot of *row* if it is earlier than its watermark."""
-    if row.next_run_at is None:
+    """Return the next slot of *row* if it is earlier than its watermark, which is near."""
+    at = row.next_run_at
+    if at is None or row.paused or row.due or row.spec.timezone == "UTC":
+        return None
+    if (at - row.now).total_seconds() > NEAR:
         return None
     try:
-        schedule = Schedule(row.spec.schedule, row.spec.timezone)
-        if schedule.lists_time_of_day(row.next_run_at):
+        schedule = _schedule(row.spec.schedule, row.spec.timezone)
+        if schedule.lists_time_of_day(at):
             return None  # The time zone has not changed.
         following = schedule.next_after(row.considered_until or row.now)
     except CronJobsError:
         return None  # The tick logs it when it is due.
-    return following if following is not None and following < row.next_run_at else None
-
-
-def _is_near(row: DefinitionRow) -> bool:
-    at = row.next_run_at
-    if at is None or row.paused or row.due or row.spec.timezone == "UTC":
-        return False
-    return (at - row.now).total_seconds() <= NEAR
+    return following if following is not None and following < at else None
 
 
 def _log_overwritten(row: DefinitionRow, app: str) -> None:
@@ -199,8 +192,8 @@ def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
         schedule = _schedule(row.spec.schedule, row.spec.timezone)
         since = row.undeclared_since
         if since is not None and row.now - since > history.grace:
-            return plan_skipped(
-                row.id, schedule, row.next_run_at, row.now, considered=row.considered_until,
+            return plan_slots(
+                row.id, schedule, None, row.next_run_at, row.now, considered=row.considered_until,
                 reason=f"not declared by the code that ticked since {since.isoformat()}",
                 kind="Undeclared",
             )  # fmt: skip
@@ -216,9 +209,9 @@ def plan_paused(row: DefinitionRow) -> SlotPlan:
     :raises ScheduleError: its schedule cannot be read.
     """
     schedule = _schedule(row.spec.schedule, row.spec.timezone)
-    return plan_skipped(
-        row.id, schedule, row.next_run_at or row.now, row.now, considered=row.considered_until,
-        reason="paused: its slots are not made up", kind="Paused",
+    return plan_slots(
+        row.id, schedule, None, row.next_run_at or row.now, row.now,
+        considered=row.considered_until, reason="paused: its slots are not made up", kind="Paused",
     )  # fmt: skip
 
 

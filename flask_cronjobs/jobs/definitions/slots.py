@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -13,10 +13,9 @@ from ... import failpoints
 from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
 from ...models.conditions import LIVE, SCHEDULED
-from ...registry.registry import RUN_COLUMNS
 from ...schedule.catchup import Slot, SlotPlan
-from ...types import LateSlot, RecordedSlot, stored_time
-from ..columns import insert_into_runs
+from ...types import LateSlot, RecordedSlot, stored_time, time_or_none
+from ..columns import RUN_COLUMNS, insert_into_runs
 
 #: How many late slots of each kind are found at a time.
 CHUNK = 100
@@ -45,23 +44,15 @@ def record_slots(books: Bookkeeping, plans: Sequence[SlotPlan]) -> list[Recorded
     """
     if not plans:
         return []
-    d = books.dialect
-    each = [slot for plan in plans for slot in plan.slots]
-    parameters = {"plans": _plans(d, plans), "slots": _slots(d, each)}
-    if d.one_statement:
-        rows = books.rows(text(record_at_once(d)), parameters)
-    else:
-        rows = books.transaction(lambda c: _record_in_steps(c, d, parameters))
-    return [_recorded(d, row) for row in rows]
+    return books.transaction(partial(_record, d=books.dialect, plans=plans))
 
 
-def insert_in(
-    connection: Connection, d: Dialect, definition_id: int, slots: Sequence[Slot]
+def insert_slots(
+    connection: Connection, d: Dialect, ids: Sequence[int], slots: Sequence[Slot]
 ) -> list[RecordedSlot]:
-    """Insert a row for each of *slots* of a definition, in the transaction of *connection*."""
-    insert = text(insert_slots(d, "SELECT CAST(:id AS bigint)"))
-    rows = connection.execute(insert, {"id": definition_id, "slots": _slots(d, slots)})
-    return [_recorded(d, row) for row in rows]
+    """Insert a row for each of *slots* of the definitions *ids*, in the transaction at hand."""
+    parameters = {"ids": d.many(ids), "slots": _slots(d, slots)}
+    return [_recorded(d, row) for row in connection.execute(text(insert_of_slots(d)), parameters)]
 
 
 def late_slots(books: Bookkeeping, overdue: float) -> list[LateSlot]:
@@ -117,20 +108,16 @@ def _waiting(d: Dialect) -> str:
 def _late(rows: Rows) -> Iterator[LateSlot]:
     """Yield the slots that can be read: SQLite accepts any text, and the tick logs it."""
     for row in rows:
-        try:
-            at: datetime = stored_time(row.at)
-        except (ValueError, AttributeError):
-            continue
-        waited = (stored_time(row.now) - at).total_seconds()
-        yield LateSlot(row.id, row.name, row.job_type, at, waited, row.run_id)
+        if (at := time_or_none(row.at)) is not None:
+            waited = (stored_time(row.now) - at).total_seconds()
+            yield LateSlot(row.id, row.name, row.job_type, at, waited, row.run_id)
 
 
-def _record_in_steps(connection: Connection, d: Dialect, parameters: dict[str, Any]) -> Rows:
-    moved = connection.execute(text(_move_watermarks(d)), parameters).all()
+def _record(connection: Connection, d: Dialect, plans: Sequence[SlotPlan]) -> list[RecordedSlot]:
+    moved = connection.execute(text(_move_watermarks(d)), {"plans": _plans(d, plans)}).all()
     failpoints.reach("between-watermark-and-insert")
-    ids = json.dumps([row.id for row in moved])
-    insert = text(insert_slots(d, "SELECT value FROM json_each(:moved)"))
-    return connection.execute(insert, {**parameters, "moved": ids}).all()
+    slots = [slot for plan in plans for slot in plan.slots]
+    return insert_slots(connection, d, [row.id for row in moved], slots)
 
 
 def _move_watermarks(d: Dialect) -> str:
@@ -158,8 +145,8 @@ def _move_watermarks(d: Dialect) -> str:
     """
 
 
-def insert_slots(d: Dialect, moved: str) -> str:
-    """Return the INSERT of slots as runs; *moved* is SQL for the ids of their definitions."""
+def insert_of_slots(d: Dialect) -> str:
+    """Return the INSERT of ``slots`` as runs, for those of the definitions in ``ids``."""
     # Not by EXISTS, for which PostgreSQL may choose to read all live runs instead.
     overlapping = (
         "(d.overlap = 'skip' AND (SELECT live.id FROM job_runs live"
@@ -187,17 +174,12 @@ def insert_slots(d: Dialect, moved: str) -> str:
     }
     source = f"""
     FROM {d.table("slots", **_SLOT_COLUMNS)} AS s JOIN job_definitions d ON d.id = s.definition_id
-    WHERE {d.any_of("d.id", moved)}
+    WHERE {d.among("d.id")}
     ORDER BY s.at
     ON CONFLICT DO NOTHING
     RETURNING id, definition_id, job_type, scheduled_for, status, result, last_error
     """
     return insert_into_runs(values, at, d.now, source)
-
-
-def record_at_once(d: Dialect) -> str:
-    """Return PostgreSQL's one statement for both steps of `record_slots`."""
-    return f"WITH moved AS ({_move_watermarks(d)}) {insert_slots(d, 'SELECT id FROM moved')}"
 
 
 def _recorded(d: Dialect, row: Row[Any]) -> RecordedSlot:
