@@ -53,7 +53,7 @@ def test_each_run_is_listed_once_in_the_order_of_its_status(
     for status in chosen.choices(STATUSES, k=30):
         moment = chosen.choice(moments)
         key = None if status == "running" else chosen.choice([None, "k"])
-        ended = {"finished_at": moment} if status in TERMINAL else {}
+        ended: dict[str, Any] = {"finished_at": moment} if status in TERMINAL else {}
         rows.run(
             status,
             **{"run_at": moment, **ended},
@@ -61,17 +61,17 @@ def test_each_run_is_listed_once_in_the_order_of_its_status(
             concurrency_key=key,
             concurrency_limit=key and 1,
         )
-    for status in (None, *STATUSES):
-        which, order = RunFilter(status=status), sorting_of(status, False)
+    wanted: list[Status | None] = [None, *STATUSES]
+    for only in wanted:
+        which, order = RunFilter(status=only), sorting_of(only, False)
         found = [rows.get(run_id) for run_id in matching_ids(state, which)]
-        assert {run.status for run in found} <= ({status} if status else {*STATUSES})
+        assert only is None or {run.status for run in found} <= {only}
         expected = sorted(found, key=lambda run: run.id, reverse=order.descending)
         expected.sort(key=attrgetter(order.column), reverse=order.descending)
         for limit in (1, 3, 50):
             assert ids_of(walk(state, which, limit, order)) == [run.id for run in expected]
-    assert [sorting_of(status, False).column for status in ("dead", "failed", "running")] == [
-        "finished_at", "run_at", "id",
-    ]  # fmt: skip
+    by = {status: sorting_of(status, False).column for status in STATUSES}
+    assert (by["dead"], by["failed"], by["running"]) == ("finished_at", "run_at", "id")
 
 
 def test_all_runs_of_an_old_batch_are_listed(
