@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from .. import signals
 from ..db.connection import Bookkeeping
@@ -26,8 +27,7 @@ from .ping import TIMEOUT, ping
 from .processes import run_workers
 from .run_pings import ping_ended
 from .tick import OpenTick, TickOptions, begin, finish, housekeeping, prune
-from .worker.limits import Limits
-from .worker.options import ResidentWorker, WorkOptions
+from .worker.options import Limits, ResidentWorker, WorkOptions
 
 #: The kinds of outcomes that are counted.
 KINDS = (*OUTCOME_KINDS, "lost")
@@ -107,7 +107,7 @@ def serve(
         resident=True,
         limits=limits,
         parent=parent,
-        minute_work=ResidentMinutes(state, tally),
+        minute_work=partial(ResidentMinutes, state, tally),
         elsewhere=frozenset(state.settings.executors),
         hands_on=bool(state.settings.executors),
     )
@@ -130,30 +130,27 @@ def _record_rest(state: State, tally: Tally) -> None:
 
 
 class ResidentMinutes:
-    """The `MinuteWork` of a process pool, or of a single worker: one row a minute in ``job_ticks``.
+    """The minute work of a process pool, or of a single worker: one row a minute in ``job_ticks``.
 
     It has its own connection and its own thread, `cronjobs-minutes`: neither a slow receiver of a
     signal nor a lock on a row holds up the keeper, which renews leases.
     """
 
-    def __init__(self, state: State, tally: Tally) -> None:
+    def __init__(self, state: State, tally: Tally, worker: ResidentWorker) -> None:
         self._state = state
         self._tally = tally
+        self._worker = worker
         self._stopped = threading.Event()
         self._well = False
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="cronjobs-minutes", daemon=True)
         self._sender = _sender(state)
 
-    def start(self, worker: ResidentWorker) -> None:
+    def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(
-            target=self._run, args=(worker,), name="cronjobs-minutes", daemon=True
-        )
         self._thread.start()
 
     def end(self, well: bool) -> None:
         """End the thread soon, and with it the last minute."""
-        assert self._thread is not None
         self._well = well
         self._stopped.set()
         self._thread.join(END_WITHIN)
@@ -161,9 +158,11 @@ class ResidentMinutes:
             logger.warning("The work of the last minute did not end in time, and was left")
         self._sender.close(TIMEOUT)
 
-    def _run(self, worker: ResidentWorker) -> None:
+    def _run(self) -> None:
         with Bookkeeping(self._state.engine, patience=PATIENCE) as books:
-            minute = _Minute(self._state, self._tally, books, worker, self._sender, self._stopped)
+            minute = _Minute(
+                self._state, self._tally, books, self._worker, self._sender, self._stopped
+            )
             try:
                 while not self._stopped.is_set():
                     began = time.time()
@@ -171,7 +170,7 @@ class ResidentMinutes:
                 if self._well:
                     minute.tries(minute.finish)
             except BaseException as error:
-                worker.fail(error)
+                self._worker.fail(error)
 
     def _rest(self, minute: _Minute, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -27,7 +27,7 @@ from ..types import Outcome, TickReport
 from .ping import ping
 from .reclaim import reclaim
 from .run_pings import ping_ended
-from .worker.interrupts import keyboard_held
+from .worker.process_signals import keyboard_held
 
 if TYPE_CHECKING:
     from .worker.options import WorkOptions
@@ -192,7 +192,7 @@ def _run_workers(
     """Run workers; one that is not forked goes on with the connection of *books* meanwhile."""
     # Here, since most ticks find nothing to do, and need none of what a worker imports.
     from .processes import run_workers
-    from .worker.precedence import KeeperConnection
+    from .worker.keeper import KeeperConnection
 
     with KeeperConnection(state) as keeper:
         keeper.take_over(books)

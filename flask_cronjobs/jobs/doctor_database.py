@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from sqlalchemy import Connection, Inspector, Table, func, inspect, select, text
 from sqlalchemy.pool import QueuePool
@@ -22,29 +21,21 @@ from ..models.tables import Base
 from ..registry.executor import Executor, executor_of
 from ..text import one_line
 from ..types import NO_SUCH_TASK
+from .health import Finding
 from .humanize import plural
 from .reader import RUNS, Reader
 
-Level: TypeAlias = Literal["ok", "info", "warning", "error"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check.
-
-    :ivar id: the name of the check; it stays the same, to search for.
-    :ivar level: ``error``: jobs do not run, or run wrongly; ``warning``: this may happen.
-    :ivar what: what was found, and what it means.
-    :ivar todo: what to do about it; empty if there is nothing to do.
-    """
-
-    id: str
-    level: Level
-    what: str
-    todo: str = ""
-
-
-_PACKAGES = ("Flask-CronJobs", "Flask", "Flask-SQLAlchemy", "SQLAlchemy", "croniter", "psycopg")
+_PACKAGES = (
+    "Flask-CronJobs",
+    "Flask",
+    "Flask-SQLAlchemy",
+    "Flask-SQLAlchemy-Lite",
+    "SQLAlchemy",
+    "croniter",
+    "psycopg",
+    "psycopg2",
+    "psycopg2-binary",
+)
 #: What is wrong with an index, by whether it must be unique.
 _WRONG = {
     True: "not unique, but must be: runs may be duplicated",
@@ -52,15 +43,15 @@ _WRONG = {
 }
 
 
-def schema(connection: Connection) -> Iterator[Finding]:
+def schema(reader: Reader) -> Iterator[Finding]:
     """Check the tables, columns and indexes."""
-    inspector = inspect(connection)
+    inspector = inspect(reader.connection)
     names = set(inspector.get_table_names())
     tables = Base.metadata.sorted_tables
     missing = [table.name for table in tables if table.name not in names]
     if missing:
         what = f"missing: {', '.join(missing)}. No run can start."
-        yield Finding("tables", "error", what, how_to_create_tables(connection.engine))
+        yield Finding("tables", "error", what, how_to_create_tables(reader.state.engine))
     else:
         yield Finding("tables", "ok", f"all {len(tables)} tables exist")
     for table in tables:
@@ -74,7 +65,9 @@ def _columns(inspector: Inspector, table: Table) -> Iterator[Finding]:
     missing = [column.name for column in table.columns if column.name not in found]
     if missing:
         what = f"{table.name} lacks {', '.join(missing)}: another version or program created it"
-        todo = "Make a migration: flask db migrate. If the table is another program's, rename that."
+        todo = (
+            "Make a migration that adds them. If the table is another program's, rename that table."
+        )
         yield Finding("columns", "error", what, todo)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from sqlalchemy import (
@@ -34,6 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..db.dialect import Dialect, dialect_of, load_odd_values
+from ..db.engines import without_echo
 from ..db.errors import explain
 from ..db.for_tests import borrowed, is_shared
 from ..models.tables import Base
@@ -56,10 +57,14 @@ Query: TypeAlias = Any
 
 @dataclass
 class Reader:
-    """An open connection that only reads, for one page or one command."""
+    """An open connection that only reads, for one page or one command.
+
+    :ivar known: what the reports that are marked `read_once` have returned.
+    """
 
     state: State
     connection: Connection
+    known: dict[object, Any] = field(default_factory=dict[object, Any], repr=False)
 
     @property
     def dialect(self) -> Dialect:
@@ -149,12 +154,28 @@ def reading(source: Source) -> Generator[Reader, None, None]:
     engine, database = source.engine, source.database
     shared = is_shared(database)
     try:
-        with borrowed(database) if shared else engine.connect() as connection:
+        with borrowed(database) if shared else without_echo(engine).connect() as connection:
             if not shared and dialect_of(engine).parses:
                 event.listen(connection, "before_cursor_execute", _load_odd_values)
             yield Reader(source, connection)
     except SQLAlchemyError as error:
         raise explain(error, engine) from error
+
+
+Found = TypeVar("Found")
+
+
+def read_once(report: Callable[[Reader], Found]) -> Callable[[Source], Found]:
+    """Let *report* read once for each `Reader`, however many parts of a page ask for it."""
+
+    @wraps(report)
+    def known(source: Source) -> Found:
+        with reading(source) as reader:
+            if report not in reader.known:
+                reader.known[report] = report(reader)
+            return cast("Found", reader.known[report])
+
+    return known
 
 
 #: Counting stops here.

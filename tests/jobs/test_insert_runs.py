@@ -15,20 +15,15 @@ from flask_cronjobs.jobs.runs.insert import GIVEN, insert_run
 from flask_cronjobs.types import JSON
 from tests.kit import Kit, in_threads
 
-SHARED: dict[str, Any] = {
-    **dict.fromkeys(set(GIVEN) - {"payload", "idempotency_key", "concurrency_key"}),
-    "job_type": "task",
-    "queue": "default",
-    "priority": 0,
-    "max_attempts": 10,
-    "run_at": None,
-    "delay": 0.0,
-}
+#: What the new runs of one call share.
+SHARED: dict[str, Any] = dict.fromkeys(GIVEN) | {
+    "run_at": None, "delay": 0.0,
+    "job_type": "task", "queue": "default", "priority": 0, "max_attempts": 10,
+}  # fmt: skip
 
 
-def values(key: str | None = None, payload: JSON = None) -> dict[str, Any]:
-    text = json.dumps(payload or {})
-    return {**SHARED, "payload": text, "idempotency_key": key, "concurrency_key": None}
+def values(key: str, payload: JSON = None) -> dict[str, Any]:
+    return SHARED | {"idempotency_key": key, "payload": json.dumps(payload or {})}
 
 
 pytestmark = pytest.mark.usefixtures("writers")

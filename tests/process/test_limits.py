@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from flask_cronjobs.engine.worker.limits import Limits, most_held
+from flask_cronjobs.engine.worker.options import Limits, most_held
 from tests.marks import on_sqlite
 from tests.process.support import Site, Tick, wait_until
 

@@ -61,7 +61,8 @@ def test_heart_beats_four_times_in_a_lease_while_something_is_held(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = cast(Any, SimpleNamespace(settings=Settings(lease=60.0)))
-    runner = cast(Any, SimpleNamespace(at_work=()))
+    context = SimpleNamespace(state=state, interrupter=None, watchdog=None)
+    runner = cast(Any, SimpleNamespace(at_work=(), context=context))
     renewed: list[float] = []
 
     def renew(books: object, held: object, lease: float) -> Renewal:
@@ -70,7 +71,7 @@ def test_heart_beats_four_times_in_a_lease_while_something_is_held(
 
     monkeypatch.setattr(warden_module, "renew", renew)
     held = {1: cast(Claim, object())}
-    monitor = RunMonitor(state, runner, cast(Any, None), cast(Any, None), may_kill=False)
+    monitor = RunMonitor(runner, may_kill=False)
     for _ in range(240):
         clock.now += 0.25
         monitor.renew_or_watch(cast(Any, None), held)

@@ -17,6 +17,7 @@ from flask_cronjobs import CronJobs, models
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.jobs.batches.views import BatchView
 from flask_cronjobs.jobs.definitions.views import DefinitionList, DefinitionView
+from flask_cronjobs.jobs.eligibility import PauseView
 from flask_cronjobs.jobs.health import Figures, Verdict
 from flask_cronjobs.jobs.order_views import KeyOrder
 from flask_cronjobs.jobs.overview import DeadGroup, Orphan, Overview
@@ -24,7 +25,6 @@ from flask_cronjobs.jobs.runs.current import CurrentRun
 from flask_cronjobs.jobs.runs.detail import Attempt, RunView
 from flask_cronjobs.jobs.runs.list import RunRow
 from flask_cronjobs.jobs.tick_views import Bucket
-from flask_cronjobs.jobs.waiting import PauseView
 
 from .pages import ROOT
 
@@ -55,7 +55,7 @@ def test_model_is_in_the_api(name: str) -> None:
 
 def test_attributes_of_the_current_run_are_in_the_api() -> None:
     (listed,) = re.findall(r"CurrentRun\(\)\n   :members: (.*)", API)
-    ours = {"warn", "take_progress", "has_progress", "reported", "output"}  # Not for handlers.
+    ours = {"warn", "write_progress", "has_progress", "reported", "output"}  # Not for handlers.
     public = {name for name in vars(CurrentRun) if not name.startswith("_")}
     assert set(listed.split(", ")) == public - ours
 
