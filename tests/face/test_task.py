@@ -34,10 +34,10 @@ def handler(user_id: int, week: str = "now") -> str:
 def test_bare_decorator_makes_a_task_of_the_function_s_name(bare: CronJobs) -> None:
     task = bare.task(handler)
     assert isinstance(task, Task)
-    assert (task.name, bare.tasks["handler"]) == ("handler", task)
+    assert bare.tasks["handler"] is bare.get("handler") is task
     assert task.options.queue == "default"
+    assert (task.name, task.__name__, task.__wrapped__) == ("handler", "handler", handler)
     assert task.__doc__ == "What the handler says of itself."
-    assert (task.__name__, task.__wrapped__) == ("handler", handler)
 
 
 def test_plain_call_is_a_plain_call(bare: CronJobs) -> None:
@@ -49,37 +49,28 @@ def test_plain_call_is_a_plain_call(bare: CronJobs) -> None:
 
 
 def test_keywords_are_kept(bare: CronJobs) -> None:
-    retry = Retry(max_attempts=3)
+    given: dict[str, Any] = {
+        "queue": "mail", "priority": 5, "retry": Retry(max_attempts=3), "concurrency": 2,
+        "concurrency_key": "user:{user_id}", "atomic": True,
+    }  # fmt: skip
+    task = bare.task(name="weekly", timeout=timedelta(minutes=1), **given)(handler)
+    assert {name: getattr(task.options, name) for name in given} == given
+    assert (task.name, task.options.timeout) == ("weekly", 60.0)
+
+
+def test_schedules_declare_definitions(bare: CronJobs) -> None:
     task = bare.task(
-        name="weekly", queue="mail", priority=5, retry=retry, timeout=timedelta(minutes=1),
-        concurrency=2, concurrency_key="user:{user_id}", atomic=True,
-    )(handler)  # fmt: skip
-    options = task.options
-    assert (task.name, options.queue, options.priority, options.retry) == (
-        "weekly",
-        "mail",
-        5,
-        retry,
-    )
-    assert (options.timeout, options.concurrency, options.atomic) == (60.0, 2, True)
-
-
-def test_schedule_declares_a_definition_of_the_task_s_name(bare: CronJobs) -> None:
-    bare.task(
         name="weekly", schedule="0 7 * * 1", timezone="Europe/Berlin", payload={"user_id": 1},
         catchup="all", overlap="allow",
     )(handler)  # fmt: skip
+    assert task.schedule("@daily", name="daily", payload={"user_id": 2}) is task
+    assert list(bare.declarations) == ["weekly", "daily"]
     declared = bare.declarations["weekly"]
     assert (declared.schedule, declared.timezone) == ("0 7 * * 1", "Europe/Berlin")
     assert dict(declared.payload) == {"user_id": 1}
     assert (declared.catchup, declared.overlap) == ("all", "allow")
-
-
-def test_one_task_may_have_several_schedules(bare: CronJobs) -> None:
-    task = bare.task(handler)
-    assert task.schedule("@daily", name="for 1", payload={"user_id": 1}) is task
-    task.schedule("@weekly", name="for 2", payload={"user_id": 2}, timezone="Asia/Tokyo")
-    assert list(bare.declarations) == ["for 1", "for 2"]
+    with pytest.raises(TaskError, match="Two definitions are called 'daily'"):
+        task.schedule("@weekly", name="daily", payload={"user_id": 1})
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
@@ -114,21 +105,18 @@ def test_option_that_cannot_be_right_is_refused(bare: CronJobs, case: str) -> No
     assert message in str(refusal.value)
 
 
-def test_key_of_arguments_that_a_handler_has_none_of_is_refused(bare: CronJobs) -> None:
-    with pytest.raises(TaskError, match=r"names 'user', which .* take\. It takes no arguments\.$"):
-        bare.task(name="it", concurrency_key="user:{user}")(lambda: None)
-
-
 def positional_only(a: int, /) -> None: ...
 
 
 def any_number(*args: int) -> None: ...
 
 
-@pytest.mark.parametrize("function", [positional_only, any_number])
-def test_handler_whose_arguments_have_no_names_is_refused(bare: CronJobs, function: Any) -> None:
-    with pytest.raises(TaskError, match="which a payload cannot name"):
-        bare.task(function)
+def test_arguments_that_cannot_be_named_are_refused(bare: CronJobs) -> None:
+    with pytest.raises(TaskError, match=r"names 'user', which .* take\. It takes no arguments\.$"):
+        bare.task(name="it", concurrency_key="user:{user}")(lambda: None)
+    for function in (positional_only, any_number):
+        with pytest.raises(TaskError, match="which a payload cannot name"):
+            bare.task(function)
 
 
 def test_second_task_of_a_name_is_refused_and_both_are_named(bare: CronJobs) -> None:
@@ -137,21 +125,13 @@ def test_second_task_of_a_name_is_refused_and_both_are_named(bare: CronJobs) -> 
         bare.task(name="handler")(lambda: any_number())
 
 
-def test_second_definition_of_a_name_is_refused(bare: CronJobs) -> None:
-    task = bare.task(handler).schedule("@daily", name="daily", payload={"user_id": 1})
-    with pytest.raises(TaskError, match="Two definitions are called 'daily'"):
-        task.schedule("@weekly", name="daily", payload={"user_id": 1})
-
-
 def test_unknown_task_is_refused_with_those_that_are_close(bare: CronJobs) -> None:
+    """Or, where there is none, with the question whether the module is imported."""
+    with pytest.raises(UnknownTask, match="check that the module that declares them is"):
+        bare.get("anything")
     bare.task(name="send_weekly_report")(handler)
     with pytest.raises(UnknownTask, match="Did you mean 'send_weekly_report'"):
         bare.get("send_weekly_reports")
-
-
-def test_unknown_task_where_there_is_none_asks_whether_the_module_is_imported() -> None:
-    with pytest.raises(UnknownTask, match="check that the module that declares them is"):
-        CronJobs().get("anything")
 
 
 @pytest.mark.parametrize(

@@ -86,21 +86,6 @@ class TestPending:
         assert (again.id, again.is_new) == (first.id, False)
 
     @on_both
-    def test_run_that_is_running_is_pending(self, db: SQLAlchemy, jobs: CronJobs) -> None:
-        found: list[tuple[int, bool]] = []
-
-        @jobs.task
-        def restless() -> None:
-            run = keyed.enqueue()
-            found.append((run.id, run.is_new))
-            db.session.commit()
-
-        keyed = restless.using(idempotency_key="r", unique_while="pending")
-        first = keyed.using(commit=True).enqueue()
-        jobs.tick()
-        assert found == [(first.id, False)]
-
-    @on_both
     def test_many_at_once(self, db: SQLAlchemy, jobs: CronJobs) -> None:
         @jobs.task
         def many_task() -> None: ...
@@ -136,6 +121,34 @@ class TestPending:
         first = index.enqueue()
         set_all(db, status="succeeded", finished_at=ENDED)
         assert index.using(unique_while="pending").enqueue().id == first.id
+
+
+@on_both
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"unique_while": "pending"}, [(1, False)]),
+        ({"replace": True}, [(1, True), (2, True)]),
+    ],
+    ids=["pending", "replace"],
+)
+def test_run_that_is_running_holds_its_key_if_it_is_for_pending_runs(
+    db: SQLAlchemy, jobs: CronJobs, options: dict[str, Any], expected: list[tuple[int, bool]]
+) -> None:
+    """One that replaces waits as a new one."""
+    seen: list[tuple[int, bool]] = []
+
+    @jobs.task
+    def save(number: int) -> None:
+        if number < 3:
+            seen.append((number, keyed.enqueue(number + 1).is_new))
+            db.session.commit()
+
+    keyed = save.using(idempotency_key="s", **options)
+    keyed.using(commit=True).enqueue(1)
+    jobs.tick()
+    assert seen == expected
+    assert {run.status for run in runs(db)} == {"succeeded"}
 
 
 class TestRetryOfAnEndedRun:
@@ -219,15 +232,8 @@ class TestReplace:
         db.session.commit()
         again = index.using(replace="payload", delay=3600).enqueue("new")
         assert (again.run_at, again.payload) == (when, {"text": "new"})
-
-    @on_both
-    def test_rollback_undoes_it(self, db: SQLAlchemy, index: Any) -> None:
-        debounced = index.using(replace=True)
-        run = debounced.enqueue("old")
-        db.session.commit()
-        debounced.enqueue("new")
         db.session.rollback()
-        assert run.payload == {"text": "old"}
+        assert again.payload == {"text": "old"}
 
     def test_concurrency_key_follows_the_payload(self, db: SQLAlchemy, jobs: CronJobs) -> None:
         @jobs.task(concurrency=1, concurrency_key="user:{user}")
@@ -250,24 +256,6 @@ class TestReplace:
         assert second is third
         assert [run.payload["text"] for run in runs(db)] == [text, "newest"]
         assert first.id != second.id
-
-    @on_both
-    def test_run_that_is_running_stays_and_a_new_one_waits(
-        self, db: SQLAlchemy, jobs: CronJobs
-    ) -> None:
-        seen: list[tuple[int, bool]] = []
-
-        @jobs.task
-        def save(number: int) -> None:
-            if number < 3:
-                seen.append((number, debounced.enqueue(number + 1).is_new))
-                db.session.commit()
-
-        debounced = save.using(idempotency_key="s", replace=True)
-        debounced.using(commit=True).enqueue(1)
-        jobs.tick()
-        assert seen == [(1, True), (2, True)]
-        assert [run.status for run in runs(db)] == ["succeeded"] * 3
 
     def test_key_that_is_held_longer_is_not_given_up(
         self, db: SQLAlchemy, index: Any, caplog: pytest.LogCaptureFixture
@@ -295,7 +283,7 @@ def test_options_that_mean_nothing_are_refused(
         index.using(**options)
 
 
-def test_replace_needs_a_key_and_one_run(jobs: CronJobs) -> None:
+def test_replace_and_unique_while_need_a_key(db: SQLAlchemy, jobs: CronJobs) -> None:
     @jobs.task
     def keyless() -> None: ...
 
@@ -303,18 +291,12 @@ def test_replace_needs_a_key_and_one_run(jobs: CronJobs) -> None:
         keyless.using(replace=True).enqueue()
     with pytest.raises(TaskError, match="does not replace"):
         keyless.using(replace=True).enqueue_many([{}])
-
-
-def test_unique_while_needs_a_key(db: SQLAlchemy, jobs: CronJobs) -> None:
-    @jobs.task
-    def keyless() -> None: ...
-
     unique = keyless.using(unique_while="pending", commit=True)
     with pytest.raises(TaskError, match=r"^unique_while='pending' was given without an idem"):
         unique.enqueue()
     keyed = NewRun(idempotency_key="k")
-    rows_without: list[Any] = [NewRun(), {}]
-    for row in rows_without:
+    without: list[Any] = [NewRun(), {}]
+    for row in without:
         with pytest.raises(TaskError, match=r"^payloads\[1\]: unique_while='pending' was given"):
             unique.enqueue_many([keyed, row])
     assert runs(db) == []

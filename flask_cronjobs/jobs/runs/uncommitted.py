@@ -18,8 +18,6 @@ _UNCOMMITTED = "_cronjobs_uncommitted"
 #: The app contexts with a note in ``g``. Every run ends one, and hardly any has one; to look into
 #: ``g`` takes longer than to look whether this is empty.
 _noted: set[int] = set()
-#: The classes of sessions whose commits are heard of.
-_heard: set[type[Session]] = set()
 _COMMIT_RUNS = "Call db.session.commit() after enqueue(), or use task.using(commit=True)."
 _COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its task atomic=True."
 
@@ -31,7 +29,6 @@ def watch_commits(app: Flask, db: Database) -> None:
     """
     with app.app_context():
         made = db.sessionmaker
-    _hear(made.class_)
 
     @event.listens_for(made, "after_begin")
     def watch_writes(
@@ -71,8 +68,6 @@ def _listed(names: Sequence[str]) -> str:
 
 def note_enqueued(session: Session, what: str) -> None:
     """Note that *what* was enqueued in this context by *session*, and is not committed yet."""
-    if type(session) not in _heard:  # A test has replaced db.session.
-        _hear(type(session))
     _noted.add(_context())
     g.setdefault(_UNCOMMITTED, []).append((session.get_transaction(), what))
 
@@ -87,12 +82,9 @@ def _context() -> int:
     return id(g._get_current_object())
 
 
-def _hear(kind: type[Session]) -> None:
-    _heard.add(kind)
-    event.listen(kind, "after_commit", _forget_uncommitted)
-    event.listen(kind, "after_rollback", _forget_uncommitted)
-
-
+# Of all sessions, since a test may replace db.session.
+@event.listens_for(Session, "after_commit")
+@event.listens_for(Session, "after_rollback")
 def _forget_uncommitted(session: Session) -> None:
     # Not at the end of a savepoint: the transaction around it may still be rolled back.
     if session.in_nested_transaction():
