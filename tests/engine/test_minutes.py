@@ -393,7 +393,7 @@ def test_the_work_begins_just_after_the_full_minute_of_the_database(
         clock.now += took
         return prune(*args)
 
-    def note(self: object, minute: object, seconds: float) -> None:
+    def note(self: object, seconds: float) -> None:
         rests.append(round(seconds, 3))
         rested.set()
         stop.wait(60)

@@ -17,9 +17,6 @@ class MinuteWork(Protocol):
     So however long it takes, the leases of the runs are renewed.
     """
 
-    def start(self, worker: ResidentWorker) -> None:
-        """Start the thread."""
-
     def end(self, well: bool) -> None:
         """End the thread soon, and with it the last minute.
 
@@ -48,7 +45,8 @@ class WorkOptions(NamedTuple):
     :ivar until: no run is claimed after this time of `time.monotonic`, but for a first claim.
     :ivar resident: whether the worker stays, and waits for more when nothing can be claimed.
     :ivar limits: after what it ends all the same, and its parent forks a fresh one.
-    :ivar minute_work: what it does each minute. In a process pool, only the first worker has it.
+    :ivar minute_work: starts what it does each minute. In a process pool, only the first worker
+        has it.
     :ivar parent: the id of the process that forked the worker, without which it stops.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
@@ -69,7 +67,7 @@ class WorkOptions(NamedTuple):
     queues: tuple[str, ...] = ()
     resident: bool = False
     limits: Limits | None = None
-    minute_work: MinuteWork | None = None
+    minute_work: Callable[[ResidentWorker], MinuteWork] | None = None
     parent: int | None = None
     may_kill: bool = False
     tick_id: int | None = None

@@ -92,11 +92,10 @@ def _minute_work(
     options: WorkOptions, held_runs: HeldRuns, listener: Listener, keeper: Keeper
 ) -> Generator[None]:
     """Do the minute work beside the runs, if this worker is to do it."""
-    minutes = options.minute_work
-    if minutes is None:
+    if options.minute_work is None:
         yield
         return
-    minutes.start(
+    minutes = options.minute_work(
         ResidentWorker(
             news=options.news,
             listening=lambda: listener.listening,
