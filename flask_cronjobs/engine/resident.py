@@ -22,9 +22,8 @@ from ..jobs.state import State
 from ..log import Outage, logger
 from ..types import OUTCOME_KINDS, Outcome, TickReport
 from .beside import Beside
-from .ping import TIMEOUT, ping
+from .pings import TIMEOUT, ping, ping_ended
 from .processes import run_workers
-from .run_pings import ping_ended
 from .tick import (
     OpenTick,
     TickOptions,

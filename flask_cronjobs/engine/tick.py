@@ -24,9 +24,8 @@ from ..jobs.state import State
 from ..log import logger, worker_name
 from ..signals import News, unheard
 from ..types import Outcome, TickReport
-from .ping import ping
+from .pings import ping, ping_ended
 from .reclaim import reclaim
-from .run_pings import ping_ended
 from .worker.interrupts import keyboard_held
 
 if TYPE_CHECKING:

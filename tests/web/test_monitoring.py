@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from sqlalchemy import update
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, TickReport
 from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.ping import ping
 from flask_cronjobs.engine.resident import serve
 from flask_cronjobs.engine.tick import TickOptions
 from flask_cronjobs.engine.worker.keeper import Keeper
@@ -316,54 +314,6 @@ class TestTick:
 
 def test_the_tick_is_off_without_a_token(client: FlaskClient) -> None:
     assert client.post("/jobs/tick", headers=BEARER).status_code == 404
-
-
-def test_a_ping_tells_the_monitor(monitor: Monitor) -> None:
-    assert ping(f"{monitor.url}uuid?a=b")
-    assert monitor.requests == [("/uuid?a=b", None)]
-
-
-def test_silence_is_what_tells_of_a_failed_tick(monitor: Monitor) -> None:
-    assert not ping(None)
-    assert monitor.requests == []
-
-
-def test_the_name_and_password_of_a_ping_are_sent_and_not_logged(
-    monitor: Monitor, caplog: pytest.LogCaptureFixture
-) -> None:
-    monitor.status = 500
-    url = monitor.url.replace("//", "//ada:s3cr3t%2F@") + "hidden-uuid"
-    assert not ping(url)
-    assert monitor.requests == [("/hidden-uuid", "Basic YWRhOnMzY3IzdC8=")]
-    assert "500" in caplog.text
-    assert "s3cr3t" not in caplog.text
-    assert "hidden-uuid" not in caplog.text
-
-
-def test_a_slow_monitor_is_left(monitor: Monitor, caplog: pytest.LogCaptureFixture) -> None:
-    monitor.delay = 4.0
-    began = time.monotonic()
-    assert not ping(monitor.url, timeout=0.1)
-    assert time.monotonic() - began < monitor.delay
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["file:///etc/hostname", "ftp://localhost/x", "http://[", "http://", "http://127.0.0.1:1/"],
-)
-def test_a_ping_that_cannot_be_sent_harms_nothing(
-    url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    assert not ping(url)
-    assert "The ping to" in caplog.text
-
-
-def test_a_redirect_leads_to_no_file(monitor: Monitor) -> None:
-    monitor.status, monitor.location = 302, "file:///etc/hostname"
-    assert not ping(monitor.url)
-    monitor.location = "ftp://localhost/x"
-    assert not ping(monitor.url)
 
 
 class TestPings:

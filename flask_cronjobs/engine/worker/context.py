@@ -23,7 +23,7 @@ from ...log import logger
 from ...registry.handler import Handler
 from ...registry.options import Around
 from ...types import JSON, Claim, Outcome
-from ..run_pings import Pings
+from ..pings import Pings
 from .held_runs import Leases, log_start
 from .interrupts import HandlerInterrupter, Watchdog
 from .outcomes import failure

@@ -16,7 +16,7 @@ from ...jobs.state import State
 from ...log import logger
 from ...signals import notify
 from ...types import AtWork, Claim, RunAtWork
-from ..run_pings import Pings
+from ..pings import Pings
 from .admission import Admission, side_by_side_tasks
 from .context import RunnerContext
 from .held_runs import AsyncRun, HeldRuns, Leases, SyncRun
