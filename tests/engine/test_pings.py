@@ -17,19 +17,23 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
-from flask_cronjobs import CronJobs, Discard, Retry, TaskError, current_run
+from flask_cronjobs import CronJobs, Discard, Retry, TablesMissing, TaskError, current_run
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine import pings as ping_module
+from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.pings import Pings, ping
 from flask_cronjobs.jobs.definitions.rows import find
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.models import JobDefinition, JobRun
 from flask_cronjobs.types import Claim
+from tests.engine.conftest import Resident
 from tests.monitor import Monitor
+from tests.process.support import wait_until
 from tests.rows import ago
 
 pytestmark = pytest.mark.usefixtures("context")
 
+Start = Callable[[], Resident]
 AGAIN = Retry(max_attempts=2, base=0, jitter=False)
 APP = """
 import os, signal, time
@@ -385,3 +389,31 @@ class TestPing:
         monitor.status, monitor.location = 302, location
         ping(monitor.url)
         assert "The ping to" in caplog.text
+
+
+class TestPingOfTicks:
+    """``CRONJOBS_PING_URL``: a tick that did its work pings, and silence is the alarm."""
+
+    @pytest.fixture
+    def app(self, app: Flask, monitor: Monitor) -> Flask:
+        app.config["CRONJOBS_PING_URL"] = f"{monitor.url}uuid"
+        return app
+
+    def test_a_tick_pings_unless_it_could_not_do_its_work(
+        self, jobs: CronJobs, db: SQLAlchemy, monitor: Monitor
+    ) -> None:
+        jobs.tick()
+        assert monitor.requests == [("/uuid", None)]
+        db.drop_all()
+        with pytest.raises(TablesMissing):
+            jobs.tick()
+        assert len(monitor.requests) == 1
+
+    def test_a_resident_worker_pings_each_minute(
+        self, jobs: CronJobs, monitor: Monitor, resident: Start,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(resident_module, "MINUTE", 0.05)
+        resident()
+        wait_until(lambda: len(monitor.requests) > 2)
+        assert set(monitor.requests) == {("/uuid", None)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -14,14 +13,10 @@ from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import update
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, TickReport
-from flask_cronjobs.engine import resident as resident_module
-from flask_cronjobs.engine.resident import serve
+from flask_cronjobs import CronJobs, DatabaseTrouble, TickReport
 from flask_cronjobs.engine.tick import TickOptions
-from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.jobs.state import Throttle, state_of
+from flask_cronjobs.jobs.state import Throttle
 from flask_cronjobs.models import JobPause, JobRun
-from tests.monitor import Monitor
 
 from .conftest import NOW
 
@@ -314,42 +309,3 @@ class TestTick:
 
 def test_the_tick_is_off_without_a_token(client: FlaskClient) -> None:
     assert client.post("/jobs/tick", headers=BEARER).status_code == 404
-
-
-class TestPings:
-    """``CRONJOBS_PING_URL``: who did their work say so, and silence is the interrupter."""
-
-    @pytest.fixture
-    def settings(self, monitor: Monitor) -> dict[str, Any]:
-        return {"CRONJOBS_PING_URL": f"{monitor.url}uuid"}
-
-    def test_a_tick_that_did_its_work_pings(
-        self, app: Flask, jobs: CronJobs, monitor: Monitor
-    ) -> None:
-        with app.app_context():
-            jobs.tick()
-        assert monitor.requests == [("/uuid", None)]
-
-    def test_a_tick_that_could_not_is_silent(
-        self, app: Flask, db: SQLAlchemy, jobs: CronJobs, monitor: Monitor
-    ) -> None:
-        with app.app_context():
-            db.drop_all()
-            with pytest.raises(TablesMissing):
-                jobs.tick()
-        assert monitor.requests == []
-
-    def test_a_resident_worker_pings_each_minute(
-        self, app: Flask, jobs: CronJobs, monitor: Monitor, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(resident_module, "MINUTE", 0.05)
-        thread = threading.Thread(target=serve, args=(state_of(app), TickOptions(workers=1)))
-        thread.start()
-        until = time.monotonic() + 60
-        while len(monitor.requests) < 2 and time.monotonic() < until:
-            time.sleep(0.02)
-        for keeper in [each for each in threading.enumerate() if isinstance(each, Keeper)]:
-            keeper.stop()
-        thread.join(60)
-        assert set(monitor.requests) == {("/uuid", None)}
-        assert len(monitor.requests) >= 2
