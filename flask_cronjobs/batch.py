@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from sqlalchemy.orm import Session, SessionTransaction
 
 from .db.dialect import dialect_of
 from .errors import BatchClosed, NotFound, TaskError
 from .jobs.batches.rows import THEN_COLUMNS, OpenBatch, close_batch, hold_open, open_batch
-from .jobs.runs.enqueue import Joined, explaining_missing_tables, joined, wake
+from .jobs.runs.enqueue import batch_of, explaining_missing_tables, joined, wake
 from .jobs.runs.insert import writing_connection
 from .jobs.runs.uncommitted import note_enqueued
 from .jobs.state import State
@@ -44,7 +44,7 @@ class Batch:
         self._close = close
         self._id: int | None = None
         self._transaction: SessionTransaction | None = None
-        self._outer: list[Token[Joined | None]] = []
+        self._outer: list[Token[Any]] = []
 
     def __enter__(self) -> Batch:
         """Open the batch, or go on to fill it.
@@ -53,11 +53,9 @@ class Batch:
         :raises TablesMissing: the job tables do not exist.
         """
         session = self._state.db.session()
-        outer = joined.get()
         with explaining_missing_tables(self._state):
-            parent = None if outer is None else outer.member(self._state, session)
-            self._open(session, parent)
-        self._outer.append(joined.set(self))
+            self._open(session, parent=batch_of(self._state, session))
+        self._outer.append(joined.set(self._member))
         return self
 
     def __exit__(
@@ -93,7 +91,7 @@ class Batch:
         if ended is not None and ended.then_run_id is not None:
             note_enqueued(session, f"{ended.then_task} (run {ended.then_run_id})")
 
-    def member(self, state: State, session: Session) -> int | None:
+    def _member(self, state: State, session: Session) -> int | None:
         """Return its id for a new run; None if the run is of another app."""
         if state is not self._state:
             return None

@@ -115,7 +115,7 @@ class CronJobs(OperatorMethods):
         _check_names(app, db)
         given = given_settings(app.config)
         state = State(app, db, settings, self._registry, authorize, actor, given=given)
-        remember_app(state.engine, app)
+        remember_app(state.engine, app, bool(db.metadata))
         for tables in db.metadata:
             add_tables(tables, state.engine.dialect.name)
         app.extensions[EXTENSION] = state

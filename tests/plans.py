@@ -1,50 +1,151 @@
-"""PostgreSQL's plans of the statements that bookkeeping sends, as it plans them for bookkeeping."""
+"""What statements cost, and how PostgreSQL plans those of bookkeeping; tables full of rows."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg import sql
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, create_engine, event, text
 
+from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.planner import SETTINGS
+from tests.postgres import Server
 
 Node = dict[str, Any]
+
+LONG_AGO = "'2026-01-01 00:00:00'"
+
+
+def add(engine: Engine, table: str, count: int, start: int = 1, **columns: str) -> None:
+    """Insert *count* rows, whose columns are SQL that may use the row's number ``i``."""
+    steps = f"SELECT {start} UNION ALL SELECT i + 1 FROM n WHERE i < {start + count - 1}"
+    values = [_typed(engine, name, value) for name, value in columns.items()]
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(values)}"
+                f" FROM (WITH RECURSIVE n(i) AS ({steps}) SELECT i FROM n) AS n"
+            )
+        )
+
+
+def _typed(engine: Engine, name: str, value: str) -> str:
+    is_time = name.endswith(("_at", "_for", "_until")) and engine.dialect.name == "postgresql"
+    return f"CAST({value} AS timestamptz)" if is_time else value
+
+
+def later(engine: Engine, time: str, minutes: str) -> str:
+    """SQL for so many minutes after a time."""
+    if engine.dialect.name == "postgresql":
+        return f"(CAST({time} AS timestamptz) + make_interval(mins => {minutes}))"
+    return f"strftime('%Y-%m-%d %H:%M:%f000', {time}, ({minutes}) || ' minutes')"
+
+
+def run(engine: Engine, *statements: str) -> None:
+    """Run statements, each in a transaction of its own."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+@contextmanager
+def tables_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Generator[Engine]:
+    """An empty database, on which PostgreSQL makes no statistics by itself, for many tests."""
+    server: Server | None = None
+    url = f"sqlite:///{folder / 'plans.sqlite'}"
+    if kind == "postgresql":
+        server = request.getfixturevalue("postgres_server")
+        assert server is not None
+        url = server.create_database()
+    engine = create_engine(url)
+    for table in create_tables(engine):
+        if server is not None:
+            run(engine, f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
+    yield engine
+    engine.dispose()
+    if server is not None:
+        server.drop_database(url)
+
+
+def cost(engine: Engine, statements: Iterable[tuple[str, Any]], ours: bool = True) -> int:
+    """In pages; on SQLite, which does not count them, in hundreds of its machine's steps.
+
+    :param statements: as the driver gets them. What they do is undone.
+    :param ours: whether they are those of bookkeeping, to which PostgreSQL's planner is kept.
+    """
+    if engine.dialect.name == "postgresql":
+        how = ("ANALYZE", "BUFFERS")
+        return sum(pages(explain(engine, *each, *how, steady=ours)) for each in statements)
+    steps: list[None] = []
+    with engine.connect() as connection:
+        raw: Any = connection.connection.driver_connection
+        raw.set_progress_handler(lambda: steps.append(None), 100)
+        for statement, parameters in statements:
+            result = connection.exec_driver_sql(statement, parameters)
+            if result.returns_rows:
+                result.all()
+        raw.set_progress_handler(None, 0)
+        connection.rollback()
+    return len(steps)
 
 
 @dataclass
 class Sent:
-    """The statements that were sent, with their parameters, in order."""
+    """The statements that were sent, with their parameters, in order.
 
-    statements: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    :ivar by_bookkeeping: those of a bookkeeping connection to PostgreSQL, each once.
+    """
+
+    statements: list[tuple[str, Any]] = field(default_factory=list)
+    by_bookkeeping: dict[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
 def sent_by(engine: Engine) -> Generator[Sent]:
-    """Collect what bookkeeping sends in this block, each statement once."""
+    """Collect the statements with a plan that are sent in this block."""
     sent = Sent()
 
     def see(conn: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
-        ours = type(cursor).__name__ == "SteadyCursor"
-        known = any(statement == before for before, _ in sent.statements)
-        if ours and not known and re.match(r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b", statement):
+        if re.match(r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b", statement):
             sent.statements.append((statement, parameters))
+            if type(cursor).__name__ == "SteadyCursor":
+                sent.by_bookkeeping.setdefault(statement, parameters)
 
     event.listen(engine, "before_cursor_execute", see)
     yield sent
     event.remove(engine, "before_cursor_execute", see)
 
 
-def explain(engine: Engine, statement: str, parameters: Mapping[str, Any], *options: str) -> Node:
-    """The plan of a prepared statement; with the option ``ANALYZE`` it is run, and undone.
+def explain(
+    engine: Engine, statement: str, given: Mapping[str, Any], *options: str, steady: bool = True
+) -> Node:
+    """PostgreSQL's plan of a statement; with the option ``ANALYZE`` it is run, and undone.
 
     :param statement: as psycopg gets it.
+    :param steady: plan it as one that bookkeeping has prepared.
     """
+    how = ", ".join((*options, "FORMAT JSON"))
+    url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(url) as connection:
+        if steady:
+            connection.execute(SETTINGS)
+            statement, given = _prepared(connection, statement, given), {}
+        row = connection.execute(f"EXPLAIN ({how}) {statement}".encode(), given or None).fetchone()
+        connection.rollback()
+    assert row is not None
+    plan: Node = row[0][0]["Plan"]
+    return plan
+
+
+def _prepared(connection: psycopg.Connection, statement: str, parameters: Mapping[str, Any]) -> str:
+    """Prepare a statement; the text that executes it."""
     names: list[str] = []
 
     def number(found: re.Match[str]) -> str:
@@ -53,19 +154,9 @@ def explain(engine: Engine, statement: str, parameters: Mapping[str, Any], *opti
         return f"${names.index(found[1]) + 1}"
 
     numbered = re.sub(r"%\((\w+)\)s", number, statement).replace("%%", "%")
-    how = ", ".join((*options, "FORMAT JSON"))
-    url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(url) as connection:
-        connection.execute(SETTINGS)
-        connection.execute(f"PREPARE it AS {numbered}".encode())
-        values = sql.SQL(", ").join(sql.Literal(parameters[name]) for name in names)
-        given = sql.SQL("({})").format(values) if names else sql.SQL("")
-        query = sql.SQL("EXPLAIN ({}) EXECUTE it{}").format(sql.SQL(how), given)
-        row = connection.execute(query).fetchone()
-        connection.rollback()
-    assert row is not None
-    plan: Node = row[0][0]["Plan"]
-    return plan
+    connection.execute(f"PREPARE it AS {numbered}".encode())
+    values = ", ".join(sql.Literal(parameters[name]).as_string(connection) for name in names)
+    return f"EXECUTE it({values})" if names else "EXECUTE it"
 
 
 def nodes(plan: Node) -> Iterator[Node]:

@@ -39,7 +39,7 @@ def main() -> None:
         results = Results(arena.version(), plan.rounds)
         print(
             f"{os.cpu_count()} cores, load {results.load:.1f}, Python {sys.version.split()[0]}, "
-            f"PostgreSQL {results.server}; medians of {plan.rounds} rounds (spread)",
+            f"PostgreSQL {results.server}; medians of {plan.rounds} rounds (quartiles)",
             flush=True,
         )
         for kind in options.work or (SHORT if options.short else KINDS):
@@ -71,7 +71,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--only", type=_names, default=[], help="ours,pgqueuer,raw,…")
     parser.add_argument("--work", type=_names, default=[], help=",".join(KINDS))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--runs", type=int, default=10_000, help="jobs to drain")
     parser.add_argument("--many", type=int, default=50_000, help="the same for the fast ones")
     parser.add_argument("--states", type=_names, default=["fresh"], help=",".join(STATES))

@@ -1,13 +1,13 @@
-"""Medians, spread and ratios, and a table of them."""
+"""Medians, quartiles and ratios, and a table of them.
+
+The machines that we have are shared, so single figures say little. What is steady is the order
+within a round, where all work at nearly the same time: so ratios are taken round by round.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass, field
-
-#: A figure whose spread is over this is withheld.
-WITHHELD = 0.25
 
 
 @dataclass
@@ -21,33 +21,31 @@ class Figure:
     faults: list[str] = field(default_factory=list)
 
     @property
+    def is_known(self) -> bool:
+        """Whether there is a figure to quote."""
+        return bool(self.values) and not self.faults
+
+    @property
     def median(self) -> float:
         """The median of all rounds."""
         return statistics.median(self.values)
 
     @property
-    def spread(self) -> float:
-        """The largest value less the smallest, relative to the median."""
-        return (max(self.values) - min(self.values)) / self.median if self.median else 0.0
-
-    @property
-    def withheld(self) -> bool:
-        """Whether the figure is not to be quoted."""
-        return bool(self.faults) or not self.values or self.spread > WITHHELD
-
-    def quoted(self, digits: int) -> str:
-        """Return the median and the spread, or why it is withheld."""
-        if self.withheld and self.values and not self.faults:
-            return f"withheld: spread {self.spread:.0%}"
-        return self.shown(digits)
+    def quartiles(self) -> tuple[float, float]:
+        """Between which values half of the rounds lie; the only value, if there is one."""
+        if len(self.values) == 1:
+            return self.values[0], self.values[0]
+        first, _, third = statistics.quantiles(self.values, n=4, method="inclusive")
+        return first, third
 
     def shown(self, digits: int) -> str:
-        """Return the median and the spread."""
+        """Return the median and the quartiles, or why there is no figure."""
         if self.faults:
             return f"wrong: {self.faults[0]}"
         if not self.values:
             return "-"
-        return f"{self.median:,.{digits}f} ({self.spread:.0%})"
+        first, third = self.quartiles
+        return f"{self.median:,.{digits}f} ({first:,.{digits}f} to {third:,.{digits}f})"
 
 
 def ratio(one: Figure, other: Figure) -> Figure:
@@ -99,35 +97,36 @@ class Table:
         return f"{self.name}-{column.split()[0].strip(',').replace('/', '-').lower()}"
 
     def markdown(self) -> str:
-        """Return the table as Markdown, without the figures that are withheld."""
-        head, *lines = self._cells(Figure.quoted)
+        """Return the table as Markdown."""
+        head, *lines = self._cells()
         rule = ["---", *["---:"] * (len(head) - 1)]
         return "\n".join(f"| {' | '.join(line)} |" for line in [head, rule, *lines])
 
     def text(self) -> str:
-        """Return the table for a terminal, with all figures."""
-        lines = self._cells(Figure.shown)
+        """Return the table for a terminal."""
+        lines = self._cells()
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
             "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
             for line in lines
         )
 
-    def _cells(self, show: Callable[[Figure, int], str]) -> list[list[str]]:
+    def ratio(self, label: str, column: str) -> str:
+        """Return how the base's figure relates to that of *label*, and "-" for the base itself."""
+        if self.base not in self.rows or label == self.base:
+            return "-"
+        return ratio(self.rows[self.base][column], self.rows[label][column]).shown(2)
+
+    def _cells(self) -> list[list[str]]:
         lines = [["", *(name for column in self.columns for name in self._names(column))]]
         for label, row in self.rows.items():
             line = [label]
             for column, digits in self.columns.items():
-                line.append(show(row[column], digits))
+                line.append(row[column].shown(digits))
                 if column in self.compared:
-                    line.append(self._ratio(label, column, show))
+                    line.append(self.ratio(label, column))
             lines.append(line)
         return lines
 
     def _names(self, column: str) -> list[str]:
         return [column, self.compared[column]] if column in self.compared else [column]
-
-    def _ratio(self, label: str, column: str, show: Callable[[Figure, int], str]) -> str:
-        if self.base not in self.rows or label == self.base:
-            return "-"
-        return show(ratio(self.rows[self.base][column], self.rows[label][column]), 2)

@@ -30,10 +30,10 @@ STYLE = """
 
 
 def plot(table: Table, column: str) -> str:
-    """Return a bar for each row of *column*; a line in the bar spans all rounds."""
+    """Return a bar for each row of *column*; a line in the bar spans half of the rounds."""
     figures = {label: row[column] for label, row in table.rows.items()}
-    quoted = [figure for figure in figures.values() if not figure.withheld]
-    scale = (WIDTH - LEFT - RIGHT) / max((max(figure.values) for figure in quoted), default=1)
+    known = [figure for figure in figures.values() if figure.is_known]
+    scale = (WIDTH - LEFT - RIGHT) / max((figure.quartiles[1] for figure in known), default=1)
     height = TOP + len(figures) * (BAR + GAP) + 14
     better = "less is better" if table.less_is_better else "more is better"
     lines = [
@@ -54,11 +54,11 @@ def plot(table: Table, column: str) -> str:
 def _bar(label: str, figure: Figure, top: float, scale: float, digits: int) -> list[str]:
     middle = top + BAR * 0.72
     name = f'<text x="{LEFT - 10}" y="{middle:.1f}" text-anchor="end">{escape(label)}</text>'
-    if figure.withheld:
-        why = escape(figure.quoted(digits))
+    if not figure.is_known:
+        why = escape(figure.shown(digits))
         return [name, f'<text class="quiet" x="{LEFT}" y="{middle:.1f}">{why}</text>']
     width = figure.median * scale
-    low, high = (LEFT + value * scale for value in (min(figure.values), max(figure.values)))
+    low, high = (LEFT + value * scale for value in figure.quartiles)
     across = top + BAR / 2
     end = max(LEFT + width, high) + 8
     return [

@@ -12,18 +12,20 @@ from importlib.metadata import version
 from pathlib import Path
 
 from .environments import NODE, PYTHON, versions
-from .figures import WITHHELD, Table
+from .figures import Table
 from .plots import plot
+from .work import CPU, MEDIAN, RATE, WHOLE
 
-METHOD = f"""\
+METHOD = """\
 `python -m benchmarks.peers` makes an environment for each peer, starts a
-PostgreSQL of its own with `fsync` on, and lets all do the same work in turn, in rounds; each round
-begins with another one. A job notes its number and the time in a mapped file, and does nothing
-else. A figure counts only if each job ran exactly once.
+PostgreSQL of its own with `fsync` on, and lets all do the same work in turn, in rounds. Each second
+round goes in the opposite order, and each pair of rounds begins with another one, so nobody always
+works after the same neighbor. A job notes its number and the time in a mapped file, and does
+nothing else. A figure counts only if each job ran exactly once.
 
-A cell shows the median of the rounds, and in parentheses the spread: the largest less the smallest,
-relative to the median. A figure whose spread is over {WITHHELD:.0%} is withheld. The columns "to
-it" show the median of the ratios within each round: ours divided by the row's.
+A cell shows the median of the rounds, and in parentheses the quartiles: half of the rounds lie
+between them. The columns "to it" show the same of the ratios within each round: ours divided by the
+row's. On a shared machine the ratios are steadier than the figures, and CPU is steadier than time.
 
 - *Whole process*: from its start to its end, with all imports. Ours is `flask jobs tick` as cron
   starts it, which prints a line for each run; PgQueuer, Procrastinate, Chancy, huey and APScheduler
@@ -31,6 +33,8 @@ it" show the median of the ratios within each round: ours divided by the row's.
 - *First call to last outcome*: from the first call of a handler to the commit of the last outcome,
   by PostgreSQL's own commit timestamps; for Graphile Worker to the moment at which its `runOnce`
   returned, and for APScheduler to the end of its process.
+- django-tasks-db does a fifth of the jobs, since it is slow. The start of its process is then at
+  most three hundredths of its time.
 - *CPU*: of the worker's process, and of the server's processes for its connections.
 - Each round gets a new copy of a database that was loaded once. Autovacuum is off, so that all
   rounds find the same.
@@ -51,7 +55,7 @@ HOW = """\
 It needs the development environment, a package index and npm, and takes most of an hour on a
 machine that should do nothing else. `benchmarks/peers/environments.py` names the versions; each
 program is in `benchmarks/peers/programs`, with the settings that the peer's documentation
-recommends. The printed table shows all medians, this page withholds those that vary too much.
+recommends.
 
 ```sh
 python -m benchmarks.peers             # all, written to benchmarks/RESULTS.md
@@ -78,6 +82,29 @@ vacuumed).
 """
 
 
+@dataclass(frozen=True)
+class Headline:
+    """A row of the table at the top.
+
+    :ivar table: the name of the table that it is taken from.
+    :ivar peer: the label of the peer that comes nearest.
+    """
+
+    what: str
+    table: str
+    column: str
+    peer: str
+
+
+HEADLINES = (
+    Headline("10,000 jobs, one worker", "drain-fresh", WHOLE, "PgQueuer, batches of 100"),
+    Headline("the same on SQLite", "sqlite", WHOLE, "huey, default"),
+    Headline("one job and its commit", "enqueue", RATE, "Procrastinate"),
+    Headline("a process that finds nothing to do", "idle", CPU, "PgQueuer"),
+    Headline("from enqueue to call", "latency-0.5", MEDIAN, "Procrastinate"),
+)
+
+
 @dataclass
 class Results:
     """The tables of a run, and where it ran.
@@ -99,7 +126,7 @@ class Results:
         """Write the page, and the plots beside it."""
         folder = path.parent / "plots"
         folder.mkdir(parents=True, exist_ok=True)
-        parts = [f"# Results\n\n{self.machine()}\n\n{METHOD}"]
+        parts = [f"# Results\n\n{self.headlines()}\n\n{self.machine()}\n\n{METHOD}"]
         for table in self.tables:
             parts.append(f"## {table.title}\n\n{table.markdown()}\n")
             for column in table.compared:
@@ -107,6 +134,26 @@ class Results:
                 (folder / name).write_text(plot(table, column))
                 parts.append(f"![{table.title}: {column}](plots/{name})\n")
         path.write_text("\n".join([*parts, HOW]))
+
+    def headlines(self) -> str:
+        """Return a table of a few rows: ours, and the peer that comes nearest."""
+        lines = ["| | | Flask-CronJobs | the peer | ours to it |", "|---|---|---:|---|---:|"]
+        tables = {table.name: table for table in self.tables}
+        for each in HEADLINES:
+            table = tables.get(each.table)
+            if table is None or not {table.base, each.peer} <= table.rows.keys():
+                continue
+            digits = table.columns[each.column]
+            ours, peer = (table.rows[label][each.column] for label in (table.base, each.peer))
+            cells = [
+                each.what,
+                each.column,
+                ours.shown(digits),
+                f"{each.peer}: {peer.shown(digits)}",
+                table.ratio(each.peer, each.column),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines)
 
     def machine(self) -> str:
         """Return when and where, and with which versions."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+import click
 from flask import Flask
+from flask.cli import ScriptInfo, run_command
 
 from .group import LazyGroup, examples
 
@@ -24,7 +28,26 @@ def add_commands(app: Flask, beside_server: bool) -> None:
     :param beside_server: whether ``flask run --debug`` starts a worker.
     """
     app.cli.add_command(jobs_group)
-    if beside_server:
-        from .beside_server import work_beside_server
+    if beside_server and app.debug and hasattr(os, "fork"):
+        # On Windows, a process does not notice that its parent has ended.
+        _work_beside_server()
 
-        work_beside_server(app)
+
+def _work_beside_server() -> None:
+    """Start a worker if this is the process in which ``flask run --debug`` serves the app.
+
+    It stops when this process ends, and so does the one of the old code when code has changed: the
+    reloader ends the process that serves, and starts another.
+    """
+    from werkzeug.serving import is_running_from_reloader
+
+    context = click.get_current_context(silent=True)
+    if context is None or context.command is not run_command:
+        return
+    if context.params["reload"] is not False and not is_running_from_reloader():
+        return  # This is the reloader's own process.
+    from ..engine.child import start_worker
+
+    info = context.ensure_object(ScriptInfo)
+    # The lowest line of the terminal is left to the server.
+    start_worker(info.app_import_path, os.environ | {"TERM": "dumb"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 from flask.cli import with_appcontext
 
@@ -14,10 +16,10 @@ from ..text import one_line
 from . import batches, crontab, definitions, maintenance, runs, ticks
 from .definitions import no_definitions
 from .group import JobsGroup, examples
+from .lists import repeat, watch_option
 from .output import as_called, command, heading, print_json, since, table
 from .params import json_option
 from .terminal import paint
-from .watch import repeat, watch_option
 
 _CELLS = {
     "succeeded": ".",
@@ -118,14 +120,20 @@ def _print_figures(seen: Overview) -> None:
 
 
 def _print_pauses(seen: Overview) -> None:
-    if not seen.verdict.pauses:
-        return
-    heading("Paused")
     rows = [
         (each.kind, each.name, since(seen.verdict.now, each.paused_at), each.paused_by)
         for each in seen.verdict.pauses
     ]
-    table(("KIND", "NAME", "SINCE", "BY"), rows, flexible=1)
+    _print_table("Paused", ("KIND", "NAME", "SINCE", "BY"), rows, flexible=1)
+
+
+def _print_table(
+    title: str, headers: Sequence[str], rows: Sequence[Sequence[object]], flexible: int = 0
+) -> None:
+    """Print *rows* below a heading, if there are any."""
+    if rows:
+        heading(title)
+        table(headers, rows, flexible)
 
 
 def _print_definitions(seen: Overview) -> None:
@@ -133,15 +141,11 @@ def _print_definitions(seen: Overview) -> None:
     if not rows:
         heading(no_definitions())
         return
-    heading("Definitions")
-    table(
-        ("NAME", "SCHEDULE", "LAST TEN", "NEXT"),
-        [
-            (row.name, f"{row.schedule} {row.timezone}", cells(row.cells), _next(row, seen))
-            for row in rows
-        ],
-        flexible=0,
-    )
+    shown = [
+        (row.name, f"{row.schedule} {row.timezone}", cells(row.cells), _next(row, seen))
+        for row in rows
+    ]
+    _print_table("Definitions", ("NAME", "SCHEDULE", "LAST TEN", "NEXT"), shown)
     _print_legend(rows)
     if seen.definitions.pages > 1:
         click.echo(f"All {seen.definitions.total:,}: {command('definitions')}")
@@ -177,24 +181,17 @@ def _next(row: DefinitionView, seen: Overview) -> str:
 
 
 def _print_dead(seen: Overview) -> None:
-    if not seen.dead:
-        return
-    heading("Dead, by task and error")
     now = seen.verdict.now
-    table(
-        ("TASK", "ERROR", "COUNT", "NEWEST", "SAMPLE"),
-        [
-            (group.task, group.error_type, group.count, since(now, group.newest), group.sample_id)
-            for group in seen.dead
-        ],
-        flexible=0,
-    )
+    rows = [
+        (group.task, group.error_type, group.count, since(now, group.newest), group.sample_id)
+        for group in seen.dead
+    ]
+    headers = ("TASK", "ERROR", "COUNT", "NEWEST", "SAMPLE")
+    _print_table("Dead, by task and error", headers, rows)
 
 
 def _print_orphans(seen: Overview) -> None:
-    if not seen.orphans:
-        return
-    heading("Waiting runs of tasks that this app's code does not declare")
     now = seen.verdict.now
     rows = [(orphan.task, orphan.count, since(now, orphan.oldest)) for orphan in seen.orphans]
-    table(("TASK", "COUNT", "OLDEST"), rows, flexible=0)
+    title = "Waiting runs of tasks that this app's code does not declare"
+    _print_table(title, ("TASK", "COUNT", "OLDEST"), rows)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
-from ..jobs.batches.views import facts_of, find_batch, list_batches
+from ..jobs.batches.views import BatchView, facts_of, find_batch, list_batches
 from ..jobs.humanize import plural
 from ..jobs.reader import reading
 from ..jobs.runs.actions import BulkResult, cancel_batch, close_batch, retry_batch
 from ..jobs.state import state_of
 from ..text import one_line, printable
 from .group import JobsGroup, examples
-from .output import command, print_facts, print_json, since, table, tell_next
-from .params import Id, actor, json_option, limit_option
-from .watch import refuse_to_list, watchable
+from .lists import listing, print_page, refuse_to_list
+from .output import command, print_facts, print_json, since
+from .params import actor
 
 #: How many characters a progress bar has.
 _BAR = 20
@@ -36,10 +38,7 @@ group: JobsGroup = JobsGroup("batches")
 @click.option("--cancel", is_flag=True, help="Cancel all of it that has not ended.")
 @click.option("--close", is_flag=True, help="Close it: nobody will fill it any more.")
 @click.option("--all", "everything", is_flag=True, help="Also list those that have finished.")
-@limit_option(25, most=200)
-@click.option("--before", type=Id(), metavar="ID", help="Only smaller ids.")
-@json_option
-@watchable
+@listing(25, most=200)
 def batches(
     key: str | None,
     retry: bool,
@@ -75,27 +74,15 @@ def batches(
 
 def _list(everything: bool, limit: int, before: int | None, as_json: bool) -> None:
     found = list_batches(state_of(), unfinished=not everything, before=before, limit=limit)
-    if as_json:
-        print_json({"batches": found.rows, "before": found.next})
-        return
-    if not found.rows:
-        click.echo("No batches." if everything else "No batch is unfinished. See also --all.")
-    table(
-        ("KEY", "STATE", "PROGRESS", "ENDED", "DEAD", "OPENED"),
-        [
-            (
-                row.key,
-                row.state,
-                bar(row.fraction),
-                f"{row.counts.ended:,}/{row.counts.total:,}",
-                row.counts.dead,
-                since(found.now, row.opened_at),
-            )
-            for row in found.rows
-        ],
-        flexible=0,
-    )
-    tell_next(found)
+    headers = ("KEY", "STATE", "PROGRESS", "ENDED", "DEAD", "OPENED")
+    none = "No batches." if everything else "No batch is unfinished. See also --all."
+
+    def cells(row: BatchView) -> Sequence[object]:
+        counts, opened = row.counts, since(found.now, row.opened_at)
+        ended = f"{counts.ended:,}/{counts.total:,}"
+        return row.key, row.state, bar(row.fraction), ended, counts.dead, opened
+
+    print_page("batches", found, as_json, headers, cells, none, flexible=0)
 
 
 def _show(key: str, as_json: bool) -> None:

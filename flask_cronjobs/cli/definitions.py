@@ -16,10 +16,10 @@ from ..jobs.pauses import Target, only, queues
 from ..jobs.state import state_of
 from ..text import one_line, printable
 from .group import JobsGroup, examples
-from .output import command, print_json, tell_next
-from .params import actor, complete_definitions, complete_tasks, json_option, limit_option
+from .lists import listing, print_next
+from .output import command, print_json
+from .params import actor, complete_definitions, complete_tasks
 from .terminal import paint
-from .watch import watchable
 
 group: JobsGroup = JobsGroup("definitions")
 
@@ -28,10 +28,7 @@ group: JobsGroup = JobsGroup("definitions")
     "definitions",
     epilog=examples("flask jobs admin definitions", "flask jobs admin definitions --after backup"),
 )
-@limit_option(50, most=200)
-@click.option("--after", metavar="NAME", help="Only names after this one.")
-@json_option
-@watchable
+@listing(50, most=200, after="NAME")
 def definitions(limit: int, after: str | None, as_json: bool) -> None:
     """List definitions with their last runs and next slots."""
     page = definitions_by_name(state_of(), after, limit)
@@ -42,7 +39,7 @@ def definitions(limit: int, after: str | None, as_json: bool) -> None:
         click.echo(no_definitions())
     for row in page.rows:
         _print(row)
-    tell_next(page, "More", by="after")
+    print_next(page)
     if page.next is None:
         _print_unscheduled()
 

@@ -12,7 +12,7 @@ import click
 from flask.cli import AppGroup
 
 from ..errors import CronJobsError
-from ..text import clean, printable
+from ..text import clean, one_line
 
 #: For a group and all commands in it.
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -46,7 +46,8 @@ class JobsGroup(AppGroup):
         except CronJobsError as error:
             from .output import as_called
 
-            raise click.ClickException(printable(as_called(str(error)))) from error
+            text = one_line(" ".join(str(error).split()))
+            raise click.ClickException(as_called(text)) from error
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse what no database takes, before any command looks for it."""

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from ..db.connection import refuse_shared_memory
 from ..db.create import are_tables_missing, create_tables, set_storage, set_wal
-from ..db.engines import how_to_create_tables, uses_migrations
+from ..db.engines import how_to_migrate
 from ..jobs.doctor import examine
 from ..jobs.doctor_database import Finding
-from ..jobs.effect_views import list_effects
+from ..jobs.effect_views import Effect, list_effects
 from ..jobs.effects import effect_done, effect_redo
 from ..jobs.humanize import plural
 from ..jobs.pruning import prune_all
 from ..jobs.state import state_of
 from ..text import one_line
 from .group import JobsGroup, examples
-from .output import as_called, paragraph, print_json, since, table, tell_next
-from .params import Id, actor, json_option, limit_option
+from .lists import listing, print_page, refuse_to_list
+from .output import as_called, paragraph, print_json, since
+from .params import actor, json_option
 from .runs import progress_bar
 from .terminal import paint
-from .watch import refuse_to_list, watchable
 
 group: JobsGroup = JobsGroup("maintenance")
 
@@ -36,10 +38,7 @@ group: JobsGroup = JobsGroup("maintenance")
 @click.option("--done", metavar="KEY", help="It was done: do not do it again.")
 @click.option("--redo", metavar="KEY", help="It was not done: do it again.")
 @click.option("--all", "everything", is_flag=True, help="Also list those that are done.")
-@limit_option(50, most=500)
-@click.option("--before", type=Id(), metavar="ID", help="Only smaller ids.")
-@json_option
-@watchable
+@listing(50, most=500)
 def effects(
     done: str | None,
     redo: str | None,
@@ -85,15 +84,15 @@ def prune(dry_run: bool, as_json: bool) -> None:
 def init(force: bool, as_json: bool) -> None:
     """Create missing job tables, and set up old ones.
 
-    It sets SQLite to WAL mode, and tells PostgreSQL when to vacuum job_runs. With Flask-Migrate,
-    let your migrations create the tables instead.
+    It sets SQLite to WAL mode, and tells PostgreSQL when to vacuum job_runs. In an app with
+    migrations, let those create the tables instead.
     """
     engine = state_of().engine
     refuse_shared_memory(engine)
-    if not force and are_tables_missing(engine) and uses_migrations(engine):
+    if not force and are_tables_missing(engine) and (migrate := how_to_migrate(engine)):
         raise click.ClickException(
             "This app uses migrations. If this command created the tables, the next migration "
-            f"would find nothing to do. {how_to_create_tables(engine)}. (--force creates them.)"
+            f"would find nothing to do. {migrate}. (--force creates them.)"
         )
     wal = set_wal(engine)
     old = [] if are_tables_missing(engine) else set_storage(engine)
@@ -131,19 +130,13 @@ def doctor(as_json: bool) -> None:
 
 def _list_effects(everything: bool, limit: int, before: int | None, as_json: bool) -> None:
     found = list_effects(state_of(), open_only=not everything, before=before, limit=limit)
-    if as_json:
-        print_json({"effects": found.rows, "before": found.next})
-        return
-    if not found.rows:
-        click.echo("No effects." if everything else "No effect is being done or in doubt.")
-    table(
-        ("ID", "STATE", "RUN", "SINCE", "KEY"),
-        [
-            (row.id, row.state, row.run_id, since(found.now, row.created_at), row.key)
-            for row in found.rows
-        ],
-    )
-    tell_next(found)
+    headers = ("ID", "STATE", "RUN", "SINCE", "KEY")
+    none = "No effects." if everything else "No effect is being done or in doubt."
+
+    def cells(row: Effect) -> Sequence[object]:
+        return row.id, row.state, row.run_id, since(found.now, row.created_at), row.key
+
+    print_page("effects", found, as_json, headers, cells, none)
 
 
 def _print(finding: Finding) -> None:

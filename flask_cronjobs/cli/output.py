@@ -7,37 +7,16 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 import click
 from flask.cli import FlaskGroup
 
 from ..jobs.humanize import Fact, ago, print_age, seconds_since, utc
-from ..jobs.reader import Page, plain_data
+from ..jobs.reader import plain_data
 from ..text import one_line, printable, similar_names
 from .terminal import cut_to_width, paint, text_width
-
-#: What people call our commands elsewhere.
-_OTHER_NAMES: Mapping[str, str] = {
-    "beat": "tick",
-    "check": "doctor",
-    "create": "init",
-    "delete": "remove",
-    "enqueue": "run",
-    "health": "doctor",
-    "ls": "list",
-    "overview": "admin",
-    "rm": "remove",
-    "schedules": "definitions",
-    "start": "work",
-    "status": "admin",
-    "stop": "cancel",
-    "unpause": "resume",
-    "upgrade": "init",
-    "worker": "work",
-}
 
 
 def command(*words: str) -> str:
@@ -71,18 +50,12 @@ def similar(ctx: click.Context, args: Sequence[str], ours: type[click.Group]) ->
 
     :param ours: the class of our groups: those of Flask and of the app are left out.
     """
-    top = ctx
-    while top.parent is not None and isinstance(top.parent.command, ours):
-        top = top.parent
-    paths = list(_paths(top, [top.info_name or "jobs"], ours))
-    name = _OTHER_NAMES.get(args[0], args[0])
-    found = [path for path in paths if path[-1] == name]
-    if not found:
-        here = len(_path(ctx)) + 1
-        close = similar_names(args[0], [path[-1] for path in paths], most=2)
-        found = [path for each in close for path in paths if path[-1] == each]
-        found = [path for path in found if len(path) == here] or found
-    return [_line(*path, *args[1:]) for path in found]
+    top = ctx.parent if ctx.parent and isinstance(ctx.parent.command, ours) else ctx
+    known = {path[-1]: path for path in _paths(top, [top.info_name or "jobs"], ours)}
+    names = args[:1] if args[0] in known else similar_names(args[0], list(known), most=2)
+    found = [known[name] for name in names]
+    here = [path for path in found if len(path) == len(_path(ctx)) + 1]
+    return [_line(*path, *args[1:]) for path in here or found]
 
 
 def _paths(ctx: click.Context, path: list[str], ours: type[click.Group]) -> Iterator[list[str]]:
@@ -178,15 +151,6 @@ def print_facts(facts: Sequence[Fact], now: datetime) -> None:
         note = since(now, fact.note) if isinstance(fact.note, datetime) else fact.note
         after = f" ({note})" if note else ""
         click.echo(f"  {fact.label:<16} {printable(f'{fact.text}{after}')}")
-
-
-def tell_next(page: Page[Any], word: str = "Older", by: str = "before") -> None:
-    """Print the command that shows what comes behind *page*, if anything does.
-
-    :param by: the option of the command that takes where *page* ended.
-    """
-    if page.next is not None:
-        click.echo(f"{word}: {this_command(**{by: page.next})}", err=True)
 
 
 def print_json(value: object) -> None:

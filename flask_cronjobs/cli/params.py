@@ -169,18 +169,6 @@ def filtered(command: F) -> F:
     return wrapped  # type: ignore[no-any-return]
 
 
-def limit_option(default: int, most: int) -> Callable[[F], F]:
-    """Return a decorator that adds ``--limit``."""
-    return click.option(
-        "--limit",
-        type=click.IntRange(1, most),
-        metavar="N",
-        default=default,
-        show_default=True,
-        help="Print at most N.",
-    )
-
-
 def json_option(command: F) -> F:
     """Add ``--json`` to *command*, which gets ``as_json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
 
 import click
 
@@ -25,6 +27,7 @@ from ..registry.options import EnqueueOptions
 from ..text import cut, printable
 from ..types import JSON
 from .group import JobsGroup, examples
+from .lists import listing, print_page
 from .output import (
     as_called,
     command,
@@ -33,8 +36,6 @@ from .output import (
     print_facts,
     print_json,
     since,
-    table,
-    this_command,
 )
 from .params import (
     Id,
@@ -44,11 +45,9 @@ from .params import (
     filtered,
     json_object,
     json_option,
-    limit_option,
     time_in_zone,
 )
 from .terminal import paint
-from .watch import watchable
 
 #: Show a progress bar for this many runs or more.
 _LONG = 500
@@ -56,6 +55,7 @@ _LONG = 500
 _LONGEST_JSON = 20_000
 
 group: JobsGroup = JobsGroup("runs")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @group.command(
@@ -67,26 +67,15 @@ group: JobsGroup = JobsGroup("runs")
     ),
 )
 @filtered
-@limit_option(20, most=500)
-@click.option("--before", type=Id(), metavar="ID", help="Only runs with smaller ids.")
-@json_option
-@watchable
+@listing(20, most=500)
 def show_list(which: RunFilter, limit: int, before: int | None, as_json: bool) -> None:
     """List runs, newest first."""
-    page = _page(state_of(), which, before, limit)
-    if as_json:
-        print_json({"runs": page.rows, "before": page.before})
-        return
-    if not page.rows:
+    found = _page(state_of(), which, before, limit)
+    none = "There are no runs yet."
+    if not found.rows and which != RunFilter():
         none = f"No runs match.{_advice(which, 'list')}"
-        click.echo(none if which != RunFilter() else "There are no runs yet.")
-        return
-    table(
-        ("ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR"),
-        [_row(row, page) for row in page.rows],
-    )
-    if page.before is not None:
-        click.echo(f"Older: {this_command(before=page.before)}", err=True)
+    headers = ("ID", "STATUS", "TASK", "ATTEMPT", "WHEN", "ERROR")
+    print_page("runs", found, as_json, headers, partial(_cells, found), none)
 
 
 @group.command("show", epilog=examples("flask jobs admin show 5"))
@@ -104,17 +93,18 @@ def show(run_id: int, frames: bool, as_json: bool) -> None:
         _print(view, frames)
 
 
-@group.command(
-    "retry",
-    epilog=examples(
-        "flask jobs admin retry 5 6",
-        "flask jobs admin retry --task send_mail --newer-than 2h",
-    ),
+def _acts(action: Action, *calls: str) -> Callable[[F], click.Command]:
+    """Return a decorator for a command that does *action* to runs, by id or by a filter."""
+    ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=Id())
+    yes = click.option("--yes", is_flag=True, help="Do not ask.")
+    add = group.command(action.name, epilog=examples(*calls))
+    return lambda command: add(ids(filtered(yes(command))))
+
+
+@_acts(
+    RETRY, "flask jobs admin retry 5 6", "flask jobs admin retry --task send_mail --newer-than 2h"
 )
-@click.argument("ids", metavar="[ID]...", nargs=-1, type=Id())
-@filtered
 @click.option("--payload", type=json_object, metavar="JSON", help="New arguments, for one ID.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
 def retry(
     ids: tuple[int, ...], which: RunFilter, payload: dict[str, JSON] | None, yes: bool
 ) -> None:
@@ -132,15 +122,11 @@ def retry(
     _act(RETRY, ids, which, yes)
 
 
-@group.command(
-    "cancel",
-    epilog=examples(
-        "flask jobs admin cancel 5", "flask jobs admin cancel --queue mail --status queued --yes"
-    ),
+@_acts(
+    CANCEL,
+    "flask jobs admin cancel 5",
+    "flask jobs admin cancel --queue mail --status queued --yes",
 )
-@click.argument("ids", metavar="[ID]...", nargs=-1, type=Id())
-@filtered
-@click.option("--yes", is_flag=True, help="Do not ask.")
 def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
     """Cancel runs, by id or by a filter.
 
@@ -149,15 +135,7 @@ def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
     _act(CANCEL, ids, which, yes)
 
 
-@group.command(
-    "discard",
-    epilog=examples(
-        "flask jobs admin discard 41 42", "flask jobs admin discard --task weekly_report"
-    ),
-)
-@click.argument("ids", metavar="[ID]...", nargs=-1, type=Id())
-@filtered
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@_acts(DISCARD, "flask jobs admin discard 41 42", "flask jobs admin discard --task weekly_report")
 def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
     """Discard dead runs, by id or by a filter.
 
@@ -190,13 +168,13 @@ def _explained() -> Generator[None, None, None]:
 
 
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
-    """Return a full page, in as many searches as it takes."""
+    """Return a full page, in as many searches as it takes; the next one begins after an id."""
     rows: list[RunRow] = []
     while True:
         page = list_runs(state, which, before, limit - len(rows))
         rows += page.rows
         if not page.partial or len(rows) >= limit:
-            return replace(page, rows=rows)
+            return replace(page, rows=rows, next=page.before)
         before = page.before
 
 
@@ -210,7 +188,7 @@ def _advice(which: RunFilter, verb: str) -> str:
     return printable(as_called("".join(f" {each}" for each in advice if each)))
 
 
-def _row(row: RunRow, page: RunPage) -> Sequence[object]:
+def _cells(page: RunPage, row: RunRow) -> Sequence[object]:
     when = since(page.now, row.finished_at or row.started_at or row.run_at)
     if row.status in ("queued", "failed"):
         when = since(page.now, row.run_at)
@@ -378,10 +356,8 @@ def run(
     if run_at is not None and delay is not None:
         raise click.UsageError("Give --at or --delay, not both.")
     options = EnqueueOptions(run_at=run_at, delay=delay, idempotency_key=key, queue=queue)
-    try:
+    with _explained():
         queued = queue_run(state_of(), name, payload, actor(), options=options)
-    except TypeError as error:
-        raise click.ClickException(f"{error}. Give the arguments as --payload JSON.") from error
     if as_json:
         print_json(queued._asdict())
         return

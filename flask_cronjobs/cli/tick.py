@@ -17,10 +17,10 @@ import click
 from flask.cli import with_appcontext
 
 from ..engine.tick import TickOptions, tick
-from ..errors import CronJobsError, DatabaseTrouble
+from ..errors import DatabaseTrouble
 from ..jobs.state import State, state_of
 from ..log import LEASE_LOST, logger
-from ..text import did_you_mean, one_line
+from ..text import did_you_mean
 from .group import examples
 from .printer import Printer, Stamped, is_idle, is_log
 from .terminal import Warnings
@@ -42,17 +42,6 @@ def handlers_print_to_stderr() -> Generator[None]:
         sys.stdout.flush()  # Its buffer holds what handlers printed.
         os.dup2(kept, 1)
         os.close(kept)
-
-
-@contextmanager
-def one_line_errors() -> Generator[None]:
-    """Turn an error of ours into one line on standard error, and exit status 1."""
-    try:
-        yield
-    except CronJobsError as error:
-        from .output import as_called
-
-        raise click.ClickException(as_called(one_line(" ".join(str(error).split())))) from error
 
 
 def print_warnings(stamped: bool) -> None:
@@ -161,8 +150,7 @@ def tick_command(
     if dry_run:
         from .dry_run import print_due
 
-        with one_line_errors():
-            print_due(state, queues, as_json)
+        print_due(state, queues, as_json)
         return
     time.sleep(random.uniform(0, jitter))
     printer = Printer(as_json, stamped=is_log(sys.stdout))
@@ -177,15 +165,14 @@ def tick_command(
     )
     print_warnings(stamped=is_log(sys.stderr))
     warn_of_queues(state, queues)
-    with one_line_errors():
-        try:
-            with handlers_print_to_stderr() if as_json else nullcontext():
-                report = tick(state, options)
-            printer.summary(report)
-            if printer.on_terminal and is_idle(report):
-                from .dry_run import print_idle
+    try:
+        with handlers_print_to_stderr() if as_json else nullcontext():
+            report = tick(state, options)
+        printer.summary(report)
+        if printer.on_terminal and is_idle(report):
+            from .dry_run import print_idle
 
-                with suppress(DatabaseTrouble):  # The tick has done its work.
-                    print_idle(state, queues, printer.put)
-        finally:
-            printer.flush()
+            with suppress(DatabaseTrouble):  # The tick has done its work.
+                print_idle(state, queues, printer.put)
+    finally:
+        printer.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,16 +10,15 @@ import click
 from sqlalchemy import Row
 
 from ..jobs.humanize import ago, duration, seconds_since, utc
-from ..jobs.order_views import list_key_orders
+from ..jobs.order_views import KeyOrder, list_key_orders
 from ..jobs.reader import reading
 from ..jobs.state import state_of
 from ..jobs.tick_views import TICK_COUNTS, Gap, list_gaps, list_ticks
 from ..text import one_line
 from .group import JobsGroup, examples
-from .output import command, moment, print_json, table, tell_next
-from .params import Id, json_option, limit_option
+from .lists import listing, print_page
+from .output import command, moment
 from .terminal import paint
-from .watch import watchable
 
 group: JobsGroup = JobsGroup("ticks")
 
@@ -27,33 +27,24 @@ group: JobsGroup = JobsGroup("ticks")
     "ticks",
     epilog=examples("flask jobs admin ticks", "flask jobs admin ticks --limit 100 --watch"),
 )
-@limit_option(20, most=500)
-@click.option("--before", type=Id(), metavar="ID", help="Only ticks before this one.")
-@json_option
-@watchable
+@listing(20, most=500)
 def ticks(limit: int, before: int | None, as_json: bool) -> None:
     """List the latest ticks, and when none came.
 
     Newest first, of all hosts. Ticks are kept for a day.
     """
     with reading(state_of()) as reader:
-        ticks, gaps = list_ticks(reader, limit, before), list_gaps(reader)
-    if as_json:
-        print_json({"ticks": ticks.rows, "gaps": gaps, "before": ticks.next})
-        return
-    if not ticks.rows:
-        none = f"No tick has run yet. To install one: {command('crontab')}"
-        click.echo("There are no older ticks." if before else none)
-    for gap in gaps if before is None else ():
-        click.echo(paint("warn", _gap(gap, ticks.now)))
-    table(
-        ("ID", "STARTED", "HOST", "TOOK", "DID"),
-        [
-            (tick.id, moment(tick.started_at), tick.host, _took(tick, ticks.now), _did(tick))
-            for tick in ticks.rows
-        ],
-    )
-    tell_next(ticks)
+        found, gaps = list_ticks(reader, limit, before), list_gaps(reader)
+    for gap in gaps if before is None and not as_json else ():
+        click.echo(paint("warn", _gap(gap, found.now)))
+    headers = ("ID", "STARTED", "HOST", "TOOK", "DID")
+    none = f"No tick has run yet. To install one: {command('crontab')}"
+
+    def cells(tick: Row[Any]) -> Sequence[object]:
+        return tick.id, moment(tick.started_at), tick.host, _took(tick, found.now), _did(tick)
+
+    older = "There are no older ticks."
+    print_page("ticks", found, as_json, headers, cells, older if before else none, gaps=gaps)
 
 
 def _gap(gap: Gap, now: datetime) -> str:
@@ -79,33 +70,19 @@ def _did(tick: Row[Any]) -> str:
     "turns", epilog=examples("flask jobs admin turns", "flask jobs admin turns --stopped")
 )
 @click.option("--stopped", is_flag=True, help="Only keys that a dead run stops.")
-@click.option("--after", default="", metavar="KEY", help="Only keys after this one.")
-@limit_option(50, most=500)
-@json_option
-@watchable
-def turns(stopped: bool, after: str, limit: int, as_json: bool) -> None:
+@listing(50, most=500, after="KEY")
+def turns(stopped: bool, limit: int, after: str | None, as_json: bool) -> None:
     """List the concurrency keys with a strict order: how many runs wait, and why."""
-    found = list_key_orders(state_of(), stopped=stopped, after=after, limit=limit)
-    if as_json:
-        print_json({"keys": found.rows, "after": found.next})
-        return
-    if not found.rows:
-        click.echo("No key is stopped." if stopped else "No run of a strict order waits or runs.")
-        return
-    rows = [
-        (
-            *(each.key, each.waiting, each.first.id, each.first.task, each.first.status),
-            each.why(found.now),
-        )
-        for each in found.rows
-    ]
-    table(("KEY", "WAITING", "FIRST", "TASK", "STATUS", "WHY"), rows, flexible=5)
-    for each in found.rows:
-        if each.stopped:
-            first = str(each.first.id)
-            click.echo(
-                f"To go on with {one_line(each.key)}: {command('retry', first)} or "
-                f"{command('discard', first)}"
-            )
-            break
-    tell_next(found, "More", by="after")
+    found = list_key_orders(state_of(), stopped=stopped, after=after or "", limit=limit)
+    headers = ("KEY", "WAITING", "FIRST", "TASK", "STATUS", "WHY")
+    none = "No key is stopped." if stopped else "No run of a strict order waits or runs."
+
+    def cells(row: KeyOrder) -> Sequence[object]:
+        first = row.first
+        return row.key, row.waiting, first.id, first.task, first.status, row.why(found.now)
+
+    print_page("keys", found, as_json, headers, cells, none, flexible=5)
+    first = next((each for each in found.rows if each.stopped), None)
+    if first is not None and not as_json:
+        retry, discard = (command(verb, str(first.first.id)) for verb in ("retry", "discard"))
+        click.echo(f"To go on with {one_line(first.key)}: {retry} or {discard}")

@@ -12,14 +12,14 @@ from werkzeug.serving import is_running_from_reloader
 
 from ..engine.resident import serve
 from ..engine.tick import TickOptions
-from ..engine.worker.limits import Limits
+from ..engine.worker.options import Limits
 from ..errors import DatabaseTrouble
 from ..jobs.state import State, state_of
 from ..log import logger
 from .group import examples
 from .params import age
 from .printer import Printer
-from .tick import one_line_errors, print_warnings, queues_option, warn_of_queues, workers_option
+from .tick import print_warnings, queues_option, warn_of_queues, workers_option
 
 #: How Werkzeug ends a process whose code has changed.
 _CHANGED = 3
@@ -92,13 +92,12 @@ def work_command(
             "Debug mode: this command goes on with the code as it is now. To start it again when "
             "that changes: flask jobs work --reload"
         )
-    with one_line_errors():
-        try:
-            if printer.on_terminal:
-                _greet(state, queues, printer)
-            serve(state, options, limits, parent)
-        finally:
-            printer.flush()
+    try:
+        if printer.on_terminal:
+            _greet(state, queues, printer)
+        serve(state, options, limits, parent)
+    finally:
+        printer.flush()
 
 
 def _limits(runs: int | None, memory: int | None, age: float | None) -> Limits | None:

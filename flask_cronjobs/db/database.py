@@ -67,7 +67,42 @@ class Database(ABC):
             return self.engine
 
 
-class FlaskSQLAlchemy(Database):
+class _Scoped(Database):
+    """Whose sessions are those of a `scoped_session`."""
+
+    @abstractmethod
+    def _scoped(self) -> scoped_session[Session]:
+        """Return the `scoped_session`."""
+
+    @property
+    def sessionmaker(self) -> sessionmaker[Session]:
+        """Of the scoped session."""
+        return self._scoped().session_factory
+
+    def session(self) -> Session:
+        """Return the session of the current scope."""
+        return self._scoped()()
+
+    def open_session(self) -> Session | None:
+        """Return the session of the current scope, if it has been used."""
+        return self.session() if self._scoped().registry.has() else None
+
+    def close_session(self, context: AppContext) -> None:
+        """Close the session of the context, or of the thread that it was in.
+
+        One of the context is registered under its id, and the next context may have the same.
+        """
+        if not self.side_by_side:
+            self._scoped().remove()
+            return
+        sessions: Any = getattr(self._scoped().registry, "registry", None)
+        # A test may have replaced the session by one that is kept otherwise.
+        left = sessions.pop(id(context), None) if hasattr(sessions, "pop") else None
+        if left is not None:
+            left.close()
+
+
+class FlaskSQLAlchemy(_Scoped):
     """By Flask-SQLAlchemy: ``db.session`` is a `scoped_session`, engines have bind keys.
 
     :param db: the extension. Tests may put other sessions and engines into it at any time.
@@ -89,27 +124,9 @@ class FlaskSQLAlchemy(Database):
         engines: Collection[Engine] = self._db.engines.values()
         return engines
 
-    @property
-    def sessionmaker(self) -> sessionmaker[Session]:
-        """Of ``db.session``."""
-        made: sessionmaker[Session] = self._db.session.session_factory
-        return made
-
-    def session(self) -> Session:
-        """Return ``db.session()``."""
-        session: Session = self._db.session()
+    def _scoped(self) -> scoped_session[Session]:
+        session: scoped_session[Session] = self._db.session
         return session
-
-    def open_session(self) -> Session | None:
-        """Return ``db.session()``, if it has been used."""
-        return self.session() if self._db.session.registry.has() else None
-
-    def close_session(self, context: AppContext) -> None:
-        """Close the session that is registered under the context's id.
-
-        The next context may have the same id.
-        """
-        _close_registered(self._db.session, context)
 
 
 class FlaskSQLAlchemyLite(Database):
@@ -165,7 +182,7 @@ class FlaskSQLAlchemyLite(Database):
 _LITE_SESSIONS = "_sqlalchemy_sessions"
 
 
-class PlainSQLAlchemy(Database):
+class PlainSQLAlchemy(_Scoped):
     """By SQLAlchemy alone, as the app gives it.
 
     :param app: its sessions are removed at the end of its contexts, where each has one of its own.
@@ -200,25 +217,8 @@ class PlainSQLAlchemy(Database):
         binds: dict[Any, Engine | Connection] = self.sessionmaker.kw.get("binds") or {}
         return {self._engine, *(bind.engine for bind in binds.values())}
 
-    @property
-    def sessionmaker(self) -> sessionmaker[Session]:
-        """Of the scoped session."""
-        return self._session.session_factory
-
-    def session(self) -> Session:
-        """Return the session of the current scope."""
-        return self._session()
-
-    def open_session(self) -> Session | None:
-        """Return the session of the current scope, if it has been used."""
-        return self._session() if self._session.registry.has() else None
-
-    def close_session(self, context: AppContext) -> None:
-        """Close the session of the context, or of the thread that it was in."""
-        if self.side_by_side:
-            _close_registered(self._session, context)
-        else:
-            self._session.remove()
+    def _scoped(self) -> scoped_session[Session]:
+        return self._session
 
     def _remove(self, error: BaseException | None) -> None:
         self._session.remove()
@@ -247,14 +247,6 @@ def _is_one_of_each_context(app: Flask, session: scoped_session[Session]) -> boo
         outer = scope()
         with app.app_context():
             return scope() != outer
-
-
-def _close_registered(session: Any, context: AppContext) -> None:
-    sessions: Any = getattr(session.registry, "registry", None)
-    # A test may have replaced the session by one that is kept otherwise.
-    left = sessions.pop(id(context), None) if hasattr(sessions, "pop") else None
-    if left is not None:
-        left.close()
 
 
 def database_of(app: Flask, session: object, engine: object, metadata: MetaData | None) -> Database:

@@ -43,31 +43,6 @@ def moved_by(seconds: float) -> Generator[None]:
         _shift = before
 
 
-def sql_now(dialect_name: str, seconds: str = "", shift: float = 0.0) -> str:
-    """Return SQL for the database's time, plus *seconds* (an SQL expression) if given.
-
-    :param shift: how many seconds to add.
-    """
-    if dialect_name == "postgresql":
-        # clock_timestamp() is volatile, so PostgreSQL would not use it as an index condition. In a
-        # scalar subquery it is read once, and the index is used.
-        now = f"(SELECT {postgresql_clock(shift)})"
-        if not seconds:
-            return now
-        return f"({now} + make_interval(secs => CAST({seconds} AS double precision)))"
-    # SQLite's own "now" has whole seconds, and sorts before SQLAlchemy's text, which has six
-    # digits. So this one has six as well.
-    later = f", '{shift:+.3f} seconds'" if shift else ""
-    later += f", printf('%+.3f seconds', {seconds})" if seconds else ""
-    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now'{later})"
-
-
-def postgresql_clock(shift: float = 0.0) -> str:
-    """Return SQL for PostgreSQL's time, read at each row, plus *shift* seconds."""
-    moved = f" + interval '{shift:.6f} seconds'" if shift else ""
-    return f"clock_timestamp(){moved}"
-
-
 class Dialect(NamedTuple):
     """How to write SQL and values for one of the databases.
 
@@ -105,7 +80,11 @@ class Dialect(NamedTuple):
     @property
     def now(self) -> str:
         """SQL for the database's time, which an index may be searched for."""
-        return sql_now(self.name, shift=self.shift)
+        if self.name == "postgresql":
+            # clock_timestamp() is volatile, so PostgreSQL would not use it as an index condition.
+            # In a scalar subquery it is read once, and the index is used.
+            return f"(SELECT {self.clock})"
+        return _sqlite_now(self.shift)
 
     @property
     def clock(self) -> str:
@@ -113,11 +92,16 @@ class Dialect(NamedTuple):
 
         On PostgreSQL it is cheaper to plan than `now`, and keeps the planner from an index by time.
         """
-        return postgresql_clock(self.shift) if self.name == "postgresql" else self.now
+        if self.name != "postgresql":
+            return self.now
+        moved = f" + interval '{self.shift:.6f} seconds'" if self.shift else ""
+        return f"clock_timestamp(){moved}"
 
     def later(self, seconds: str) -> str:
         """Return SQL for *seconds* (an SQL expression) after the database's time."""
-        return sql_now(self.name, seconds, self.shift)
+        if self.name == "postgresql":
+            return f"({self.now} + make_interval(secs => CAST({seconds} AS double precision)))"
+        return _sqlite_now(self.shift, f", printf('%+.3f seconds', {seconds})")
 
     def clock_after(self, seconds: str) -> str:
         """Return SQL for *seconds* (an SQL expression) after `clock`."""
@@ -311,6 +295,13 @@ SQLITE = Dialect(
     tests_once=False,
     atomic_level="SERIALIZABLE",
 )
+
+
+def _sqlite_now(shift: float, more: str = "") -> str:
+    # SQLite's own "now" has whole seconds, and sorts before SQLAlchemy's text, which has six
+    # digits. So this one has six as well.
+    moved = f", '{shift:+.3f} seconds'" if shift else ""
+    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now'{moved}{more})"
 
 
 #: In a JSON text: a text, a large number with an exponent, or minus zero.

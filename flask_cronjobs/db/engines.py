@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -9,7 +10,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from flask import Flask
 from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import NullPool, PoolProxiedConnection, SingletonThreadPool, StaticPool
+from sqlalchemy.pool import NullPool, Pool, PoolProxiedConnection, SingletonThreadPool, StaticPool
 
 from ..errors import SetupError
 from .deadlines import free_frames
@@ -22,8 +23,19 @@ IN_MEMORY = (
     "db.create_all(), and use drain() of flask_cronjobs.testing, which works in memory, too."
 )
 
-#: The app of each engine. Its extensions are asked later: Flask-Migrate may be initialized last.
-_apps: WeakKeyDictionary[Engine, ReferenceType[Flask]] = WeakKeyDictionary()
+#: The extensions that make migrations, and how each makes one.
+_MIGRATE = {
+    "migrate": "flask db migrate, then: flask db upgrade",
+    "alembic": "flask db revision 'job tables', then: flask db upgrade",
+}
+_ALEMBIC_ALONE = "alembic revision --autogenerate -m 'job tables', then: alembic upgrade head"
+_SHOW_TABLES = (
+    "Give CronJobs the metadata of your models, so that migrations see the job tables, too: "
+    "CronJobs(app, metadata=Model.metadata). "
+)
+#: The app of each engine, and whether its metadata shows the job tables. The app's extensions are
+#: asked later: Flask-Migrate may be initialized last.
+_apps: WeakKeyDictionary[Engine, tuple[ReferenceType[Flask], bool]] = WeakKeyDictionary()
 #: Our own engine for each of psycopg2.
 _by_psycopg: WeakKeyDictionary[Engine, Engine] = WeakKeyDictionary()
 _asking = threading.local()
@@ -32,17 +44,29 @@ _RENAMED = {"dsn": "conninfo", "database": "dbname"}
 _OF_PSYCOPG2 = ("connection_factory", "cursor_factory", "async", "async_")
 
 
-def remember_app(engine: Engine, app: Flask) -> None:
-    """Remember that *engine* is the one of *app*."""
-    _apps[engine] = ref(app)
+def remember_app(engine: Engine, app: Flask, shows_tables: bool) -> None:
+    """Remember that *engine* is the one of *app*.
+
+    :param shows_tables: whether the metadata of the app's models has copies of the job tables.
+    """
+    _apps[engine] = ref(app), shows_tables
 
 
-def uses_migrations(engine: Engine) -> bool:
-    """Return whether Flask-Migrate is initialized, or Alembic has its table in the database."""
-    known = _apps.get(engine)
+def how_to_migrate(engine: Engine) -> str | None:
+    """Return how the app's migrations create the job tables; None if it has no migrations.
+
+    It has, if an extension for them is initialized, or if Alembic has its table in the database.
+    """
+    known, shows_tables = _apps.get(engine, (None, True))
     app = known() if known is not None else None
-    if app is not None and "migrate" in app.extensions:
-        return True
+    extensions = app.extensions if app is not None else {}
+    make = next((_MIGRATE[name] for name in _MIGRATE if name in extensions), None)
+    if make is None and _has_alembic_table(engine):
+        make = _ALEMBIC_ALONE
+    return make and f"{'' if shows_tables else _SHOW_TABLES}Run: {make}"
+
+
+def _has_alembic_table(engine: Engine) -> bool:
     try:
         with connect_apart(engine) as connection:
             return inspect(connection).has_table("alembic_version")
@@ -63,9 +87,20 @@ def how_to_create_tables(engine: Engine) -> str:
     """
     if is_in_memory(engine):
         return IN_MEMORY.removesuffix(".")
-    if uses_migrations(engine):
-        return "Run: flask db migrate, then: flask db upgrade"
-    return "Run: flask jobs admin init"
+    return how_to_migrate(engine) or "Run: flask jobs admin init"
+
+
+def without_echo(engine: Engine) -> Engine:
+    """Return *engine*, or one with the same pool that shows no statement on standard output.
+
+    ``SQLALCHEMY_ECHO`` is for the statements of the app. Ours would drown them, and spoil the
+    output of commands.
+    """
+    if not engine.echo:
+        return engine
+    silent = engine.execution_options()
+    silent.echo = False
+    return silent
 
 
 def connect_apart(engine: Engine) -> Connection:
@@ -77,12 +112,12 @@ def connect_apart(engine: Engine) -> Connection:
     :raises sqlalchemy.exc.DBAPIError: the database cannot be reached.
     """
     dbapi: Any = engine.dialect.loaded_dbapi
-    pool = engine.pool.recreate()  # A copy has the connect arguments and the events.
+    pool = _copy_of_pool(engine.pool)  # It has the connect arguments and the events.
     own: PoolProxiedConnection | None = None
     try:
         own = pool.connect()
         own.detach()
-        return Connection(engine, own)
+        return Connection(without_echo(engine), own)
     except dbapi.Error as error:
         raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=engine.dialect) from error
     except BaseException as error:
@@ -92,6 +127,21 @@ def connect_apart(engine: Engine) -> Connection:
             free_frames(error)
         pool.dispose()
         raise
+
+
+def _copy_of_pool(pool: Pool) -> Pool:
+    if not pool.echo:
+        return pool.recreate()
+    logger = logging.getLogger(f"{type(pool).__module__}.{type(pool).__name__}")
+    logger.addFilter(_nothing)  # It would say so on standard output.
+    try:
+        return pool.recreate()
+    finally:
+        logger.removeFilter(_nothing)
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    return False
 
 
 def by_psycopg(engine: Engine) -> Engine:
@@ -138,7 +188,7 @@ def _connect_like(engine: Engine | None) -> Any:
     assert engine is not None  # Its app is at work.
     _asking.now = True
     try:
-        given = engine.pool.recreate().connect()
+        given = _copy_of_pool(engine.pool).connect()
     except _Answer as answer:
         arguments, parameters = answer.arguments, answer.parameters
     else:

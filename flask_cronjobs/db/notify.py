@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
 from .connection import Bookkeeping
-from .dialect import sql_now
+from .dialect import POSTGRESQL, Dialect, dialect_of
 
 CHANNEL = "flask_cronjobs"
 #: How often one process sends a NOTIFY at most, in seconds. A worker looks again as long after it:
@@ -22,7 +22,7 @@ WAKE_EVERY = 0.05
 WAKE = f"""
     SELECT pg_notify('{CHANNEL}', '') IS NOT NULL FROM (
         SELECT 1 FROM job_ticks
-        WHERE started_at > {sql_now("postgresql")} - interval '3 minutes'
+        WHERE started_at > {POSTGRESQL.now} - interval '3 minutes'
             AND listening AND finished_at IS NULL
         LIMIT 1
     ) AS listener
@@ -35,13 +35,14 @@ def wake_listeners(session: Session, connection: Connection) -> bool:
     :param connection: the session's, on which it writes runs.
     :returns: whether there are any.
     """
-    return may_notify(session, connection.dialect.name) and bool(connection.scalar(text(WAKE)))
+    notifies = may_notify(session, dialect_of(connection.engine))
+    return notifies and bool(connection.scalar(text(WAKE)))
 
 
-def may_notify(session: Session, dialect: str) -> bool:
+def may_notify(session: Session, dialect: Dialect) -> bool:
     """Return whether *session*'s transaction may send a NOTIFY."""
     # PostgreSQL refuses PREPARE TRANSACTION after one.
-    return dialect == "postgresql" and not session.twophase
+    return dialect.notifies and not session.twophase
 
 
 def wake_all(books: Bookkeeping) -> None:

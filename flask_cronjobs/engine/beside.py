@@ -1,9 +1,10 @@
-"""Work that nobody waits for, in a thread of its own."""
+"""Threads beside others: what nobody waits for, what is repeated, and which of them goes first."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
@@ -58,3 +59,73 @@ class Beside(Generic[T]):
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:
             self._do(work)
+
+
+@contextmanager
+def repeating(name: str, every: float, do: Callable[[], object]) -> Generator[None]:
+    """Call *do* every so many seconds, in a thread beside this block, and once more at its end."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(every):
+            do()
+        do()
+
+    thread = threading.Thread(target=repeat, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+#: How long to give way at most, in seconds. The keeper may be waiting for something else.
+PATIENCE = 0.02
+
+
+class Precedence:
+    """Lets a worker's keeper go before its other threads.
+
+    Only one thread of a process runs Python code at a time, and a busy one is asked to give way
+    only every 5 ms. The keeper waits for the server in each exchange, and would go on 5 ms late,
+    several times. Meanwhile the runner comes to the end of its short runs, and then waits for the
+    keeper. So between two runs it gives way at once.
+
+    `taken` and `lent` are for the keeper's thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = False
+
+    @contextmanager
+    def taken(self) -> Generator[None]:
+        """Go first in this block."""
+        self._lock.acquire()
+        self._taken = True
+        try:
+            yield
+        finally:
+            self._taken = False
+            self._lock.release()
+
+    @contextmanager
+    def lent(self) -> Generator[None]:
+        """Let the others go on in this block, in which the keeper waits."""
+        self._taken = False
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+            self._taken = True
+
+    def give_way(self) -> None:
+        """Wait while the keeper is at work. For the other threads, between two runs."""
+        if not self._taken:
+            return
+        if self._lock.acquire(timeout=PATIENCE):
+            self._lock.release()
+        else:
+            self._taken = False  # Until the keeper has waited once more.

@@ -13,8 +13,8 @@ from ..jobs.runs.handed import fingerprint, refuse
 from ..jobs.state import State, Throttle, state_of
 from ..log import logger, worker_name
 from ..types import is_handed_by
+from .worker.keeper import KeeperConnection
 from .worker.options import WorkOptions
-from .worker.precedence import KeeperConnection
 from .worker.worker import work
 
 _LACKS = (

@@ -34,8 +34,7 @@ from .tick import (
     prune,
     worker_options,
 )
-from .worker.limits import Limits
-from .worker.options import ResidentWorker
+from .worker.options import Limits, ResidentWorker
 
 #: The kinds of outcomes that are counted.
 KINDS = (*OUTCOME_KINDS, "lost")
@@ -131,7 +130,7 @@ def _record_rest(state: State, tally: Tally) -> None:
 
 
 class ResidentMinutes(threading.Thread):
-    """The `MinuteWork` of a process pool, or of a single worker: one row a minute in ``job_ticks``.
+    """The minute work of a process pool, or of a single worker: one row a minute in ``job_ticks``.
 
     It has its own connection and its own thread, `cronjobs-minutes`: neither a slow receiver of a
     signal nor a lock on a row holds up the keeper, which renews leases.
@@ -155,7 +154,6 @@ class ResidentMinutes(threading.Thread):
         self._listening = False
         self._counts: Counter[str] = Counter()
         self._trouble = Outage()
-        self.start()
 
     def end(self, well: bool) -> None:
         """End the thread soon, and with it the last minute."""

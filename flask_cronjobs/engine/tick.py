@@ -26,7 +26,7 @@ from ..signals import News, unheard
 from ..types import Outcome, TickReport
 from .pings import ping, ping_ended
 from .reclaim import reclaim
-from .worker.interrupts import keyboard_held
+from .worker.process_signals import keyboard_held
 
 if TYPE_CHECKING:
     from .worker.options import WorkOptions
@@ -219,7 +219,7 @@ def _run_workers(
 ) -> Counter[str]:
     """Run workers; one that is not forked goes on with the connection of *books* meanwhile."""
     from .processes import run_workers
-    from .worker.precedence import KeeperConnection
+    from .worker.keeper import KeeperConnection
 
     with KeeperConnection(state) as keeper:
         keeper.take_over(books)

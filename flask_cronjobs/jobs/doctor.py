@@ -63,7 +63,7 @@ def _examine(reader: Reader) -> Iterator[Finding]:
         yield Finding("database", "error", IN_MEMORY)
         return
     yield from database(reader)
-    found = list(schema(reader.connection))
+    found = list(schema(reader))
     yield from found
     errors = {finding.id for finding in found if finding.level == "error"}
     if errors.isdisjoint(("tables", "columns")):

@@ -44,7 +44,17 @@ class Finding:
     todo: str = ""
 
 
-_PACKAGES = ("Flask-CronJobs", "Flask", "Flask-SQLAlchemy", "SQLAlchemy", "croniter", "psycopg")
+_PACKAGES = (
+    "Flask-CronJobs",
+    "Flask",
+    "Flask-SQLAlchemy",
+    "Flask-SQLAlchemy-Lite",
+    "SQLAlchemy",
+    "croniter",
+    "psycopg",
+    "psycopg2",
+    "psycopg2-binary",
+)
 #: What is wrong with an index, by whether it must be unique.
 _WRONG = {
     True: "not unique, but must be: runs may be duplicated",
@@ -52,15 +62,15 @@ _WRONG = {
 }
 
 
-def schema(connection: Connection) -> Iterator[Finding]:
+def schema(reader: Reader) -> Iterator[Finding]:
     """Check the tables, columns and indexes."""
-    inspector = inspect(connection)
+    inspector = inspect(reader.connection)
     names = set(inspector.get_table_names())
     tables = Base.metadata.sorted_tables
     missing = [table.name for table in tables if table.name not in names]
     if missing:
         what = f"missing: {', '.join(missing)}. No run can start."
-        yield Finding("tables", "error", what, how_to_create_tables(connection.engine))
+        yield Finding("tables", "error", what, how_to_create_tables(reader.state.engine))
     else:
         yield Finding("tables", "ok", f"all {len(tables)} tables exist")
     for table in tables:
@@ -74,7 +84,9 @@ def _columns(inspector: Inspector, table: Table) -> Iterator[Finding]:
     missing = [column.name for column in table.columns if column.name not in found]
     if missing:
         what = f"{table.name} lacks {', '.join(missing)}: another version or program created it"
-        todo = "Make a migration: flask db migrate. If the table is another program's, rename that."
+        todo = (
+            "Make a migration that adds them. If the table is another program's, rename that table."
+        )
         yield Finding("columns", "error", what, todo)
 
 

@@ -29,8 +29,6 @@ OUTCOME_COLUMNS = {
     "delay": "double precision",
     "until": "timestamptz",
 }
-#: Those that a plain success has: it recorded no error.
-PLAIN_COLUMNS = ("id", "token", "result")
 
 # A run whose cancel was requested while it ran is cancelled instead of retried.
 _STOPPED = f"""
@@ -112,28 +110,40 @@ def is_held(d: Dialect) -> str:
 def recorded(d: Dialect, plain: bool) -> str:
     """Return PostgreSQL's CTEs that end in ``recorded``: the runs whose outcomes were recorded.
 
-    Each column of the outcomes is an array. One that is empty stands for the column's usual value:
-    ``:usual_token``, a success, or NULL.
-
-    :param plain: whether all outcomes are plain successes.
+    :param plain: whether all outcomes are plain successes, as `success_arrays` sends them.
     """
-    columns = {name: OUTCOME_COLUMNS[name] for name in PLAIN_COLUMNS} if plain else OUTCOME_COLUMNS
-    arrays = ", ".join(f"CAST(:{name}s AS {kind}[])" for name, kind in columns.items())
-    usual = {"token": "COALESCE(token, :usual_token)", "kind": "COALESCE(kind, 'succeeded')"}
-    given = ", ".join(f"{usual.get(name, name)} AS {name}" for name in columns)
-    table = f"(SELECT {given} FROM unnest({arrays}) AS t({', '.join(columns)}))"
-    expired = "" if plain else f"AND {_expired_if_reclaimed(d)}"
-    more = ", ".join(f"given.{name}" for name in columns)
-    failures = "" if plain else f", failures AS ({_failures_of_recorded(d)})"
+    if plain:
+        update = _update(_values_of_success(d), d)
+        return f"""
+        {held(d, _SUCCESSES)}, recorded AS ({update} RETURNING job_runs.status, job_runs.id)
+        """
+    returned = "job_runs.status, job_runs.started_at, given.*"
     return f"""
-    {held(d, table)},
-    recorded AS (
-        UPDATE job_runs SET {_values_of_success(d) if plain else _values(d)}
-        FROM given WHERE {is_held(d)} {expired}
-        RETURNING job_runs.status, job_runs.started_at, {more}
-    )
-    {failures}
+    {held(d, _outcomes(d))},
+    recorded AS ({_update_by_kind(d)} RETURNING {returned}),
+    failures AS ({_failures_of_recorded(d)})
     """
+
+
+#: Each column is an array. One that is empty stands for ``:usual_token``, or for NULL.
+_SUCCESSES = """
+    (SELECT id, COALESCE(token, :usual_token) AS token, result
+     FROM unnest(CAST(:ids AS bigint[]), CAST(:tokens AS text[]), CAST(:results AS text[]))
+     AS t(id, token, result))
+"""
+
+
+def _outcomes(d: Dialect) -> str:
+    return d.table("outcomes", **OUTCOME_COLUMNS)
+
+
+def _update(values: str, d: Dialect) -> str:
+    return f"UPDATE job_runs SET {values} FROM given WHERE {is_held(d)}"
+
+
+def _update_by_kind(d: Dialect) -> str:
+    expired = f"COALESCE(given.reclaimed, 0) = 0 OR job_runs.locked_until <= {d.clock}"
+    return f"{_update(_values(d), d)} AND ({expired})"
 
 
 def _failures_of_recorded(d: Dialect) -> str:
@@ -145,18 +155,10 @@ def _failures_of_recorded(d: Dialect) -> str:
     """
 
 
-def _expired_if_reclaimed(d: Dialect) -> str:
-    return f"(COALESCE(given.reclaimed, 0) = 0 OR job_runs.locked_until <= {d.clock})"
-
-
-def record(d: Dialect) -> str:
-    """Return SQLite's UPDATE that records outcomes."""
-    return f"""
-    UPDATE job_runs SET {_values(d)}
-    FROM {d.table("outcomes", **OUTCOME_COLUMNS)} AS given
-    WHERE job_runs.id = given.id AND job_runs.locked_by = given.token
-        AND (job_runs.{RUNNING}) IS TRUE AND {_expired_if_reclaimed(d)}
-    """
+@lru_cache(maxsize=2)
+def record(d: Dialect, columns: str) -> TextClause:
+    """Return SQLite's UPDATE that records outcomes, and returns *columns*."""
+    return text(f"WITH {held(d, _outcomes(d))} {_update_by_kind(d)} RETURNING {columns}")
 
 
 @lru_cache(maxsize=2)
@@ -165,14 +167,14 @@ def failures(d: Dialect) -> TextClause:
     return text(f"""
     {_FAILURE}
     SELECT o.id, o.attempt, o.token, r.started_at, {d.now}, o.error_type, o.error, o.stack
-    FROM {d.table("outcomes", **OUTCOME_COLUMNS)} AS o JOIN job_runs r ON r.id = o.id
+    FROM {_outcomes(d)} AS o JOIN job_runs r ON r.id = o.id
     WHERE o.{_FAILED} AND o.id IN (SELECT value FROM json_each(:recorded))
     ON CONFLICT DO NOTHING
     """)
 
 
 def outcome_parameters(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return *outcomes* as the JSON array that SQLite's statements read."""
+    """Return *outcomes* as the JSON array that the statements read."""
     return {"outcomes": json.dumps([_outcome_row(dialect, outcome) for outcome in outcomes])}
 
 
@@ -182,7 +184,7 @@ def is_plain(outcome: Outcome) -> bool:
 
 
 def success_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return what `outcome_arrays` does, for plain successes, of which there may be a thousand."""
+    """Return plain successes, of which there may be a thousand, as `recorded` reads them."""
     usual = outcomes[0].token
     tokens = [outcome.token for outcome in outcomes]
     results = [outcome.result for outcome in outcomes]
@@ -196,18 +198,6 @@ def success_arrays(outcomes: Sequence[Outcome]) -> dict[str, object]:
             else ()
         ),
     }
-
-
-def outcome_arrays(dialect: Dialect, outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return *outcomes* as the arrays that PostgreSQL's exchange reads, a column each."""
-    rows = [_outcome_row(dialect, outcome) for outcome in outcomes]
-    usual = {"token": rows[0]["token"], "kind": "succeeded"}
-    arrays: dict[str, object] = {"usual_token": usual["token"]}
-    for name in OUTCOME_COLUMNS:
-        column = [row.get(name) for row in rows]
-        unusual = any(value != usual.get(name) for value in column)
-        arrays[f"{name}s"] = array_text(column if unusual else ())
-    return arrays
 
 
 def _outcome_row(dialect: Dialect, outcome: Outcome) -> dict[str, object]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, TypeAlias
 
+from sqlalchemy import text
+
 from ..db.connection import Bookkeeping
 from ..errors import NotFound
 from ..log import DEFAULT_ACTOR, log_action
 from ..registry.options import is_key
 from ..text import did_you_mean
+from ..types import PauseKind
 from .definitions import rows as definitions
 from .definitions.actions import no_definition, record_due
 from .definitions.scheduler import announce_slot, plan_paused
-from .runs.changes import add_pause, remove_pause
 from .state import State
 
 _LONGEST = 100
@@ -55,7 +57,7 @@ def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
         if kind == "definition":
             is_new = _pause_definition(state, books, name)
         else:
-            is_new = add_pause(books, kind, name, actor)
+            is_new = _add(books, kind, name, actor)
     if is_new:
         log_action("paused", f"{kind} {name}", actor)
     return is_new
@@ -75,10 +77,24 @@ def resume(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
     with state.bookkeeping() as books:
         if kind == "definition":
             return _resume_definition(state, books, name, actor)
-        was_paused = remove_pause(books, kind, name)
+        was_paused = _remove(books, kind, name)
     if was_paused:
         log_action("resumed", f"{kind} {name}", actor)
     return was_paused
+
+
+def _add(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
+    statement = f"""
+        INSERT INTO job_pauses (kind, name, paused_at, paused_by)
+        VALUES (:kind, :name, {books.dialect.now}, :by)
+        ON CONFLICT (kind, name) DO NOTHING RETURNING id
+    """
+    return bool(books.rows(text(statement), {"kind": kind, "name": name, "by": by}))
+
+
+def _remove(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
+    statement = "DELETE FROM job_pauses WHERE kind = :kind AND name = :name RETURNING id"
+    return bool(books.rows(text(statement), {"kind": kind, "name": name}))
 
 
 def _pause_definition(state: State, books: Bookkeeping, name: str) -> bool:

@@ -34,6 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..db.dialect import Dialect, dialect_of, load_odd_values
+from ..db.engines import without_echo
 from ..db.errors import explain
 from ..db.for_tests import borrowed, is_shared
 from ..models.tables import Base
@@ -149,7 +150,7 @@ def reading(source: Source) -> Generator[Reader, None, None]:
     engine, database = source.engine, source.database
     shared = is_shared(database)
     try:
-        with borrowed(database) if shared else engine.connect() as connection:
+        with borrowed(database) if shared else without_echo(engine).connect() as connection:
             if not shared and dialect_of(engine).parses:
                 event.listen(connection, "before_cursor_execute", _load_odd_values)
             yield Reader(source, connection)

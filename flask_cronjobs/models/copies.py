@@ -37,10 +37,13 @@ def add_tables(metadata: MetaData, dialect_name: str) -> None:
     """
     tables = metadata.tables
     if isinstance(tables, _Tables):
-        tables.job_tables.expect(dialect_name)
+        tables.copies.expected = dialect_name
     elif type(tables) is FacadeDict:
         lazy = cast("_Tables", _Tables())  # type: ignore[redundant-cast]
-        lazy.begin(metadata, dialect_name)
+        # Its base class forbids to set attributes.
+        vars(lazy)["copies"] = _Copies(metadata, dialect_name)
+        for name, table in tables.items():
+            lazy._insert_item(name, table)
         metadata.tables = lazy
     else:
         copy_tables(metadata, dialect_name)
@@ -60,75 +63,61 @@ def table_of_its_own(metadata: MetaData) -> str | None:
     return None
 
 
-class _JobTables:
-    """The copies in one metadata, which are made when they are looked for."""
+class _Copies:
+    """The copies in one metadata, which are made when they are looked for.
+
+    :ivar expected: the dialect for which they are to be made; None once they are.
+    """
 
     def __init__(self, metadata: MetaData, dialect_name: str) -> None:
+        self.expected: str | None = dialect_name
         self._metadata = metadata
         self._lock = RLock()
         self._copying = False
-        self.expect(dialect_name)
 
-    def expect(self, dialect_name: str) -> None:
-        """Copy for *dialect_name* the next time."""
-        self._expected: str | None = dialect_name
-
-    def copy(self) -> None:
+    def make(self) -> None:
         """Make the copies, unless that is done."""
-        if self._expected is not None:
+        if self.expected is not None:
             with self._lock:  # Other threads wait; this one looks at the tables while it copies.
-                self._copy()
+                self._make()
 
-    def _copy(self) -> None:
-        if self._expected is None or self._copying:
+    def _make(self) -> None:
+        if self.expected is None or self._copying:
             return
         self._copying = True
         try:
-            copy_tables(self._metadata, self._expected)
-            self._expected = None
+            copy_tables(self._metadata, self.expected)
+            self.expected = None
         finally:
             self._copying = False
-
-
-def _completing(name: str, names: Collection[object] = ()) -> Callable[..., Any]:
-    """Return the method *name* of the dict, which makes the copies first.
-
-    :param names: make them only if its argument is one of these; with none, always.
-    """
-
-    method: Callable[..., Any] = getattr(FacadeDict, name)
-
-    @wraps(method)
-    def call(self: _Tables, *given: object) -> Any:
-        if not names or given[0] in names:
-            self.job_tables.copy()
-        return method(self, *given)
-
-    return call
 
 
 class _Tables(FacadeDict[str, Table]):
     """The tables of a metadata, to which the job tables come when they are looked for."""
 
-    job_tables: _JobTables
+    copies: _Copies
 
-    def begin(self, metadata: MetaData, dialect_name: str) -> None:
-        """Take the tables that there are."""
-        # Its base class forbids to set attributes.
-        vars(self)["job_tables"] = _JobTables(metadata, dialect_name)
-        for name, table in metadata.tables.items():
-            self._insert_item(name, table)
 
-    __contains__: Any = _completing("__contains__", NAMES)
-    __getitem__: Any = _completing("__getitem__", NAMES)
-    get: Any = _completing("get", NAMES)
-    __iter__: Any = _completing("__iter__")
-    __len__: Any = _completing("__len__")
-    keys: Any = _completing("keys")
-    values: Any = _completing("values")
-    items: Any = _completing("items")
-    __eq__: Any = _completing("__eq__")
-    __repr__: Any = _completing("__repr__")
+def _make_copies_in(name: str, names: Collection[object] = ()) -> None:
+    """Let the method *name* of `_Tables` make the copies first.
+
+    :param names: make them only if its argument is one of these; with none, always.
+    """
+    method: Callable[..., Any] = getattr(FacadeDict, name)
+
+    @wraps(method)
+    def call(self: _Tables, *given: object) -> Any:
+        if not names or given[0] in names:
+            self.copies.make()
+        return method(self, *given)
+
+    setattr(_Tables, name, call)
+
+
+for _method in ("__contains__", "__getitem__", "get"):
+    _make_copies_in(_method, NAMES)
+for _method in ("__iter__", "__len__", "keys", "values", "items", "__eq__", "__repr__"):
+    _make_copies_in(_method)
 
 
 def copy_tables(metadata: MetaData, dialect_name: str) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import select, text
 
@@ -16,11 +16,11 @@ from ..db.dialect import clock_shift, dialect_of, moved_by
 from ..errors import SetupError, TablesMissing
 from ..extension import CronJobs
 from ..jobs.runs.current import in_run
-from ..jobs.runs.for_tests import due_of_others, enqueued_ahead, newest, next_due
 from ..jobs.runs.uncommitted import left_in, uncommitted_runs
 from ..jobs.state import State, state_of
 from ..log import worker_name
 from ..models import JobRun
+from ..models.conditions import RUNNABLE
 from ..registry.payload import check_keys
 from ..registry.registry import name_of
 from ..task import Task
@@ -60,19 +60,19 @@ def drain(
     """
     state = _ready(jobs)
     counts, started = Counter[str](), time.monotonic()
-    tasks = list(state.registry.tasks)
     with ExitStack() as travels, _fresh_session(state):
         while True:
             with inline_worker(state, raise_errors=raise_errors) as worker:
                 worker.counts = counts
                 worker.drain()
-            with state.bookkeeping() as books:
-                _refuse_others(due_of_others(books, tasks))
-                if not with_delayed:
-                    _refuse_ahead(enqueued_ahead(books))
-                wait = next_due(books, tasks) if with_delayed else None
-            if wait is None:
+            left = _waiting(state)
+            _refuse_others([each.task for each in left if each.due and not each.known])
+            if not with_delayed:
+                _refuse_ahead([each.task for each in left if each.ahead])
+            waits = [each.wait for each in left if each.known and each.wait is not None]
+            if not (with_delayed and waits):
                 break
+            wait = min(waits)
             travels.enter_context(moved_by(clock_shift() + wait + _SURELY))
     return TickReport(worker_name(), **counts, seconds=round(time.monotonic() - started, 3))
 
@@ -97,7 +97,8 @@ def enqueued(task: Task[..., Any] | str | None = None, *, after: int = 0) -> lis
 def last_run() -> int:
     """Return the id of the newest run that is committed; 0 if there is none, or no table."""
     with suppress(TablesMissing), state_of().bookkeeping() as books:
-        return newest(books)
+        (row,) = books.rows(text("SELECT COALESCE(max(id), 0) FROM job_runs"))
+        return int(row[0])
     return 0
 
 
@@ -232,6 +233,43 @@ def _fresh_session(state: State) -> Generator[None]:
         yield
     finally:
         state.db.session().expire_all()
+
+
+class _Waiting(NamedTuple):
+    """The runs of one task that wait.
+
+    :ivar known: whether the current app declares the task.
+    :ivar due: whether one is due.
+    :ivar ahead: whether one was enqueued when the clock was ahead of now.
+    :ivar wait: in how many seconds the next one comes due of those that are not.
+    """
+
+    task: str
+    known: bool
+    due: bool
+    ahead: bool
+    wait: float | None
+
+
+def _waiting(state: State) -> list[_Waiting]:
+    with state.bookkeeping() as books:
+        now = books.dialect.now
+        query = f"""
+            SELECT job_type, min(run_at) <= {now} AS due, max(created_at) > {now} AS ahead,
+                min(CASE WHEN run_at > {now} AND attempts < max_attempts THEN run_at END) AS next,
+                {now} AS now
+            FROM job_runs WHERE {RUNNABLE} GROUP BY job_type ORDER BY job_type
+        """
+        rows = books.rows(text(query))
+    tasks = state.registry.tasks
+    return [
+        _Waiting(row.job_type, row.job_type in tasks, row.due, row.ahead, _wait(row.next, row.now))
+        for row in rows
+    ]
+
+
+def _wait(due: object, now: object) -> float | None:
+    return None if due is None else (stored_time(due) - stored_time(now)).total_seconds()
 
 
 def _refuse_others(tasks: list[str]) -> None:

@@ -7,9 +7,10 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -28,10 +29,10 @@ from ..jobs.definitions import rows as definitions
 from ..jobs.definitions.rows import DefinitionRow
 from ..jobs.definitions.scheduler import announce_slot, first_slot
 from ..jobs.definitions.slots import record_slots
+from ..jobs.runs.changes import prepare_run
 from ..jobs.runs.current import CurrentRun
 from ..jobs.runs.enqueue import enqueue_one
 from ..jobs.runs.exchange import Claims
-from ..jobs.runs.for_tests import prepare_run
 from ..jobs.runs.leases import progress as write_progress
 from ..jobs.state import State
 from ..log import worker_name
@@ -91,8 +92,7 @@ class InlineWorker:
         with self._around_handler():
             outcome = self._runner.perform(claim)
         self._context.leases.forget(claim)
-        if progress := self._context.mailbox.take_progress():
-            write_progress(self._context.books, claim, *progress)
+        self._context.mailbox.write_progress(partial(write_progress, self._context.books))
         self._record(outcome)
         if claim.batch_id is not None:
             end_batches(self._context.books, self._tell, [claim.batch_id])
@@ -134,10 +134,11 @@ class _Mailbox(SimpleQueue[Any]):
             self.run = item.run
             item.answered.put(None)
 
-    def take_progress(self) -> tuple[float, str | None] | None:
-        """Return the last progress, if there was any."""
-        run, self.run = self.run, None
-        return run.take_progress() if run is not None else None
+    def write_progress(self, write: Callable[[Claim, float, str | None], object]) -> None:
+        """Pass the last progress to *write*, if there was any."""
+        if self.run is not None:
+            self.run.write_progress(write)
+            self.run = None
 
 
 class _Context(RunnerContext):

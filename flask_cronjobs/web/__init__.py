@@ -1,11 +1,114 @@
 """The pages for operators, and the routes for machines: health, metrics, and a tick by URL.
 
+Here the blueprint gets its routes, the guard before each request, and the headers after it.
 Importing this package is fast, since every tick does it: the first request that needs a view
 imports its module.
 """
 
 from __future__ import annotations
 
-from .blueprint import create_blueprint
+from importlib import import_module
+from typing import Any
 
-__all__ = ["create_blueprint"]
+from flask import Blueprint, Flask, Response, abort, current_app, request
+from flask.blueprints import BlueprintSetupState
+from flask.typing import ResponseReturnValue
+from werkzeug.exceptions import HTTPException
+
+from ..errors import CronJobsError
+from ..jobs.state import state_of
+from . import guard
+from .guard import MAX_ID, NAME, ROUTES, Route
+
+#: Nothing from other sites, nothing inline. ``connect-src`` lets a page refresh itself.
+CSP = (
+    "default-src 'none'; style-src 'self'; img-src 'self' data:; script-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_STATIC_AGE = 3600
+# Registered by code, too: otherwise an app's handler for a code comes before ours.
+_CODES = (400, 401, 403, 404, 409, 413, 500, 501, 503)
+
+
+def create_blueprint() -> Blueprint:
+    """Create the blueprint ``cronjobs``."""
+    blueprint = Blueprint(
+        NAME,
+        __name__,
+        template_folder="templates",
+        static_folder="static",
+        static_url_path="/cronjobs-static",  # At the root, the app's own /static comes first.
+    )
+    for route in ROUTES:
+        blueprint.add_url_rule(route.rule, route.endpoint, _lazy_view(route), methods=route.methods)
+    blueprint.before_request(guard.check)
+    blueprint.after_request(_add_headers)
+    for code in _CODES:
+        blueprint.register_error_handler(code, _http_error)
+    blueprint.register_error_handler(HTTPException, _http_error)
+    blueprint.register_error_handler(CronJobsError, _own_error)
+    blueprint.record_once(_exempt_tick)
+    return blueprint
+
+
+def _lazy_view(route: Route) -> Any:
+    def view(act: str = "act", **values: Any) -> ResponseReturnValue:
+        if values.get("run_id", 0) > MAX_ID:
+            abort(404, f"There is no run {str(values['run_id'])[:20]}.")
+        module = import_module(f"{__name__}.{route.module}")
+        name = route.endpoint.replace("_act", f"_{act}")
+        answer: ResponseReturnValue = getattr(module, name)(**values)
+        return answer
+
+    view.__name__ = view.__qualname__ = route.endpoint
+    return view
+
+
+def _add_headers(response: Response) -> Response:
+    headers = response.headers
+    headers["Content-Security-Policy"] = CSP
+    headers["X-Content-Type-Options"] = "nosniff"
+    # Not no-referrer: under that, browsers send "Origin: null" with a form.
+    headers["Referrer-Policy"] = "same-origin"
+    headers["X-Frame-Options"] = "DENY"
+    # Not public: the app may set its session cookie with any answer.
+    cacheable = request.endpoint == f"{NAME}.static" and response.status_code in (200, 304)
+    headers["Cache-Control"] = f"private, max-age={_STATIC_AGE}" if cacheable else "no-store"
+    return response
+
+
+def _http_error(error: Exception) -> ResponseReturnValue:
+    from .render import http_failure
+
+    assert isinstance(error, HTTPException)
+    return http_failure(error)
+
+
+def _own_error(error: CronJobsError) -> ResponseReturnValue:
+    from .render import own_failure
+
+    return own_failure(error)
+
+
+def _exempt_tick(setup: BlueprintSetupState) -> None:
+    """Exempt the tick by URL from Flask-WTF's CSRF check: it needs a token, and uses no cookie."""
+    app = setup.app
+    assert isinstance(app, Flask)
+    if state_of(app).settings.tick_token is None:
+        return
+    if not _exempt(app):
+        # CSRFProtect may be initialized later. Then its check runs after this one.
+        app.before_request(_exempt_late)
+
+
+def _exempt_late() -> None:
+    _exempt(current_app)
+
+
+def _exempt(app: Flask) -> bool:
+    csrf = app.extensions.get("csrf")
+    view = app.view_functions.get(f"{NAME}.tick")
+    if csrf is None or view is None or not hasattr(csrf, "exempt"):
+        return False
+    csrf.exempt(view)
+    return True

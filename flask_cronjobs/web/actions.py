@@ -40,13 +40,12 @@ from ..jobs.runs.actions import (
 )
 from ..jobs.runs.detail import RunView, find_run
 from ..jobs.runs.list import RunFilter
-from ..jobs.runs.payloads import retry_with
 from ..jobs.state import State, state_of
 from ..log import logger
 from ..text import one_line
 from ..types import JSON
 from .format import Tone
-from .params import MAX_ID, BadQuery, filter_args, needed, run_filter, text
+from .params import BadQuery, filter_args, needed, run_filter, text
 from .render import Message, back, place_of, reader_page, sent_from
 
 #: How many runs one click retries: web servers end requests that take long.
@@ -79,23 +78,28 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done | str]], 
     :param endpoint: the page, if the form does not say from which one it was sent; it also gets the
         view's own arguments.
     :param about: what the message stands beside: a kind of rows, and the fields of the form that
-        name one; see `Message.at`.
+        name one, of which the first may not be empty; see `Message.at`. The function gets the
+        fields as arguments.
     :raises NotFound: what is to be changed does not exist; `TablesMissing` and `DatabaseTrouble`
         are raised, too.
     """
+    kind, names = about[:1], about[1:]
 
     def decorate(act: Callable[..., Done | str]) -> View:
         @wraps(act)
         def view(**route: Any) -> ResponseReturnValue:
             page, values = sent_from(endpoint)
-            place = place_of(*about[:1], *(request.form.get(name, "") for name in about[1:]))
+            fields = {name: text(request.form, name) or "" for name in names}
+            place = place_of(*kind, *fields.values())
+            if names:
+                needed(request.form, names[0])
             try:
-                made = act(**route)
+                made = act(**route, **fields)
             except (NotFound, TablesMissing, DatabaseTrouble):
                 raise
             except (CronJobsError, TypeError) as error:
                 if "payload" in request.form:
-                    return form_again(error, route.get("run_id"))
+                    return _form_again(error, **route)
                 message = Message("bad", f"Nothing was changed. {error}", place)
                 return back(page, message, **values, **route)
             done = Done(made) if isinstance(made, str) else made
@@ -112,26 +116,25 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done | str]], 
 @action("run")
 def run_retry(run_id: int) -> str:
     """Queue a run again."""
-    payload = typed_payload()
+    payload = _typed_payload()
     if payload is None:
-        RETRY.one(state_of(), _known(run_id), actor=actor())
+        RETRY.one(state_of(), run_id, actor())
     else:
-        retry_with(state_of(), _known(run_id), payload, actor=actor())
+        payloads.retry_with(state_of(), run_id, payload, actor())
     return f"Run {run_id} is queued again. The next tick runs it."
 
 
 @action("run")
 def run_again(run_id: int) -> Done:
     """Queue a new run like another one, with the same payload or another."""
-    new = payloads.run_again(state_of(), _known(run_id), typed_payload(), actor=actor())
+    new = payloads.run_again(state_of(), run_id, _typed_payload(), actor())
     return Done(f"This is a new run, like run {run_id}. The next tick runs it.", new, True)
 
 
 @action("run")
 def run_cancel(run_id: int) -> str:
     """Cancel a run."""
-    change = CANCEL.one(state_of(), _known(run_id), actor=actor())
-    if change.status == "running":
+    if CANCEL.one(state_of(), run_id, actor()).status == "running":
         return f"Run {run_id} was asked to stop. Its worker stops it within seconds."
     return f"Run {run_id} is cancelled."
 
@@ -139,43 +142,39 @@ def run_cancel(run_id: int) -> str:
 @action("run")
 def run_discard(run_id: int) -> str:
     """Turn a dead run into a cancelled one."""
-    DISCARD.one(state_of(), _known(run_id), actor())
+    DISCARD.one(state_of(), run_id, actor())
     return f"Run {run_id} is discarded."
 
 
 @action("overview", "definition", "name")
-def definition_run() -> Done:
+def definition_run(name: str) -> Done:
     """Queue a run of a definition, due now; with a payload, also of a task."""
-    name = needed(request.form, "name")
-    payload = typed_payload()
+    payload = _typed_payload()
     is_form = payload is not None
-    run = queue_run(state_of(), name, payload, actor=actor(), tasks=is_form)
+    run = queue_run(state_of(), name, payload, actor(), tasks=is_form)
     became = "is queued. The next tick runs it." if run.is_new else "has the same key already."
     return Done(f"Run {run.id} of {name} {became}", run.id, goes_there=is_form)
 
 
 @action("overview", "definition", "name")
-def definition_pause() -> str:
+def definition_pause(name: str) -> str:
     """Pause a definition."""
-    name = needed(request.form, "name")
-    pause(state_of(), Target("definition", name), actor=actor())
+    pause(state_of(), Target("definition", name), actor())
     return f"{name} is paused. Its slots are not run until it is resumed."
 
 
 @action("overview", "definition", "name")
-def definition_resume() -> str:
+def definition_resume(name: str) -> str:
     """Resume a definition."""
-    name = needed(request.form, "name")
-    if resume(state_of(), Target("definition", name), actor=actor()):
+    if resume(state_of(), Target("definition", name), actor()):
         return f"{name} is resumed, from its next slot on."
     return f"{name} was not paused."
 
 
 @action("overview", "definition", "name")
-def definition_remove() -> str:
+def definition_remove(name: str) -> str:
     """Remove a definition that the code does not declare."""
-    name = needed(request.form, "name")
-    remove(state_of(), name, actor=actor())
+    remove(state_of(), name, actor())
     return f"{name} is removed. Its runs stay."
 
 
@@ -183,7 +182,7 @@ def definition_remove() -> str:
 def work_pause() -> str:
     """Pause a task or a queue."""
     target = _task_or_queue()
-    pause(state_of(), target, actor=actor())
+    pause(state_of(), target, actor())
     return f"The {target.kind} {target.name} is paused. Its runs wait until it is resumed."
 
 
@@ -191,7 +190,7 @@ def work_pause() -> str:
 def work_resume() -> str:
     """Resume a task or a queue."""
     target = _task_or_queue()
-    if resume(state_of(), target, actor=actor()):
+    if resume(state_of(), target, actor()):
         return f"The {target.kind} {target.name} is resumed. The next tick runs what waits."
     return f"The {target.kind} {target.name} was not paused."
 
@@ -204,56 +203,44 @@ def _task_or_queue() -> Target:
 
 
 @action("overview", "dead", "task", "error_type")
-def dead_retry() -> str:
-    """Queue again the dead runs of one task that ended with one type of error."""
-    group = RunFilter(
-        status="dead",
-        task=needed(request.form, "task"),
-        # Empty means the runs without a type. Without a default, a missing field would mean all.
-        error_type=text({"error_type": "", **request.form}, "error_type", empty=""),
-    )
-    result = RETRY.many(state_of(), group, actor=actor(), most=MOST)
-    return result.sentence(group.task or "")
+def dead_retry(task: str, error_type: str) -> str:
+    """Queue again the dead runs of one task that ended with one type of error, or without one."""
+    group = RunFilter(status="dead", task=task, error_type=error_type)
+    return RETRY.many(state_of(), group, actor(), most=MOST).sentence(task)
 
 
 @action("batches", "batch", "key")
-def batch_retry() -> str:
+def batch_retry(key: str) -> str:
     """Queue the dead runs of a batch again."""
-    key, again = needed(request.form, "key"), request.form.get("again") == "1"
-    result = retry_batch(state_of(), key, actor(), again, most=MOST)
-    return result.sentence(key)
+    again = request.form.get("again") == "1"
+    return retry_batch(state_of(), key, actor(), again, most=MOST).sentence(key)
 
 
 @action("batches", "batch", "key")
-def batch_cancel() -> str:
+def batch_cancel(key: str) -> str:
     """Cancel all of a batch that has not ended."""
-    key = needed(request.form, "key")
-    result = cancel_batch(state_of(), key, actor(), most=MOST)
-    return result.sentence(key)
+    return cancel_batch(state_of(), key, actor(), most=MOST).sentence(key)
 
 
 @action("batches", "batch", "key")
-def batch_close() -> str:
+def batch_close(key: str) -> str:
     """Close a batch that nobody will fill any more."""
-    key = needed(request.form, "key")
     if close_batch(state_of(), key, actor()):
         return f"{key} is closed. It ends with its last member."
     return f"{key} was closed already."
 
 
 @action("effects", "effect", "key")
-def effect_done() -> str:
+def effect_done(key: str) -> str:
     """Mark an effect in doubt as done."""
-    key = needed(request.form, "key")
-    effects.effect_done(state_of(), key, actor=actor())
+    effects.effect_done(state_of(), key, actor())
     return f"{key} is marked as done. It will not be done again."
 
 
 @action("effects", "effect", "key")
-def effect_redo() -> str:
+def effect_redo(key: str) -> str:
     """Mark an effect in doubt as not done."""
-    key = needed(request.form, "key")
-    effects.effect_redo(state_of(), key, actor=actor())
+    effects.effect_redo(state_of(), key, actor())
     return f"{key} is marked as not done. The next run that needs it does it."
 
 
@@ -270,17 +257,11 @@ def actor() -> str:
     return one_line(named or f"the pages, from {request.remote_addr}")[:_LONGEST_ACTOR]
 
 
-def _known(run_id: int) -> int:
-    if run_id > MAX_ID:
-        raise NotFound(f"There is no run {str(run_id)[:20]}.")
-    return run_id
-
-
 def run_or_404(run_id: int) -> RunView:
     """Return the run of a page."""
-    found = find_run(state_of(), run_id) if run_id <= MAX_ID else None
+    found = find_run(state_of(), run_id)
     if found is None:
-        abort(404, f"There is no run {str(run_id)[:20]}. It may have been pruned.")
+        abort(404, f"There is no run {run_id}. It may have been pruned.")
     return found
 
 
@@ -331,17 +312,7 @@ def _action(args: Mapping[str, str]) -> Action:
 # The forms for arguments: run something now, or a run again with another payload.
 
 
-def prepare() -> ResponseReturnValue:
-    """Render a form for the arguments of a run of the definition or task ``name``."""
-    return _new_run(needed(request.args, "name"))
-
-
-def edit(run_id: int) -> ResponseReturnValue:
-    """Render a form for another payload of a run."""
-    return _edited_run(run_id)
-
-
-def typed_payload() -> dict[str, object] | None:
+def _typed_payload() -> dict[str, object] | None:
     """Return the payload that the request's form has, or None if it has none.
 
     ``payload`` has the arguments without a field of their own. An empty field gives no argument.
@@ -366,14 +337,9 @@ def typed_payload() -> dict[str, object] | None:
     return found
 
 
-def form_again(error: Exception, run_id: int | None) -> Response:
-    """Render the form that was sent, as it was typed, with what is wrong."""
-    if run_id is not None:
-        return _edited_run(run_id, error)
-    return _new_run(needed(request.form, "name"), error)
-
-
-def _new_run(name: str, error: Exception | None = None) -> Response:
+def prepare(error: Exception | None = None) -> Response:
+    """Render a form for the arguments of a run of the definition or task ``name``."""
+    name = needed(request.values, "name")
     state = state_of()
     found = read_arguments(state, name)
     if found is None:
@@ -383,7 +349,8 @@ def _new_run(name: str, error: Exception | None = None) -> Response:
     return _form(state, task, payload, error, name=name, run=None, can_retry=False)
 
 
-def _edited_run(run_id: int, error: Exception | None = None) -> Response:
+def edit(run_id: int, error: Exception | None = None) -> Response:
+    """Render a form for another payload of a run."""
     state = state_of()
     found = run_or_404(run_id)
     if not state.settings.show_payload:
@@ -393,6 +360,11 @@ def _edited_run(run_id: int, error: Exception | None = None) -> Response:
         state, row.task, found.payload, error,
         name=row.definition or row.task, run=row, can_retry=row.status in RETRY.allowed,
     )  # fmt: skip
+
+
+def _form_again(error: Exception, run_id: int | None = None) -> Response:
+    """Render the form that was sent, as it was typed, with what is wrong."""
+    return prepare(error) if run_id is None else edit(run_id, error)
 
 
 def _form(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timezone, tzinfo
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
@@ -175,8 +174,7 @@ _PARTS: tuple[tuple[str, Tone], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """One colored piece of a bar."""
 
     tone: Tone
@@ -184,8 +182,7 @@ class Block:
     height: float
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """One hour.
 
     :ivar silent: whether no tick began in it.
@@ -193,53 +190,46 @@ class Bar:
 
     bucket: Bucket
     x: float
-    blocks: tuple[Block, ...]
+    blocks: list[Block]
     silent: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(NamedTuple):
     """The last day, hour by hour.
 
     :ivar peak: the most attempts of an hour; the highest bar.
-    :ivar silent: how many hours had no tick, since the first hour that had one.
     """
 
-    bars: tuple[Bar, ...]
-    width: float
-    height: float
-    bar_width: float
+    bars: list[Bar]
     peak: int
-    succeeded: int
-    failed: int
-    dead: int
-    silent: int
+    width: float
+    height: float = HEIGHT
+    bar_width: float = _BAR
+
+    def sum_of(self, name: str) -> int:
+        """Return the sum of one of the counts of all hours."""
+        return sum(getattr(bar.bucket, name) for bar in self.bars)
 
     @property
-    def empty(self) -> bool:
-        """Return whether there was no tick at all."""
-        return not any(bar.bucket.ticks for bar in self.bars)
+    def silent(self) -> int:
+        """Return how many hours had no tick, since the first hour that had one."""
+        return sum(bar.silent for bar in self.bars)
 
 
 def chart(buckets: Sequence[Bucket]) -> Chart:
     """Return the chart of *buckets*, which are oldest first."""
     peak = max((sum(_values(bucket)) for bucket in buckets), default=0)
     first = next((at for at, bucket in enumerate(buckets) if bucket.ticks), len(buckets))
-    bars = tuple(
+    bars = [
         Bar(
             bucket,
             at * PITCH + (PITCH - _BAR) / 2,
-            tuple(_blocks(bucket, peak)),
-            silent=at > first and not bucket.ticks and at < len(buckets) - 1,
+            list(_blocks(bucket, peak)),
+            silent=first < at < len(buckets) - 1 and not bucket.ticks,
         )
         for at, bucket in enumerate(buckets)
-    )
-    succeeded, failed, dead = (
-        sum(getattr(bucket, name) for bucket in buckets) for name, _ in _PARTS
-    )
-    silent = sum(bar.silent for bar in bars)
-    width = len(bars) * PITCH
-    return Chart(bars, width, HEIGHT, _BAR, peak, succeeded, failed, dead, silent)
+    ]
+    return Chart(bars, peak, len(bars) * PITCH)
 
 
 def _values(bucket: Bucket) -> tuple[int, ...]:

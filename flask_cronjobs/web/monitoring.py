@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from flask import Response, abort, current_app, jsonify, request
 from flask.typing import ResponseReturnValue
@@ -22,9 +22,10 @@ from ..engine.tick import TickOptions
 from ..engine.tick import tick as run_tick
 from ..errors import CronJobsError
 from ..jobs.health import Figures, Verdict, read_verdict, read_verdict_and_figures
-from ..jobs.reader import reading
+from ..jobs.humanize import seconds_since
+from ..jobs.reader import Reader, reading
 from ..jobs.state import State, state_of
-from ..jobs.tick_views import Bucket, read_activity, seconds_unpruned
+from ..jobs.tick_views import read_activity, seconds_unpruned
 from ..log import logger
 from ..types import TickReport
 from .params import clamped
@@ -87,10 +88,6 @@ class HealthCache:
         future.set_result(status)
 
 
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
-
 def tick() -> ResponseReturnValue:
     """Run one tick in this request and return its report; the guard has checked the token.
 
@@ -148,75 +145,62 @@ _OUTCOMES = ("succeeded", "failed", "dead", "cancelled", "skipped")
 def metrics() -> ResponseReturnValue:
     """Return the figures of the overview, in the format that the scraper asks for."""
     try:
+        from prometheus_client import CollectorRegistry, Gauge
         from prometheus_client.exposition import choose_encoder
     except ImportError:
         abort(501, "Metrics need prometheus-client: pip install 'Flask-CronJobs[metrics]'")
+    registry = CollectorRegistry()
     with reading(state_of()) as reader:
-        verdict, figures = read_verdict_and_figures(reader)
-        activity = read_activity(reader)
-        unpruned = seconds_unpruned(reader)
+        for name, text, labels, values in _metrics(reader):
+            gauge = Gauge(f"cronjobs_{name}", text, labels, registry=registry)
+            for of, value in values.items():
+                (gauge.labels(*of) if of else gauge).set(value)
     try:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     except (TypeError, ValueError):  # It asks for a version that does not exist.
         encode, content_type = choose_encoder("")
-    return Response(
-        encode(_registry(verdict, figures, activity, unpruned)), content_type=content_type
-    )
+    return Response(encode(registry), content_type=content_type)
 
 
-def _registry(
-    verdict: Verdict, figures: Figures, activity: Iterable[Bucket], unpruned: float
-) -> CollectorRegistry:
-    from prometheus_client import CollectorRegistry, Gauge
+#: The values of a metric, by what its labels are.
+_Values: TypeAlias = Mapping[Any, float]
 
-    registry = CollectorRegistry()
-    behind = ("prune_behind_seconds", "Seconds since the oldest row was to be pruned", unpruned)
-    for name, text, value in (*_gauges(verdict, figures), behind):
+
+def _metrics(reader: Reader) -> Iterator[tuple[str, str, tuple[str, ...], _Values]]:
+    """Yield name, meaning, labels and values of each metric."""
+    verdict, figures = read_verdict_and_figures(reader)
+    day = read_activity(reader)
+    for name, text, value in _single(verdict, figures, seconds_unpruned(reader)):
         if value is not None:
-            Gauge(f"cronjobs_{name}", text, registry=registry).set(value)
-    paused = Gauge(
-        "cronjobs_paused_seconds",
-        "Seconds for which a task or a queue has been paused",
-        ["kind", "name"],
-        registry=registry,
-    )
-    for pause in verdict.pauses:
-        age = (verdict.now - pause.paused_at).total_seconds()
-        paused.labels(pause.kind, pause.name).set(max(age, 0.0))
-    stalled = Gauge(
-        "cronjobs_stalled_seconds",
-        "Seconds for which work has stood still that waits for what does not come",
-        ["kind"],
-        registry=registry,
-    )
-    for each in verdict.stalled:
-        stalled.labels(each.kind).set(each.seconds)
+            yield name, text, (), {(): value}
+    text = "Seconds for which a task or a queue has been paused"
+    ages = {(each.kind, each.name): each.paused_at for each in verdict.pauses}
+    paused = {of: max(seconds_since(at, verdict.now), 0.0) for of, at in ages.items()}
+    yield "paused_seconds", text, ("kind", "name"), paused
+    text = "Seconds for which work has stood still that waits for what does not come"
+    yield "stalled_seconds", text, ("kind",), {(e.kind,): e.seconds for e in verdict.stalled}
     # A gauge, not a counter: ticks are kept for a day only, so the sum can fall.
-    day = Gauge(
-        "cronjobs_outcomes_24h",
-        "Outcomes recorded by the ticks of the last 24 hours",
-        ["outcome"],
-        registry=registry,
-    )
-    buckets = tuple(activity)
-    for outcome in _OUTCOMES:
-        day.labels(outcome).set(sum(getattr(bucket, outcome) for bucket in buckets))
-    return registry
+    text = "Outcomes recorded by the ticks of the last 24 hours"
+    sums = {(kind,): sum(getattr(hour, kind) for hour in day) for kind in _OUTCOMES}
+    yield "outcomes_24h", text, ("outcome",), sums
 
 
-def _gauges(verdict: Verdict, figures: Figures) -> Iterable[tuple[str, str, float | None]]:
-    """Return name, meaning and value; counts stop at their cap."""
-    yield "healthy", "1 if ticks come and work is claimed in time", float(verdict.ok)
+def _single(
+    verdict: Verdict, figures: Figures, unpruned: float
+) -> Iterator[tuple[str, str, float | None]]:
+    """Yield name, meaning and value of the metrics without labels; counts stop at their cap."""
+    yield "healthy", "1 if ticks come and work is claimed in time", verdict.ok
     yield "last_tick_age_seconds", "Seconds since a tick was last seen alive", verdict.age
     oldest = figures.oldest or 0.0
     yield "oldest_due_seconds", "Seconds for which the oldest runnable run has been due", oldest
     yield "overdue_runs", "Runnable runs that have waited too long", figures.overdue.value
     yield "running_runs", "Runs that a worker is running", figures.running.value
     yield "stale_runs", "Running runs whose lease ran out", figures.stale.value
-    handed = None if figures.handed is None else float(figures.handed.value)
+    handed = None if figures.handed is None else figures.handed.value
     yield "handed_runs", "Runs that wait in the brokers of executors", handed
-    late = 0.0 if verdict.late is None else float(verdict.late.count.value)
+    late = verdict.late.count.value if verdict.late else 0
     yield "late_definitions", "Definitions whose slots no tick records", late
-    missed = 0.0 if figures.missed is None else float(figures.missed.slots)
+    missed = figures.missed.slots if figures.missed else 0
     yield "missed_slots_24h", "Slots recorded as missed in the last 24 hours", missed
     yield "dead_runs_24h", "Runs that ended dead in the last 24 hours", figures.dead.value
+    yield "prune_behind_seconds", "Seconds since the oldest row was to be pruned", unpruned

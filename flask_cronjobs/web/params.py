@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode
 
 from flask import Response, request, url_for
@@ -19,9 +19,8 @@ from ..jobs.runs.filters import FILTERS, Cursor
 from ..jobs.runs.list import RunFilter
 from ..schedule.cron_text import parse_zone
 from ..types import STATUSES
+from .guard import MAX_ID
 
-#: Ids are 64-bit; SQLite refuses what is larger.
-MAX_ID = 2**63 - 1
 MAX_TEXT = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: In microseconds since then: the year 9999.
@@ -146,9 +145,8 @@ def _choice(args: Mapping[str, str], name: str, choices: Sequence[Choice]) -> Ch
     value = text(args, name)
     if value is None:
         return None
-    for choice in choices:
-        if choice == value:
-            return choice
+    if value in choices:
+        return cast("Choice", value)
     raise BadQuery(f"{name} must be one of {', '.join(choices)}.")
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any, cast
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, urlencode
 from zlib import crc32
 
 from flask import Response, current_app, make_response, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
-from itsdangerous import BadSignature, TimestampSigner
+from itsdangerous import BadData, URLSafeTimedSerializer
 from jinja2 import Environment
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as AnyResponse
@@ -35,15 +35,14 @@ from ..log import logger
 from ..text import printable, shortened
 from . import format
 from .format import Tone
-from .guard import is_reader, may
-from .params import MAX_ID, keep_zone, other_zones, page_zone
-from .routes import MACHINES
+from .guard import MACHINES, is_reader, may
+from .params import keep_zone, other_zones, page_zone
 
 #: A part of the URLs of static files.
 VERSION = version("Flask-CronJobs")
 # Not Flask's flash: it needs a SECRET_KEY, and reading it would remove the app's messages.
 _COOKIE = "cronjobs_message"
-# A quoted character can take 12 bytes, and browsers drop cookies over 4,096 bytes.
+# Browsers drop cookies over 4,096 bytes.
 _LONGEST_MESSAGE = 300
 _MESSAGE_AGE = 60
 # Where the app has no SECRET_KEY. Only the process that made a message shows it then.
@@ -93,7 +92,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
         "say": _SAY,
         "tone": tone,
         "version": VERSION,
-        "url_for": page_urls(),
+        "url_for": url_for,
         "zone": state_of().settings.timezone,
         "message": message,
         "may_act": False,
@@ -168,11 +167,10 @@ def back(endpoint: str, message: Message, **values: Any) -> AnyResponse:
     :param values: the values of its URL.
     """
     response = redirect(url_for(f".{endpoint}", **values, _anchor="message"), 303)
-    run_id = "" if message.run_id is None else str(message.run_id)
-    content = f"{message.tone} {message.place} {run_id} {shortened(message.text, _LONGEST_MESSAGE)}"
+    text = shortened(message.text, _LONGEST_MESSAGE)
     response.set_cookie(
         _COOKIE,
-        _signer().sign(quote(content)).decode(),
+        str(_serializer().dumps([message.tone, text, message.place, message.run_id])),
         max_age=_MESSAGE_AGE,
         path=_path(),
         secure=request.is_secure or bool(_config().get("SESSION_COOKIE_SECURE")),
@@ -200,20 +198,15 @@ def _printable(value: object) -> object:
 def _message() -> Message | None:
     """Return the message of the last action."""
     try:
-        signed = _signer().unsign(request.cookies.get(_COOKIE, ""), max_age=_MESSAGE_AGE).decode()
-    except BadSignature:
+        return Message(*_serializer().loads(request.cookies.get(_COOKIE, ""), _MESSAGE_AGE))
+    except BadData:
         return None
-    tone, place, run_id, text = (*unquote(signed).split(" ", 3), "", "", "")[:4]
-    if not text:
-        return None
-    known: Tone = "good" if tone == "good" else "bad" if tone == "bad" else "idle"
-    return Message(known, text, place, int(run_id) if run_id.isdecimal() else None)
 
 
-def _signer() -> TimestampSigner:
+def _serializer() -> URLSafeTimedSerializer:
     """Return what signs the message: another subdomain can set cookies for this site, too."""
     key: object = _config().get("SECRET_KEY") or _OWN_KEY
-    return TimestampSigner(cast("str | bytes", key), salt=_COOKIE)
+    return URLSafeTimedSerializer(cast("str | bytes", key), salt=_COOKIE)
 
 
 def _path() -> str:
@@ -232,23 +225,6 @@ def _config() -> Mapping[str, Any]:
 
 def _jinja_globals() -> Mapping[str, Any]:
     return current_app.jinja_env.globals
-
-
-def page_urls() -> Callable[..., str]:
-    """Return ``url_for`` for one page: it builds a URL once, and those of runs from a pattern."""
-    known: dict[tuple[object, ...], str] = {}
-
-    def page_url(endpoint: str, **values: object) -> str:
-        run_id = values.get("run_id")
-        if run_id is not None:
-            values["run_id"] = MAX_ID
-        key = (endpoint, *values.items())
-        url = known.get(key)
-        if url is None:
-            url = known[key] = url_for(endpoint, **values)  # type: ignore[arg-type]
-        return url if run_id is None else url.replace(str(MAX_ID), str(run_id))
-
-    return page_url
 
 
 _TITLES = {

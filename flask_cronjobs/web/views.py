@@ -69,10 +69,8 @@ def overview() -> ResponseReturnValue:
 def effects() -> ResponseReturnValue:
     """Render effects in doubt or being done; with ``?all=1`` also those that are done."""
     everything = request.args.get("all") == "1"
-    before = row_id(request.args, "before")
-    limit = clamped(request.args, "limit", 50)
-    found = list_effects(state_of(), open_only=not everything, before=before, limit=limit)
-    return _list_page("effects", found, before, refresh=0, everything=everything)
+    found = list_effects(state_of(), open_only=not everything, **_asked(50))
+    return _list_page("effects", found, refresh=0, everything=everything)
 
 
 def ticks() -> ResponseReturnValue:
@@ -82,7 +80,7 @@ def ticks() -> ResponseReturnValue:
         found = list_ticks(reader, _TICKS, before)
         gaps = list_gaps(reader) if before is None else ()
     data = {"ticks": found.rows, "gaps": gaps, "before": found.next}
-    return _list_page("ticks", found, before, data, gaps=gaps)
+    return _list_page("ticks", found, data, gaps=gaps)
 
 
 #: A concurrency key has no more characters.
@@ -96,7 +94,7 @@ def order() -> ResponseReturnValue:
     limit = clamped(request.args, "limit", 50)
     found = list_key_orders(state_of(), stopped=stopped, after=after, limit=limit)
     data = {"keys": found.rows, "after": found.next}
-    return _list_page("order", found, after, data, after=after, stopped=stopped)
+    return _list_page("order", found, data, after=after, stopped=stopped)
 
 
 def definitions() -> ResponseReturnValue:
@@ -172,10 +170,8 @@ _REFRESH_BATCH = 5
 def batches() -> ResponseReturnValue:
     """Render batches that have not finished; with ``?all=1`` also those that have."""
     everything = request.args.get("all") == "1"
-    before = row_id(request.args, "before")
-    limit = clamped(request.args, "limit", 25)
-    found = list_batches(state_of(), unfinished=not everything, before=before, limit=limit)
-    return _list_page("batches", found, before, everything=everything)
+    found = list_batches(state_of(), unfinished=not everything, **_asked(25))
+    return _list_page("batches", found, everything=everything)
 
 
 def batch() -> ResponseReturnValue:
@@ -204,10 +200,17 @@ def batch_tone(found: BatchView) -> Tone:
     return "good" if found.state == "finished" else "busy"
 
 
+def _asked(limit: int) -> dict[str, Any]:
+    """Return which page of a list the URL asks for."""
+    return {
+        "before": row_id(request.args, "before"),
+        "limit": clamped(request.args, "limit", limit),
+    }
+
+
 def _list_page(
     name: str,
     found: Page[Any],
-    before: int | str | None,
     data: Mapping[str, object] | None = None,
     refresh: int = REFRESH,
     **values: Any,
@@ -215,9 +218,9 @@ def _list_page(
     """Render a page of rows, of which only the first is refreshed.
 
     :param name: of the template.
-    :param before: what the page begins after.
     :param data: the answer in JSON; else the rows by *name*, and ``before``.
     """
+    before = request.args.get("before") or request.args.get("after")
     data = data or {name: found.rows, "before": found.next}
     values |= {"found": found, "before": before, "now": found.now, "data": data}
     return reader_page(name, refresh=0 if before else refresh, **values)

@@ -11,7 +11,6 @@ from flask.cli import ScriptInfo, routes_command, run_command
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
-from flask_cronjobs.cli import beside_server
 
 
 @pytest.fixture
@@ -38,7 +37,9 @@ def test_only_the_process_that_serves_in_debug_mode_starts_a_worker(
     reloaded: bool, starts: bool,
 ) -> None:  # fmt: skip
     calls: list[Any] = []
-    monkeypatch.setattr(beside_server, "start_worker", lambda app, env: calls.append(app))
+    monkeypatch.setattr(
+        "flask_cronjobs.engine.child.start_worker", lambda app, env: calls.append(app)
+    )
     monkeypatch.setenv("WERKZEUG_RUN_MAIN", str(reloaded).lower())
     app.config["CRONJOBS_WORK_IN_DEBUG"] = setting
     app.debug = debug

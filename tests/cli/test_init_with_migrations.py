@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from html import unescape
+from pathlib import Path
 
 import pytest
 from click.testing import Result
 from flask import Flask
+from flask_alembic import Alembic
 from flask_migrate import Migrate  # type: ignore[import-untyped]
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import inspect, text
+from flask_sqlalchemy_lite import SQLAlchemy as Lite
+from sqlalchemy import MetaData, inspect, text
 
 from flask_cronjobs import CronJobs, TablesMissing
 from flask_cronjobs.jobs.doctor import examine
 from flask_cronjobs.jobs.state import state_of
 
 Run = Callable[..., Result]
-MIGRATE = "flask db migrate, then: flask db upgrade"
+#: The command of each that makes the migration.
+MAKE = {
+    "migrate": "flask db migrate, then: flask db upgrade",
+    "alembic": "flask db revision 'job tables', then: flask db upgrade",
+    "table": "alembic revision --autogenerate -m 'job tables', then: alembic upgrade head",
+}
 
 
 @pytest.fixture
@@ -25,15 +34,21 @@ def jobs(app: Flask) -> CronJobs:
     return CronJobs(app, authorize=lambda action: True)
 
 
-@pytest.fixture(params=["extension", "table"])
-def migrating(request: pytest.FixtureRequest, app: Flask, db: SQLAlchemy, jobs: CronJobs) -> None:
-    """An app with Flask-Migrate, or with a database that Alembic has seen."""
-    if request.param == "extension":
+@pytest.fixture(params=MAKE)
+def make(
+    request: pytest.FixtureRequest, app: Flask, db: SQLAlchemy, jobs: CronJobs, tmp_path: Path
+) -> str:
+    """What makes a migration: Flask-Migrate, Flask-Alembic, or Alembic, which has its table."""
+    if request.param == "migrate":
         Migrate(app, db)
-        return
-    with app.app_context():
-        db.session.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
-        db.session.commit()
+    elif request.param == "alembic":
+        app.config["ALEMBIC"] = {"script_location": str(tmp_path)}
+        Alembic(app, run_mkdir=False)
+    else:
+        with app.app_context():
+            db.session.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
+            db.session.commit()
+    return MAKE[request.param]
 
 
 @pytest.fixture
@@ -45,9 +60,8 @@ def _todo(app: Flask) -> str:
     return next(finding.todo for finding in examine(state_of(app)) if finding.id == "tables")
 
 
-@pytest.mark.usefixtures("migrating")
 @pytest.mark.pages
-def test_every_advice_is_to_migrate(app: Flask, jobs: CronJobs, run: Run) -> None:
+def test_every_advice_is_to_migrate(app: Flask, jobs: CronJobs, run: Run, make: str) -> None:
     jobs.task(name="it")(lambda: None)
     app.testing = False
     with app.app_context(), pytest.raises(TablesMissing) as missing:
@@ -60,17 +74,16 @@ def test_every_advice_is_to_migrate(app: Flask, jobs: CronJobs, run: Run) -> Non
         app.test_client().get("/jobs/").text,
     ]
     for each in said:
-        assert MIGRATE in each
+        assert make in unescape(each)
         assert "jobs admin init" not in each
 
 
-@pytest.mark.usefixtures("migrating")
 def test_init_refuses_to_create_what_a_migration_creates(
-    app: Flask, db: SQLAlchemy, run: Run
+    app: Flask, db: SQLAlchemy, run: Run, make: str
 ) -> None:
     refused = run("admin", "init")
     assert refused.exit_code == 1
-    assert MIGRATE in refused.output
+    assert make in refused.output
     with app.app_context():
         assert "job_runs" not in inspect(db.engine).get_table_names()
     assert "job_runs" in run("admin", "init", "--force").output
@@ -82,3 +95,25 @@ def test_without_migrations_the_advice_is_init(app: Flask, run: Run) -> None:
         assert "flask jobs admin init" in output
         assert "flask db" not in output
     assert "job_runs" in run("admin", "init").output
+
+
+@pytest.mark.flask_sqlalchemy
+def test_migrations_that_see_no_job_tables_are_to_be_given_the_metadata(tmp_path: Path) -> None:
+    """Else they make none, and later drop those that ``init`` has created."""
+    app = Flask("blind")
+    app.config["SQLALCHEMY_ENGINES"] = {"default": f"sqlite:///{tmp_path / 'app.sqlite'}"}
+    db = Lite(app)
+    CronJobs(app)
+    Migrate(app, db)
+    refused = app.test_cli_runner().invoke(args=["jobs", "admin", "init"])
+    assert refused.exit_code == 1
+    assert "CronJobs(app, metadata=" in refused.output
+
+    other = Flask("other")
+    other.config["SQLALCHEMY_ENGINES"] = {"default": f"sqlite:///{tmp_path / 'other.sqlite'}"}
+    db = Lite(other)
+    CronJobs(other, metadata=MetaData())
+    Migrate(other, db)
+    refused = other.test_cli_runner().invoke(args=["jobs", "admin", "init"])
+    assert refused.exit_code == 1
+    assert "metadata=" not in refused.output

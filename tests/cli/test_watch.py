@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from flask import Flask
 
-from flask_cronjobs import CronJobs
-from flask_cronjobs.cli import watch as watch_module
+from flask_cronjobs import CronJobsError
+from flask_cronjobs.cli import lists as watch_module
 from flask_cronjobs.cli.output import this_command
 from tests.cli.terminal import Terminal
 from tests.rows import Rows
+
+from .conftest import Admin
 
 APP = """
 import os
@@ -54,20 +54,8 @@ def test_list_is_renewed_until_ctrl_c(tmp_path: Path, database_url: str, rows: R
         assert "Aborted" not in terminal.output
 
 
-@pytest.fixture
-def run(app: Flask, jobs: CronJobs) -> Callable[..., Result]:
-    return lambda *args: app.test_cli_runner().invoke(args=["jobs", "admin", *args])
-
-
-@pytest.mark.parametrize("name", ["", "list", "definitions", "ticks", "effects"])
-def test_watch_is_refused_in_a_pipe(run: Callable[..., Result], name: str) -> None:
-    result = run(*([name] if name else []), "--watch")
-    assert result.exit_code == 2
-    assert "--watch is for a terminal" in result.output
-
-
 def test_the_head_of_the_screen_is_the_command_as_it_was_typed(
-    monkeypatch: pytest.MonkeyPatch, run: Callable[..., Result]
+    monkeypatch: pytest.MonkeyPatch, admin: Admin
 ) -> None:
     shown: list[str] = []
 
@@ -75,23 +63,11 @@ def test_the_head_of_the_screen_is_the_command_as_it_was_typed(
         shown.append(this_command(watch=None))
 
     monkeypatch.setattr(watch_module, "repeat", repeat)
-    run("batches", "a key", "--limit", "3", "--watch")
+    admin("batches", "a key", "--limit", "3", "--watch")
     assert shown == ["flask jobs admin batches 'a key' --limit 3"]
 
 
-def test_watch_before_a_command_is_refused_with_where_to_write_it(
-    run: Callable[..., Result],
-) -> None:
-    result = run("--watch", "list")
-    assert result.exit_code == 2
-    assert "jobs admin list --watch" in result.output
-
-
-def test_trouble_is_shown_and_may_pass(
-    app: Flask, run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from flask_cronjobs import CronJobsError
-
+def test_trouble_is_shown_and_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     pages: list[str] = []
 
     def show(output: str) -> None:

@@ -70,8 +70,9 @@ def test_heart_beats_four_times_in_a_lease_while_something_is_held(
     monkeypatch.setattr(monitor_module, "time", clock)
     monkeypatch.setattr(monitor_module, "renew", renew)
     state = cast(Any, SimpleNamespace(settings=Settings(lease=60.0)))
-    runner = cast(Any, SimpleNamespace(at_work=()))
-    monitor = RunMonitor(state, runner, cast(Any, None), cast(Any, None), may_kill=False)
+    context = SimpleNamespace(state=state, interrupter=None, watchdog=None)
+    runner = cast(Any, SimpleNamespace(at_work=(), context=context))
+    monitor = RunMonitor(runner, may_kill=False)
     for _ in range(240):
         clock.now += 0.25
         monitor.renew_or_watch(cast(Any, None), {1: cast(Claim, object())})

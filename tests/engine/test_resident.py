@@ -22,7 +22,7 @@ from flask_cronjobs.db.notify import CHANNEL, Notifications, wake_listeners
 from flask_cronjobs.engine import resident as resident_module
 from flask_cronjobs.engine.worker import pace
 from flask_cronjobs.engine.worker.keeper import Keeper
-from flask_cronjobs.engine.worker.limits import Limits, most_held
+from flask_cronjobs.engine.worker.options import Limits, most_held
 from flask_cronjobs.engine.worker.pace import Listener
 from flask_cronjobs.jobs.runs import enqueue
 from flask_cronjobs.jobs.state import State

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import event, insert, select
+from sqlalchemy import event, select
 
 from flask_cronjobs import (
     BatchClosed,
@@ -24,6 +25,7 @@ from flask_cronjobs import (
     current_run,
 )
 from flask_cronjobs.models import JobBatch, JobRun
+from tests.kit import in_threads
 from tests.marks import on_both, on_postgresql, on_sqlite
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -162,7 +164,8 @@ def test_batch_closed_in_an_old_snapshot_ends_after_its_members(
             work.enqueue_many([{}, {}])
             db.session.commit()
 
-    in_thread(fill)
+    with ThreadPoolExecutor(1) as others:
+        others.submit(fill).result()
     if in_block:
         with jobs.batch("b"):
             pass
@@ -186,22 +189,6 @@ def test_empty_batch_closed_in_a_snapshot_is_ended_by_the_next_tick(
     assert told == [(BatchCounts("b", finished=True), {})]
 
 
-def in_thread(work: Callable[[], None]) -> None:
-    """Do *work* in a thread, and wait for it."""
-    failed: list[BaseException] = []
-
-    def do() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=do)
-    thread.start()
-    thread.join()
-    assert failed == []
-
-
 @on_both
 def test_batch_that_is_closed_meanwhile_takes_no_more_runs(
     jobs: CronJobs, db: SQLAlchemy, work: Any
@@ -219,8 +206,9 @@ def test_batch_that_is_closed_meanwhile_takes_no_more_runs(
     assert len(runs_of(db, "work")) == 1
 
 
-def close_elsewhere(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> threading.Thread:
-    """Another process that closes the batch, and ticks."""
+@pytest.fixture
+def close_elsewhere(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> Iterator[Callable[[], Any]]:
+    """Lets another thread close the batch and tick; returns what waits for it."""
 
     def close() -> None:
         with app.app_context():
@@ -228,15 +216,14 @@ def close_elsewhere(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> threading.Thr
             db.session.commit()
             jobs.tick()
 
-    thread = threading.Thread(target=close)
-    thread.start()
-    return thread
+    with ThreadPoolExecutor(1) as others:
+        yield lambda: others.submit(close)
 
 
 @on_postgresql
 @pytest.mark.parametrize("broken", [True, False])
 def test_batch_is_held_beyond_a_savepoint_in_which_a_run_joined(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy, work: Any, broken: bool
+    jobs: CronJobs, db: SQLAlchemy, work: Any, close_elsewhere: Any, broken: bool
 ) -> None:
     with jobs.batch("b", close=False):
         work.enqueue()
@@ -247,39 +234,37 @@ def test_batch_is_held_beyond_a_savepoint_in_which_a_run_joined(
                 work.enqueue()
             if broken:
                 raise ZeroDivisionError
-        if not broken:
+        if broken:
+            close_elsewhere().result(10)
+            with pytest.raises(BatchClosed):
+                work.enqueue()
+        else:
             work.enqueue()
-            closing = close_elsewhere(app, jobs, db)
-            closing.join(0.3)
-            assert closing.is_alive()  # It waits for the commit.
+            closing = close_elsewhere()
+            assert not wait([closing], 0.3).done  # It waits for the commit.
             db.session.commit()
-            closing.join(10)
-            assert batch_row(db).succeeded == 4
-            return
-        close_elsewhere(app, jobs, db).join(10)
-        with pytest.raises(BatchClosed):
-            work.enqueue()
-    assert batch_row(db).succeeded == len(runs_of(db, "work")) == 1
+            closing.result(10)
+    assert batch_row(db).succeeded == len(runs_of(db, "work")) == (1 if broken else 4)
 
 
 @on_sqlite
 def test_batch_is_held_on_sqlite_from_the_look_to_the_insert(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy, work: Any
+    jobs: CronJobs, db: SQLAlchemy, work: Any, close_elsewhere: Any
 ) -> None:
     with jobs.batch("b", close=False):
         work.enqueue()
         db.session.commit()
-        main, closing = threading.get_ident(), list[threading.Thread]()
+        main, closing = threading.get_ident(), list[Any]()
 
         def close_between(connection: object, cursor: object, statement: str, *_: object) -> None:
             if "INSERT INTO job_runs" in statement and threading.get_ident() == main:
-                closing.append(close_elsewhere(app, jobs, db))
-                closing[0].join(0.3)
+                closing.append(close_elsewhere())
+                wait(closing, 0.3)
 
         event.listen(db.engine, "before_cursor_execute", close_between)
         work.enqueue()
         db.session.commit()
-        closing[0].join(10)
+        closing[0].result(10)
     assert batch_row(db).succeeded == len(runs_of(db, "work")) == 2
 
 
@@ -306,11 +291,7 @@ def test_two_that_fill_and_close_a_batch_do_so_one_after_the_other(
             except BatchClosed:
                 ends.append("closed")
 
-    threads = [threading.Thread(target=fill) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
+    in_threads(fill, fill)
     assert sorted(ends) == ["closed", "filled"]
     jobs.tick()
     assert batch_row(db).succeeded == 1
@@ -396,19 +377,6 @@ def test_batch_of_another_app_takes_no_runs(jobs: CronJobs, db: SQLAlchemy, tmp_
         assert runs_of(other_db, "elsewhere")[0].batch_id is None
         other_db.session.remove()
         other_db.engine.dispose()
-
-
-@on_both
-def test_raw_insert_counts(jobs: CronJobs, db: SQLAlchemy, work: Any) -> None:
-    with jobs.batch("b", close=False):
-        pass
-    db.session.commit()
-    batch = batch_row(db).id
-    db.session.execute(insert(JobRun).values(job_type="work", batch_id=batch))
-    jobs.batch("b").close()
-    db.session.commit()
-    jobs.tick()
-    assert batch_row(db).succeeded == 1
 
 
 def needs_a_week(week: str) -> None: ...

@@ -5,29 +5,51 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import text
 
+from flask_cronjobs.jobs.outcomes import FAILURES_KEPT, write_output
 from flask_cronjobs.jobs.runs.leases import look_for_expired
-from flask_cronjobs.models import JobRun
-from flask_cronjobs.types import OutcomeKind
+from flask_cronjobs.types import OUTCOME_KINDS, OutcomeKind
 from tests.kit import Kit, outcome
 from tests.rows import ago, now
 
+ERROR = ("it broke", "RuntimeError")
 
-def is_unlocked(row: JobRun) -> bool:
-    return (row.locked_by, row.locked_until, row.concurrency_share) == (None, None, None)
+
+@pytest.mark.parametrize(
+    ("kind", "status", "attempts", "error", "failures"),
+    [
+        ("succeeded", "succeeded", 3, (None, None), 0),
+        ("failed", "failed", 3, ERROR, 1),
+        ("dead", "dead", 3, ERROR, 1),
+        ("cancelled", "cancelled", 3, ("not wanted", "Discard"), 0),
+        ("released", "failed", 2, ("before", "KeyError"), 0),
+        ("snoozed", "failed", 2, ("not wanted", "Discard"), 0),
+    ],
+)
+def test_outcome_leaves_the_row(
+    kit: Kit, kind: OutcomeKind, status: str, attempts: int, error: object, failures: int
+) -> None:
+    slot = ago(days=1)
+    run = kit.run(
+        status="failed", attempts=2, last_error="before", error_type="KeyError", scheduled_for=slot
+    )
+    said = {"error": "not wanted", "error_type": "Discard"}
+    own = {} if kind in ("failed", "dead", "succeeded") else said
+    assert kit.finish(kit.claim_one(), kind, delay=60.0, **own)
+    row = kit.row(run)
+    assert (row.status, row.attempts, row.scheduled_for) == (status, attempts, slot)
+    assert (row.last_error, row.error_type) == error
+    assert (row.locked_by, row.locked_until, row.concurrency_share) == (None, None, None)
+    assert (row.finished_at is None) == (status == "failed")
+    assert len(kit.failures(run)) == failures
 
 
 @pytest.mark.parametrize("result", [None, 0, "", False, [1, {"a": "é"}], {"a": None}])
-def test_success_is_terminal_and_keeps_the_result(kit: Kit, result: object) -> None:
-    run = kit.run(last_error="before", error_type="RuntimeError")
+def test_success_keeps_the_result(kit: Kit, result: object) -> None:
+    run = kit.run()
     assert kit.finish(kit.claim_one(), "succeeded", result=result)
-    row = kit.row(run)
-    assert row.status == "succeeded"
-    assert row.result == result
-    assert row.finished_at is not None
-    assert is_unlocked(row)
-    assert (row.last_error, row.error_type, row.failed_at) == (None, None, None)
-    assert kit.failures(run) == []
+    assert kit.row(run).result == result
 
 
 def test_failure_waits_for_its_delay_by_the_database_s_clock(kit: Kit) -> None:
@@ -41,18 +63,8 @@ def test_failure_waits_for_its_delay_by_the_database_s_clock(kit: Kit) -> None:
     slack = timedelta(milliseconds=2)
     delay = timedelta(minutes=5)
     assert before + delay - slack <= row.run_at <= after + delay + slack
-    assert row.finished_at is None
     assert row.failed_at is not None
-    assert (row.last_error, row.error_type) == ("it broke", "RuntimeError")
-    assert is_unlocked(row)
     assert kit.claim() == ()
-
-
-def test_slot_and_first_due_time_survive_a_failure(kit: Kit) -> None:
-    slot = ago(days=1)
-    run = kit.run(scheduled_for=slot)
-    kit.finish(kit.claim_one(), "failed", delay=60.0)
-    assert kit.row(run).scheduled_for == slot
 
 
 def test_each_failed_attempt_leaves_a_row_with_its_worker_and_stack(kit: Kit) -> None:
@@ -68,32 +80,12 @@ def test_each_failed_attempt_leaves_a_row_with_its_worker_and_stack(kit: Kit) ->
     assert one.started_at <= one.failed_at
 
 
-def test_cancelled_is_terminal_and_keeps_the_reason(kit: Kit) -> None:
-    run = kit.run()
-    kit.finish(kit.claim_one(), "cancelled", error="not wanted", error_type="Discard")
-    row = kit.row(run)
-    assert (row.status, row.last_error, row.error_type) == ("cancelled", "not wanted", "Discard")
-    assert row.finished_at is not None
-    assert is_unlocked(row)
-
-
-def test_released_retry_stays_failed_with_its_error(kit: Kit) -> None:
-    run = kit.run(status="failed", attempts=2, last_error="before", error_type="RuntimeError")
-    kit.finish(kit.claim_one(), "released", error="the worker was told to stop")
-    row = kit.row(run)
-    assert (row.status, row.attempts) == ("failed", 2)
-    assert (row.last_error, row.error_type) == ("before", "RuntimeError")
-
-
 def test_batch_of_mixed_outcomes_is_recorded_at_once(kit: Kit) -> None:
     ids = kit.runs(6)
-    kinds: list[OutcomeKind] = ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
-    outcomes = [outcome(claim, kind) for claim, kind in zip(kit.claim(), kinds, strict=True)]
+    outcomes = [outcome(*each) for each in zip(kit.claim(), OUTCOME_KINDS, strict=True)]
     assert kit.claims.exchange(outcomes, None).recorded == set(ids)
-    assert [kit.row(run).status for run in ids] == [
-        "succeeded", "failed", "dead", "cancelled", "queued", "queued",
-    ]  # fmt: skip
-    assert [len(kit.failures(run)) for run in ids] == [0, 1, 1, 0, 0, 0]
+    statuses = [kit.row(run).status for run in ids]
+    assert statuses == [*OUTCOME_KINDS[:4], "queued", "queued"]
 
 
 def test_text_that_no_database_takes_is_cleaned_not_refused(kit: Kit) -> None:
@@ -118,108 +110,69 @@ def test_thousand_outcomes_are_recorded_in_one_exchange(kit: Kit) -> None:
     assert placeholder in exchange.recorded
 
 
-class TestReclaim:
-    """A lease that ran out: taken back as a failed attempt, unless its worker came back."""
-
-    def test_only_expired_leases_are_found_oldest_first(self, kit: Kit) -> None:
-        kit.runs(3, max_attempts=4)
-        holding, older, newer = kit.claim()
-        kit.expire(older, seconds=60)
-        kit.expire(newer, seconds=5)
-        found = look_for_expired(kit.books).leases
-        assert [lease.id for lease in found] == [older.id, newer.id]
-        assert (found[0].token, found[0].job_type) == (older.token, "task")
-        assert (found[0].attempt, found[0].max_attempts) == (1, 4)
-        assert kit.row(holding.id).status == "running"
-
-    def test_limit_of_expired_leases_is_kept(self, kit: Kit) -> None:
-        kit.runs(3)
-        for claim in kit.claim():
-            kit.expire(claim)
-        assert len(look_for_expired(kit.books, limit=2).leases) == 2
+def test_only_expired_leases_are_found_oldest_first(kit: Kit) -> None:
+    kit.runs(3, max_attempts=4)
+    holding, older, newer = kit.claim()
+    kit.expire(older, seconds=60)
+    kit.expire(newer, seconds=5)
+    found = look_for_expired(kit.books).leases
+    assert [lease.id for lease in found] == [older.id, newer.id]
+    assert (found[0].token, found[0].job_type) == (older.token, "task")
+    assert (found[0].attempt, found[0].max_attempts) == (1, 4)
+    assert kit.row(holding.id).status == "running"
+    assert look_for_expired(kit.books, limit=1).leases == found[:1]
 
 
 class TestLostAnswers:
     """The connection broke while the database answered: did it commit or not?"""
 
-    @pytest.mark.parametrize(
-        "kind", ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
-    )
-    def test_outcome_that_was_committed_is_already_recorded(
-        self, kit: Kit, kind: OutcomeKind
+    @pytest.mark.parametrize("cancelled", [False, True])
+    @pytest.mark.parametrize("kind", OUTCOME_KINDS)
+    def test_outcome_is_already_recorded_once_it_was_committed(
+        self, kit: Kit, kind: OutcomeKind, cancelled: bool
     ) -> None:
         run = kit.run()
-        recorded = outcome(kit.claim_one(), kind)
-        kit.claims.exchange([recorded], None)
-        assert kit.claims.already_recorded([recorded]).recorded == {run}
-
-    @pytest.mark.parametrize("kind", ["failed", "released", "snoozed"])
-    def test_outcome_that_became_a_cancellation_is_already_recorded(
-        self, kit: Kit, kind: OutcomeKind
-    ) -> None:
-        run = kit.run()
-        recorded = outcome(kit.claim_one(), kind)
-        kit.sql("UPDATE job_runs SET cancel_requested_at = CURRENT_TIMESTAMP")
-        exchange = kit.claims.exchange([recorded], None)
-        assert kit.row(run).status == exchange.stored(recorded).kind == "cancelled"
-        assert kit.claims.already_recorded([recorded]) == exchange
-        assert exchange.recorded == {run}
-
-    @pytest.mark.parametrize(
-        "kind", ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
-    )
-    def test_outcome_that_was_not_committed_is_not_already_recorded(
-        self, kit: Kit, kind: OutcomeKind
-    ) -> None:
-        kit.run()
-        assert kit.claims.already_recorded([outcome(kit.claim_one(), kind)]).recorded == frozenset()
+        made = outcome(kit.claim_one(), kind)
+        assert kit.claims.already_recorded([made]).recorded == frozenset()
+        if cancelled:
+            kit.sql("UPDATE job_runs SET cancel_requested_at = CURRENT_TIMESTAMP")
+        exchange = kit.claims.exchange([made], None)
+        assert kit.claims.already_recorded([made]).recorded == exchange.recorded == {run}
+        if cancelled and kind in ("failed", "released", "snoozed"):
+            assert kit.row(run).status == exchange.stored(made).kind == "cancelled"
+            assert kit.claims.already_recorded([made]) == exchange
 
     def test_another_attempt_s_end_does_not_pass_for_this_one(self, kit: Kit) -> None:
         kit.run()
         first = kit.claim_one()
         kit.expire(first)
         kit.finish(first, "failed", reclaimed=True)
+        assert kit.claims.already_recorded([outcome(first, "succeeded")]).recorded == frozenset()
         kit.finish(kit.claim_one(), "succeeded")
         assert kit.claims.already_recorded([outcome(first, "succeeded")]).recorded == frozenset()
 
-    def test_reclaimed_attempt_does_not_pass_for_a_success(self, kit: Kit) -> None:
-        kit.run()
-        first = kit.claim_one()
-        kit.expire(first)
-        kit.finish(first, "failed", reclaimed=True)
-        assert kit.claims.already_recorded([outcome(first, "succeeded")]).recorded == frozenset()
-
     def test_claim_whose_answer_was_lost_is_given_back_whole(self, kit: Kit) -> None:
-        ids = kit.runs(3)
+        """A retry as one, and what was to be cancelled meanwhile as that."""
+        ids = [*kit.runs(2), kit.run(status="failed", attempts=1), kit.run()]
         (other,) = kit.claim(limit=1, token="host:1:other")
-        kit.claim(token="host:1:lost")
-        assert kit.claims.release_token("host:1:lost") == 2
-        assert [kit.row(run).status for run in ids] == ["running", "queued", "queued"]
-        assert {kit.row(run).attempts for run in ids[1:]} == {0}
+        for _ in range(3):
+            kit.claim(limit=1, token="host:1:lost")
+        kit.sql("UPDATE job_runs SET cancel_requested_at = updated_at WHERE id = :id", id=ids[3])
+        assert kit.claims.release_token("host:1:none") == 0
+        assert kit.claims.release_token("host:1:lost") == 3
+        rows = [kit.row(run) for run in ids]
+        assert [row.status for row in rows] == ["running", "queued", "failed", "cancelled"]
+        assert [row.attempts for row in rows] == [1, 0, 1, 0]
+        assert rows[3].finished_at is not None
         assert kit.finish(other)
 
-    def test_retry_whose_claim_s_answer_was_lost_is_failed_again(self, kit: Kit) -> None:
-        run = kit.run(status="failed", attempts=1)
-        kit.claim(token="host:1:lost")
-        assert kit.claims.release_token("host:1:lost") == 1
-        assert (kit.row(run).status, kit.row(run).attempts) == ("failed", 1)
-
-    def test_cancel_that_came_meanwhile_holds_for_claims_given_back(self, kit: Kit) -> None:
-        """As it does for a run that a worker releases."""
-        unheard, held = kit.runs(2)
-        kit.claim(limit=1, token="host:1:lost")
+    def test_cancel_that_came_meanwhile_holds_for_a_run_that_is_released(self, kit: Kit) -> None:
+        run = kit.run()
         claim = kit.claim_one()
         kit.sql("UPDATE job_runs SET cancel_requested_at = updated_at")
-        assert kit.claims.release_token("host:1:lost") == 1
         assert kit.finish(claim, "released")
-        for run in (unheard, held):
-            row = kit.row(run)
-            assert (row.status, row.attempts, row.finished_at is None) == ("cancelled", 0, False)
-
-    def test_token_that_holds_nothing_releases_nothing(self, kit: Kit) -> None:
-        kit.run()
-        kit.claim()
-        assert kit.claims.release_token("host:1:none") == 0
+        row = kit.row(run)
+        assert (row.status, row.attempts, row.finished_at is None) == ("cancelled", 0, False)
 
 
 def test_outcome_with_another_s_id_but_the_own_token_touches_nothing(kit: Kit) -> None:
@@ -228,3 +181,59 @@ def test_outcome_with_another_s_id_but_the_own_token_touches_nothing(kit: Kit) -
     assert not kit.finish(mine._replace(id=other.id), "dead")
     assert kit.row(other.id).status == "running"
     assert now() > kit.row(other.id).created_at
+
+
+# An output is written for its own attempt, whoever holds the run by then.
+
+
+def kept(kit: Kit) -> list[tuple[int, str]]:
+    rows = kit.sql("SELECT attempt, output FROM job_outputs ORDER BY attempt")
+    return [(row.attempt, row.output) for row in rows]
+
+
+def test_a_later_write_of_the_same_claim_replaces_the_earlier(kit: Kit) -> None:
+    kit.run()
+    claim = kit.claim_one()
+    assert write_output(kit.books, claim, "one")
+    assert write_output(kit.books, claim, "one two")
+    kit.finish(claim)
+    assert write_output(kit.books, claim, "one two three")
+    assert kept(kit) == [(1, "one two three")]
+
+
+def test_a_stale_worker_does_not_replace_the_output_of_the_holder(kit: Kit) -> None:
+    """A released attempt is not counted, so the next claim has the same number."""
+    kit.run()
+    stale = kit.claim_one()
+    assert write_output(kit.books, stale, "stale")
+    kit.finish(stale, "released")
+    holder = kit.claim_one()
+    assert holder.attempt == stale.attempt
+    assert write_output(kit.books, holder, "holder")
+    assert not write_output(kit.books, stale, "stale again")
+    assert kept(kit) == [(1, "holder")]
+    kit.sql("DELETE FROM job_runs")
+    kit.sql("DELETE FROM job_outputs")
+    assert not write_output(kit.books, holder, "late")
+    assert kept(kit) == []
+
+
+def test_only_as_many_attempts_as_failures_keep_an_output(kit: Kit) -> None:
+    kit.run(max_attempts=FAILURES_KEPT + 5, attempts=FAILURES_KEPT)
+    claim = kit.claim_one()
+    assert write_output(kit.books, claim._replace(attempt=1), "first")
+    assert write_output(kit.books, claim._replace(attempt=2), "second")
+    assert write_output(kit.books, claim, "latest")
+    assert kept(kit) == [(2, "second"), (FAILURES_KEPT + 1, "latest")]
+
+
+def test_a_locked_run_does_not_hold_up_the_worker(kit: Kit) -> None:
+    if kit.engine.dialect.name == "sqlite":
+        return
+    kit.run()
+    claim = kit.claim_one()
+    with kit.engine.begin() as operator:
+        operator.execute(text("SELECT 1 FROM job_runs FOR UPDATE"))
+        with kit.books.trying_once():
+            assert not write_output(kit.books, claim, "while locked")
+    assert write_output(kit.books, claim, "afterwards")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -11,11 +13,11 @@ from sqlalchemy import Engine, event, text
 from flask_cronjobs import StateConflict
 from flask_cronjobs.jobs.runs import filters as run_search
 from flask_cronjobs.jobs.runs import list as run_list
-from flask_cronjobs.jobs.runs.filters import Cursor, sorting_of
-from flask_cronjobs.jobs.runs.list import RunFilter, list_runs, matching_ids
+from flask_cronjobs.jobs.runs.filters import NEWEST, Cursor, Sorting, sorting_of
+from flask_cronjobs.jobs.runs.list import RunFilter, RunPage, list_runs, matching_ids
 from flask_cronjobs.jobs.state import State
 from flask_cronjobs.text import redacted
-from flask_cronjobs.types import Status
+from flask_cronjobs.types import STATUSES, TERMINAL, Status
 from tests.rows import Rows, ago
 
 
@@ -24,52 +26,52 @@ def ids(state: State, search: str | None = None, **values: object) -> list[int]:
     return [row.id for row in list_runs(state, which).rows]
 
 
-def paged(state: State, status: Status, limit: int = 2) -> list[int]:
-    """All ids of a list, page by page."""
-    which, order = RunFilter(status=status), sorting_of(status, False)
-    found: list[int] = []
+def walk(state: State, which: RunFilter, limit: int, order: Sorting = NEWEST) -> Iterator[RunPage]:
+    """The pages of a list, one after the other."""
     cursor: Cursor | None = None
     while True:
         page = list_runs(state, which, cursor, limit, order)
-        found += [row.id for row in page.rows]
+        yield page
         cursor = page.next
         if cursor is None:
-            return found
+            return
+
+
+def ids_of(pages: Iterable[RunPage]) -> list[int]:
+    return [row.id for page in pages for row in page.rows]
 
 
 # Order
 
 
-def test_the_dead_are_listed_by_their_death(state: State, rows: Rows) -> None:
-    made = {age: rows.run("dead", age=age) for age in (50, 10, 90, 30, 70)}
-    assert paged(state, "dead") == [made[age] for age in sorted(made)]
-
-
-@pytest.mark.parametrize("status", ["queued", "failed"])
-def test_waiting_runs_are_listed_as_they_come_due(state: State, rows: Rows, status: Status) -> None:
-    made = {
-        age: rows.run(
+@pytest.mark.parametrize("seed", range(3))
+def test_each_run_is_listed_once_in_the_order_of_its_status(
+    state: State, rows: Rows, seed: int
+) -> None:
+    """Whatever the page's length, and however many runs have one time."""
+    chosen, moments = random.Random(seed), [ago(seconds) for seconds in (-30, 10, 50, 90)]
+    for status in chosen.choices(STATUSES, k=30):
+        moment = chosen.choice(moments)
+        key = None if status == "running" else chosen.choice([None, "k"])
+        ended = {"finished_at": moment} if status in TERMINAL else {}
+        rows.run(
             status,
-            age=age,
-            concurrency_key="k" if age % 20 else None,
-            concurrency_limit=1 if age % 20 else None,
+            **{"run_at": moment, **ended},
+            priority=chosen.choice([0, 5]),
+            concurrency_key=key,
+            concurrency_limit=key and 1,
         )
-        for age in (50, -10, 90, -30, 70)
-    }
-    assert paged(state, status) == [made[age] for age in sorted(made, reverse=True)]
-
-
-def test_runs_of_one_moment_are_listed_once_each(state: State, rows: Rows) -> None:
-    moment = ago(100)
-    made = [rows.run("dead", finished_at=moment) for _ in range(7)]
-    assert paged(state, "dead", 3) == made[::-1]
-    waiting = [rows.run("queued", run_at=moment) for _ in range(7)]
-    assert paged(state, "queued", 3) == waiting
-
-
-def test_other_runs_are_listed_by_id(state: State, rows: Rows) -> None:
-    made = [rows.run("succeeded", age=age) for age in (10, 90, 50)]
-    assert paged(state, "succeeded") == made[::-1]
+    for status in (None, *STATUSES):
+        which, order = RunFilter(status=status), sorting_of(status, False)
+        found = [rows.get(run_id) for run_id in matching_ids(state, which)]
+        assert {run.status for run in found} <= ({status} if status else {*STATUSES})
+        expected = sorted(found, key=lambda run: run.id, reverse=order.descending)
+        expected.sort(key=attrgetter(order.column), reverse=order.descending)
+        for limit in (1, 3, 50):
+            assert ids_of(walk(state, which, limit, order)) == [run.id for run in expected]
+    assert [sorting_of(status, False).column for status in ("dead", "failed", "running")] == [
+        "finished_at", "run_at", "id",
+    ]  # fmt: skip
 
 
 def test_all_runs_of_an_old_batch_are_listed(
@@ -85,10 +87,9 @@ def test_all_runs_of_an_old_batch_are_listed(
         rows.run("succeeded", batch_id=batch_id)
     assert ids(state, batch="old") == made[::-1]
     assert ids(state, batch="old", status="succeeded") == [made[5], made[0]]
-    page = list_runs(state, RunFilter(batch="old"), limit=4)
-    assert ([row.id for row in page.rows], page.partial) == (made[:1:-1], False)
-    last = list_runs(state, RunFilter(batch="old"), page.next, limit=4)
-    assert ([row.id for row in last.rows], last.partial) == (made[1::-1], False)
+    pages = list(walk(state, RunFilter(batch="old"), limit=4))
+    assert ids_of(pages) == made[::-1]
+    assert [page.partial for page in pages] == [False, False]
 
 
 # Search
@@ -120,7 +121,6 @@ def test_finds_an_old_run_by_its_id_and_key_beyond_the_window(
     page = list_runs(state, RunFilter(search="old"))
     assert [row.id for row in page.rows] == [old]
     assert page.partial
-    assert page.searched_to is not None
     assert ids(state, str(old)) == [old]
 
 
@@ -133,11 +133,9 @@ def test_a_run_with_the_wanted_id_must_match_the_rest_of_the_filter(
 
 
 def test_finds_by_a_part_of_the_task_s_name(state: State, rows: Rows) -> None:
-    run_id = rows.run(job_type="send_report")
-    rows.run(job_type="import_%")
-    assert ids(state, "REPORT") == [run_id]
-    assert ids(state, "%") != [run_id]
-    assert len(ids(state, "%")) == 1
+    report, percent = rows.run(job_type="send_report"), rows.run(job_type="import_%")
+    assert ids(state, "REPORT") == [report]
+    assert ids(state, "%") == [percent]
 
 
 @pytest.mark.usefixtures("_shown")
@@ -164,19 +162,6 @@ def test_values_that_are_redacted_are_not_found(
     assert len(ids(state, "ada", status=status)) == 1
     assert matching_ids(state, RunFilter(search="hunter2", status=status)) == []
     assert len(matching_ids(state, RunFilter(search="ada", status=status))) == 1
-
-
-@pytest.mark.usefixtures("_shown")
-def test_pages_look_past_runs_whose_match_is_hidden(state: State, rows: Rows) -> None:
-    made = [rows.run(payload={"to": "ada"}) for _ in range(3)]
-    for _ in range(4):
-        rows.run(payload={"token": "ada"})
-    page = list_runs(state, RunFilter(search="ada"), None, 2)
-    assert [row.id for row in page.rows] == made[:0:-1]
-    assert page.next == Cursor(made[1])
-    last = list_runs(state, RunFilter(search="ada"), page.next, 2)
-    assert ([row.id for row in last.rows], last.next, last.partial) == (made[:1], None, False)
-    assert matching_ids(state, RunFilter(search="ada"), limit=2) == made[:0:-1]
 
 
 @pytest.mark.usefixtures("_shown")
@@ -215,14 +200,11 @@ def test_a_search_of_payloads_goes_on_from_window_to_window(
     which, order = RunFilter(status=status, search="ada"), sorting_of(status, False)
     everything = list_runs(state, RunFilter(status=status), None, 50, order).rows
     monkeypatch.setattr(run_list, "WINDOW", 3)
-    found: list[int] = []
-    page = list_runs(state, which, None, 1, order)
-    found += [row.id for row in page.rows]
-    while page.next is not None:
-        page = list_runs(state, which, page.next, 1, order)
-        found += [row.id for row in page.rows]
+    found = ids_of(walk(state, which, 1, order))
     shown = [row.id for row in everything if "to" in dict(rows.get(row.id).payload or {})]
     assert found == shown
+    newest = sorted(shown, reverse=True)
+    assert [matching_ids(state, which, limit=most) for most in (2, 9)] == [newest[:2], newest]
 
 
 @pytest.mark.usefixtures("_shown")
@@ -234,15 +216,10 @@ def test_a_search_that_takes_long_stops_and_goes_on(
     others = [rows.run(status or "running", age=20 + n, payload={"to": "bob"}) for n in range(3)]
     monkeypatch.setattr(run_list, "SEARCH_FOR", 0.0)
     which, order = RunFilter(status=status, search="ada"), sorting_of(status, False)
-    page = list_runs(state, which, None, 50, order)
-    pages, found = 1, [row.id for row in page.rows]
-    while page.next is not None:
-        assert page.partial
-        assert page.searched_to is not None
-        page = list_runs(state, which, page.next, 50, order)
-        pages, found = pages + 1, [*found, *(row.id for row in page.rows)]
-    assert sorted(found) == made
-    assert pages == len(made) + len(others)
+    *pages, last = walk(state, which, 50, order)
+    assert all(page.partial for page in pages)
+    assert sorted(ids_of([*pages, last])) == made
+    assert len(pages) + 1 == len(made) + len(others)
 
 
 @pytest.mark.usefixtures("_shown")

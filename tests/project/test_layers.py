@@ -163,7 +163,7 @@ def test_click_is_known_to_the_commands_alone() -> None:
 
 def test_current_app_is_asked_for_by_the_state_and_the_pages_alone() -> None:
     found = places("flask.current_app")
-    assert {name for name in found if ".web." not in name} == {"flask_cronjobs.jobs.state"}
+    assert {name for name in found if ".web" not in name} == {"flask_cronjobs.jobs.state"}
 
 
 def test_pages_are_not_known_to_the_engine() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.batches.views import find_batch, list_batches
@@ -22,6 +20,7 @@ from flask_cronjobs.jobs.overview import read_overview
 from flask_cronjobs.jobs.runs.filters import sorting_of
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs
 from flask_cronjobs.jobs.state import State, state_of
+from tests.plans import LONG_AGO, add, cost, later, run, sent_by
 from tests.rows import Rows
 
 FEW, MANY = 1_000, 15_000
@@ -77,36 +76,22 @@ def state(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> State:
     return made
 
 
-def finish(engine: Engine, definition: int, number: int) -> None:
+def finish(engine: Engine, definition: int, number: int, start: int = 1) -> None:
     """Add so many runs of a definition that succeeded, one a minute up to an hour ago."""
-    at = (
-        "clock_timestamp() - make_interval(mins => 60 + i)"
-        if engine.dialect.name == "postgresql"
-        else "strftime('%Y-%m-%d %H:%M:%f000', 'now', '-' || (60 + i) || ' minutes')"
-    )
-    with engine.begin() as connection:
-        last = "SELECT count(*) FROM job_runs WHERE status = 'succeeded'"
-        first = connection.execute(text(last)).scalar_one()
-        connection.execute(
-            text(
-                "INSERT INTO job_runs (job_type, definition_id, status, attempts, scheduled_for,"
-                " started_at, finished_at) WITH RECURSIVE n(i) AS (SELECT CAST(:first AS integer)"
-                " UNION ALL SELECT i + 1 FROM n WHERE i < :last) SELECT 'send',"
-                f" CAST(:definition AS integer), 'succeeded', 1, {at}, {at}, {at} FROM n"
-            ),
-            {"first": first + 1, "last": first + number, "definition": definition},
-        )
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql("ANALYZE")
+    at = later(engine, "'now'", "-60 - i")
+    add(engine, "job_runs", number, start, job_type="'send'", definition_id=str(definition),
+        status="'succeeded'", attempts="1",
+        scheduled_for=at, started_at=at, finished_at=at)  # fmt: skip
+    run(engine, "ANALYZE")
 
 
 @pytest.mark.slow
 def test_pages_cost_no_more_with_many_more_finished_runs(state: State) -> None:
     for read in REPORTS.values():
         read(state)  # What is looked up once for all is looked up.
-    few = {name: cost(state, read) for name, read in REPORTS.items()}
-    finish(state.engine, 1, MANY)
-    many = {name: cost(state, read) for name, read in REPORTS.items()}
+    few = {name: cost_of(state, read) for name, read in REPORTS.items()}
+    finish(state.engine, 1, MANY, FEW + 1)
+    many = {name: cost_of(state, read) for name, read in REPORTS.items()}
     assert [name for name in REPORTS if many[name] > 2 * few[name] + 100] == [], (few, many)
 
 
@@ -136,66 +121,23 @@ def test_pages_cost_no_more_with_a_longer_backlog(state: State, analyzed: bool) 
     wait(state.engine, 2 * MANY, analyzed)
     for read in reads.values():
         read(state)
-    few = {name: cost(state, read) for name, read in reads.items()}
+    few = {name: cost_of(state, read) for name, read in reads.items()}
     wait(state.engine, 3 * MANY, analyzed)
-    many = {name: cost(state, read) for name, read in reads.items()}
+    many = {name: cost_of(state, read) for name, read in reads.items()}
     assert [name for name in few if many[name] > 2 * few[name] + 100] == [], (few, many)
 
 
 def wait(engine: Engine, number: int, analyze: bool) -> None:
     """Add so many runs that wait, a quarter of them for a concurrency key."""
-    with engine.begin() as connection:
-        connection.execute(
-            text(
-                "INSERT INTO job_runs (job_type, priority, run_at, scheduled_for, concurrency_key,"
-                " concurrency_limit) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n"
-                " WHERE i < :number) SELECT CASE i % 5 WHEN 0 THEN 'removed' ELSE 'send' END,"
-                " i % 3, '2026-01-01', '2026-01-01', CASE WHEN i % 4 = 0 THEN 'k' || i END,"
-                " CASE WHEN i % 4 = 0 THEN 1 END FROM n"
-            ),
-            {"number": number},
-        )
+    add(engine, "job_runs", number, run_at=LONG_AGO, scheduled_for=LONG_AGO, priority="i % 3",
+        job_type="CASE i % 5 WHEN 0 THEN 'removed' ELSE 'send' END",
+        concurrency_key="CASE WHEN i % 4 = 0 THEN 'k' || i END",
+        concurrency_limit="CASE WHEN i % 4 = 0 THEN 1 END")  # fmt: skip
     if analyze:
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.exec_driver_sql("ANALYZE")
+        run(engine, "ANALYZE")
 
 
-def cost(state: State, read: Callable[[State], object]) -> int:
-    """In pages; on SQLite, which does not count them, in hundreds of its machine's steps."""
-    if state.engine.dialect.name == "sqlite":
-        with steps_counted(state.engine) as steps:
-            read(state)
-        return len(steps)
-    sent: list[tuple[str, Any]] = []
-
-    def note(conn: object, cursor: object, sql: str, parameters: Any, *rest: object) -> None:
-        if sql.lstrip().startswith(("SELECT", "WITH")):
-            sent.append((sql, parameters))
-
-    event.listen(state.engine, "before_cursor_execute", note)
-    read(state)
-    event.remove(state.engine, "before_cursor_execute", note)
-    with state.engine.connect() as connection:
-        return sum(pages(connection.exec_driver_sql, sql, values) for sql, values in sent)
-
-
-def pages(execute: Callable[..., Any], sql: str, parameters: Any) -> int:
-    """How many pages a statement of PostgreSQL reads."""
-    (top,) = execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", parameters).scalar_one()
-    read: int = top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"]
-    return read
-
-
-@contextmanager
-def steps_counted(engine: Engine) -> Iterator[list[int]]:
-    """A list that grows by one for each hundred steps of SQLite's machine."""
-    steps: list[int] = []
-
-    def watch(raw: Any, record: object) -> None:
-        raw.set_progress_handler(lambda: steps.append(1), 100)
-
-    engine.dispose()
-    event.listen(engine, "connect", watch)
-    yield steps
-    event.remove(engine, "connect", watch)
-    engine.dispose()
+def cost_of(state: State, read: Callable[[State], object]) -> int:
+    with sent_by(state.engine) as sent:
+        read(state)
+    return cost(state.engine, sent.statements, ours=False)

@@ -16,7 +16,7 @@ from benchmarks.peers.calls import Tally, tally
 from benchmarks.peers.environments import NODE, OURS, PYTHON
 from benchmarks.peers.figures import Figure, Table, ratio
 from benchmarks.peers.plots import plot
-from benchmarks.peers.report import Results
+from benchmarks.peers.report import HEADLINES, Results
 from benchmarks.peers.work import Plan
 
 ROOT = Path(__file__).parents[2]
@@ -79,15 +79,15 @@ def test_a_job_that_two_processes_called_is_a_fault(noted: Callable[[int, int], 
     assert noted(2, 1).fault() == "0 jobs never ran, 1 ran more than once"
 
 
-def test_a_figure_with_a_wide_spread_is_withheld() -> None:
-    assert Figure([90, 100, 115]).quoted(0) == "100 (25%)"
-    assert Figure([90, 100, 116]).quoted(0) == "withheld: spread 26%"
-    assert Figure([90, 100, 116]).shown(0) == "100 (26%)"
+def test_a_figure_is_shown_with_its_quartiles() -> None:
+    assert Figure([90, 100, 120, 80, 110]).shown(0) == "100 (90 to 110)"
+    assert Figure([100]).shown(1) == "100.0 (100.0 to 100.0)"
+    assert Figure().shown(0) == "-"
 
 
 def test_a_figure_of_a_round_that_went_wrong_is_not_shown() -> None:
     wrong = Figure([100, 100], ["2 jobs never ran, 0 ran more than once"])
-    assert wrong.quoted(0) == wrong.shown(0) == "wrong: 2 jobs never ran, 0 ran more than once"
+    assert wrong.shown(0) == "wrong: 2 jobs never ran, 0 ran more than once"
 
 
 def test_a_ratio_is_the_median_of_the_ratios_of_the_rounds() -> None:
@@ -99,7 +99,7 @@ def table() -> Table:
     for ours, theirs in ((100, 50), (102, 51)):
         made.add("Flask-CronJobs", {"jobs/s": ours})
         made.add("Peer & Co", {"jobs/s": theirs})
-        made.add("Noisy", {"jobs/s": ours * theirs * (3 if theirs == 50 else 1)})
+        made.add("Wrong", {"jobs/s": 1.0}, "1 jobs never ran, 0 ran more than once")
     return made
 
 
@@ -107,9 +107,9 @@ def test_the_page_has_figures_ratios_and_plots(tmp_path: Path) -> None:
     results = Results("18.4", 2, load=0.1, tables=[table()])
     results.write(tmp_path / "RESULTS.md")
     page = (tmp_path / "RESULTS.md").read_text()
-    assert "| Flask-CronJobs | 101 (2%) | - |" in page
-    assert "| Peer & Co | 50 (2%) | 2.00 (0%) |" in page
-    assert "| Noisy | withheld: spread" in page
+    assert "| Flask-CronJobs | 101 (100 to 102) | - |" in page
+    assert "| Peer & Co | 50 (50 to 51) | 2.00 (2.00 to 2.00) |" in page
+    assert "| Wrong | wrong: 1 jobs never ran" in page
     assert "pgqueuer 1.6.0" in page
     assert "busy" not in page
     assert "## Measure yourself" in page
@@ -121,20 +121,34 @@ def test_the_page_says_that_the_machine_was_busy() -> None:
     assert "The machine was busy" in Results("18.4", 2, load=1e9).machine()
 
 
-def test_a_plot_draws_no_bar_for_what_is_withheld() -> None:
+def test_a_plot_draws_no_bar_for_what_went_wrong() -> None:
     drawn = ElementTree.fromstring(plot(table(), "jobs/s"))
     bars = [one for one in drawn.iter() if one.get("class") in ("ours", "peer", "floor")]
     assert [one.get("class") for one in bars] == ["ours", "peer"]
     widths = [float(one.get("width", 0)) for one in bars]
     assert widths[0] == pytest.approx(2 * widths[1], rel=0.01)
-    assert any("withheld" in (one.text or "") for one in drawn.iter())
+    assert any("never ran" in (one.text or "") for one in drawn.iter())
 
 
-def test_each_round_begins_with_another_contestant() -> None:
-    order = [one.label for one in Plan(["ours", "raw"], 3).interleaved(contestants.DRAIN)]
-    assert len(order) == 9
-    assert len({order[0], order[3], order[6]}) == 3
-    assert sorted(order[:3]) == sorted(order[3:6]) == sorted(order[6:])
+def test_each_second_round_goes_back_and_each_pair_begins_with_another_contestant() -> None:
+    order = [one.label for one in Plan(["ours", "raw"], 4).interleaved(contestants.DRAIN)]
+    rounds = [order[place : place + 3] for place in range(0, 12, 3)]
+    assert rounds[1] == rounds[0][::-1]
+    assert rounds[3] == rounds[2][::-1]
+    assert rounds[2] == [*rounds[0][1:], rounds[0][0]]
+
+
+def test_the_first_table_compares_with_the_nearest_peer(tmp_path: Path) -> None:
+    made = Table("enqueue", "Enqueue", {"jobs/s": 0}, {"jobs/s": "ours to it"})
+    made.add("Flask-CronJobs", {"jobs/s": 300})
+    made.add("Procrastinate", {"jobs/s": 100})
+    lines = Results("18.4", 1, tables=[made]).headlines().splitlines()
+    assert lines[2:] == [
+        "| one job and its commit | jobs/s | 300 (300 to 300) "
+        "| Procrastinate: 100 (100 to 100) | 3.00 (3.00 to 3.00) |"
+    ]
+    labels = {one.label for group in GROUPS for ones in group.values() for one in ones}
+    assert {each.peer for each in HEADLINES} <= labels
 
 
 def test_a_peer_whose_environment_cannot_be_made_is_left_out(

@@ -1,4 +1,4 @@
-"""The planners use the partial indexes, however many finished rows there are.
+"""Statements find their rows by indexes, however many rows there are, and cost no more for them.
 
 With statistics and without: a table that grew since the last ANALYZE must be claimed from as well.
 """
@@ -7,95 +7,63 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, TextClause, create_engine, text
 
-from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.db.dialect import dialect_of
+from flask_cronjobs.db.dialect import Dialect, dialect_of
 from flask_cronjobs.db.planner import SETTINGS
 from flask_cronjobs.jobs.definitions.rows import NEAR, SOME, read_definitions
 from flask_cronjobs.jobs.definitions.slots import insert_slots, record_at_once
-from flask_cronjobs.jobs.outcomes import OUTCOME_COLUMNS, record
-from flask_cronjobs.jobs.pruning import BATCHES, DEAD_RUNS, EFFECTS, RUNS, Kind, delete, oldest
+from flask_cronjobs.jobs.outcomes import delete_failures, record, success_arrays
+from flask_cronjobs.jobs.pruning import BATCHES, DEAD_RUNS, EFFECTS, RUNS, delete, oldest
 from flask_cronjobs.jobs.runs import claim as claiming
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
-from flask_cronjobs.jobs.runs.exchange import Claims, front_of_queue
+from flask_cronjobs.jobs.runs.exchange import front_of_queue
 from flask_cronjobs.jobs.runs.leases import expired
-from tests.plans import explain, pages
-from tests.postgres import Server
-
-FINISHED = 200_000
-DAY = 86400.0
-CLAIM_INDEXES = ("ix_job_runs_runnable", "ix_job_runs_runnable_keyed")
+from flask_cronjobs.jobs.ticks import old_ticks
+from flask_cronjobs.types import Outcome
+from tests.plans import LONG_AGO, add, cost, later, run, sent_by, tables_of
 
 pytestmark = pytest.mark.slow
 
+TOKEN = "host:1:y"
+NEVER = "'2999-01-01 00:00:00'"
+RUNNING = {
+    "job_type": "'task'", "status": "'running'", "attempts": "1",
+    "locked_by": f"'{TOKEN}'", "locked_until": LONG_AGO,
+}  # fmt: skip
+
 
 def fill(engine: Engine) -> None:
-    """Finish 220,000 runs, leave 51 that are runnable and 10 that run; and 1,000 definitions.
+    """Add 220,000 runs that ended, 51 that may run and 10 that run; many rows of other tables.
 
     The seventh definition has a tenth of those that finished, and one that is runnable.
     """
-    numbers = (
-        "generate_series(1, {count}) AS n(i)"
-        if engine.dialect.name == "postgresql"
-        else "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
-        " SELECT i FROM n) AS n"
-    )
-    minutes = (
-        "'2026-01-01' + i * interval '1 minute'"
-        if engine.dialect.name == "postgresql"
-        else "datetime('2026-01-01', i || ' minutes')"
-    )
-    finished = "CASE WHEN i % 20 = 0 THEN 'dead' ELSE 'succeeded' END"
-    with engine.begin() as connection:
-        for sql, count in (
-            (
-                "INSERT INTO job_runs (job_type, status, attempts, finished_at, definition_id,"
-                f" scheduled_for, priority) SELECT 'task', {finished}, 1, '2026-01-01',"
-                " CASE WHEN i % 2 = 0 THEN i END, '2026-01-01', 0 FROM ",
-                FINISHED,
-            ),
-            (
-                "INSERT INTO job_runs (job_type, definition_id, scheduled_for, status, finished_at)"
-                f" SELECT 'task', 7, {minutes},"
-                " CASE WHEN i > 20000 THEN 'queued' ELSE 'succeeded' END,"
-                " CASE WHEN i > 20000 THEN NULL ELSE '2026-01-01' END FROM ",
-                20_001,
-            ),
-            ("INSERT INTO job_runs (job_type, run_at) SELECT 'task', '2026-01-01' FROM ", 25),
-            (
-                "INSERT INTO job_runs (job_type, run_at, concurrency_key, concurrency_limit)"
-                " SELECT 'task', '2026-01-01', 'key', 1 FROM ",
-                25,
-            ),
-            (
-                "INSERT INTO job_runs (job_type, status, attempts, locked_by, locked_until)"
-                " SELECT 'task', 'running', 1, 'host:1:x', '2026-01-01' FROM ",
-                10,
-            ),
-            (
-                "INSERT INTO job_definitions (name, job_type, schedule, next_run_at, origin)"
-                " SELECT 'definition ' || i, 'task', '* * * * *',"
-                " CASE WHEN i < 5 THEN '2026-01-01' ELSE '2999-01-01' END{cast}, 'database' FROM ",
-                1000,
-            ),
-            (
-                "INSERT INTO job_effects (key, run_id, state, done_at)"
-                " SELECT 'effect ' || i, i, 'done',"
-                " CASE WHEN i < 5 THEN '2026-01-01' ELSE '2999-01-01' END{cast} FROM ",
-                20_000,
-            ),
-        ):
-            cast = "::timestamptz" if engine.dialect.name == "postgresql" else ""
-            if engine.dialect.name == "postgresql":
-                sql = sql.replace("'2026-01-01'", "'2026-01-01'::timestamptz")
-            statement = sql.replace("{cast}", cast) + numbers.replace("{count}", str(count))
-            connection.execute(text(statement))
+    succeeded = "CASE WHEN i % 20 = 0 THEN 'dead' ELSE 'succeeded' END"
+    first_ones = f"CASE WHEN i < 5 THEN {LONG_AGO} ELSE {NEVER} END"
+    ended = {"job_type": "'task'", "finished_at": LONG_AGO, "scheduled_for": LONG_AGO}
+    add(engine, "job_runs", 200_000, **ended, status=succeeded, attempts="1", priority="0",
+        definition_id="CASE WHEN i % 2 = 0 THEN i END")  # fmt: skip
+    add(engine, "job_runs", 20_001, job_type="'task'", definition_id="7",
+        scheduled_for=later(engine, LONG_AGO, "i"),
+        status="CASE WHEN i > 20000 THEN 'queued' ELSE 'succeeded' END",
+        finished_at=f"CASE WHEN i > 20000 THEN NULL ELSE {LONG_AGO} END")  # fmt: skip
+    waiting = {"job_type": "'task'", "run_at": LONG_AGO}
+    add(engine, "job_runs", 25, **waiting)
+    add(engine, "job_runs", 25, **waiting, concurrency_key="'key'", concurrency_limit="1")
+    add(engine, "job_runs", 10, **RUNNING)
+    add(engine, "job_definitions", 1000, name="'definition ' || i", job_type="'task'",
+        schedule="'* * * * *'", next_run_at=first_ones, origin="'database'")  # fmt: skip
+    add(engine, "job_effects", 20_000, key="'effect ' || i", run_id="i", state="'done'",
+        done_at=first_ones)  # fmt: skip
+    add(engine, "job_ticks", 50_000, worker="'host:7'", host="'host'", pid="7",
+        started_at=first_ones, finished_at=first_ones)  # fmt: skip
+    add(engine, "job_failures", 50_000, run_id="1 + i % 1000", attempt="1 + i / 1000",
+        worker="'host:7'", error_type="'E'", error="'it broke'")  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -103,41 +71,16 @@ def filled(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
     """A database with many finished rows and no statistics yet."""
-    server: Server | None = None
-    if request.param == "postgresql":
-        server = request.getfixturevalue("postgres_server")
-        assert server is not None
-        url = server.create_database()
-    else:
-        url = f"sqlite:///{tmp_path_factory.mktemp('plans') / 'plans.sqlite'}"
-    engine = create_engine(url)
-    create_tables(engine)
-    if server is not None:
-        with engine.begin() as connection:
-            for table in ("job_runs", "job_definitions", "job_effects"):
-                connection.execute(text(f"ALTER TABLE {table} SET (autovacuum_enabled = false)"))
-    fill(engine)
-    yield engine
-    engine.dispose()
-    if server is not None:
-        server.drop_database(url)
-
-
-@pytest.fixture
-def empty(database_url: str) -> Iterator[Engine]:
-    """A database without rows."""
-    engine = create_engine(database_url)
-    create_tables(engine)
-    yield engine
-    engine.dispose()
+    with tables_of(request.param, request, tmp_path_factory.mktemp("plans")) as engine:
+        fill(engine)
+        yield engine
 
 
 @pytest.fixture(scope="module", params=["without statistics", "with statistics"])
 def engine(request: pytest.FixtureRequest, filled: Engine) -> Engine:
     """The filled database, before and after ANALYZE."""
     if request.param == "with statistics":
-        with filled.begin() as connection:
-            connection.execute(text("ANALYZE"))
+        run(filled, "ANALYZE")
     return filled
 
 
@@ -160,197 +103,177 @@ def walks_all(plan: str, table: str) -> bool:
     )
 
 
-def claim_parameters(engine: Engine) -> dict[str, Any]:
-    dialect = dialect_of(engine)
+class Case(NamedTuple):
+    """A statement, and what its plan has.
+
+    :ivar indexes: that are used; on SQLite, which has no name for it, the primary key is left out.
+    :ivar walked: none of these tables, or aliases of tables, is read as a whole.
+    """
+
+    sql: Callable[[Dialect], str]
+    indexes: tuple[str, ...] = ()
+    walked: tuple[str, ...] = ("job_runs",)
+    given: tuple[tuple[str, object], ...] = ()
+
+
+def claim_in_every_way(d: Dialect) -> str:
+    """The statement that claims; PostgreSQL's records outcomes, too."""
+    if d.one_statement:
+        return claiming.record_and_claim(d, plain=False, claims=True).text
+    return claiming.claim(d).text
+
+
+def record_outcomes(d: Dialect) -> str:
+    return claim_in_every_way(d) if d.one_statement else record(d, "job_runs.id").text
+
+
+def record_slots(d: Dialect) -> str:
+    return record_at_once(d) if d.one_statement else insert_slots(d, "7")
+
+
+RUNNABLE = ("ix_job_runs_runnable", "ix_job_runs_runnable_keyed", "ix_job_runs_runnable_front")
+OLD = ("one", "job_runs", "job_effects", "job_batches")
+CASES = {
+    "claim": Case(claim_in_every_way, RUNNABLE),
+    "record": Case(record_outcomes, ("pk_job_runs",)),
+    "front": Case(front_of_queue, RUNNABLE[::2]),
+    "expired": Case(lambda d: expired(d).text, ("ix_job_runs_lease",)),
+    "due definitions": Case(read_definitions, ("ix_job_definitions_due",), (),
+                            (("after", 0),)),
+    "slots": Case(record_slots, ("ix_job_runs_live",), ("live",)),
+    "old runs": Case(lambda d: oldest(d, RUNS), ("ix_job_runs_finished",), OLD),
+    "dead runs": Case(lambda d: oldest(d, DEAD_RUNS), ("ix_job_runs_dead",), OLD),
+    "old effects": Case(lambda d: oldest(d, EFFECTS), ("ix_job_effects_done",), OLD),
+    "old batches": Case(lambda d: oldest(d, BATCHES), ("ix_job_batches_ended",), OLD),
+    "failures of old runs": Case(lambda d: delete(d, "job_failures", "run_id"), (),
+                                 ("job_failures",)),
+    "outputs of old runs": Case(lambda d: delete(d, "job_outputs", "run_id"), (), ("job_outputs",)),
+    "old runs themselves": Case(lambda d: delete(d, "job_runs", "id")),
+    "old ticks": Case(old_ticks, ("ix_job_ticks_started_at",), ("job_ticks",)),
+    "oldest failures": Case(lambda d: delete_failures(d).text, ("uq_job_failures_attempt",),
+                            ("job_failures",)),
+}  # fmt: skip
+
+
+def parameters(d: Dialect) -> dict[str, Any]:
+    """What the statements are given, all together."""
+    outcome = {"id": 1, "token": TOKEN, "kind": "succeeded"}
+    slot = {"definition_id": 7, "at": "2026-01-02 00:00:00+00", "skipped": 0}
+    watermark = {"definition_id": 7, "expected": "2026-01-01", "following": None}
     return {
-        "limit": 100,
-        "token": "host:1:y",
-        "tasks": dialect.array(("task",)),
-        "queues": dialect.array(()),
-        "but_queues": True,
-        "lease": 120.0,
-        "idle": True,
-        "side_by_side": False,
-        "after": "",
-        "outcomes": '[{"id": 1, "token": "host:1:y", "kind": "succeeded"}]',
-        "usual_token": "host:1:y",
-        **{f"{name}s": "{}" for name in OUTCOME_COLUMNS},
-        "ids": "{1}",
-    }
+        **ClaimRequest(100, TOKEN, ("task",)).parameters(d),
+        **dict.fromkeys(("retention", "retention_dead", "age"), 86400.0),
+        "outcomes": json.dumps([outcome]), "ids": d.many(range(1, 500)),
+        "slots": json.dumps([slot]), "plans": json.dumps([watermark]),
+        "declared": d.array(()), "chunk": 500, "all": False, "near": NEAR, "some": SOME,
+        "place": d.earliest, "id": 7, "attempt": 3,
+    }  # fmt: skip
 
 
-def claim_statement(engine: Engine) -> str:
-    """The statement that claims in every way; PostgreSQL's records outcomes, too."""
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_statements_find_their_rows_by_their_indexes(engine: Engine, case: Case) -> None:
     dialect = dialect_of(engine)
-    if dialect.one_statement:
-        return claiming.record_and_claim(dialect, plain=False, claims=True).text
-    return claiming.claim(dialect).text
-
-
-def test_claim_uses_the_partial_indexes_of_runnable_rows(engine: Engine) -> None:
-    shown = plan(engine, claim_statement(engine), claim_parameters(engine))
-    for index in CLAIM_INDEXES:
-        assert index in shown, shown
-    assert not walks_all(shown, "job_runs"), shown
+    shown = plan(engine, case.sql(dialect), {**parameters(dialect), **dict(case.given)})
+    for index in case.indexes:
+        if index.startswith("pk_") and not dialect.one_statement:
+            index = "SEARCH job_runs USING INTEGER PRIMARY KEY"
+        assert re.search(rf"\b{index}\b", shown), shown
+    for table in case.walked:
+        assert not walks_all(shown, table), shown
 
 
 @pytest.mark.parametrize("part", ["free", "keyed", "candidate", "chosen"])
 def test_limit_of_a_claim_is_taken_once(engine: Engine, part: str) -> None:
     """A planner may run a LIMIT subquery again, and so claim more rows than the limit."""
-    shown = plan(engine, claim_statement(engine), claim_parameters(engine))
-    once = "CTE" if engine.dialect.name == "postgresql" else "MATERIALIZE"
+    dialect = dialect_of(engine)
+    shown = plan(engine, claim_in_every_way(dialect), parameters(dialect))
+    once = "CTE" if dialect.one_statement else "MATERIALIZE"
     assert f"{once} {part}" in [line.strip() for line in shown.splitlines()], shown
 
 
-def test_recording_finds_its_rows_by_id(engine: Engine) -> None:
-    if dialect_of(engine).one_statement:
-        shown = plan(engine, claim_statement(engine), claim_parameters(engine))
-        assert "pk_job_runs" in shown, shown
-    else:
-        shown = plan(engine, record(dialect_of(engine)), claim_parameters(engine))
-        assert "SEARCH job_runs USING INTEGER PRIMARY KEY" in shown, shown
-    assert not walks_all(shown, "job_runs"), shown
+# Costs
 
 
-def test_reclaim_uses_the_index_of_leases(engine: Engine) -> None:
-    statement = expired(dialect_of(engine))
-    shown = plan(engine, statement.text, {"limit": 200})
-    assert "ix_job_runs_lease" in shown, shown
-    assert not walks_all(shown, "job_runs"), shown
-
-
-def test_due_definitions_use_their_index(engine: Engine) -> None:
-    dialect = dialect_of(engine)
-    parameters = {
-        "declared": dialect.array(()),
-        "tasks": dialect.array(("task",)),
-        "after": 0,
-        "chunk": 500,
-        "all": False,
-        "near": NEAR,
-        "some": SOME,
-    }
-    shown = plan(engine, read_definitions(dialect), parameters)
-    assert "ix_job_definitions_due" in shown, shown
-
-
-@pytest.mark.parametrize(
-    ("kind", "index"),
-    [
-        (RUNS, "ix_job_runs_finished"),
-        (DEAD_RUNS, "ix_job_runs_dead"),
-        (EFFECTS, "ix_job_effects_done"),
-        (BATCHES, "ix_job_batches_ended"),
-    ],
-)
-def test_pruning_reads_only_old_rows_by_their_index(engine: Engine, kind: Kind, index: str) -> None:
-    dialect = dialect_of(engine)
-    first = "-infinity" if dialect.name == "postgresql" else ""
-    parameters = {"retention": DAY, "retention_dead": DAY, "place": first, "chunk": 500}
-    shown = plan(engine, oldest(dialect, kind), parameters)
-    assert index in shown, shown
-    for table in ("one", "job_runs", "job_effects", "job_batches"):
-        assert not walks_all(shown, table), shown
-    if kind == EFFECTS:
-        with engine.connect() as connection:
-            assert len(connection.execute(text(oldest(dialect, kind)), parameters).all()) == 4
-
-
-@pytest.mark.parametrize(
-    ("table", "column"),
-    [("job_failures", "run_id"), ("job_outputs", "run_id"), ("job_runs", "id")],
-)
-def test_what_goes_with_old_runs_is_looked_up_by_index(
-    engine: Engine, table: str, column: str
-) -> None:
-    dialect = dialect_of(engine)
-    shown = plan(engine, delete(dialect, table, column), {"ids": dialect.many(range(1, 500))})
-    assert not walks_all(shown, table), shown
-
-
-def test_overlap_is_looked_up_in_the_index_of_live_runs(engine: Engine) -> None:
-    dialect = dialect_of(engine)
-    parameters: dict[str, Any] = {
-        "slots": json.dumps([{"definition_id": 7, "at": "2026-01-02 00:00:00+00", "skipped": 0}])
-    }
-    if dialect.one_statement:
-        statement = record_at_once(dialect)
-        plans = [{"definition_id": 7, "expected": "2026-01-01", "following": None}]
-        parameters["plans"] = json.dumps(plans)
-    else:
-        statement = insert_slots(dialect, "7")
-    shown = plan(engine, statement, parameters)
-    assert "ix_job_runs_live" in shown, shown
-    assert not walks_all(shown, "live"), shown
-
-
-def test_claim_reads_few_pages_of_a_large_table(engine: Engine) -> None:
-    assert cost_of_a_claim(engine) < 2000, "26 runs were to be had; the table has thousands"
-
-
-def add_keyed_runs(engine: Engine, key: str, count: int, run_at: str = "2026-01-01") -> None:
-    """Add runs with *key*, SQL that may use the number ``i``."""
-    cast = "::timestamptz" if engine.dialect.name == "postgresql" else ""
-    with engine.begin() as connection:
-        connection.execute(
-            text(
-                "INSERT INTO job_runs (job_type, run_at, concurrency_key, concurrency_limit)"
-                f" SELECT 'task', '{run_at} 00:00:00'{cast}, {key}, 1 FROM (WITH RECURSIVE n(i) AS"
-                f" (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count}) SELECT i FROM n) AS n"
-            )
-        )
-        connection.execute(text("ANALYZE"))
-
-
-@pytest.mark.parametrize("run_at", ["2026-01-02", "2999-01-01"], ids=["due", "delayed"])
-def test_claim_costs_no_more_with_many_more_keys(empty: Engine, run_at: str) -> None:
-    """Delayed ones are stepped over in their index, at a twentieth of what a key would cost."""
-    add_keyed_runs(empty, "'key ' || i", 500, run_at)
-    few = cost_of_a_claim(empty)
-    add_keyed_runs(empty, "'more ' || i", 9_500, run_at)
-    assert cost_of_a_claim(empty) < 2 * few + 800
-
-
-def test_claim_costs_no_more_with_many_more_runs_of_a_busy_key(empty: Engine) -> None:
-    add_keyed_runs(empty, "'busy'", 1)
-    with Bookkeeping(empty) as books:
-        assert Claims(books).exchange([], ClaimRequest(1, "host:1:x", ("task",))).claims
-    add_keyed_runs(empty, "'busy'", 500)
-    add_keyed_runs(empty, "'key ' || i", 5_000, "2026-01-02")
-    few = cost_of_a_claim(empty)
-    add_keyed_runs(empty, "'busy'", 9_500)
-    assert cost_of_a_claim(empty) < 2 * few + 800
-
-
-def cost_of_a_claim(engine: Engine) -> int:
-    """In pages; on SQLite, which does not count them, in hundreds of its machine's steps."""
-    if engine.dialect.name == "postgresql":
-        return pages_read_by_a_claim(engine)
-    statement = text(claim_statement(engine))
-    steps = 0
-
-    def count() -> int:
-        nonlocal steps
-        steps += 1
-        return 0
-
+def cost_of_an_exchange(engine: Engine) -> int:
+    """To record outcomes of all that run, and to claim a hundred; nothing of it is kept."""
+    d = dialect_of(engine)
+    request = ClaimRequest(100, "host:1:x", ("task",)).parameters(d)
     with engine.connect() as connection:
-        raw = connection.connection.driver_connection
-        assert raw is not None
-        raw.set_progress_handler(count, 100)
-        connection.execute(statement, claim_parameters(engine)).all()
-        raw.set_progress_handler(None, 0)
+        held = connection.execute(text("SELECT id FROM job_runs WHERE status = 'running'"))
+        outcomes = [Outcome(id_, TOKEN, "succeeded", 1, "task") for id_ in held.scalars()]
+        statements: list[tuple[TextClause, dict[str, Any]]]
+        if d.one_statement:
+            both = claiming.record_and_claim(d, plain=True, claims=True)
+            statements = [(both, {**request, **success_arrays(outcomes)})]
+        else:
+            rows = [{"id": each.id, "token": TOKEN, "kind": "succeeded"} for each in outcomes]
+            recording = record(d, "job_runs.id"), {"outcomes": json.dumps(rows)}
+            statements = [recording, (claiming.claim(d), request)]
+        with sent_by(engine) as sent:
+            for statement, given in statements:
+                connection.execute(statement, given)
         connection.rollback()
-    return steps
+    return cost(engine, sent.statements)
 
 
-def pages_read_by_a_claim(engine: Engine) -> int:
-    claim = str(claiming.claim(dialect_of(engine)).compile(dialect=engine.dialect))
-    return pages(explain(engine, claim, claim_parameters(engine), "ANALYZE", "BUFFERS"))
+def test_exchange_reads_few_pages_of_a_large_table(engine: Engine) -> None:
+    assert cost_of_an_exchange(engine) < 2000, "26 runs were to be had; the table has thousands"
 
 
-def test_look_at_the_front_of_the_queue_reads_its_indexes(engine: Engine) -> None:
-    shown = plan(engine, front_of_queue(dialect_of(engine)), {})
-    for index in ("ix_job_runs_runnable", "ix_job_runs_runnable_front"):
-        assert re.search(rf"\b{index}\b", shown), shown
-    assert not walks_all(shown, "job_runs"), shown
+def keyed(key: str, **columns: str) -> dict[str, str]:
+    return {"concurrency_key": key, "concurrency_limit": "1", **columns}
+
+
+#: The columns of runs that wait; a claim asks for all queues and for the task ``task``.
+BACKLOGS: dict[str, dict[str, str]] = {
+    "own": {},
+    "keys": keyed("'key ' || i"),
+    "a busy key": keyed("'busy'"),
+    "another task": {"job_type": "'theirs'"},
+    "many other tasks": {"job_type": "'theirs ' || i"},
+    "delayed": {"run_at": NEVER},
+    "delayed, higher priority": {"run_at": NEVER, "priority": "5"},
+    "delayed, 50 priorities": {"run_at": NEVER, "priority": "i % 50"},
+    "delayed keys": keyed("'key ' || i", run_at=NEVER, priority="5"),
+    "keys of another task": keyed("'k' || i % 1000", job_type="'theirs'"),
+}
+#: In the units of `cost`; to read the backlog would cost some thousands.
+MARGIN = 300
+
+
+@pytest.fixture
+def empty(database_url: str) -> Iterator[Engine]:
+    """A database with ten runs that run, and one of the key ``busy``."""
+    engine = create_engine(database_url)
+    create_tables(engine)
+    add(engine, "job_runs", 10, **RUNNING)
+    add(engine, "job_runs", 1, **keyed("'busy'", **RUNNING), concurrency_share="1")
+    yield engine
+    engine.dispose()
+
+
+@pytest.mark.parametrize("analyze", [False, True], ids=["without statistics", "with statistics"])
+@pytest.mark.parametrize("backlog", BACKLOGS)
+def test_exchange_costs_no_more_for_a_longer_backlog(
+    empty: Engine, backlog: str, analyze: bool
+) -> None:
+    few, few_dry = cost_beside(empty, 2_000, backlog, analyze)
+    many, many_dry = cost_beside(empty, 20_000, backlog, analyze)
+    print(empty.dialect.name, backlog, analyze, few, few_dry, many, many_dry)
+    assert many < 2 * few + MARGIN
+    assert many_dry < 2 * few_dry + MARGIN
+
+
+def cost_beside(engine: Engine, count: int, backlog: str, analyze: bool) -> tuple[int, int]:
+    """The costs of a claim of ten runs behind *count* more, and of one that finds none of them."""
+    waiting = {"job_type": "'task'", "run_at": LONG_AGO}
+    add(engine, "job_runs", count, **{**waiting, **BACKLOGS[backlog]})
+    if analyze:
+        run(engine, "ANALYZE")
+    dry = cost_of_an_exchange(engine)
+    mine = {**waiting, "run_at": "'2026-01-02 00:00:00'"}
+    add(engine, "job_runs", 5, **mine)
+    add(engine, "job_runs", 5, **keyed("'mine ' || i", **mine))
+    found = cost_of_an_exchange(engine)
+    run(engine, "DELETE FROM job_runs WHERE run_at = '2026-01-02 00:00:00'")
+    return found, dry

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert, text
+from sqlalchemy import Engine, insert
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs import orders
@@ -27,144 +27,76 @@ from flask_cronjobs.jobs.runs.leases import (
     watch,
 )
 from flask_cronjobs.models import JobRun
+from flask_cronjobs.models.tables import Base
 from flask_cronjobs.schedule.catchup import Slot
 from flask_cronjobs.types import Claim, LateSlot
 from tests.kit import Kit, outcome, plan, spec
-from tests.plans import Sent, explain, faults, pages, paths, sent_by
-from tests.postgres import Server
+from tests.plans import Sent, explain, faults, paths, run, sent_by, tables_of
 
 pytestmark = pytest.mark.slow
 
 DAY = 86400.0
-TABLES = (
-    *("job_runs", "job_definitions", "job_effects", "job_ticks", "job_failures", "job_outputs"),
-    *("job_pauses", "job_batches"),
-)
-WAITING = "job_type, run_at"
-KEYED = f"{WAITING}, concurrency_key, concurrency_limit"
-FINISHED = f"{WAITING}, status, finished_at"
-LONG_AGO = "timestamptz '2026-01-01'"
+TABLES = ", ".join(Base.metadata.tables)
 
 
-def load(engine: Engine, count: int, columns: str = WAITING, values: str = "") -> None:
-    """Insert so many runs; *values* is SQL for the columns after `WAITING`."""
-    run(
-        engine,
-        f"INSERT INTO job_runs ({columns}) SELECT 'task', {LONG_AGO} {values}"
-        f" FROM generate_series(1, {count}) AS n(i)",
+def waiting(count: int, columns: str = "", values: str = "") -> str:
+    """The statement that inserts so many runs; *values* is SQL for the other *columns*."""
+    return (
+        f"INSERT INTO job_runs (job_type, run_at{columns})"
+        f" SELECT 'task', timestamptz '2026-01-01'{values} FROM generate_series(1, {count}) AS n(i)"
     )
 
 
-def run(engine: Engine, *statements: str) -> None:
-    """Run statements, each in a transaction of its own."""
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for statement in statements:
-            connection.execute(text(statement))
-
-
-def pretend(engine: Engine, rows: float, size: int) -> None:
-    """Let the statistics say that each table and index has so many rows, on so many pages."""
-    names = ", ".join(f"'{table}'::regclass" for table in TABLES)
-    run(
-        engine,
+def pretend(rows: float, size: int) -> str:
+    """The statement by which each table and index seems to have so many rows, on so many pages."""
+    names = ", ".join(f"'{table}'::regclass" for table in Base.metadata.tables)
+    return (
         f"UPDATE pg_class SET reltuples = {rows}, relpages = {size} WHERE oid IN ({names})"
-        f" OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid IN ({names}))",
+        f" OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid IN ({names}))"
     )
 
 
-def never_analyzed(engine: Engine) -> None:
-    load(engine, 3_000)
-
-
-def analyzed(engine: Engine) -> None:
-    load(engine, 3_000)
-    run(engine, "VACUUM ANALYZE")
-
-
-def analyzed_when_empty(engine: Engine) -> None:
-    load(engine, 1)
-    run(engine, "VACUUM ANALYZE")
-    load(engine, 3_000)
-
-
-def analyzed_when_all_had_finished(engine: Engine) -> None:
-    load(engine, 5_000, FINISHED, ", 'succeeded', now()")
-    run(engine, "ANALYZE")
-    load(engine, 3_000)
-
-
-def analyzed_when_few_waited(engine: Engine) -> None:
-    """As many as a claim looks at: then it looks as if a claim took all."""
-    load(engine, 300)
-    load(engine, 5_000, FINISHED, ", 'succeeded', now()")
-    run(engine, "ANALYZE", "DELETE FROM job_runs WHERE status = 'succeeded'")
-    load(engine, 3_000)
-
-
-def analyzed_when_another_task_waited(engine: Engine) -> None:
-    load(engine, 3_000)
-    run(engine, "UPDATE job_runs SET job_type = 'other'", "ANALYZE", "DELETE FROM job_runs")
-    load(engine, 3_000)
-
-
-def bloated(engine: Engine) -> None:
-    load(engine, 20_000)
-    run(engine, "ANALYZE", "DELETE FROM job_runs")
-    load(engine, 3_000)
-    run(engine, "ANALYZE")
-
-
-def keyed(engine: Engine) -> None:
-    load(engine, 3_000, KEYED, ", 'key ' || i % 500, 1")
-
-
-def keyed_and_analyzed(engine: Engine) -> None:
-    keyed(engine)
-    run(engine, "ANALYZE")
-
-
-def looks_empty(engine: Engine) -> None:
-    load(engine, 3_000)
-    pretend(engine, 0, 1)
-
-
-def looks_sparse(engine: Engine) -> None:
-    """As if a vacuum had found no row on a thousand pages."""
-    load(engine, 3_000)
-    pretend(engine, 0, 1_000)
-
-
-def looks_like_ten_million(engine: Engine) -> None:
-    load(engine, 3_000)
-    run(engine, "ANALYZE")
-    pretend(engine, 10_000_000, 100)
-
-
-STATISTICS = [
-    *(never_analyzed, analyzed, analyzed_when_empty, analyzed_when_all_had_finished),
-    *(analyzed_when_few_waited, analyzed_when_another_task_waited, bloated),
-    *(keyed, keyed_and_analyzed, looks_empty, looks_sparse, looks_like_ten_million),
-]
+MANY = waiting(3_000)
+ENDED = waiting(5_000, ", status, finished_at", ", 'succeeded', now()")
+KEYED = waiting(3_000, ", concurrency_key, concurrency_limit", ", 'key ' || i % 500, 1")
+#: What happened to the tables before a statement is planned.
+STATISTICS = {
+    "never analyzed": (MANY,),
+    "analyzed": (MANY, "VACUUM ANALYZE"),
+    "analyzed when empty": (waiting(1), "VACUUM ANALYZE", MANY),
+    "analyzed when all had finished": (ENDED, "ANALYZE", MANY),
+    # As many as a claim looks at: then it looks as if a claim took all.
+    "analyzed when few waited": (
+        *(waiting(300), ENDED, "ANALYZE"),
+        *("DELETE FROM job_runs WHERE status = 'succeeded'", MANY),
+    ),
+    "analyzed when another task waited": (
+        *(MANY, "UPDATE job_runs SET job_type = 'other'", "ANALYZE", "DELETE FROM job_runs", MANY),
+    ),
+    "bloated": (waiting(20_000), "ANALYZE", "DELETE FROM job_runs", MANY, "ANALYZE"),
+    "keyed": (KEYED,),
+    "keyed and analyzed": (KEYED, "ANALYZE"),
+    "looks empty": (MANY, pretend(0, 1)),
+    # As if a vacuum had found no row on a thousand pages.
+    "looks sparse": (MANY, pretend(0, 1_000)),
+    "looks like ten million": (MANY, "ANALYZE", pretend(10_000_000, 100)),
+}
 
 
 @pytest.fixture(scope="module")
-def kit(postgres_server: Server) -> Iterator[Kit]:
+def kit(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
     """A store whose tables PostgreSQL does not vacuum or analyze by itself."""
-    url = postgres_server.create_database()
-    made = Kit.on(url)
-    for table in TABLES:
-        run(made.engine, f"ALTER TABLE {table} SET (autovacuum_enabled = false)")
-    yield made
-    made.close()
-    postgres_server.drop_database(url)
+    with tables_of("postgresql", request, tmp_path_factory.getbasetemp()) as engine:
+        made = Kit(engine)
+        yield made
+        made.close()
 
 
 @pytest.fixture
-def empty(kit: Kit) -> Kit:
+def empty(kit: Kit) -> Engine:
     """The store without rows, and without statistics."""
-    run(kit.engine, f"TRUNCATE {', '.join(TABLES)}", "DELETE FROM pg_statistic")
-    pretend(kit.engine, -1, 0)
-    return kit
+    run(kit.engine, f"TRUNCATE {TABLES}", "DELETE FROM pg_statistic", pretend(-1, 0))
+    return kit.engine
 
 
 @pytest.fixture(scope="module")
@@ -310,13 +242,13 @@ def known(kit: Kit) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("statistics", STATISTICS)
 def test_each_statement_keeps_to_its_indexes(
-    sent: Sent, empty: Kit, known: dict[str, list[str]], statistics: Callable[[Engine], None]
+    sent: Sent, empty: Engine, known: dict[str, list[str]], statistics: str
 ) -> None:
-    statistics(empty.engine)
-    assert len(sent.statements) > 20
+    run(empty, *STATISTICS[statistics])
+    assert len(sent.by_bookkeeping) > 20
     wrong = {}
-    for statement, parameters in sent.statements:
-        planned = explain(empty.engine, statement, parameters)
+    for statement, parameters in sent.by_bookkeeping.items():
+        planned = explain(empty, statement, parameters)
         found = faults(planned)
         first = known.setdefault(statement, paths(planned))
         if paths(planned) != first:
@@ -324,36 +256,3 @@ def test_each_statement_keeps_to_its_indexes(
         if found:
             wrong[statement] = found
     assert wrong == {}
-
-
-@pytest.mark.parametrize("analyze", [False, True], ids=["without statistics", "with statistics"])
-def test_work_for_each_run_is_the_same_however_many_wait(
-    sent: Sent, empty: Kit, analyze: bool
-) -> None:
-    """In pages of the server, for the exchange of 100 outcomes for 100 claims."""
-    few = pages_of_an_exchange(empty, 1_000, analyze)
-    many = pages_of_an_exchange(empty, 50_000, analyze)
-    print(few, many)
-    assert many < 1.3 * few
-
-
-def pages_of_an_exchange(kit: Kit, waiting: int, analyze: bool) -> int:
-    """So many pages it reads, when this many runs wait."""
-    run(kit.engine, "TRUNCATE job_runs CASCADE")
-    load(kit.engine, waiting)
-    if analyze:
-        run(kit.engine, "VACUUM ANALYZE")
-    kit.claim(1)
-    done = [outcome(claim, "succeeded") for claim in kit.claim(100)]
-    with sent_by(kit.engine) as sent:
-        kit.claims.exchange(done, kit.request(100))
-    assert len(sent.statements) == 1
-    # What it did is undone first, so that its explanation does the same.
-    ids = ", ".join(str(each.id) for each in done)
-    running = f"status = 'running', locked_by = '{done[0].token}', locked_until = now()"
-    kit.sql(
-        "UPDATE job_runs SET status = 'queued', attempts = 0, locked_by = NULL,"
-        " locked_until = NULL WHERE status = 'running'"
-    )
-    kit.sql(f"UPDATE job_runs SET {running}, finished_at = NULL WHERE id IN ({ids})")
-    return pages(explain(kit.engine, *sent.statements[0], "ANALYZE", "BUFFERS"))

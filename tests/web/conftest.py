@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -13,6 +13,7 @@ from flask_sqlalchemy import SQLAlchemy
 from werkzeug.test import TestResponse
 
 from flask_cronjobs import CronJobs
+from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from tests.tables import make_tables
 
@@ -76,21 +77,56 @@ def client(app: Flask, jobs: CronJobs) -> FlaskClient:
     return app.test_client()
 
 
-@pytest.fixture
-def post(client: FlaskClient) -> Callable[..., TestResponse]:
-    """Post as a page of our own does."""
+class Pages:
+    """The pages of an app, as a user with *rights* has them, and rows for them to show."""
 
-    def post(path: str, **form: str) -> TestResponse:
-        return client.post(path, data=form, headers=OWN)
+    def __init__(self, app: Flask, db: SQLAlchemy, jobs: CronJobs, rights: set[str]) -> None:
+        self.app, self.db, self.jobs, self.rights = app, db, jobs, rights
+        self.client = app.test_client()
+        self.get = self.client.get
 
-    return post
+    def text(self, path: str = "") -> str:
+        """The page at *path* below the prefix."""
+        answer = self.get(f"/jobs/{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.text
 
+    def hide_payloads(self) -> None:
+        """Unset ``CRONJOBS_SHOW_PAYLOAD``."""
+        object.__setattr__(state_of(self.app).settings, "show_payload", False)
 
-@pytest.fixture
-def add(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> Callable[..., int]:
-    """Add a run; the rest of its columns follow from its status."""
+    def shows(self, path: str, *parts: str, hides: Sequence[str] = ()) -> str:
+        """The page at *path* below the prefix, which has all of *parts*, and none of *hides*."""
+        page = self.text(path)
+        assert [part for part in parts if part not in page] == [], path
+        assert [part for part in hides if part in page] == [], path
+        return page
 
-    def add(status: str = "queued", **values: Any) -> int:
+    def data(self, path: str) -> Any:
+        """What the page at *path* answers to a script."""
+        answer = self.get(f"/jobs/{path}{'&' if '?' in path else '?'}format=json")
+        assert (answer.status_code, answer.mimetype) == (200, "application/json"), answer.text
+        return answer.get_json()
+
+    def post(self, path: str, **form: str) -> TestResponse:
+        """Post as a page of our own does."""
+        return self.client.post(path, data=form, headers=OWN)
+
+    def said(self, answer: TestResponse) -> str:
+        """What the page says that an action led to; it says so once."""
+        assert answer.status_code == 303
+        page = self.get(answer.location).text
+        assert 'role="status"' in page
+        assert 'role="status"' not in self.get(answer.location).text
+        return page[page.index('role="status">') :].partition("</p>")[0].partition(">")[2]
+
+    def status(self, run_id: int) -> str:
+        """The status of a run."""
+        with self.app.app_context():
+            return self.db.session.get_one(JobRun, run_id).status
+
+    def add(self, status: str = "queued", **values: Any) -> int:
+        """Add a run; the rest of its columns follow from its status."""
         ended = NOW - timedelta(minutes=1)
         usual: dict[str, Any] = {"job_type": "remind", "scheduled_for": ended, "run_at": ended}
         if status in ("succeeded", "dead", "cancelled", "skipped"):
@@ -100,40 +136,29 @@ def add(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> Callable[..., int]:
         if status == "running":
             later = NOW + timedelta(hours=1)
             usual |= {"locked_by": "web-1:7:ab", "locked_until": later, "started_at": ended}
-        with app.app_context():
-            row = JobRun(**(usual | {"status": status} | values))
-            db.session.add(row)
-            db.session.commit()
-            return row.id
+        return self.insert(JobRun(**(usual | {"status": status} | values)))
 
-    return add
-
-
-@pytest.fixture
-def define(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> Callable[..., int]:
-    """Add a definition."""
-
-    def define(name: str = "remind", **values: Any) -> int:
+    def define(self, name: str = "remind", **values: Any) -> int:
+        """Add a definition."""
         usual = {"job_type": "remind", "schedule": "0 7 * * *", "timezone": "Europe/Berlin"}
-        with app.app_context():
-            row = JobDefinition(**(usual | {"name": name} | values))
-            db.session.add(row)
-            db.session.commit()
-            return row.id
+        return self.insert(JobDefinition(**(usual | {"name": name} | values)))
 
-    return define
-
-
-@pytest.fixture
-def ticked(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> Callable[..., None]:
-    """Add a tick, so many seconds ago."""
-
-    def ticked(seconds: float = 5, **values: Any) -> None:
+    def ticked(self, seconds: float = 5, **values: Any) -> None:
+        """Add a tick, so many seconds ago."""
         then = datetime.now(timezone.utc) - timedelta(seconds=seconds)
         usual: dict[str, Any] = {"worker": "web-1:7", "host": "web-1", "pid": 7}
         usual |= {"started_at": then, "seen_at": then, "finished_at": then}
-        with app.app_context():
-            db.session.add(JobTick(**(usual | values)))
-            db.session.commit()
+        self.insert(JobTick(**(usual | values)))
 
-    return ticked
+    def insert(self, *rows: Any) -> int:
+        """Commit rows; the id of the last."""
+        with self.app.app_context():
+            self.db.session.add_all(rows)
+            self.db.session.commit()
+            return int(rows[-1].id)
+
+
+@pytest.fixture
+def pages(app: Flask, db: SQLAlchemy, jobs: CronJobs, rights: set[str]) -> Pages:
+    """The pages, and rows for them to show."""
+    return Pages(app, db, jobs, rights)

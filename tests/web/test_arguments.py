@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 from werkzeug.test import TestResponse
@@ -22,8 +21,7 @@ from werkzeug.test import TestResponse
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobRun
 
-Post = Callable[..., TestResponse]
-Add = Callable[..., int]
+from .conftest import Pages
 
 
 @pytest.fixture
@@ -38,8 +36,11 @@ def jobs(jobs: CronJobs) -> CronJobs:
     return jobs
 
 
+Runs = Callable[[], "list[JobRun]"]
+
+
 @pytest.fixture
-def runs(app: Flask, db: SQLAlchemy) -> Callable[[], list[JobRun]]:
+def runs(app: Flask, db: SQLAlchemy) -> Runs:
     def runs() -> list[JobRun]:
         with app.app_context():
             return list(db.session.scalars(select(JobRun).order_by(JobRun.id)))
@@ -52,9 +53,6 @@ def typed(answer: TestResponse) -> str:
     found = re.search(r'<textarea name="payload"[^>]*>\n(.*?)</textarea>', answer.text, re.DOTALL)
     assert found, answer.text
     return html.unescape(found[1])
-
-
-AREAS = ("textarea", "select")
 
 
 def fields(answer: TestResponse) -> dict[str, str]:
@@ -78,22 +76,24 @@ def sent(answer: TestResponse) -> dict[str, str]:
     return {**{name: html.unescape(text) for name, text in hidden}, **named}
 
 
-def test_forms_do_not_show_default_values(client: FlaskClient, jobs: CronJobs) -> None:
+def test_forms_do_not_show_default_values(pages: Pages) -> None:
     class Unprintable:
         def __repr__(self) -> str:
             raise RuntimeError("no")
 
-    @jobs.task
+    @pages.jobs.task
     def call(password: str = "hunter2", *, by: object = Unprintable()) -> None: ...
 
-    answer = client.get("/jobs/run?name=call")
+    answer = pages.get("/jobs/run?name=call")
     assert answer.status_code == 200
     assert "call(password: str = …, *, by: object = …)" in answer.text
 
 
-def test_form_for_a_run_shows_its_handler_and_its_payload(client: FlaskClient, add: Add) -> None:
-    run_id = add("dead", job_type="send", payload={"user": 1, "word": "</textarea>", "token": "x"})
-    answer = client.get(f"/jobs/runs/{run_id}/edit")
+def test_form_for_a_run_shows_its_handler_and_its_payload(pages: Pages) -> None:
+    run_id = pages.add(
+        "dead", job_type="send", payload={"user": 1, "word": "</textarea>", "token": "x"}
+    )
+    answer = pages.get(f"/jobs/runs/{run_id}/edit")
     assert answer.status_code == 200
     assert "send(user: int, word: str = …, token: str = …)" in answer.text
     assert "It is &lt;b&gt;long" in answer.text
@@ -101,47 +101,36 @@ def test_form_for_a_run_shows_its_handler_and_its_payload(client: FlaskClient, a
 
 
 def test_retry_with_another_payload_keeps_hidden_values(
-    client: FlaskClient, post: Post, add: Add, runs: Callable[[], list[JobRun]],
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    run_id = add("dead", job_type="send", payload={"user": 1, "token": "x"})
+    pages: Pages, runs: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_id = pages.add("dead", job_type="send", payload={"user": 1, "token": "x"})
     with caplog.at_level(logging.INFO, "flask_cronjobs"):
-        answer = post(f"/jobs/runs/{run_id}/retry", payload='{"user": 2, "token": "***"}')
-    assert answer.headers["Location"] == f"/jobs/runs/{run_id}#message"
+        answer = pages.post(f"/jobs/runs/{run_id}/retry", payload='{"user": 2, "token": "***"}')
+    assert answer.location == f"/jobs/runs/{run_id}#message"
     (run,) = runs()
     assert (run.status, run.payload) == ("queued", {"user": 2, "token": "x"})
     assert any("another payload" in line and "ada" in line for line in caplog.messages)
 
 
-def test_run_again_leads_to_the_new_run(
-    client: FlaskClient, post: Post, add: Add, runs: Callable[[], list[JobRun]]
-) -> None:
-    run_id = add("succeeded", job_type="send", payload={"user": 1})
-    answer = post(f"/jobs/runs/{run_id}/again")
-    new = runs()[-1]
-    assert answer.headers["Location"] == f"/jobs/runs/{new.id}#message"
-    assert f"This is a new run, like run {run_id}." in client.get(f"/jobs/runs/{new.id}").text
-    assert (new.id != run_id, new.payload, new.status) == (True, {"user": 1}, "queued")
+def test_run_again_leads_to_the_new_run(pages: Pages, runs: Runs) -> None:
+    run_id = pages.add("succeeded", job_type="send", payload={"user": 1})
+    answer = pages.post(f"/jobs/runs/{run_id}/again")
+    _, new = runs()
+    assert answer.location == f"/jobs/runs/{new.id}#message"
+    pages.shows(f"runs/{new.id}", f"This is a new run, like run {run_id}.")
+    assert (new.payload, new.status) == ({"user": 1}, "queued")
 
 
-def test_run_now_with_arguments(client: FlaskClient, post: Post, runs: Any) -> None:
-    form = client.get("/jobs/run?name=send")
+def test_run_now_with_arguments(pages: Pages, runs: Runs) -> None:
+    form = pages.get("/jobs/run?name=send")
     assert fields(form) == {"user": "", "word": "", "token": ""}
-    answer = post("/jobs/definitions/run", **sent(form))
+    answer = pages.post("/jobs/definitions/run", **sent(form))
     assert answer.status_code == 400
     assert "send() missing a required argument: &#39;user&#39;" in answer.text
-    answer = post("/jobs/definitions/run", **{**sent(form), "argument:user": "5"})
+    answer = pages.post("/jobs/definitions/run", **{**sent(form), "argument:user": "5"})
     (run,) = runs()
-    assert answer.headers["Location"] == f"/jobs/runs/{run.id}#message"
+    assert answer.location == f"/jobs/runs/{run.id}#message"
     assert (run.job_type, run.payload) == ("send", {"user": 5})
-
-
-def test_form_for_a_definition_has_its_payload(
-    client: FlaskClient, define: Callable[..., int]
-) -> None:
-    define("nightly", job_type="send", payload={"user": 9, "token": "x"})
-    shown = fields(client.get("/jobs/run?name=nightly"))
-    assert shown == {"user": "9", "word": "", "token": "***"}
 
 
 @pytest.mark.parametrize(
@@ -155,13 +144,13 @@ def test_form_for_a_definition_has_its_payload(
 )
 @pytest.mark.parametrize("what", ["retry", "again", "run"])
 def test_what_cannot_be_used_is_shown_again_as_it_was_typed(
-    post: Post, add: Add, runs: Any, payload: str, says: str, what: str
+    pages: Pages, runs: Runs, payload: str, says: str, what: str
 ) -> None:
-    run_id = add("dead", job_type="send", payload={"user": 1})
+    run_id = pages.add("dead", job_type="send", payload={"user": 1})
     if what == "run":
-        answer = post("/jobs/definitions/run", name="send", payload=payload)
+        answer = pages.post("/jobs/definitions/run", name="send", payload=payload)
     else:
-        answer = post(f"/jobs/runs/{run_id}/{what}", payload=payload)
+        answer = pages.post(f"/jobs/runs/{run_id}/{what}", payload=payload)
     assert answer.status_code == 400
     assert "Nothing was changed." in answer.text
     assert says in html.unescape(answer.text)
@@ -170,12 +159,10 @@ def test_what_cannot_be_used_is_shown_again_as_it_was_typed(
 
 
 @pytest.mark.parametrize("path", ["/jobs/runs/1/edit", "/jobs/run?name=send"])
-def test_who_may_not_act_sees_no_form(
-    client: FlaskClient, add: Add, rights: set[str], path: str
-) -> None:
-    add("dead", job_type="send", payload={"user": 1})
-    rights.discard("act")
-    assert client.get(path).status_code == 403
+def test_who_may_not_act_sees_no_form(pages: Pages, path: str) -> None:
+    pages.add("dead", job_type="send", payload={"user": 1})
+    pages.rights.discard("act")
+    assert pages.get(path).status_code == 403
 
 
 class Kind(Enum):
@@ -194,15 +181,14 @@ class Order:
 
 
 @pytest.fixture
-def report(jobs: CronJobs) -> list[dict[str, Any]]:
+def report(pages: Pages) -> list[dict[str, Any]]:
     """What the task ``report`` was called with."""
     seen: list[dict[str, Any]] = []
 
-    @jobs.task
+    @pages.jobs.task
     def report(
         day: date, kind: Kind = Kind.SHORT, dry: bool = False, order: Order | None = None,
-        note: str = "", anything: Any = None, **more: float,
-    ) -> None:  # fmt: skip
+        note: str = "", anything: Any = None, **more: float) -> None:  # fmt: skip
         given = {"day": day, "kind": kind, "dry": dry, "order": order, "note": note}
         seen.append({**given, "anything": anything, **more})
 
@@ -221,22 +207,22 @@ PAYLOADS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_form_that_nobody_touches_sends_what_is_stored(
-    client: FlaskClient, post: Post, add: Add, runs: Any, report: Any, payload: dict[str, Any]
+    pages: Pages, runs: Runs, report: Any, payload: dict[str, Any]
 ) -> None:
-    form = client.get(f"/jobs/runs/{add('dead', job_type='report', payload=payload)}/edit")
-    assert post("/jobs/runs/1/again", **sent(form)).status_code == 303
+    form = pages.get(f"/jobs/runs/{pages.add('dead', job_type='report', payload=payload)}/edit")
+    assert pages.post("/jobs/runs/1/again", **sent(form)).status_code == 303
     assert [run.payload for run in runs()] == [payload, payload]
 
 
 def test_form_has_a_field_for_each_argument_and_a_choice_where_there_are_few(
-    client: FlaskClient, post: Post, runs: Any, report: Any
+    pages: Pages, runs: Runs, report: Any
 ) -> None:
-    form = client.get("/jobs/run?name=report")
+    form = pages.get("/jobs/run?name=report")
     assert "day: a date such as 2026-11-24" in form.text
     assert re.findall('<option value="(.*?)"', form.text) == ["short", "long", "true", "false"]
     typed = {"argument:day": "2026-11-24", "argument:kind": "long", "argument:order": '{"id": 1}'}
     typed |= {"argument:dry": "true", "argument:note": "true", "payload": '{"rate": 2}'}
-    assert post("/jobs/definitions/run", **{**sent(form), **typed}).status_code == 303
+    assert pages.post("/jobs/definitions/run", **{**sent(form), **typed}).status_code == 303
     stored = {"day": "2026-11-24", "kind": "long", "order": {"id": 1}, "dry": True}
     assert runs()[0].payload == {**stored, "note": "true", "rate": 2}
 
@@ -251,74 +237,55 @@ def test_form_has_a_field_for_each_argument_and_a_choice_where_there_are_few(
     ],
 )
 def test_field_that_does_not_fit_is_shown_again_as_it_was_typed(
-    client: FlaskClient, post: Post, runs: Any, report: Any, name: str, text: str, says: str
+    pages: Pages, runs: Runs, report: Any, name: str, text: str, says: str
 ) -> None:
-    form = {**sent(client.get("/jobs/run?name=report")), "argument:day": "2026-11-24"}
-    answer = post("/jobs/definitions/run", **{**form, f"argument:{name}": text})
+    form = {**sent(pages.get("/jobs/run?name=report")), "argument:day": "2026-11-24"}
+    answer = pages.post("/jobs/definitions/run", **{**form, f"argument:{name}": text})
     assert answer.status_code == 400
     assert says in html.unescape(answer.text)
     assert fields(answer)[name] == text or name == "kind"
     assert runs() == []
 
 
-def test_hidden_values_inside_an_argument_stay(
-    client: FlaskClient, post: Post, add: Add, jobs: CronJobs, runs: Any
-) -> None:
-    @jobs.task
+def test_hidden_values_inside_an_argument_stay(pages: Pages, runs: Runs) -> None:
+    @pages.jobs.task
     def call(login: dict[str, int]) -> None: ...
 
-    form = client.get(f"/jobs/runs/{add(job_type='call', payload={'login': {'token': 7}})}/edit")
+    run_id = pages.add(job_type="call", payload={"login": {"token": 7}})
+    form = pages.get(f"/jobs/runs/{run_id}/edit")
     assert json.loads(fields(form)["login"]) == {"token": "***"}
-    assert post("/jobs/runs/1/again", **sent(form)).status_code == 303
+    assert pages.post("/jobs/runs/1/again", **sent(form)).status_code == 303
     assert runs()[1].payload == {"login": {"token": 7}}
 
 
-def test_where_payloads_are_hidden_no_form_shows_them(
-    app: Flask, client: FlaskClient, add: Add, define: Callable[..., int]
-) -> None:
-    object.__setattr__(app.extensions["cronjobs"].settings, "show_payload", False)
-    run_id = add("dead", job_type="send", payload={"user": 4711})
-    define("nightly", job_type="send", payload={"user": 4711})
-    assert client.get(f"/jobs/runs/{run_id}/edit").status_code == 403
-    assert fields(client.get("/jobs/run?name=nightly"))["user"] == ""
-    page = client.get(f"/jobs/runs/{run_id}").text
-    assert "/edit" not in page
-    assert "Run again" in page
+def test_where_payloads_are_hidden_no_form_shows_them(pages: Pages) -> None:
+    run_id = pages.add("dead", job_type="send", payload={"user": 4711})
+    pages.define("nightly", job_type="send", payload={"user": 4711, "token": "x"})
+    shown = fields(pages.get("/jobs/run?name=nightly"))
+    assert shown == {"user": "4711", "word": "", "token": "***"}
+    pages.hide_payloads()
+    assert pages.get(f"/jobs/runs/{run_id}/edit").status_code == 403
+    assert fields(pages.get("/jobs/run?name=nightly"))["user"] == ""
+    pages.shows(f"runs/{run_id}", "Run again", hides=["/edit"])
 
 
-@pytest.mark.parametrize(
-    "path", ["/jobs/runs/99/edit", "/jobs/run?name=nobody", f"/jobs/runs/{2**70}/edit"]
-)
-def test_unknown_ones_are_not_found(client: FlaskClient, path: str) -> None:
-    assert client.get(path).status_code == 404
+def test_unknown_ones_have_no_form(pages: Pages) -> None:
+    for path in ("runs/99/edit", "run?name=nobody", f"runs/{2**70}/edit"):
+        assert pages.get(f"/jobs/{path}").status_code == 404
+    run_id = pages.add("dead", job_type="gone", payload={"user": 1})
+    pages.shows(f"runs/{run_id}/edit", "declares no task gone", hides=["<textarea"])
+    pages.shows(f"runs/{run_id}", hides=["Run again"])
 
 
-def test_unknown_tasks_have_no_form(client: FlaskClient, add: Add) -> None:
-    run_id = add("dead", job_type="gone", payload={"user": 1})
-    page = client.get(f"/jobs/runs/{run_id}/edit")
-    assert "declares no task gone" in page.text
-    assert "<textarea" not in page.text
-    assert "Run again" not in client.get(f"/jobs/runs/{run_id}").text
-
-
-def test_message_stands_beside_the_definition_and_links_to_the_run(
-    client: FlaskClient, post: Post, define: Callable[..., int], ticked: Callable[..., None]
-) -> None:
+def test_message_stands_beside_the_definition_and_links_to_the_run(pages: Pages) -> None:
     for name in ("alpha", "remind"):
-        define(name)
-    ticked()
-    assert post("/jobs/definitions/run", name="remind").headers["Location"] == "/jobs/#message"
-    page = client.get("/jobs/").text
+        pages.define(name)
+    assert pages.post("/jobs/definitions/run", name="remind").location == "/jobs/#message"
+    page = pages.shows("", '<a href="/jobs/runs/1">Show run 1</a>')
     assert page.count('id="message"') == 1
     assert page.index('<h3><a href="/jobs/definition?name=alpha') < page.index('id="message"')
-    assert '<a href="/jobs/runs/1">Show run 1</a>' in page
-
-
-def test_message_about_what_the_page_does_not_show_is_at_the_top(
-    client: FlaskClient, post: Post, define: Callable[..., int]
-) -> None:
-    define("nightly", job_type="gone")
-    post("/jobs/definitions/remove", name="nightly")
-    page = client.get("/jobs/").text
+    pages.define("nightly", job_type="gone")
+    pages.post("/jobs/definitions/remove", name="nightly")
+    page = pages.text()  # It shows no such definition.
     assert page.count('id="message"') == 1
     assert page.index('id="message"') < page.index("<h1")

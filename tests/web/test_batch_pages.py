@@ -1,115 +1,130 @@
-"""The pages of batches, and what they let an operator do."""
+"""The pages of batches and of keys in strict order, and what they let an operator do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
 
 import pytest
-from flask import Flask
-from flask.testing import FlaskClient
-from flask_sqlalchemy import SQLAlchemy
-from werkzeug.test import TestResponse
 
-from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobRun
+from tests.rows import Rows, ago
+
+from .conftest import Pages
 
 KEY = "weekly:<W47>"
+PAGE = f"batch?key={quote(KEY)}"
 
 
 @pytest.fixture
-def batch(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> str:
+def batch(pages: Pages) -> str:
     """The key of a batch in which one run of three has died, and one waits."""
-    with app.app_context():
-        remind, break_down = jobs.get("remind"), jobs.get("break_down")
-        with jobs.batch(KEY, then=remind):
+    with pages.app.app_context():
+        remind, break_down = pages.jobs.get("remind"), pages.jobs.get("break_down")
+        with pages.jobs.batch(KEY, then=remind):
             remind.enqueue()
             break_down.enqueue()
             remind.using(delay=3600).enqueue()
-        db.session.commit()
-        jobs.tick()
+        pages.db.session.commit()
+        pages.jobs.tick()
     return KEY
 
 
-def statuses(app: Flask, db: SQLAlchemy) -> list[str]:
-    with app.app_context():
-        found = db.session.query(JobRun.status).where(JobRun.batch_id.is_not(None))
+def statuses(pages: Pages) -> list[str]:
+    with pages.app.app_context():
+        found = pages.db.session.query(JobRun.status).where(JobRun.batch_id.is_not(None))
         return sorted(row.status for row in found)
 
 
-def test_list_shows_how_far_each_is(client: FlaskClient, batch: str) -> None:
-    page = client.get("/jobs/batches").text
-    assert "weekly:&lt;" in page
-    assert "2 of 3" in page
-    assert "1 dead" in page
-    assert 'value="0.6666666666666666"' in page
-    assert "Cancel the rest" in page
-    (row,) = client.get("/jobs/batches?format=json").get_json()["batches"]
+def test_batch_shows_how_far_it_is_and_leads_to_its_runs(pages: Pages, batch: str) -> None:
+    progress = 'value="0.6666666666666666"'
+    pages.shows("batches", "weekly:&lt;", "2 of 3", "1 dead", progress, "Cancel the rest")
+    (row,) = pages.data("batches")["batches"]
     assert (row["key"], row["waiting"], row["counts"]["dead"]) == (batch, 1, 1)
-
-
-def test_page_of_a_batch_leads_to_its_runs(client: FlaskClient, batch: str) -> None:
-    page = client.get("/jobs/batch", query_string={"key": batch}).text
-    assert "2 of 3 members have ended." in page
-    assert "Retry the dead" in page
-    runs = client.get("/jobs/runs", query_string={"batch": batch, "status": "dead"}).text
-    assert "break_down" in runs
+    pages.shows(PAGE, "2 of 3 members have ended.", "Retry the dead")
+    runs = pages.shows(f"runs?batch={quote(batch)}&status=dead", "break_down")
     assert "remind" not in runs.partition("<ol")[2]
-    assert client.get("/jobs/batch?key=nothing").status_code == 404
+    pages.shows("runs/1", "/jobs/batch?key=weekly")
+    pages.rights.discard("act")
+    for path in ("batches", PAGE):
+        pages.shows(path, "weekly", hides=["<button"])
 
 
-def test_run_leads_to_its_batch(
-    app: Flask, db: SQLAlchemy, client: FlaskClient, batch: str
-) -> None:
-    with app.app_context():
-        run = db.session.query(JobRun).first()
-        assert run is not None
-        page = client.get(f"/jobs/runs/{run.id}").text
-    assert "/jobs/batch?key=weekly" in page
-
-
-def test_cancel_then_retry_with_then_again(
-    app: Flask,
-    db: SQLAlchemy,
-    client: FlaskClient,
-    post: Callable[..., TestResponse],
-    batch: str,
-) -> None:
-    said = client.get(post("/jobs/batches/cancel", key=batch).location).text
+def test_cancel_then_retry_with_then_again(pages: Pages, batch: str) -> None:
+    said = pages.get(pages.post("/jobs/batches/cancel", key=batch).location).text
     assert "1 run of weekly:&lt;W47&gt; is cancelled." in said
-    assert statuses(app, db) == ["cancelled", "dead", "succeeded"]
-    finished = client.get("/jobs/batch", query_string={"key": batch}).text
-    assert "then remind again" in finished
-    assert "Cancel the rest" not in finished
-    said = client.get(post("/jobs/batches/retry", key=batch, again="1").location).text
+    assert statuses(pages) == ["cancelled", "dead", "succeeded"]
+    pages.shows(PAGE, "then remind again", hides=["Cancel the rest"])
+    said = pages.get(pages.post("/jobs/batches/retry", key=batch, again="1").location).text
     assert "1 run of weekly:&lt;W47&gt; is queued again." in said
-    assert statuses(app, db) == ["cancelled", "queued", "succeeded"]
+    assert statuses(pages) == ["cancelled", "queued", "succeeded"]
 
 
-def test_close(
-    app: Flask,
-    db: SQLAlchemy,
-    jobs: CronJobs,
-    client: FlaskClient,
-    post: Callable[..., TestResponse],
+def test_close(pages: Pages) -> None:
+    pages.shows("batches", "No batch is unfinished.")
+    pages.shows("batches?all=1", "There are no batches.")
+    with pages.app.app_context():
+        with pages.jobs.batch("open", close=False):
+            pages.jobs.get("remind").enqueue()
+        pages.db.session.commit()
+    pages.shows("batches", ">Close<")
+    for said in ("open is closed.", "open was closed already."):
+        assert said in pages.get(pages.post("/jobs/batches/close", key="open").location).text
+    pages.shows("batches", hides=[">Close<"])
+
+
+# Keys in strict order
+
+
+@pytest.fixture
+def ordered(rows: Rows) -> Callable[..., int]:
+    def add(
+        key: str, status: str = "queued", order_mark: str | None = "waits", **values: Any
+    ) -> int:
+        strict = {"concurrency_key": key, "concurrency_limit": 1, "on_dead": "stop"}
+        return rows.run(status, **{**strict, "order_mark": order_mark, **values})
+
+    return add
+
+
+def test_page_says_which_keys_wait_and_why(pages: Pages, ordered: Callable[..., int]) -> None:
+    pages.add(concurrency_key="plain", concurrency_limit=1)
+    pages.shows("order", "No run of a task with a strict order waits or runs.")
+    pages.shows("order?stopped=1", "No key is stopped")
+    dead = ordered("account:1", "dead", None, finished_at=ago(3600))
+    for _ in range(3):
+        ordered("account:1")
+    failed = ordered("account:2", "failed", None, run_at=ago(-300), attempts=1)
+    ordered("account:2")
+    pages.shows(
+        "order",
+        *("account:<wbr>1", "stopped by a dead run, ", "3 waiting", "its next attempt: in"),
+        *(f"/jobs/runs/{failed}", f'action="/jobs/runs/{dead}/discard"'),
+    )
+    pages.shows("order?stopped=1", "account:<wbr>1", hides=["account:<wbr>2"])
+    pages.shows("order?after=zzz", "There are no more keys")
+    pages.shows("", "stops its key", "/jobs/order?stopped=1")
+
+
+def test_page_of_a_run_says_which_one_it_waits_for(
+    pages: Pages, rows: Rows, ordered: Callable[..., int]
 ) -> None:
-    with app.app_context():
-        with jobs.batch("open", close=False):
-            jobs.get("remind").enqueue()
-        db.session.commit()
-    assert ">Close<" in client.get("/jobs/batches").text
-    assert "open is closed." in client.get(post("/jobs/batches/close", key="open").location).text
-    assert ">Close<" not in client.get("/jobs/batches").text
+    first, second = ordered("a", order_mark=None), ordered("a")
+    pages.shows(f"runs/{second}", f"It waits for run {first},")
+    pages.shows(f"runs/{first}", hides=["It waits for run"])
+    dead, behind = ordered("b", "dead", None, finished_at=ago(60)), ordered("b")
+    pages.shows(
+        f"runs/{behind}",
+        f"It waits for run {dead}, which is dead and stops its key: retry or discard that run.",
+        f'<a href="/jobs/runs/{dead}">Show run {dead}</a>',
+        hides=["The next tick runs it"],
+    )
+    assert pages.post(f"/jobs/runs/{dead}/discard").status_code == 303
+    assert (rows.get(dead).status, rows.get(dead).order_mark) == ("cancelled", "over")
 
 
-def test_readers_see_no_buttons(client: FlaskClient, rights: set[str], batch: str) -> None:
-    rights.discard("act")
-    for path in ("/jobs/batches", f"/jobs/batch?key={batch.replace('<', '%3C')}"):
-        page = client.get(path).text
-        assert "weekly" in page
-        assert "<button" not in page
-    assert client.post("/jobs/batches/cancel", data={"key": batch}).status_code == 403
-
-
-def test_empty_list(client: FlaskClient) -> None:
-    assert "No batch is unfinished." in client.get("/jobs/batches").text
-    assert "There are no batches." in client.get("/jobs/batches?all=1").text
+def test_key_of_a_paused_task_says_so(pages: Pages, ordered: Callable[..., int]) -> None:
+    ordered("a", order_mark=None, run_at=ago(600))
+    pages.post("/jobs/pause", what="queue:default")
+    pages.shows("order", "the queue default is paused", hides=[" late"])

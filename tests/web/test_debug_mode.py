@@ -15,12 +15,6 @@ from .conftest import OWN
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """Rights do not depend on the database."""
-    return sqlite_url
-
-
-@pytest.fixture
 def debug_client(app: Flask, db: SQLAlchemy) -> FlaskClient:
     """A client of an app in debug mode, without `authorize`."""
     app.debug = True

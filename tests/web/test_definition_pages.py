@@ -1,21 +1,18 @@
-"""The pages of all definitions, of one definition and of one task."""
+"""The pages of all definitions, of one definition and of one task; pauses of tasks and queues."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from flask import Flask
-from flask.testing import FlaskClient
 from jinja2 import StrictUndefined
 
-from flask_cronjobs import CronJobs
 from flask_cronjobs.web.format import breakable, percent
 
-from .conftest import NOW
+from .conftest import NOW, Pages
 
 
 @pytest.fixture(autouse=True)
@@ -29,88 +26,68 @@ def _names(page: str) -> list[str]:
     return re.findall(r'<h3><a href="/jobs/definition\?name=([^"]*)"', page)
 
 
-def test_the_overview_leads_to_all_definitions(
-    client: FlaskClient, define: Callable[..., int]
-) -> None:
-    for number in range(60):
-        define(f"d{number:02}")
-    page = client.get("/jobs/").text
-    assert len(_names(page)) == 25
-    assert '<a href="/jobs/definitions">All 60 definitions</a>' in page
-
-
-def test_definitions_come_in_pages_both_ways(
-    client: FlaskClient, define: Callable[..., int]
-) -> None:
+def test_definitions_come_in_pages_both_ways(pages: Pages) -> None:
+    pages.shows("definitions", "No definitions yet")
     for number in range(120):
-        define(f"d{number:03}")
-    first = client.get("/jobs/definitions").text
+        pages.define(f"d{number:03}")
+    overview = pages.shows("", '<a href="/jobs/definitions">All 120 definitions</a>')
+    assert len(_names(overview)) == 25
+    first = pages.shows("definitions", "120 definitions, page 1 of 3", hides=["Previous"])
     assert _names(first) == [f"d{number:03}" for number in range(50)]
-    assert "120 definitions, page 1 of 3" in first
-    assert "Previous" not in first
-    second = client.get("/jobs/definitions?page=2&sort=name&search=d").text
+    second = pages.shows(
+        "definitions?page=2&sort=name&search=d",
+        'rel="prev" href="/jobs/definitions?page=1&amp;search=d&amp;sort=name"',
+        'rel="next" href="/jobs/definitions?page=3&amp;search=d&amp;sort=name"',
+    )
     assert _names(second)[0] == "d050"
-    assert 'rel="prev" href="/jobs/definitions?page=1&amp;search=d&amp;sort=name"' in second
-    assert 'rel="next" href="/jobs/definitions?page=3&amp;search=d&amp;sort=name"' in second
-    last = client.get("/jobs/definitions?page=9").text
+    last = pages.text("definitions?page=9")
     assert _names(last)[-1] == "d119"
     assert "Next" not in last.partition("<nav class")[2]
 
 
-def test_what_needs_a_person_is_first_and_says_why(
-    client: FlaskClient, define: Callable[..., int], add: Callable[..., int]
-) -> None:
-    define("a")
-    add("dead", definition_id=define("b"))
-    late = define("c", next_run_at=NOW - timedelta(hours=1))
-    add("skipped", definition_id=late, error_type="Missed")
-    for path in ("/jobs/", "/jobs/definitions"):
-        page = client.get(path).text
+def test_what_needs_a_person_is_first_and_says_why(pages: Pages) -> None:
+    pages.define("a")
+    pages.add("dead", definition_id=pages.define("b"))
+    late = pages.define("c", next_run_at=NOW - timedelta(hours=1))
+    pages.add("skipped", definition_id=late, error_type="Missed")
+    for path in ("", "definitions"):
+        page = pages.text(path)
         assert _names(page) == ["c", "b", "a"]
-        words = ("missed slots", "late", "dead runs")
-        assert re.findall(r'class="status (?:bad|warn)">([^<]*)', page) == list(words)
-    assert _names(client.get("/jobs/definitions?state=late").text) == ["c"]
+        words = ["missed slots", "late", "dead runs"]
+        assert re.findall(r'class="status (?:bad|warn)">([^<]*)', page) == words
+    assert _names(pages.text("definitions?state=late")) == ["c"]
 
 
-def test_the_form_keeps_what_was_asked_for(client: FlaskClient, define: Callable[..., int]) -> None:
-    define()
-    page = client.get('/jobs/definitions?search=x"y&state=paused&sort=next').text
-    assert 'name="search" value="x&#34;y"' in page
-    assert '<option value="paused" selected>' in page
-    assert '<option value="next" selected>' in page
-    assert "No definitions match" in page
-    assert "No definitions yet" not in page
+def test_the_form_keeps_what_was_asked_for(pages: Pages) -> None:
+    pages.define()
+    pages.shows(
+        'definitions?search=x"y&state=paused&sort=next',
+        *('name="search" value="x&#34;y"', '<option value="paused" selected>'),
+        *('<option value="next" selected>', "No definitions match"),
+        hides=["No definitions yet"],
+    )
 
 
-def test_without_definitions_the_list_says_how_to_begin(client: FlaskClient) -> None:
-    assert "No definitions yet" in client.get("/jobs/definitions").text
-
-
-def test_a_definition_tells_its_schedule_runs_numbers_and_slots(
-    client: FlaskClient, define: Callable[..., int], add: Callable[..., int]
-) -> None:
-    definition = define("nightly", payload={"token": "x", "days": 3})
+def test_a_definition_tells_its_schedule_runs_numbers_and_slots(pages: Pages) -> None:
+    definition = pages.define("nightly", payload={"token": "x", "days": 3})
     for hours in range(1, 5):
         slot = NOW - timedelta(hours=hours)
         times = {"run_at": slot, "started_at": slot + timedelta(seconds=3)}
         times["finished_at"] = slot + timedelta(seconds=3 + hours)
         status = "dead" if hours == 4 else "succeeded"
-        add(status, definition_id=definition, scheduled_for=slot, **times)
-    page = client.get("/jobs/definition?name=nightly").text
-    assert "<title>nightly · Jobs</title>" in page
-    assert "Every day at 07:00, in the zone Europe/Berlin." in page
-    assert "75 %" in page
-    assert "3 of 4 runs that ended" in page
-    assert "half within 2.0 s" in page
-    assert "95 % within 4.0 s, all within 4.0 s" in page
-    assert "half within 3.0 s" in page
+        pages.add(status, definition_id=definition, scheduled_for=slot, **times)
+    page = pages.shows(
+        "definition?name=nightly",
+        *("<title>nightly · Jobs</title>", "Every day at 07:00, in the zone Europe/Berlin."),
+        *("75 %", "3 of 4 runs that ended", "half within 2.0 s", "half within 3.0 s"),
+        *("95 % within 4.0 s, all within 4.0 s", "&#34;token&#34;: &#34;***&#34;"),
+        *('href="/jobs/task?name=remind"', 'href="/jobs/runs?definition=nightly"'),
+        *("10 attempts, exponential delays from 10 s to 1 h", "icon-warn.svg"),
+    )
     slots = page.partition('<ol class="slots">')[2].partition("</ol>")[0]
     assert slots.count("07:00</time>") == 10
-    assert "&#34;token&#34;: &#34;***&#34;" in page
-    assert 'href="/jobs/task?name=remind"' in page
-    assert 'href="/jobs/runs?definition=nightly"' in page
-    assert "10 attempts, exponential delays from 10 s to 1 h" in page
-    assert "icon-warn.svg" in page
+    pages.hide_payloads()
+    pages.shows("definition?name=nightly", "Payloads are hidden", hides=["&#34;days"])
 
 
 @pytest.mark.parametrize(
@@ -124,70 +101,42 @@ def test_a_definition_tells_its_schedule_runs_numbers_and_slots(
     ],
 )
 def test_a_definition_says_what_is_wrong(
-    client: FlaskClient,
-    define: Callable[..., int],
-    values: dict[str, Any],
-    said: str,
-    icon: str,
+    pages: Pages, values: dict[str, Any], said: str, icon: str
 ) -> None:
     # By the clock of now, not of when the tests were collected.
     now = datetime.now(timezone.utc)
     moments = {name: now + age for name, age in values.items() if isinstance(age, timedelta)}
-    define(**{**values, **moments})
-    page = client.get("/jobs/definition?name=remind").text
-    assert said in page
-    assert f"icon-{icon}.svg" in page
+    pages.define(**{**values, **moments})
+    pages.shows("definition?name=remind", said, f"icon-{icon}.svg")
 
 
-def test_payloads_stay_hidden(
-    app: Flask, client: FlaskClient, define: Callable[..., int], settings: dict[str, Any]
-) -> None:
-    import dataclasses
-
-    from flask_cronjobs.jobs.state import EXTENSION
-
-    state = app.extensions[EXTENSION]
-    hidden = dataclasses.replace(state.settings, show_payload=False)
-    app.extensions[EXTENSION] = dataclasses.replace(state, settings=hidden)
-    define(payload={"days": "many"})
-    page = client.get("/jobs/definition?name=remind").text
-    assert "many" not in page
-    assert "Payloads are hidden" in page
-
-
-def test_a_task_tells_its_code_definitions_and_runs(
-    client: FlaskClient, jobs: CronJobs, define: Callable[..., int], add: Callable[..., int]
-) -> None:
-    define("one")
-    define("two")
-    add("dead", job_type="break_down")
-    page = client.get("/jobs/task?name=remind").text
+def test_a_task_tells_its_code_definitions_and_runs(pages: Pages) -> None:
+    pages.define("one")
+    pages.define("two")
+    pages.add("dead", job_type="break_down")
+    pages.jobs.task(name="book", concurrency_key="a", order="strict")(lambda: None)
+    page = pages.shows("task?name=remind", "No runs yet.", hides=["/jobs/order"])
     assert _names(page) == ["one", "two"]
-    assert "No runs yet." in page
-    page = client.get("/jobs/task?name=break_down").text
-    assert "<code>word=…</code>" in page
-    assert "1 attempt</dd>" in page
-    assert 'class="cell dead"' in page
-    assert 'href="/jobs/runs?task=break_down"' in page
+    pages.shows(
+        "task?name=break_down",
+        *("<code>word=…</code>", "1 attempt</dd>", 'class="cell dead"'),
+        'href="/jobs/runs?task=break_down"',
+    )
+    pages.shows("task?name=book", '<a href="/jobs/order">strict</a>')
 
 
-@pytest.mark.parametrize("path", ["definition", "task"])
-def test_an_unknown_name_is_404_and_a_missing_one_400(client: FlaskClient, path: str) -> None:
-    answer = client.get(f"/jobs/{path}?name=nobody")
+@pytest.mark.parametrize("path", ["definition", "task", "batch"])
+def test_an_unknown_name_is_404_and_a_missing_one_400(pages: Pages, path: str) -> None:
+    answer = pages.get(f"/jobs/{path}?name=nobody&key=nobody")
     assert answer.status_code == 404
-    assert f"There is no {path} of that name" in answer.text
-    assert client.get(f"/jobs/{path}").status_code == 400
+    assert f"There is no {path} of that " in answer.text
+    assert pages.get(f"/jobs/{path}").status_code == 400
 
 
-def test_a_name_with_any_characters_has_a_page(
-    client: FlaskClient, define: Callable[..., int]
-) -> None:
-    name = "a/../b?c=d&e#f %2F ☃"
-    define(name)
-    (link,) = re.findall(r'<h3><a href="([^"]*)"', client.get("/jobs/definitions").text)
-    answer = client.get(link)
-    assert answer.status_code == 200
-    assert "☃ · Jobs</title>" in answer.text
+def test_a_name_with_any_characters_has_a_page(pages: Pages) -> None:
+    pages.define("a/../b?c=d&e#f %2F ☃")
+    (link,) = re.findall(r'<h3><a href="/jobs/([^"]*)"', pages.text("definitions"))
+    pages.shows(link, "☃ · Jobs</title>")
 
 
 def test_names_break_between_words() -> None:
@@ -201,14 +150,56 @@ def test_a_part_is_100_percent_only_if_it_is_all() -> None:
     assert [percent(part) for part in (1.0, 0.9999, 0.5, 0.0)] == ["100 %", "99.9 %", "50 %", "0 %"]
 
 
-def test_the_form_for_other_arguments_is_one_click_away(
-    client: FlaskClient, define: Callable[..., int], rights: set[str]
-) -> None:
-    define("nightly")
-    definition, task = "/jobs/definition?name=nightly", "/jobs/task?name=remind"
-    assert 'href="/jobs/run?name=nightly">Run with other arguments' in client.get(definition).text
-    assert 'href="/jobs/run?name=remind">Run with arguments' in client.get(task).text
-    assert client.get("/jobs/run?name=nightly").status_code == 200
-    rights.discard("act")
-    for url in (definition, task):
-        assert "/jobs/run?name=" not in client.get(url).text
+def test_the_form_for_other_arguments_is_one_click_away(pages: Pages) -> None:
+    pages.define("nightly")
+    definition, task = "definition?name=nightly", "task?name=remind"
+    pages.shows(definition, 'href="/jobs/run?name=nightly">Run with other arguments')
+    pages.shows(task, 'href="/jobs/run?name=remind">Run with arguments')
+    pages.text("run?name=nightly")
+    pages.rights.discard("act")
+    for path in (definition, task):
+        pages.shows(path, hides=["/jobs/run?name="])
+
+
+# Pauses of tasks and queues
+
+
+def test_pause_and_resume(pages: Pages) -> None:
+    """Nothing is chosen before somebody chooses: a click too many pauses no queue."""
+    pages.ticked()
+    form = pages.text().partition('<select name="what" required>')[2]
+    assert form.lstrip().startswith('<option value="">choose one</option>')
+    assert '<option value="task:remind">remind</option>' in form
+    assert pages.post("/jobs/pause", what="task:remind").status_code == 303
+    said = "The task remind is paused. Its runs wait until it is resumed."
+    page = pages.shows("", said, "the task remind is paused", "by ada")
+    assert 'value="task:remind"><button>Resume' in re.sub(r"\n *", "", page)
+    pages.rights.discard("act")
+    assert "<button>" not in pages.text().partition('id="paused"')[2].partition("</section>")[0]
+    pages.rights.add("act")
+    for said in ("is resumed.", "was not paused."):
+        pages.post("/jobs/resume", what="task:remind")
+        pages.shows("", f"The task remind {said}")
+
+
+def test_names_that_are_nothing_are_refused_and_others_stay_text(pages: Pages) -> None:
+    for what in ("task:nobody", "definition:remind", "queue:", ""):
+        pages.post("/jobs/pause", what=what)
+    assert pages.data("")["verdict"]["pauses"] == []
+    pages.post("/jobs/pause", what="queue:<b>x</b>")
+    pages.shows("", "&lt;b&gt;x&lt;/b&gt;", hides=["<b>x</b>"])
+    assert pages.data("")["verdict"]["pauses"][0]["name"] == "<b>x</b>"
+
+
+@pytest.mark.parametrize("what", ["task:remind", "queue:default"])
+def test_run_that_waits_for_a_pause_says_so_and_is_not_late(pages: Pages, what: str) -> None:
+    run_id, failed = pages.add("queued"), pages.add("failed")
+    pages.shows(f"runs/{run_id}", "It is waiting for a worker: ")
+    pages.shows("runs", "min late")
+    pages.post("/jobs/pause", what=what)
+    kind, _, name = what.partition(":")
+    waits = f"It waits until the {kind} {name} is resumed: ada paused it just now."
+    for path in (f"runs/{run_id}", f"runs/{failed}"):
+        page = pages.shows(path, waits, hides=[" late", "The next tick runs it"])
+        assert f'name="what" value="{what}"><button>Resume the {kind}' in re.sub(r"\n *", "", page)
+    assert pages.shows("runs", hides=[" late"]).count("paused") == 2

@@ -19,10 +19,10 @@ from werkzeug.routing import Rule
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobBatch
 from flask_cronjobs.models.tables import Base
-from flask_cronjobs.web.routes import RIGHTS, ROUTES
+from flask_cronjobs.web.guard import RIGHTS, ROUTES
 from tests.tables import make_tables
 
-from .conftest import OWN
+from .conftest import OWN, Pages
 
 OPEN = {"cronjobs.health", "cronjobs.static"}
 
@@ -67,20 +67,14 @@ def _refused(app: Flask, client: FlaskClient) -> dict[str, set[int]]:
     return statuses
 
 
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """Rights do not depend on the database."""
-    return sqlite_url
-
-
-def test_every_rule_of_the_url_map_has_a_right(app: Flask, jobs: CronJobs) -> None:
-    endpoints = {rule.endpoint for rule, _ in _rules(app)}
+def test_every_rule_of_the_url_map_has_a_right(pages: Pages) -> None:
+    endpoints = {rule.endpoint for rule, _ in _rules(pages.app)}
     assert endpoints == set(RIGHTS)
     assert len(endpoints) == len(ROUTES) + 1
 
 
-def test_what_acts_is_post_alone_and_what_reads_is_get_alone(app: Flask, jobs: CronJobs) -> None:
-    for rule, _ in _rules(app):
+def test_what_acts_is_post_alone_and_what_reads_is_get_alone(pages: Pages) -> None:
+    for rule, _ in _rules(pages.app):
         if RIGHTS[rule.endpoint] == "token":  # The guard wants a header.
             continue
         acts = RIGHTS[rule.endpoint] == "act"
@@ -150,71 +144,55 @@ def test_debug_mode_asks_authorize_if_there_is_one(app: Flask, db: SQLAlchemy) -
     assert _make(app, db, authorize=lambda action: False).get("/jobs/").status_code == 403
 
 
-def test_refused_to_whom_authorize_refuses(
-    app: Flask, client: FlaskClient, rights: set[str]
-) -> None:
-    rights.clear()
-    refused = _refused(app, client)
+def test_refused_to_whom_authorize_refuses(pages: Pages) -> None:
+    pages.rights.clear()
+    refused = _refused(pages.app, pages.client)
     refused.pop("cronjobs.tick")
     assert all(statuses == {403} for statuses in refused.values())
 
 
-def test_a_reader_reads_and_cannot_act(
-    app: Flask,
-    db: SQLAlchemy,
-    client: FlaskClient,
-    rights: set[str],
-    add: Callable[..., int],
-    define: Callable[..., int],
-) -> None:
-    rights.discard("act")
-    add("dead")
-    define("remind")
-    with app.app_context():
-        db.session.add(JobBatch(key="weekly"))
-        db.session.commit()
-    before = _contents(app, db)
+def test_a_reader_reads_and_cannot_act(pages: Pages) -> None:
+    pages.rights.discard("act")
+    pages.add("dead")
+    pages.define("remind")
+    with pages.app.app_context():
+        pages.db.session.add(JobBatch(key="weekly"))
+        pages.db.session.commit()
+    before = _contents(pages.app, pages.db)
     expected = {"read": 200, "form": 403, "act": 403, "token": 404}
-    for endpoint, statuses in _refused(app, client).items():
+    for endpoint, statuses in _refused(pages.app, pages.client).items():
         assert statuses == {expected[RIGHTS[endpoint]]}, endpoint
-    assert _contents(app, db) == before
-    assert "<button" not in client.get("/jobs/").text
-    assert "<button" not in client.get("/jobs/runs/1").text
-    assert "<button" not in client.get("/jobs/definition?name=remind").text
-    assert "<button" not in client.get("/jobs/runs/bulk?do=discard&status=dead").text
-    assert "Discard" not in client.get("/jobs/runs?status=dead").text
+    assert _contents(pages.app, pages.db) == before
+    assert "<button" not in pages.get("/jobs/").text
+    assert "<button" not in pages.get("/jobs/runs/1").text
+    assert "<button" not in pages.get("/jobs/definition?name=remind").text
+    assert "<button" not in pages.get("/jobs/runs/bulk?do=discard&status=dead").text
+    assert "Discard" not in pages.get("/jobs/runs?status=dead").text
 
 
-def test_who_may_act_but_not_read_cannot_act(client: FlaskClient, rights: set[str]) -> None:
-    rights.discard("read")
-    assert client.post("/jobs/runs/1/retry", headers=OWN).status_code == 403
+def test_who_may_act_but_not_read_cannot_act(pages: Pages) -> None:
+    pages.rights.discard("read")
+    assert pages.client.post("/jobs/runs/1/retry", headers=OWN).status_code == 403
 
 
-def test_authorize_is_asked_on_each_request(client: FlaskClient, rights: set[str]) -> None:
-    assert client.get("/jobs/").status_code == 200
-    rights.clear()
-    assert client.get("/jobs/").status_code == 403
+def test_authorize_is_asked_on_each_request(pages: Pages) -> None:
+    assert pages.get("/jobs/").status_code == 200
+    pages.rights.clear()
+    assert pages.get("/jobs/").status_code == 403
 
 
-def test_a_get_changes_nothing(
-    app: Flask,
-    db: SQLAlchemy,
-    client: FlaskClient,
-    add: Callable[..., int],
-    define: Callable[..., int],
-    ticked: Callable[..., None],
-) -> None:
-    add("dead")
-    add("queued")
-    define()
-    ticked()
-    before = _contents(app, db)
-    for rule, path in _rules(app):
+def test_a_get_changes_nothing(pages: Pages) -> None:
+    pages.add("dead")
+    pages.add("queued")
+    pages.define()
+    pages.ticked()
+    before = _contents(pages.app, pages.db)
+    for rule, path in _rules(pages.app):
         for method in ("GET", "HEAD", "OPTIONS"):
-            client.open(path, method=method).close()
+            pages.client.open(path, method=method).close()
         if "POST" in (rule.methods or ()):
-            assert client.get(path).status_code in (404, 405)
-    assert _contents(app, db) == before
+            assert pages.get(path).status_code in (404, 405)
+    assert _contents(pages.app, pages.db) == before
 
 
 ELSEWHERE: list[dict[str, str]] = [
@@ -237,14 +215,12 @@ ELSEWHERE: list[dict[str, str]] = [
 ]
 
 
-def test_a_post_from_elsewhere_is_refused(
-    app: Flask, db: SQLAlchemy, client: FlaskClient, add: Callable[..., int]
-) -> None:
-    add("dead")
-    before = _contents(app, db)
+def test_a_post_from_elsewhere_is_refused(pages: Pages) -> None:
+    pages.add("dead")
+    before = _contents(pages.app, pages.db)
     for headers in ELSEWHERE:
-        assert client.post("/jobs/runs/1/retry", headers=headers).status_code == 403, headers
-    assert _contents(app, db) == before
+        assert pages.client.post("/jobs/runs/1/retry", headers=headers).status_code == 403, headers
+    assert _contents(pages.app, pages.db) == before
 
 
 @pytest.mark.parametrize(
@@ -256,58 +232,50 @@ def test_a_post_from_elsewhere_is_refused(
         {"Origin": "https://localhost"},  # TLS ends at a proxy that does not say so.
     ],
 )
-def test_a_post_from_our_own_page_passes(
-    client: FlaskClient, add: Callable[..., int], headers: dict[str, str]
-) -> None:
-    add("dead")
-    assert client.post("/jobs/runs/1/retry", headers=headers).status_code == 303
+def test_a_post_from_our_own_page_passes(pages: Pages, headers: dict[str, str]) -> None:
+    pages.add("dead")
+    assert pages.client.post("/jobs/runs/1/retry", headers=headers).status_code == 303
 
 
 @pytest.mark.parametrize(("scheme", "status"), [("https", 303), ("http", 403)])
 def test_a_page_sent_without_tls_cannot_act_over_tls(
-    client: FlaskClient, add: Callable[..., int], scheme: str, status: int
+    pages: Pages, scheme: str, status: int
 ) -> None:
     """Whoever is on the line may have written that page."""
-    add("dead")
+    pages.add("dead")
     own = {"Origin": f"{scheme}://localhost"}
-    answer = client.post("/jobs/runs/1/retry", headers=own, base_url="https://localhost")
+    answer = pages.client.post("/jobs/runs/1/retry", headers=own, base_url="https://localhost")
     assert answer.status_code == status
 
 
-def test_an_action_leads_to_a_page_of_ours_whatever_the_query(
-    client: FlaskClient, add: Callable[..., int]
-) -> None:
-    add("dead")
+def test_an_action_leads_to_a_page_of_ours_whatever_the_query(pages: Pages) -> None:
+    pages.add("dead")
     elsewhere = "https://evil.example/"
-    answer = client.post(f"/jobs/runs/1/retry?next={elsewhere}&url={elsewhere}", headers=OWN)
+    answer = pages.client.post(f"/jobs/runs/1/retry?next={elsewhere}&url={elsewhere}", headers=OWN)
     assert answer.location == "/jobs/runs/1#message"
 
 
 def test_a_route_that_nobody_gave_a_right_needs_the_right_to_act(
-    client: FlaskClient, rights: set[str], monkeypatch: pytest.MonkeyPatch
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(RIGHTS, "cronjobs.overview")
-    assert client.get("/jobs/", headers=OWN).status_code == 200
-    rights.discard("act")
-    assert client.get("/jobs/", headers=OWN).status_code == 403
+    assert pages.get("/jobs/", headers=OWN).status_code == 200
+    pages.rights.discard("act")
+    assert pages.get("/jobs/", headers=OWN).status_code == 403
 
 
-def test_who_may_not_read_sees_no_more_than_the_refusal(
-    client: FlaskClient, rights: set[str]
-) -> None:
-    assert 'href="/jobs/runs"' in client.get("/jobs/runs/999").text
-    rights.clear()
-    for answer in (client.get("/jobs/"), client.get("/jobs/runs/999")):
+def test_who_may_not_read_sees_no_more_than_the_refusal(pages: Pages) -> None:
+    assert 'href="/jobs/runs"' in pages.get("/jobs/runs/999").text
+    pages.rights.clear()
+    for answer in (pages.get("/jobs/"), pages.get("/jobs/runs/999")):
         assert answer.status_code == 403
         assert 'href="/jobs/runs"' not in answer.text
 
 
 @pytest.mark.parametrize("code", [400, 429])
-def test_who_is_refused_before_the_guard_sees_no_more_than_that(
-    app: Flask, client: FlaskClient, rights: set[str], code: int
-) -> None:
-    app.before_request(lambda: abort(code))
-    answer = client.get("/jobs/")
+def test_who_is_refused_before_the_guard_sees_no_more_than_that(pages: Pages, code: int) -> None:
+    pages.app.before_request(lambda: abort(code))
+    answer = pages.get("/jobs/")
     assert answer.status_code == code
     assert 'href="/jobs/' not in answer.text.replace("/jobs/cronjobs-static/", "")
 
@@ -322,17 +290,15 @@ def test_style_sheet_is_found_if_the_pages_are_at_the_root(app: Flask, db: SQLAl
         assert (answer.status_code, answer.mimetype) == (200, "text/css")
 
 
-def test_works_behind_a_proxy_and_its_prefix(
-    app: Flask, client: FlaskClient, add: Callable[..., int]
-) -> None:
-    app.wsgi_app = ProxyFix(app.wsgi_app, x_host=1, x_prefix=1)  # type: ignore[method-assign]
-    add("dead")
+def test_works_behind_a_proxy_and_its_prefix(pages: Pages) -> None:
+    pages.app.wsgi_app = ProxyFix(pages.app.wsgi_app, x_host=1, x_prefix=1)  # type: ignore[method-assign]
+    pages.add("dead")
     forwarded = {"X-Forwarded-Host": "ops.example", "X-Forwarded-Prefix": "/shop"}
-    page = client.get("/jobs/runs/1", headers=forwarded).text
+    page = pages.get("/jobs/runs/1", headers=forwarded).text
     assert 'action="/shop/jobs/runs/1/retry"' in page
     assert 'href="/shop/jobs/cronjobs-static/pages.css' in page
     own = {"Origin": "https://ops.example"}
-    answer = client.post("/jobs/runs/1/retry", headers=forwarded | own)
+    answer = pages.client.post("/jobs/runs/1/retry", headers=forwarded | own)
     assert answer.status_code == 303
     assert answer.location == "/shop/jobs/runs/1#message"
     assert "Path=/shop/jobs/" in answer.headers["Set-Cookie"]
@@ -407,12 +373,12 @@ def test_an_async_authorize_that_cannot_be_awaited_opens_nothing(
     assert _make(app, db, authorize=_async_reader).get("/jobs/").status_code == 500
 
 
-def test_every_page_carries_the_headers(app: Flask, client: FlaskClient) -> None:
-    for rule, path in _rules(app):
+def test_every_page_carries_the_headers(pages: Pages) -> None:
+    for rule, path in _rules(pages.app):
         method = "POST" if "POST" in (rule.methods or ()) else "GET"
         if RIGHTS[rule.endpoint] == "token":  # Without its token it is like a route of nobody.
             continue
-        with client.open(path, method=method) as answer:
+        with pages.client.open(path, method=method) as answer:
             headers = answer.headers
         assert headers["Content-Security-Policy"] == (
             "default-src 'none'; style-src 'self'; img-src 'self' data:; script-src 'self'; "
@@ -425,8 +391,8 @@ def test_every_page_carries_the_headers(app: Flask, client: FlaskClient) -> None
         assert headers["Cache-Control"] == cached
 
 
-def test_a_file_that_is_not_there_yet_is_not_cached_as_missing(client: FlaskClient) -> None:
-    with client.get("/jobs/cronjobs-static/next.css") as answer:
+def test_a_file_that_is_not_there_yet_is_not_cached_as_missing(pages: Pages) -> None:
+    with pages.get("/jobs/cronjobs-static/next.css") as answer:
         assert answer.status_code == 404
         assert answer.headers["Cache-Control"] == "no-store"
 
@@ -442,37 +408,35 @@ FETCHES: list[tuple[str | None, str | None, int]] = [
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_another_site_can_link_to_a_page_and_cannot_fetch_it(
-    client: FlaskClient, site: str
-) -> None:
+def test_another_site_can_link_to_a_page_and_cannot_fetch_it(pages: Pages, site: str) -> None:
     """A page of another subdomain could measure how long a search takes."""
     for mode, dest, status in FETCHES:
         headers = {"Sec-Fetch-Site": site}
         if mode is not None and dest is not None:
             headers |= {"Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest}
-        answer = client.get("/jobs/runs?error=key-of-ada", headers=headers)
+        answer = pages.get("/jobs/runs?error=key-of-ada", headers=headers)
         assert answer.status_code == status, (mode, dest)
-        assert client.get("/jobs/health", headers=headers).status_code == 503
+        assert pages.get("/jobs/health", headers=headers).status_code == 503
 
 
 @pytest.mark.parametrize("site", ["same-origin", "none"])
-def test_our_own_pages_can_fetch_pages(client: FlaskClient, site: str) -> None:
+def test_our_own_pages_can_fetch_pages(pages: Pages, site: str) -> None:
     headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
-    assert client.get("/jobs/", headers=headers).status_code == 200
+    assert pages.get("/jobs/", headers=headers).status_code == 200
 
 
 def test_a_refusal_does_not_repeat_a_megabyte(
-    app: Flask, client: FlaskClient, caplog: pytest.LogCaptureFixture
+    pages: Pages, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @app.before_request
+    @pages.app.before_request
     def refuse() -> None:
         if request.args.get("q"):
             abort(400, request.args["q"])
 
-    answer = client.get("/jobs/runs", query_string={"q": "x" * 60_000})
+    answer = pages.get("/jobs/runs", query_string={"q": "x" * 60_000})
     assert answer.status_code == 400
     assert answer.text.count("x") < 1_000
     long = {"name": "\u202e" * 499}
-    answer = client.post("/jobs/definitions/pause", data=long, headers=OWN)
+    answer = pages.client.post("/jobs/definitions/pause", data=long, headers=OWN)
     assert answer.status_code == 404
     assert len(answer.text) < 3_000

@@ -5,22 +5,17 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from flask import Flask
-from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.jobs.health import read_verdict
 from flask_cronjobs.web import monitoring
 
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """The limits do not depend on the database."""
-    return sqlite_url
+from .conftest import Pages
 
 
 class Slow:
@@ -53,17 +48,15 @@ def slow(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
 
 
 def test_requests_at_once_share_one_look(
-    app: Flask,
-    client: FlaskClient,
-    slow: Slow,
-    ticked: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    pages: Pages, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitoring, "KEEP", 60.0)
-    ticked()
+    pages.ticked()
     answers: list[str] = []
     ask = [
-        threading.Thread(target=lambda: answers.append(app.test_client().get("/jobs/health").text))
+        threading.Thread(
+            target=lambda: answers.append(pages.app.test_client().get("/jobs/health").text)
+        )
         for _ in range(8)
     ]
     for thread in ask:
@@ -76,45 +69,40 @@ def test_requests_at_once_share_one_look(
     assert slow.looks == 1
 
 
-def test_an_answer_is_kept_for_seconds(
-    client: FlaskClient, ticked: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_is_kept_for_seconds(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitoring, "KEEP", 60.0)
-    assert client.get("/jobs/health").text == "never\n"
-    ticked()
-    assert client.get("/jobs/health").text == "never\n"
+    assert pages.get("/jobs/health").text == "never\n"
+    pages.ticked()
+    assert pages.get("/jobs/health").text == "never\n"
     monkeypatch.setattr(monitoring, "KEEP", 0.0)
-    assert client.get("/jobs/health").text == "ok\n"
+    assert pages.get("/jobs/health").text == "ok\n"
 
 
 def test_a_look_that_hangs_is_down_and_the_next_request_does_not_wait_for_it(
-    client: FlaskClient, slow: Slow, monkeypatch: pytest.MonkeyPatch
+    pages: Pages, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitoring, "LIMIT", 3.0)
     for most in (100, 2.9):
         began = time.monotonic()
-        answer = client.get("/jobs/health")
+        answer = pages.get("/jobs/health")
         assert (answer.status_code, answer.text) == (503, "down\n")
         assert time.monotonic() - began < most
     assert slow.looks == 1
 
 
 def test_looks_that_hang_are_few_and_health_recovers(
-    client: FlaskClient,
-    slow: Slow,
-    ticked: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    pages: Pages, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ticked()
+    pages.ticked()
     monkeypatch.setattr(monitoring, "LIMIT", 0.0)
     monkeypatch.setattr(monitoring, "HANGS", 0.0)
     for _ in range(6):
-        assert client.get("/jobs/health").text == "down\n"
+        assert pages.get("/jobs/health").text == "down\n"
     assert slow.looks == monitoring.MOST_HANGING
     slow.go_on.set()
     monkeypatch.setattr(monitoring, "LIMIT", 5.0)
     until = time.monotonic() + 120
-    while client.get("/jobs/health").text != "ok\n":
+    while pages.get("/jobs/health").text != "ok\n":
         assert time.monotonic() < until
 
 

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from flask import Flask
-from flask.testing import FlaskClient
-from flask_sqlalchemy import SQLAlchemy
 
+import flask_cronjobs.web
 from flask_cronjobs.models import JobEffect, JobFailure
 
-from .conftest import NOW
+from .conftest import NOW, Pages
 
 EVIL = (
     "\"'><img src=x onerror=alert(1)><script>alert(2)</script>{{191*193}}</title></textarea>\u202e"
 )
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """What is escaped does not depend on the database."""
-    return sqlite_url
 
 
 class Elements(HTMLParser):
@@ -55,61 +47,42 @@ def _check(page: str) -> Elements:
 
 
 @pytest.fixture
-def hostile(
-    app: Flask,
-    db: SQLAlchemy,
-    add: Callable[..., int],
-    define: Callable[..., int],
-    ticked: Callable[..., None],
-) -> list[int]:
+def hostile(pages: Pages) -> list[int]:
     """A run of each status, a definition, an effect and a tick, with evil in every text."""
-    definition = define(EVIL, job_type=EVIL, schedule=EVIL, timezone=EVIL, queue=EVIL)
-    ticked(5, worker=EVIL, host=EVIL)
+    definition = pages.define(EVIL, job_type=EVIL, schedule=EVIL, timezone=EVIL, queue=EVIL)
+    pages.ticked(5, worker=EVIL, host=EVIL)
     ids = []
     for status in ("queued", "running", "succeeded", "failed", "dead", "cancelled", "skipped"):
-        values: dict[str, Any] = {
-            "job_type": EVIL,
-            "queue": EVIL,
-            "payload": {EVIL: [EVIL, {EVIL: EVIL}]},
-            "last_error": EVIL,
-            "error_type": EVIL,
-            "result": {EVIL: EVIL},
-            "progress": 0.5,
-            "progress_message": EVIL,
-            "idempotency_key": f"{EVIL}{status}",
-            "concurrency_key": EVIL,
-            "concurrency_limit": 1,
-        }
+        texts = ("job_type", "queue", "last_error", "error_type", "progress_message")
+        values: dict[str, Any] = dict.fromkeys((*texts, "concurrency_key"), EVIL)
+        values |= {"payload": {EVIL: [EVIL, {EVIL: EVIL}]}, "result": {EVIL: EVIL}, "progress": 0.5}
+        values |= {"idempotency_key": f"{EVIL}{status}", "concurrency_limit": 1}
         if status == "running":
             values |= {"locked_by": EVIL, "concurrency_share": 1}
         if status == "succeeded":
             values |= {"definition_id": definition}
-        ids.append(add(status, attempts=1, **values))
-    with app.app_context():
-        for run_id in ids:
-            failure = {"worker": EVIL, "error_type": EVIL, "error": EVIL, "stack": EVIL}
-            db.session.add(JobFailure(run_id=run_id, attempt=1, started_at=NOW, **failure))
-        db.session.add(JobEffect(key=EVIL, state="in_doubt"))
-        db.session.commit()
+        ids.append(pages.add(status, attempts=1, **values))
+    for run_id in ids:
+        failure = {"worker": EVIL, "error_type": EVIL, "error": EVIL, "stack": EVIL}
+        pages.insert(JobFailure(run_id=run_id, attempt=1, started_at=NOW, **failure))
+    pages.insert(JobEffect(key=EVIL, state="in_doubt"))
     return ids
 
 
-def test_rows_stay_text(client: FlaskClient, hostile: list[int]) -> None:
+def test_rows_stay_text(pages: Pages, hostile: list[int]) -> None:
     name = quote(EVIL)
     queries = (f"definition?name={name}", f"task?name={name}", f"runs/bulk?do=retry&task={name}")
     lists = ("", "definitions", "runs", "effects", "ticks", *queries)
     for path in (*lists, *(f"runs/{run_id}" for run_id in hostile)):
-        elements = _check(client.get(f"/jobs/{path}").text)
+        elements = _check(pages.get(f"/jobs/{path}").text)
         assert "<script>alert(2)</script>" in "".join(elements.text)
         assert "36863" not in "".join(elements.text).replace("{{191*193}}", "")
 
 
-def test_rows_stay_text_in_an_app_that_does_not_escape(
-    app: Flask, client: FlaskClient, hostile: list[int]
-) -> None:
-    app.jinja_env.autoescape = False
-    test_rows_stay_text(client, hostile)
-    _check(client.get(f"/jobs/runs?task={quote(EVIL)}").text)
+def test_rows_stay_text_in_an_app_that_does_not_escape(pages: Pages, hostile: list[int]) -> None:
+    pages.app.jinja_env.autoescape = False
+    test_rows_stay_text(pages, hostile)
+    _check(pages.get(f"/jobs/runs?task={quote(EVIL)}").text)
 
 
 PARAMETERS = [
@@ -119,36 +92,29 @@ PARAMETERS = [
 
 
 @pytest.mark.parametrize("path", ["", "definitions", "runs", "effects"])
-def test_parameters_stay_text(client: FlaskClient, hostile: list[int], path: str) -> None:
+def test_parameters_stay_text(pages: Pages, hostile: list[int], path: str) -> None:
     for name in PARAMETERS:
-        answer = client.get(f"/jobs/{path}?{name}={quote(EVIL)}")
+        answer = pages.get(f"/jobs/{path}?{name}={quote(EVIL)}")
         assert answer.status_code in (200, 400), name
         _check(answer.text)
 
 
-def test_actions_say_hostile_names_as_text(
-    client: FlaskClient, hostile: list[int], post: Callable[..., Any]
-) -> None:
+def test_actions_say_hostile_names_as_text(pages: Pages, hostile: list[int]) -> None:
     for verb in ("pause", "resume", "run"):
-        _check(post(f"/jobs/definitions/{verb}", name=EVIL).text)
-        _check(client.get("/jobs/").text)
-        _check(post(f"/jobs/definitions/{verb}", name=f"{EVIL}?").text)
-    post("/jobs/dead/retry", task=EVIL, error_type=EVIL)
-    _check(client.get("/jobs/").text)
-    post("/jobs/effects/done", key=EVIL)
-    _check(client.get("/jobs/effects").text)
+        _check(pages.post(f"/jobs/definitions/{verb}", name=EVIL).text)
+        _check(pages.get("/jobs/").text)
+        _check(pages.post(f"/jobs/definitions/{verb}", name=f"{EVIL}?").text)
+    pages.post("/jobs/dead/retry", task=EVIL, error_type=EVIL)
+    _check(pages.get("/jobs/").text)
+    pages.post("/jobs/effects/done", key=EVIL)
+    _check(pages.get("/jobs/effects").text)
 
 
-def test_the_templates_leave_escaping_alone(app: Flask) -> None:
-    from pathlib import Path
-
-    import flask_cronjobs.web
-
+def test_the_templates_leave_escaping_alone() -> None:
     folder = Path(flask_cronjobs.web.__file__).parent / "templates"
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert files
     for path in files:
-        source = path.read_text()
         assert path.suffix == ".html"
         for word in ("|safe", "| safe", "Markup", "autoescape", "|tojson"):
-            assert word not in source
+            assert word not in path.read_text()

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flask import Flask
-from flask.testing import FlaskClient
-from flask_sqlalchemy import SQLAlchemy
-from werkzeug.test import TestResponse
 
-from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobEffect
-from flask_cronjobs.web.routes import ROUTES
+from flask_cronjobs.web.guard import ROUTES
 from tests.marks import on_postgresql
+
+from .conftest import Pages
 
 TOKEN = "a-token-of-some-length"
 
@@ -61,18 +57,18 @@ def settings() -> dict[str, Any]:
 
 
 @pytest.fixture
-def ids(app: Flask, db: SQLAlchemy, jobs: CronJobs, add: Callable[..., int]) -> dict[str, int]:
+def ids(pages: Pages) -> dict[str, int]:
     """Rows of each kind; the ids of the runs by their status."""
-    with app.app_context():
-        jobs.tick()
-        with jobs.batch("b", close=False):
-            jobs.get("break_down").enqueue()
-        db.session.add(JobEffect(key="charge:1", state="in_doubt"))
-        db.session.commit()
-    return {status: add(status) for status in ("queued", "running", "dead", "succeeded")}
+    with pages.app.app_context():
+        pages.jobs.tick()
+        with pages.jobs.batch("b", close=False):
+            pages.jobs.get("break_down").enqueue()
+        pages.db.session.add(JobEffect(key="charge:1", state="in_doubt"))
+        pages.db.session.commit()
+    return {status: pages.add(status) for status in ("queued", "running", "dead", "succeeded")}
 
 
-def test_each_route_is_asked_for(app: Flask, jobs: CronJobs) -> None:
+def test_each_route_is_asked_for(pages: Pages) -> None:
     wanted = {"/jobs/tick"}
     for route in ROUTES:
         act = re.search(r"<any\((.*)\):act>", route.rule)
@@ -85,24 +81,23 @@ def test_each_route_is_asked_for(app: Flask, jobs: CronJobs) -> None:
 
 
 @on_postgresql
-def test_pages_answer(client: FlaskClient, ids: dict[str, int]) -> None:
+def test_pages_answer(pages: Pages, ids: dict[str, int]) -> None:
     for path in PAGES:
-        answer = client.get("/jobs" + path.format(**ids))
+        answer = pages.get("/jobs" + path.format(**ids))
         assert answer.status_code == 200, (path, answer.text)
 
 
 @pytest.mark.parametrize(("path", "form", "said"), ACTIONS)
 @on_postgresql
 def test_actions_do_what_they_say(
-    client: FlaskClient, post: Callable[..., TestResponse], ids: dict[str, int],
-    path: str, form: dict[str, str], said: str,
-) -> None:  # fmt: skip
-    answer = post("/jobs" + path.format(**ids), **form)
+    pages: Pages, ids: dict[str, int], path: str, form: dict[str, str], said: str
+) -> None:
+    answer = pages.post("/jobs" + path.format(**ids), **form)
     assert answer.status_code == 303
-    assert said in client.get(answer.location).text
+    assert said in pages.get(answer.location).text
 
 
 @on_postgresql
-def test_tick_answers(client: FlaskClient, ids: dict[str, int]) -> None:
-    answer = client.post("/jobs/tick", headers={"Authorization": f"Bearer {TOKEN}"})
+def test_tick_answers(pages: Pages, ids: dict[str, int]) -> None:
+    answer = pages.client.post("/jobs/tick", headers={"Authorization": f"Bearer {TOKEN}"})
     assert answer.get_json()["dead"] == 1

@@ -109,8 +109,8 @@ def test_the_chart_fits_its_box_and_shows_the_seldom() -> None:
 
 
 def test_an_empty_chart() -> None:
-    assert chart([]).empty
-    assert chart(_buckets()).empty
+    assert chart([]).bars == []
+    assert chart(_buckets()).sum_of("ticks") == 0
     assert chart(_buckets()).silent == 0
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from flask import Flask
 
-from flask_cronjobs import CronJobs
 from tests.rows import Rows
+
+from .conftest import Pages
 
 SECRET = "5ec2e7aa"
 TOKEN = f"web-1:7:{SECRET}"
@@ -35,11 +36,9 @@ def test_no_page_shows_a_token(app: Flask, run_id: int, page: str, form: str) ->
 
 @pytest.mark.parametrize("command", ["show 1", "list", "effects"])
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_no_command_shows_a_token(
-    app: Flask, jobs: CronJobs, run_id: int, command: str, form: list[str]
-) -> None:
+def test_no_command_shows_a_token(pages: Pages, run_id: int, command: str, form: list[str]) -> None:
     args = command.replace("1", str(run_id)).split()
-    result = app.test_cli_runner().invoke(args=["jobs", "admin", *args, *form])
+    result = pages.app.test_cli_runner().invoke(args=["jobs", "admin", *args, *form])
     assert result.exit_code == 0, result.output
     assert SECRET not in result.output
     assert ("web-1:7" in result.output) >= (args[0] == "show")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from flask import Flask
@@ -117,7 +117,7 @@ class Admission:
     :param side_by_side: the tasks with async handlers, each with how many runs at once.
     """
 
-    def __init__(self, state: State, side_by_side: dict[str, int]) -> None:
+    def __init__(self, state: State, side_by_side: Mapping[str, int]) -> None:
         self._limits = side_by_side
         self._most = state.settings.async_at_once
         self._async = tuple(side_by_side)
@@ -137,6 +137,7 @@ class Admission:
         :param busy: whether a handler has been at work for so long that nothing may wait behind it.
         """
         idle = held_runs.idle
+        self._end_drain_if_over(idle)
         if not self._limits:
             return NOTHING if busy else self._one_by_one(held_runs, idle)
         over = time.monotonic() >= self._period_ends
@@ -147,24 +148,19 @@ class Admission:
             return NOTHING if wait else self._one_by_one(held_runs, idle, self._others)
         return NOTHING if self._drain_ends is not None else self._side_by_side(held_runs)
 
-    def end_drain_if_over(self, idle: bool) -> None:
-        """Go on claiming if a drain is over: the worker is idle, or it took too long."""
-        if self._drain_ends is not None and (idle or time.monotonic() >= self._drain_ends):
-            self._end_drain(in_time=idle)
-
-    def should_read_queue(self, idle: bool) -> bool:
-        """Return whether to look which run is first, and call `note_first`."""
-        due = time.monotonic() >= self._period_ends
-        return bool(self._is_async) and not idle and due and self._drain_ends is None
-
-    def note_first(self, first: tuple[str, bool] | None) -> None:
-        """Take note of the first run in the queue, as of `Claims.first`.
+    def look(self, idle: bool, first: Callable[[], tuple[str, bool] | None]) -> None:
+        """Look, if it is time, which run is first in the queue while async handlers are at work.
 
         If only an idle worker can run it, let the runs at work come to their end, and claim nothing
         meanwhile. If they take too long, go on, and try for longer next time.
+
+        :param first: as `Exchanger.first`.
         """
         now = time.monotonic()
-        if first is not None and (first[1] or first[0] not in self._limits):
+        if not self._is_async or idle or self._drain_ends is not None or now < self._period_ends:
+            return
+        found = first()
+        if found is not None and (found[1] or found[0] not in self._limits):
             self._drain_ends = now + self._period
         else:
             self._period_ends = now + KIND_PERIOD
@@ -225,11 +221,17 @@ class Admission:
             return 0
         return min(MOST, int(AHEAD * self._most / max(mean, 1e-6)))
 
-    def _end_drain(self, in_time: bool) -> None:
-        """End a drain. One that was too short is longer next time, and so is the turn before it."""
-        if self._drain_ends is not None and not in_time:
-            self._period *= 2
-            self._period_ends = time.monotonic() + self._period
-        elif self._drain_ends is not None:
-            self._period = KIND_PERIOD
+    def _end_drain_if_over(self, idle: bool) -> None:
+        """Go on claiming if a drain is over: the worker is idle, or it took too long.
+
+        One that was too short is longer next time, and so is the turn before it.
+        """
+        now = time.monotonic()
+        if self._drain_ends is None or not (idle or now >= self._drain_ends):
+            return
         self._drain_ends = None
+        if idle:
+            self._period = KIND_PERIOD
+        else:
+            self._period *= 2
+            self._period_ends = now + self._period

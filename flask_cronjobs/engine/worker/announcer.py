@@ -13,9 +13,8 @@ from flask import Flask
 from ...log import logger
 from ...signals import News, announce, notify
 from ...types import Outcome
-from ..beside import Beside
+from ..beside import Beside, Precedence
 from ..pings import CLOSE_WITHIN, Pings
-from .precedence import Precedence
 
 #: With so many outcomes left to tell, the worker claims nothing more: they take memory.
 MOST = 1000
@@ -42,7 +41,7 @@ class Announcer:
         """Whether so much is left to tell that nothing more should be claimed."""
         return self._sent - self._told >= MOST
 
-    def tell(self, outcome: Outcome, recorded: bool) -> None:
+    def tell(self, outcome: Outcome, recorded: bool = True) -> None:
         """Tell of *outcome* after the next `send`.
 
         :param recorded: False if it was dropped because the lease was lost.
@@ -62,18 +61,15 @@ class Announcer:
 
     def close(self, patience: float) -> None:
         """Wait until all is told, but give up when nothing was told for *patience* seconds."""
-        self._finish(patience)
-        if self._pings is not None:
-            self._pings.close(min(patience, CLOSE_WITHIN))
-
-    def _finish(self, patience: float) -> None:
         self.send()
         told, until = -1, 0.0
         while not self._work.close(0.2):
             if self._told != told:
                 told, until = self._told, time.monotonic() + patience
             elif time.monotonic() >= until:
-                return
+                break
+        if self._pings is not None:
+            self._pings.close(min(patience, CLOSE_WITHIN))
 
     def _tell_all(self, outcomes: list[tuple[Outcome, bool]]) -> None:
         while outcomes:  # What was told is let go of, and with it the handler's exception.

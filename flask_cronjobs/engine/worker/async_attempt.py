@@ -4,45 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from ... import failpoints, signals
 from ...db.deadlines import free_frames
-from ...jobs.runs.current import CurrentRun, enter_run, running
+from ...jobs.runs.current import enter_run, running
 from ...registry.payload import kept_result
 from ...types import JSON, Outcome
 from .context import RunnerContext
 from .held_runs import AsyncRun
 from .outcomes import success
-from .output import make_ready
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def attempt(
-    context: RunnerContext,
-    run: AsyncRun,
-    handler: Callable[..., Any],
-    request_write: Callable[[CurrentRun, bool], None],
-) -> None:
-    """Call *handler* for *run*, and note what came of it in ``run.outcome``.
+async def attempt(context: RunnerContext, run: AsyncRun, handler: Callable[..., Any]) -> Outcome:
+    """Call *handler* for *run*, and return what came of it.
 
-    :param request_write: asks the keeper to write the run's progress and output.
-    :raises BaseException: the run was dropped.
+    :raises BaseException: what the handler raised, or what interrupted it.
     """
+    context.begin(run.claim)
+    leave = enter_run(run.run)
     try:
-        context.begin(run.claim)
-        result, warning = await _enter(context, run, handler, request_write)
-    except BaseException as error:
-        if run.dropped:
-            raise
-        run.outcome = failure(context, run, error)
-    else:
-        run.outcome = success(run.claim, result, warning, run.since)
+        result = await _call(context, run, handler)
+    finally:
+        context.note_end(run.run)
+        leave()
+    return success(run.claim, result, run.run.warning, run.since)
 
 
 def failure(context: RunnerContext, run: AsyncRun, error: BaseException) -> Outcome:
@@ -50,23 +42,6 @@ def failure(context: RunnerContext, run: AsyncRun, error: BaseException) -> Outc
     if isinstance(error, asyncio.CancelledError):
         error = run.error or error
     return context.outcome(run.claim, error, time.monotonic() - run.since)
-
-
-async def _enter(
-    context: RunnerContext,
-    run: AsyncRun,
-    handler: Callable[..., Any],
-    request_write: Callable[[CurrentRun, bool], None],
-) -> tuple[JSON, str | None]:
-    leave = enter_run(run.run)
-    try:
-        return await _call(context, run, handler), run.run.warning
-    finally:
-        if run.run.output is not None:
-            make_ready(run.run.output)
-        if run.run.has_progress or run.run.output is not None:
-            request_write(run.run, False)
-        leave()
 
 
 async def _call(context: RunnerContext, run: AsyncRun, handler: Callable[..., Any]) -> JSON:
@@ -101,23 +76,18 @@ async def _armed(context: RunnerContext, run: AsyncRun, handler: Callable[..., A
 
 
 class OwnedWork:
-    """Notes the tasks that handlers begin, and their calls in threads of the default executor."""
+    """Notes the tasks that handlers begin, and tells whose they are.
 
-    def __init__(self) -> None:
-        self._runs: dict[CurrentRun, AsyncRun] = {}
+    :param runs: those at work.
+    """
 
-    def add(self, run: AsyncRun) -> None:
-        """Note what begins in the context of *run* from now on."""
-        self._runs[run.run] = run
-
-    def remove(self, run: AsyncRun) -> None:
-        """Forget *run*, which has ended."""
-        del self._runs[run.run]
+    def __init__(self, runs: Mapping[tuple[int, str], AsyncRun]) -> None:
+        self._runs = runs
 
     def owner(self) -> AsyncRun | None:
         """Return the run in whose context this is called; None outside of runs."""
         current = running()
-        return None if current is None else self._runs.get(current)
+        return None if current is None else self._runs.get(current.claim.identity)
 
     def make_task(
         self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any
@@ -130,13 +100,6 @@ class OwnedWork:
             task.add_done_callback(run.tasks.discard)
         return task
 
-    def executor(self, most: int) -> ThreadPoolExecutor:
-        """Return a default executor that notes whose its calls are.
-
-        :param most: how many threads it may have.
-        """
-        return _Threads(most, self.owner)
-
 
 async def end_rest(run: AsyncRun) -> None:
     """Cancel the tasks that the handler has left, and wait for them and for its threads."""
@@ -147,7 +110,13 @@ async def end_rest(run: AsyncRun) -> None:
             await asyncio.wait(rest)
 
 
-class _Threads(ThreadPoolExecutor):
+class OwnedThreads(ThreadPoolExecutor):
+    """A default executor that notes whose its calls are.
+
+    :param most: how many threads it may have.
+    :param owner: returns the run in whose context it is called.
+    """
+
     def __init__(self, most: int, owner: Callable[[], AsyncRun | None]) -> None:
         super().__init__(most, thread_name_prefix="cronjobs-async")
         self._owner = owner

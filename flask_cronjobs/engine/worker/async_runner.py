@@ -15,28 +15,30 @@ import contextvars
 import inspect
 import time
 from asyncio import events
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import CodeType, FrameType
 from typing import Any
 
 from ...errors import LeaseLost, PayloadError, ShuttingDown
-from ...jobs.runs.current import CurrentRun, Output
-from ...types import Claim
-from .async_attempt import OwnedWork, attempt, failure
-from .context import Handlers, RunnerContext
-from .held_runs import AsyncRun, Blocking, ProgressRequest
+from ...jobs.runs.current import CurrentRun
+from ...types import Claim, Outcome
+from .async_attempt import OwnedThreads, OwnedWork, attempt, failure
+from .context import Prepared, RunnerContext
+from .held_runs import AsyncRun, ProgressRequest
+from .interrupts import lease_ended, timed_out
 from .outcomes import released
 
 #: How long what is left of handlers may take to end when the worker was ended by force, in seconds.
 UNWIND = 1.0
+#: For how long a handler blocks the loop before that counts, in seconds.
+BLOCKED = 1.0
 #: How often the loop notes that it goes on, in seconds.
 STEP_EVERY = 0.25
 #: Every step is called by a frame of this code, which is a new one for each.
 _STEP: CodeType = events.Handle._run.__code__  # pyright: ignore[reportPrivateUsage]
 _LOOPS = ("asyncio", "selectors", "concurrent.futures", "uvloop")
-_LEASE_ENDED = "the lease ran out, since it could not be renewed in time"
 
 #: Handlers that did not end when their worker was ended by force. A garbage collection would end
 #: them in the context of whatever is at work then, and tear that down.
@@ -48,34 +50,31 @@ Key = tuple[int, str]
 class AsyncRunner:
     """Performs async runs, for the runner and in its thread.
 
-    `interrupt`, `wake`, `at_work`, `busy_since` and `blocking` are for the keeper's thread.
+    `deliver_soon`, `wake`, `at_work` and `blocking` are for the keeper's thread.
 
     :ivar at_work: the runs at work.
     """
 
     def __init__(
-        self, context: RunnerContext, side_by_side: Collection[str], handlers: Handlers
+        self,
+        context: RunnerContext,
+        side_by_side: Collection[str],
+        prepared: Callable[[str], Prepared],
     ) -> None:
         self._context = context
-        self._interrupter = context.interrupter
-        self._leases = context.leases
-        self._inbox = context.inbox
-        self._mailbox = context.mailbox
         self._most = context.state.settings.async_at_once
         self._runs: dict[Key, AsyncRun] = {}
-        self._owned = OwnedWork()
-        self._requested: dict[Key, BaseException] = {}
+        self._owned = OwnedWork(self._runs)
+        self._requested = context.interrupter.requested
         self._tasks = side_by_side
-        self._handlers = handlers
+        self._prepared = prepared
         self._following: Claim | None = None
         self._closed = False
-        self._broken: BaseException | None = None
         self._is_alone = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._base = contextvars.copy_context()
-        self._begun_at = 0.0
         self._looking: asyncio.TimerHandle | None = None
-        self._watch = _LoopWatch()
+        self._watch, self._keeper_watch = _LoopWatch(), _LoopWatch()
 
     # For the keeper.
 
@@ -84,35 +83,31 @@ class AsyncRunner:
         """The runs at work."""
         return list(self._runs.values())
 
-    @property
-    def busy_since(self) -> float | None:
-        """When the last run began, by `time.monotonic`; None if none is at work."""
-        return self._begun_at if self._runs else None
-
     def wake(self) -> None:
         """Let runs begin that are in the inbox, if the loop is at work."""
         if self._runs:
             self._call_soon(self._admit)
 
-    def interrupt(self, claim: Claim, error: BaseException) -> None:
-        """Interrupt *claim*'s handler with *error*, now or when it begins."""
-        self._requested[claim.identity] = error
+    def deliver_soon(self) -> None:
+        """Interrupt the handlers for which that was requested, when the loop goes on."""
         if self._runs:
             self._call_soon(self._deliver)
 
-    def blocking(self, now: float) -> Blocking | None:
-        """Return which run blocks the loop, as far as that is seen from another thread."""
-        loop = self._loop
-        if loop is None or not self._runs:
-            return None
+    def blocking(self, now: float) -> Sequence[AsyncRun]:
+        """Return the runs of which one has blocked the loop for long; none if the loop goes on.
+
+        It is one alone as far as it can be known from another thread, and otherwise all.
+        """
+        loop, at_work = self._loop, self.at_work
+        if loop is None or not self._keeper_watch.is_late(now):
+            return ()
+        # The frames of another thread are not looked at: up to Python 3.11, they may be gone.
         task = asyncio.current_task(loop)
-        seconds = self._watch.seconds_seen_by_keeper(task, now)
-        if seconds is None:
-            return None
-        for run in self.at_work:
-            if task is not None and (task is run.task or task in list(run.tasks)):
-                return Blocking(run, seconds)
-        return Blocking(None, seconds)
+        found = (run for run in at_work if task in (run.task, *run.tasks))
+        run = None if task is None else next(found, None)
+        if self._keeper_watch.seconds(run, now) < BLOCKED:
+            return ()
+        return at_work if run is None else [run]
 
     # For the runner.
 
@@ -127,22 +122,18 @@ class AsyncRunner:
         self._begin(claim)
         self._look()
         self._call_soon(self._admit)
-        with self._interrupter.receiving_signals(self):
+        with self._context.interrupter.receiving_signals(self):
             while self._runs:
                 try:
                     loop.run_forever()
                 except (KeyboardInterrupt, SystemExit) as error:
                     self._on_exit(error)
         self._cancel_look()
-        self._requested.clear()
-        if self._broken is not None:
-            raise self._broken
         return self._following
 
     def interrupt_all(self, error: BaseException) -> None:
         """Interrupt all handlers with *error*. May be called from a signal handler."""
-        for key in list(self._runs):
-            self._requested[key] = error
+        self._requested.update(dict.fromkeys(list(self._runs), error))
         self._call_soon(self._deliver)
 
     def close(self) -> None:
@@ -169,8 +160,8 @@ class AsyncRunner:
         now = time.monotonic()
         if not self._watch.is_late(now):
             return
-        seconds = self._watch.seconds(frame, now)
         run = self._owned.owner()
+        seconds = self._watch.seconds(run, now)
         if run is None or not run.armed or seconds < STEP_EVERY or _in_asyncio(frame):
             return
         error = self._due(run, now)
@@ -189,15 +180,15 @@ class AsyncRunner:
         if requested is not None or run.told_at is not None:
             return requested
         if now >= run.since + run.timeout:
-            return run.timed_out
-        return LeaseLost(_LEASE_ENDED) if now >= self._leases.end(run.claim) else None
+            return timed_out(run.timeout)
+        return lease_ended() if now >= self._context.leases.end(run.claim) else None
 
     # In the loop.
 
     def _open(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
         loop.set_task_factory(self._owned.make_task)
-        loop.set_default_executor(self._owned.executor(self._most))
+        loop.set_default_executor(OwnedThreads(self._most, self._owned.owner))
         return loop
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
@@ -220,10 +211,10 @@ class AsyncRunner:
 
     def _next(self) -> Claim | None:
         with suppress(Empty):
-            claim = self._inbox.get_nowait()
+            claim = self._context.inbox.get_nowait()
             if claim is None:
                 self._closed = True
-                self._inbox.put(None)  # For the runner.
+                self._context.inbox.put(None)  # For the runner.
             elif claim.job_type in self._tasks:
                 return claim
             else:
@@ -233,40 +224,34 @@ class AsyncRunner:
     def _begin(self, claim: Claim) -> None:
         loop = self._loop
         if loop is None or not self._context.may_begin(claim):
-            self._mailbox.put(released(claim))  # As in `Runner.perform`.
+            self._context.mailbox.put(released(claim))  # As in `Runner.perform`.
             return
-        handler = self._handlers.get(claim.job_type)
+        handler = self._prepared(claim.job_type)
         try:
-            current = self._context.current_run(claim, self._request_write)
+            current = self._context.current_run(claim, handler, self._request_write)
         except PayloadError as error:
-            self._mailbox.put(self._context.outcome(claim, error, 0.0))
+            self._context.mailbox.put(self._context.outcome(claim, error, 0.0))
             return
-        run = AsyncRun(claim, current, handler.timeout)
-        if handler.keeps_output:
-            current.output = Output()
-        self._runs[claim.identity] = run
-        self._owned.add(run)
+        run = self._runs[claim.identity] = AsyncRun(claim, current, handler.timeout)
         # After `_runs` is written: the keeper sets one and looks at the other.
         if self._context.abandoned:
             run.note(ShuttingDown("the worker's keeper has ended"))
         self._deliver()
-        self._begun_at = run.since
         self._is_alone = claim.alone
         run.timer = loop.call_later(
-            handler.timeout, lambda: run.interrupt(run.timed_out), context=self._base
+            run.timeout, lambda: run.interrupt(timed_out(run.timeout)), context=self._base
         )
         run.task = self._base.copy().run(loop.create_task, self._perform(run, handler.call))
 
-    def _end(self, run: AsyncRun) -> None:
+    def _end(self, run: AsyncRun, outcome: Outcome) -> None:
+        # First: a second Ctrl-C may come at any point, and nothing waits for what is not in there.
+        del self._runs[run.claim.identity]
         if run.timer is not None:
             run.timer.cancel()
-        key = run.claim.identity
-        del self._runs[key]
-        self._owned.remove(run)
-        self._requested.pop(key, None)
+        self._requested.pop(run.claim.identity, None)
         self._is_alone = False
         self._context.watchdog.extend()
-        self._mailbox.put(run.outcome)
+        self._context.mailbox.put(outcome)
         if self._context.interrupted is not None:
             self.interrupt_all(self._context.interrupted)
         self._call_soon(self._admit)
@@ -282,10 +267,11 @@ class AsyncRunner:
         """Note that the loop goes on, and interrupt the handlers whose leases have ended."""
         now = time.monotonic()
         self._watch.goes_on(now)
-        self._interrupter.postpone(2 * STEP_EVERY)
+        self._keeper_watch.goes_on(now)
+        self._context.interrupter.postpone(2 * STEP_EVERY)
         for run in self.at_work:
-            if now >= self._leases.end(run.claim) and not isinstance(run.error, LeaseLost):
-                run.interrupt(LeaseLost(_LEASE_ENDED))
+            if now >= self._context.leases.end(run.claim) and not isinstance(run.error, LeaseLost):
+                run.interrupt(lease_ended())
         if self._loop is not None:
             self._looking = self._loop.call_later(STEP_EVERY, self._look, context=self._base)
 
@@ -309,85 +295,49 @@ class AsyncRunner:
 
     def _request_write(self, run: CurrentRun, heartbeat: bool) -> None:
         """Ask the keeper to write progress. The loop does not wait for it."""
-        self._mailbox.put(ProgressRequest(run, heartbeat, SimpleQueue()))
+        self._context.mailbox.put(ProgressRequest(run, heartbeat, SimpleQueue()))
 
     # In the task of a run.
 
     async def _perform(self, run: AsyncRun, handler: Callable[..., Any]) -> None:
         try:
-            await attempt(self._context, run, handler, self._request_write)
+            outcome = await attempt(self._context, run, handler)
         except BaseException as error:
             if run.dropped:
                 raise
-            # A GeneratorExit closes `attempt`, which cannot handle it; so it is handled here.
-            run.outcome = run.outcome or failure(self._context, run, error)
-        try:
-            self._end(run)
-        except BaseException as error:
-            self._broken = error
-            for each in self.at_work:
-                each.dropped = True
-            self._runs.clear()
-            if self._loop is not None:
-                self._loop.stop()
-
-
-class _StepWatch:
-    """Sees for how long the same step has been at work, by looks at the loop's thread."""
-
-    def __init__(self) -> None:
-        self._step: object = None
-        self._since = 0.0
-
-    def seconds(self, step: object, now: float) -> float:
-        """Return for how long *step* has been seen.
-
-        :param step: what tells it from other steps.
-        :param now: by `time.monotonic`.
-        """
-        if step != self._step:
-            self._step, self._since = step, now
-        return now - self._since
+            outcome = failure(self._context, run, error)
+        self._end(run, outcome)
 
 
 class _LoopWatch:
-    """Sees whether an event loop goes on, and for how long a step has held it up if it does not.
+    """Sees whether an event loop goes on, and for how long one run holds it up if it does not.
 
-    The loop calls `goes_on` every `STEP_EVERY` seconds. Signals look from its own thread, and the
-    keeper from another; each keeps what it saw to itself.
+    The loop calls `goes_on` every `STEP_EVERY` seconds. Until then it executes one step of each
+    task at most. Signals look from its own thread, and the keeper from another, so each has a
+    watch of its own.
     """
 
     def __init__(self) -> None:
-        self._seen_at = 0.0
-        self._steps, self._steps_seen_by_keeper = _StepWatch(), _StepWatch()
+        self._went_on = self._since = 0.0
+        self._seen: object = None
 
     def goes_on(self, now: float) -> None:
         """Note that the loop is between two steps.
 
         :param now: by `time.monotonic`, as in all that follows.
         """
-        self._seen_at = now
+        self._went_on = now
 
     def is_late(self, now: float) -> bool:
         """Return whether the loop has not said for long that it goes on."""
-        return now - self._seen_at >= 2 * STEP_EVERY
+        return now - self._went_on >= 2 * STEP_EVERY
 
-    def seconds(self, frame: FrameType | None, now: float) -> float:
-        """Return for how long signals have seen the step of *frame*, since the loop went on."""
-        return self._steps.seconds((self._seen_at, _step(frame)), now)
-
-    def seconds_seen_by_keeper(self, task: object, now: float) -> float | None:
-        """Return for how long the keeper has seen *task* at work, without an end of its step.
-
-        Until it goes on, a loop executes one step of each task, so the task tells the step. The
-        frames of another thread are not looked at: up to Python 3.11, they may be gone already.
-
-        :param task: the loop's current one.
-        :returns: None if the loop goes on.
-        """
-        if not self.is_late(now):
-            return None
-        return self._steps_seen_by_keeper.seconds((self._seen_at, task), now)
+    def seconds(self, run: object, now: float) -> float:
+        """Return for how long *run* has been seen at work, and no other, since the loop went on."""
+        seen = (self._went_on, run)
+        if seen != self._seen:
+            self._seen, self._since = seen, now
+        return now - self._since
 
 
 def _in_asyncio(frame: FrameType | None) -> bool:
@@ -403,9 +353,3 @@ def _in_asyncio(frame: FrameType | None) -> bool:
             return True
         innermost, frame = False, frame.f_back
     return False
-
-
-def _step(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and frame.f_code is not _STEP:
-        frame = frame.f_back
-    return frame

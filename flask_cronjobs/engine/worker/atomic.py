@@ -41,7 +41,7 @@ def call(
     claim, session = run.claim, state.db.session()
     bind = _bind_of(session, state.db.engine)
     with _isolated(session, bind):
-        with _no_commit(session), _watched(session, bind) as watch:
+        with _listening(session, "before_commit", _refuse), _watched(session, bind) as watch:
             try:
                 value = handler(**run.payload)
                 failpoints.reach("after-handler")
@@ -139,11 +139,8 @@ def _isolated(session: Session, bind: Engine | Connection) -> Generator[None]:
         if transaction.parent is None:
             session.connection({"bind": bind}, {"isolation_level": level})
 
-    event.listen(session, "after_transaction_create", begin)
-    try:
+    with _listening(session, "after_transaction_create", begin):
         yield
-    finally:
-        event.remove(session, "after_transaction_create", begin)
 
 
 def _commits_by_itself(connection: Connection) -> bool:
@@ -156,12 +153,12 @@ def _commits_by_itself(connection: Connection) -> bool:
 
 
 @contextmanager
-def _no_commit(session: Session) -> Generator[None]:
-    event.listen(session, "before_commit", _refuse)
+def _listening(session: Session, name: str, listener: Callable[..., None]) -> Generator[None]:
+    event.listen(session, name, listener)
     try:
         yield
     finally:
-        event.remove(session, "before_commit", _refuse)
+        event.remove(session, name, listener)
 
 
 def _refuse(session: Session) -> None:
@@ -294,11 +291,10 @@ def _is_missing(error: Exception) -> bool:
 def _watched(session: Session, bind: Engine | Connection) -> Generator[TransactionWatch]:
     """Watch the transaction that *session* has on *bind*, and those that it begins there."""
     watch = TransactionWatch(bind.engine)
-    event.listen(session, "after_begin", watch.begin)
     try:
-        if (begun := session.get_transaction()) is not None:
-            watch.begin(session, begun, session.connection({"bind": bind}))
-        yield watch
+        with _listening(session, "after_begin", watch.begin):
+            if (begun := session.get_transaction()) is not None:
+                watch.begin(session, begun, session.connection({"bind": bind}))
+            yield watch
     finally:
-        event.remove(session, "after_begin", watch.begin)
         watch.forget()

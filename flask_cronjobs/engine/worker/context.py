@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
@@ -17,73 +18,80 @@ from flask import Flask
 from ...db.connection import Bookkeeping
 from ...errors import AtomicCommit, DatabaseTrouble, PayloadError
 from ...jobs import orders
-from ...jobs.runs.current import CurrentRun, running
+from ...jobs.runs.current import CurrentRun, Output, running
 from ...jobs.state import State
-from ...log import logger
+from ...log import log_run, logger
 from ...registry.handler import Handler
 from ...registry.options import Around
 from ...types import JSON, Claim, Outcome
+from ..beside import Precedence
 from ..pings import Pings
-from .held_runs import Leases, log_start
+from .held_runs import Leases, ProgressRequest
 from .interrupts import HandlerInterrupter, Watchdog
 from .outcomes import failure
-from .output import is_kept
-from .precedence import Precedence
+from .output import is_kept, make_ready
 
 #: How old a look at strict orders may be when a run begins, in seconds. One serves all runs of a
 #: claim, and to look before each would take longer than short runs themselves.
 LOOK_EVERY = 0.01
 
 
+@dataclass(eq=False)
 class RunnerContext:
     """The parts of a worker that its runs need. Belongs to the runner's thread.
 
-    :param inbox: brings claims; None means that no more will come.
-    :param mailbox: takes outcomes and progress to the keeper.
-    :param keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
-    :param precedence: lets the keeper go first.
-    :param pings: tells monitors of the runs of definitions, if there are any.
-    :ivar books: the connection for ``once()``, and for looks at strict orders; connects when first
-        needed.
+    :ivar inbox: brings claims; None means that no more will come.
+    :ivar mailbox: takes outcomes and progress to the keeper.
+    :ivar keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
+    :ivar pings: tells monitors of the runs of definitions, if there are any.
+    :ivar precedence: lets the keeper go first.
     :ivar interrupted: the exception by which the user interrupted a run.
     :ivar abandoned: whether the keeper has died. Written by the keeper: nothing more may begin.
+    :ivar books: the connection for ``once()``, and for looks at strict orders; connects when first
+        needed.
     """
 
-    def __init__(
-        self,
-        state: State,
-        interrupter: HandlerInterrupter,
-        watchdog: Watchdog,
-        leases: Leases,
-        inbox: SimpleQueue[Claim | None],
-        mailbox: SimpleQueue[Any],
-        keyboard: bool,
-        pings: Pings | None = None,
-        precedence: Precedence | None = None,
-    ) -> None:
-        self.state = state
-        self.interrupter = interrupter
-        self.watchdog = watchdog
-        self.leases = leases
-        self.inbox = inbox
-        self.mailbox = mailbox
-        self.keyboard = keyboard
-        self.precedence: Precedence = precedence or Precedence()
-        self.pings = pings
-        self.books: Bookkeeping = state.bookkeeping(guard=interrupter.hold)
-        self.interrupted: BaseException | None = None
-        self.abandoned: bool = False
-        self._ordered = state.registry.ordered
+    state: State
+    interrupter: HandlerInterrupter
+    watchdog: Watchdog
+    leases: Leases
+    inbox: SimpleQueue[Claim | None]
+    mailbox: SimpleQueue[Any]
+    keyboard: bool
+    pings: Pings | None = None
+    precedence: Precedence = field(default_factory=Precedence)
+    interrupted: BaseException | None = None
+    abandoned: bool = False
+
+    def __post_init__(self) -> None:
+        self.books: Bookkeeping = self.state.bookkeeping(guard=self.interrupter.hold)
+        self._ordered = self.state.registry.ordered
         self._first: set[int] = set()
         self._looked_for: str | None = None
         self._looked_at = 0.0
 
     def current_run(
-        self, claim: Claim, request_write: Callable[[CurrentRun, bool], None]
+        self, claim: Claim, handler: Prepared, request_write: Callable[[CurrentRun, bool], None]
     ) -> CurrentRun:
-        """Return what *claim*'s handler sees of its run."""
+        """Return what *claim*'s handler sees of its run.
+
+        :raises PayloadError: the run's row cannot be read.
+        """
         state = self.state
-        return CurrentRun(state.app, claim, request_write, self.books, state.settings.timezone)
+        run = CurrentRun(state.app, claim, request_write, self.books, state.settings.timezone)
+        if handler.keeps_output:
+            run.output = Output()
+        return run
+
+    def note_end(self, run: CurrentRun) -> None:
+        """Let the keeper write how far *run*'s handler came, and what it said.
+
+        Also if it failed: then it matters most how far it came.
+        """
+        if run.output is not None:
+            make_ready(run.output)
+        if run.has_progress or run.output is not None:
+            self.mailbox.put(ProgressRequest(run, False, SimpleQueue()))
 
     def may_begin(self, claim: Claim) -> bool:
         """Return whether *claim*'s run may begin; if not, it is to be released.
@@ -109,7 +117,14 @@ class RunnerContext:
     def begin(self, claim: Claim) -> None:
         """Tell that an attempt begins."""
         if logger.isEnabledFor(logging.INFO):
-            log_start(claim)
+            log_run(
+                logging.INFO,
+                "started",
+                task=claim.job_type,
+                run_id=claim.id,
+                attempt=claim.attempt,
+                worker=claim.token,
+            )
         if self.pings is not None:
             self.pings.started(claim)
 
@@ -145,37 +160,18 @@ class Prepared(NamedTuple):
     keeps_output: bool
 
 
-class Handlers:
-    """The handlers of one worker, each made ready when its first run comes.
+def prepare(state: State, side_by_side: Collection[str], name: str) -> Prepared:
+    """Return the handler of the task *name*, ready to be called.
 
     :param side_by_side: the tasks whose handlers are at work side by side.
+    :raises UnknownTask: the code has no such task.
     """
-
-    def __init__(self, state: State, side_by_side: Collection[str]) -> None:
-        self._state = state
-        self._side_by_side = side_by_side
-        self._prepared: dict[str, Prepared] = {}
-
-    def get(self, name: str) -> Prepared:
-        """Return the handler of the task *name*.
-
-        :raises UnknownTask: the code has no such task.
-        """
-        prepared = self._prepared.get(name)
-        if prepared is None:
-            prepared = self._prepared[name] = self._prepare(name)
-        return prepared
-
-    def _prepare(self, name: str) -> Prepared:
-        task = self._state.registry.get(name)
-        hooks = self._state.registry.around_of(task)
-        call: Callable[..., Any]
-        if name in self._side_by_side:
-            call = _around_async(hooks, _decoding(task, task.func))
-        else:
-            call = _around(hooks, _decoding(task, _synchronous(self._state.app, task.func)))
-        timeout = task.options.timeout or self._state.settings.timeout
-        return Prepared(call, timeout, task.options.atomic, is_kept(self._state, task.options))
+    task = state.registry.get(name)
+    is_async = name in side_by_side
+    func = task.func if is_async else _synchronous(state.app, task.func)
+    call = _around(state.registry.around_of(task), _decoding(task, func), is_async)
+    timeout = task.options.timeout or state.settings.timeout
+    return Prepared(call, timeout, task.options.atomic, is_kept(state, task.options))
 
 
 def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
@@ -215,30 +211,22 @@ def _decoding(task: Handler, call: Callable[..., Any]) -> Callable[..., Any]:
     return decoding
 
 
-def _around(hooks: Sequence[Around], call: Callable[..., object]) -> Callable[..., object]:
-    """Return *call* with *hooks* around it, the first outermost."""
-    if not hooks:
-        return call
+def _around(
+    hooks: Sequence[Around], call: Callable[..., Any], is_async: bool
+) -> Callable[..., Any]:
+    """Return *call* with *hooks* around it, the first outermost; of a coroutine, in its task."""
 
     def within(**arguments: object) -> object:
         with _entered(hooks):
             return call(**arguments)
 
-    return within
-
-
-def _around_async(
-    hooks: Sequence[Around], call: Callable[..., Awaitable[Any]]
-) -> Callable[..., Awaitable[Any]]:
-    """Return the coroutine function *call* with *hooks* around it, in the same task."""
-    if not hooks:
-        return call
-
-    async def within(**arguments: object) -> Any:
+    async def within_async(**arguments: object) -> object:
         with _entered(hooks):
             return await call(**arguments)
 
-    return within
+    if not hooks:
+        return call
+    return within_async if is_async else within
 
 
 def _entered(hooks: Sequence[Around]) -> ExitStack:

@@ -77,11 +77,18 @@ class Exchanger:
     def __init__(self, claims: Claims, state: State, options: WorkOptions) -> None:
         self.exhausted: bool = False
         self._claims = claims
-        self._options = options
-        self._lease = options.lease or state.settings.lease
-        self._tasks = tuple(state.registry.tasks)
-        self.turns: Turns = Turns(claims.books, state.registry.ordered, options.front.turns_pend)
+        self._request = ClaimRequest(
+            limit=1,
+            token="",
+            tasks=tuple(state.registry.tasks),
+            queues=options.queues,
+            elsewhere=options.elsewhere,
+            lease=options.lease or state.settings.lease,
+            handed=options.handed,
+        )
+        self._worker = options.worker
         self._after = ""
+        self.turns: Turns = Turns(claims.books, state.registry.ordered, options.front.turns_pend)
         self._got_less = False
         self._unconfirmed_token: str | None = None
         self._in_trouble = False
@@ -123,14 +130,20 @@ class Exchanger:
             confirmed = self._confirm(outcomes) if self._in_trouble else Exchange()
             left = [outcome for outcome in outcomes if outcome.id not in confirmed.recorded]
             looks = look_first and wanted > 0 and self._got_less and not left
-            nothing = looks and self._front_is_empty()
-            if nothing:
-                wanted = 0
-            if wanted > 0:
+            is_empty = looks and self._front_is_empty()
+            request: ClaimRequest | None = None
+            if wanted > 0 and not is_empty:
                 self.turns.give_before_claim(idle=not left)
-            request = self._request(wanted, idle, tasks, side_by_side) if wanted > 0 else None
+                request = self._request._replace(
+                    limit=wanted,
+                    token=f"{self._worker}:{secrets.token_hex(6)}",
+                    idle=idle,
+                    after=self._after,
+                    side_by_side=side_by_side,
+                    tasks=self._request.tasks if tasks is None else tasks,
+                )
             exchange = self._exchange(left, request)
-            self.exhausted = self.exhausted or nothing
+            self.exhausted = self.exhausted or is_empty
             late = self._recorded_late(left, exchange)
             self.turns.note_ended(left)
         except DatabaseTrouble:
@@ -142,14 +155,14 @@ class Exchanger:
 
     def first(self) -> tuple[str, bool] | None:
         """Return what `Claims.first` does, for the tasks and queues of this worker."""
-        return self._claims.first(self._tasks, self._options.queues, self._options.elsewhere)
+        return self._claims.first(self._request)
 
     def may_come_back(self) -> bool:
         """Return whether another worker may give back a run that it has just claimed.
 
         :raises DatabaseTrouble: the database could not be used.
         """
-        return self._options.handed is None and self._claims.front().ahead
+        return self._request.handed is None and self._claims.front().ahead
 
     def release_late(self, now: bool = False) -> None:
         """Release what was claimed after all by an exchange whose connection broke.
@@ -204,26 +217,10 @@ class Exchanger:
         """Give back what was claimed unheard; find which of *outcomes* are recorded."""
         if self._unconfirmed_token is not None:
             self._claims.release_token(self._unconfirmed_token)
-            self._late[self._unconfirmed_token] = time.monotonic() + self._lease
+            self._late[self._unconfirmed_token] = time.monotonic() + self._request.lease
             self._late_at = time.monotonic() + LATE_EVERY
             self._unconfirmed_token = None
         return self._claims.already_recorded(outcomes) if outcomes else Exchange()
-
-    def _request(
-        self, wanted: int, idle: bool, tasks: tuple[str, ...] | None, side_by_side: bool
-    ) -> ClaimRequest:
-        return ClaimRequest(
-            limit=wanted,
-            token=f"{self._options.worker}:{secrets.token_hex(6)}",
-            tasks=self._tasks if tasks is None else tasks,
-            queues=self._options.queues,
-            elsewhere=self._options.elsewhere,
-            lease=self._lease,
-            idle=idle,
-            after=self._after,
-            side_by_side=side_by_side,
-            handed=self._options.handed,
-        )
 
     def _front_is_empty(self) -> bool:
         """Return whether a claim would find nothing; note whether turns are to be given."""

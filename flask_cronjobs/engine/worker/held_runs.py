@@ -5,17 +5,16 @@ The inbox carries claims to the runner. The mailbox carries outcomes and progres
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...errors import TimedOut
-from ...jobs.runs.current import CurrentRun, Progress
+from ...errors import Interruption
+from ...jobs.runs.current import CurrentRun
 from ...jobs.runs.leases import renewal_window
-from ...log import log_run
 from ...types import Claim, Outcome
 from .outcomes import released
 
@@ -50,13 +49,13 @@ class Leases:
         for claim in claims:
             self._ends[claim.identity] = end
 
-    def prolong(self, claims: Iterable[Claim], since: float, seconds: float) -> None:
-        """Let leases that had not ended at *since* last for *seconds* from now at least.
+    def prolong(self, claims: Iterable[Claim], since: float) -> None:
+        """Let leases that had not ended at *since* last a little from now at least.
 
         For SQLite, while somebody holds its one write lock: nobody can take a run meanwhile, and
         `reclaim` leaves living workers a moment to renew once the lock is free.
         """
-        end = time.monotonic() + seconds
+        end = time.monotonic() + renewal_window(self.length)
         for claim in claims:
             if since < self.end(claim) < end:
                 self._ends[claim.identity] = end
@@ -74,17 +73,22 @@ class Leases:
         return time.monotonic() < self.end(claim)
 
 
-class SyncRun(NamedTuple):
-    """The run at work, for the keeper to watch.
+@dataclass(eq=False)
+class Working:
+    """A run whose handler is at work, for the keeper to watch.
 
     :ivar since: when it began, by `time.monotonic`.
     :ivar timeout: how long it may take, in seconds.
+    :ivar asked: by what the keeper has interrupted it first, and when. It alone writes it.
+    :ivar warned: whether the keeper has logged that it does not end.
     """
 
     claim: Claim
     run: CurrentRun
-    since: float
     timeout: float
+    since: float = field(default_factory=time.monotonic)
+    asked: tuple[Interruption, float] | None = None
+    warned: bool = False
 
 
 class ProgressRequest(NamedTuple):
@@ -98,39 +102,28 @@ class ProgressRequest(NamedTuple):
     answered: SimpleQueue[None]
 
 
-class AsyncRun:
+@dataclass(eq=False)
+class AsyncRun(Working):
     """A run whose async handler is at work. The runner's thread writes it, the keeper reads it.
 
-    :ivar since: when it began, by `time.monotonic`.
-    :ivar timeout: how long it may take, in seconds.
     :ivar error: by what it was interrupted last.
     :ivar told_at: when it was interrupted first.
     :ivar armed: whether the handler may be interrupted.
-    :ivar outcome: what it has come to.
-    :ivar dropped: whether its worker was ended by force or is broken, so that nobody waits for it.
+    :ivar dropped: whether its worker was ended by force, so that nobody waits for it.
+    :ivar blocks: whether the keeper has logged that it blocks the event loop.
     :ivar tasks: the tasks that the handler has begun.
     :ivar threads: its calls in threads of the default executor.
     """
 
-    def __init__(self, claim: Claim, run: CurrentRun, timeout: float) -> None:
-        self.claim = claim
-        self.run = run
-        self.since: float = time.monotonic()
-        self.timeout = timeout
-        self.error: BaseException | None = None
-        self.told_at: float | None = None
-        self.armed: bool = False
-        self.outcome: Outcome | None = None
-        self.dropped: bool = False
-        self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.tasks: set[asyncio.Task[Any]] = set()
-        self.threads: set[Future[Any]] = set()
-
-    @property
-    def timed_out(self) -> TimedOut:
-        """The exception of its timeout."""
-        return TimedOut(f"the handler ran longer than its timeout of {self.timeout:g} s")
+    error: BaseException | None = None
+    told_at: float | None = None
+    armed: bool = False
+    dropped: bool = False
+    blocks: bool = False
+    task: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    threads: set[Future[Any]] = field(default_factory=set)
 
     def interrupt(self, error: BaseException) -> None:
         """Cancel the handler. In the loop's thread, while no handler is in a step."""
@@ -153,29 +146,6 @@ class AsyncRun:
             raise self.error
 
 
-class Blocking(NamedTuple):
-    """What blocks the event loop: it does not await.
-
-    :ivar at_work: the run; None if it is not known.
-    :ivar seconds: for how long it has been seen to.
-    """
-
-    at_work: AsyncRun | None
-    seconds: float
-
-
-def log_start(claim: Claim) -> None:
-    """Log that *claim*'s run begins."""
-    log_run(
-        logging.INFO,
-        "started",
-        task=claim.job_type,
-        run_id=claim.id,
-        attempt=claim.attempt,
-        worker=claim.token,
-    )
-
-
 #: How soon an outcome is tried again whose row was locked, in seconds.
 LOCKED_RETRY = 0.5
 
@@ -185,29 +155,24 @@ class HeldRuns:
 
     Only the keeper's thread may use it, except for `wake`. The runner knows the two queues alone.
 
+    :ivar inbox: brings claims to the runner; None means that no more will come.
+    :ivar mailbox: takes outcomes and requests to the keeper; None wakes it.
     :ivar held: the claims of all held runs, by run id.
     :ivar outcomes: what the runner has come to and is not recorded yet.
     :ivar requests: handlers that reported progress and wait for an answer.
-    :ivar progress: the last progress of runs, by run id, that is not written yet.
     :ivar woken: whether `wake` was called before the last `collect` returned.
     :ivar batches: the batches of runs that are or were held, until the keeper takes them out.
     """
 
-    def __init__(
-        self,
-        inbox: SimpleQueue[Claim | None],
-        mailbox: SimpleQueue[Outcome | ProgressRequest | None],
-        leases: Leases,
-    ) -> None:
+    def __init__(self, leases: Leases) -> None:
+        self.inbox: SimpleQueue[Claim | None] = SimpleQueue()
+        self.mailbox: SimpleQueue[Outcome | ProgressRequest | None] = SimpleQueue()
         self.held: dict[int, Claim] = {}
         self.outcomes: list[Outcome] = []
         self.requests: list[ProgressRequest] = []
-        self.progress: dict[int, tuple[Claim, Progress]] = {}
         self.woken: bool = False
         self.batches: set[int] = set()
         self._postponed: dict[int, float] = {}
-        self._inbox = inbox
-        self._mailbox = mailbox
         self._leases = leases
 
     @property
@@ -235,7 +200,7 @@ class HeldRuns:
     @property
     def waiting(self) -> int:
         """How many claims the runner has not begun."""
-        return self._inbox.qsize()
+        return self.inbox.qsize()
 
     @property
     def unfinished(self) -> list[Claim]:
@@ -257,7 +222,7 @@ class HeldRuns:
             with waiting():
                 # On Python 3.10, get(timeout=0.0) may wait forever: what is left of the timeout is
                 # negative by then, and a negative one means no timeout.
-                item = self._mailbox.get(block=pause > 0, timeout=pause)
+                item = self.mailbox.get(block=pause > 0, timeout=pause)
             while True:
                 if isinstance(item, Outcome):
                     self.outcomes.append(item)
@@ -265,14 +230,8 @@ class HeldRuns:
                     self.woken = True
                 else:
                     self.requests.append(item)
-                item = self._mailbox.get_nowait()
+                item = self.mailbox.get_nowait()
         return self.outcomes[known:]
-
-    def note_progress(self, run: CurrentRun) -> None:
-        """Take the last progress of *run*, to be written."""
-        progress = run.take_progress()
-        if progress is not None and self.held.get(run.id) is run.claim:
-            self.progress[run.id] = (run.claim, progress)
 
     def add(self, claims: Sequence[Claim], sent: float) -> None:
         """Hold *claims*, made by a statement sent at *sent*, and pass them to the runner."""
@@ -284,23 +243,21 @@ class HeldRuns:
             self.held[claim.id] = claim
             if claim.batch_id is not None:
                 self.batches.add(claim.batch_id)
-            self._inbox.put(claim)
+            self.inbox.put(claim)
 
     def renewed(self, ids: Collection[int], sent: float) -> None:
         """Note that the leases of *ids* were renewed by a statement sent at *sent*."""
         self._leases.extend((self.held[id_] for id_ in ids if id_ in self.held), sent)
 
     def prolong(self, since: float) -> None:
-        """Extend the leases that had not ended at *since*.
-
-        While somebody holds SQLite's lock, nobody can take a run."""
-        self._leases.prolong(self.held.values(), since, renewal_window(self._leases.length))
+        """Extend the leases that had not ended at *since*; see `Leases.prolong`."""
+        self._leases.prolong(self.held.values(), since)
 
     def take_back(self) -> list[Claim]:
         """Take from the inbox what the runner has not begun."""
         waiting: list[Claim] = []
         with suppress(Empty):
-            while (claim := self._inbox.get_nowait()) is not None:
+            while (claim := self.inbox.get_nowait()) is not None:
                 waiting.append(claim)
         return waiting
 
@@ -330,7 +287,6 @@ class HeldRuns:
         if claim is not None and claim.token == outcome.token:
             del self.held[outcome.id]
             self._leases.forget(claim)
-            self.progress.pop(outcome.id, None)
 
     def keep_batches(self, others: Collection[int]) -> None:
         """Forget the batches of which no run is held any more, but for *others*."""
@@ -339,8 +295,8 @@ class HeldRuns:
 
     def wake(self) -> None:
         """Let `collect` return. May be called from any thread, and from a signal handler."""
-        self._mailbox.put(None)
+        self.mailbox.put(None)
 
     def close(self) -> None:
         """Tell the runner that nothing more comes."""
-        self._inbox.put(None)
+        self.inbox.put(None)

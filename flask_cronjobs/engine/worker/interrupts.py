@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Protocol
 
 from ...db.deadlines import cancel_query
@@ -41,6 +41,16 @@ SHORT = 0.001
 #: For how long such a timer is relied on, in seconds: a handler may have changed it.
 RELIED_ON = 1.0
 _POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
+
+
+def timed_out(timeout: float) -> TimedOut:
+    """Return the exception of a timeout of so many seconds."""
+    return TimedOut(f"the handler ran longer than its timeout of {timeout:g} s")
+
+
+def lease_ended() -> LeaseLost:
+    """Return the exception of a lease that ended while the handler was at work."""
+    return LeaseLost("the lease ran out, since it could not be renewed in time")
 
 
 class SignalReceiver(Protocol):
@@ -60,6 +70,7 @@ class HandlerInterrupter:
     from any thread.
 
     :param leases: by which a handler is interrupted when its lease ends.
+    :ivar requested: what is to be raised, by claim: now, or when its handler begins.
     """
 
     def __init__(self, leases: Leases) -> None:
@@ -70,14 +81,13 @@ class HandlerInterrupter:
         self._receiver: SignalReceiver | None = None
         self._held = 0
         self._pending = False
-        self._later: BaseException | None = None
         self._deadline = float("inf")
         self._timeout = 0.0
         self._armed_at = 0.0
         self._timer_due = float("inf")
         self._timer_set_at = 0.0
         self._lease_ended = False
-        self._requested: dict[int, tuple[Claim, BaseException]] = {}
+        self.requested: dict[tuple[int, str], BaseException] = {}
         self._thread = threading.get_ident()
         self._previous: Any = None
         self._previous_hook: Any = None
@@ -89,12 +99,7 @@ class HandlerInterrupter:
             sys.unraisablehook = self._on_unraisable
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self.enabled:
             self.enabled = False  # A signal sent from now on would end the process.
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -117,7 +122,7 @@ class HandlerInterrupter:
             due = self._due(claim)
             if not now < self._timer_due <= due or now - self._timer_set_at > RELIED_ON:
                 self._set_timer(due, now)
-            if self._requested:
+            if self.requested:
                 self._raise_requested(claim)
 
     @contextmanager
@@ -160,12 +165,7 @@ class HandlerInterrupter:
             yield
         finally:
             self._held -= 1
-        if self._held or self._armed is None:
-            return
-        if self._later is not None:
-            later, self._later = self._later, None
-            raise later
-        if self._pending:
+        if self._pending and not self._held and self._armed is not None:
             self._pending = False
             self._raise_due(self._armed)
 
@@ -178,52 +178,45 @@ class HandlerInterrupter:
         armed = self._armed
         if armed is None or _is_disarming(frame):
             return
-        if self._held:
-            self._later = error
-        elif self.enabled and _is_cleaning_up(frame):
-            self._request_again(armed, error)
-        else:
-            raise error
+        self.requested[armed.identity] = error
+        if self._may_raise(frame):
+            self._raise_requested(armed)
 
     def interrupt(self, claim: Claim, error: Interruption) -> None:
         """Raise *error* inside *claim*'s handler, now or when it begins."""
+        self.requested[claim.identity] = error
         if self.enabled:
-            self._requested[claim.id] = (claim, error)
             signal.pthread_kill(self._thread, signal.SIGALRM)
 
     def repeat(self) -> None:
         """Send the signal once more if an `interrupt` was not heard yet."""
         armed = self._armed
-        if self.enabled and armed is not None and armed.id in self._requested:
+        if self.enabled and armed is not None and armed.identity in self.requested:
             signal.pthread_kill(self._thread, signal.SIGALRM)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._receiver is not None:
-            self._pass_on_signal(self._receiver, frame)
-            return
-        if self._armed is None or _is_disarming(frame):
-            self._stop_timer()
-            return
-        if self._held:
-            self._pending = True
-            return
-        if _is_cleaning_up(frame):
-            self._raise_again()
-            return
         try:
-            self._raise_due(self._armed)
+            if self._receiver is not None:
+                # If not now, the timer sends the signal again.
+                if not self._held and not _is_cleaning_up(frame):
+                    self._receiver.on_signal(frame)
+            elif self._armed is None or _is_disarming(frame):
+                self._stop_timer()
+            elif self._may_raise(frame):
+                self._raise_due(self._armed)
         except Interruption:
             cancel_query(frame)
             raise
 
-    def _pass_on_signal(self, receiver: SignalReceiver, frame: FrameType | None) -> None:
-        if self._held or _is_cleaning_up(frame):
-            return  # The timer sends the signal again.
-        try:
-            receiver.on_signal(frame)
-        except Interruption:
-            cancel_query(frame)
-            raise
+    def _may_raise(self, frame: FrameType | None) -> bool:
+        """Return whether to interrupt the handler in *frame* now; if not, let that come soon."""
+        if self._held:
+            self._pending = True
+            return False
+        if _is_cleaning_up(frame):
+            self._raise_again()
+            return False
+        return True
 
     def _on_unraisable(self, unraisable: Any) -> None:
         """Raise an interruption again that hit a finalizer, where Python ignores exceptions."""
@@ -232,22 +225,24 @@ class HandlerInterrupter:
         if self._receiver is not None and interrupts:
             self._receiver.raise_later_again(error)
         elif armed is not None and interrupts:
-            self._request_again(armed, error)
+            self.requested[armed.identity] = error
+            self._raise_again()
         else:
             self._previous_hook(unraisable)
 
     def _raise_due(self, claim: Claim) -> None:
         self._raise_requested(claim)
         now = time.monotonic()
+        due: Interruption | None = None
         if now >= self._deadline:
             self._deadline = float("inf")
-            self._set_timer(self._due(claim), now)
-            raise TimedOut(f"the handler ran longer than its timeout of {self._timeout:g} s")
-        if now >= self._leases.end(claim) and not self._lease_ended:
+            due = timed_out(self._timeout)
+        elif now >= self._leases.end(claim) and not self._lease_ended:
             self._lease_ended = True
-            self._set_timer(self._due(claim), now)
-            raise LeaseLost("the lease ran out, since it could not be renewed in time")
+            due = lease_ended()
         self._set_timer(self._due(claim), now)
+        if due is not None:
+            raise due
 
     def _due(self, claim: Claim) -> float:
         """Return when *claim*'s handler is to be interrupted: at its timeout or its lease's end."""
@@ -263,21 +258,15 @@ class HandlerInterrupter:
         self._timer_due = float("inf")
         signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _request_again(self, armed: Claim, error: BaseException) -> None:
-        """Let *error* be raised soon in the handler of *armed*."""
-        self._requested[armed.id] = (armed, error)
-        self._raise_again()
-
     def _raise_again(self) -> None:
         """Let the signal come soon. Raised at once, the interruption would be ignored."""
         now = time.monotonic()
         self._set_timer(now + RAISE_AGAIN_AFTER, now)
 
     def _raise_requested(self, claim: Claim) -> None:
-        requested = self._requested.pop(claim.id, None)
-        # The run may have come back to this worker under another claim.
-        if requested is not None and requested[0] is claim:
-            raise requested[1]
+        requested = self.requested.pop(claim.identity, None)
+        if requested is not None:
+            raise requested
 
 
 def _is_disarming(frame: FrameType | None) -> bool:
@@ -298,32 +287,6 @@ def _is_cleaning_up(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-@contextmanager
-def keyboard_held() -> Generator[None]:
-    """Hold Ctrl-C back for a write of ours outside of workers, and raise it at the end.
-
-    Raised while a connection is opened, a KeyboardInterrupt would leave it open. A second Ctrl-C is
-    raised at once.
-    """
-    in_main = threading.current_thread() is threading.main_thread()
-    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    pressed: list[int] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        pressed.append(number)
-
-    signal.signal(signal.SIGINT, hold)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if pressed:
-        raise KeyboardInterrupt
 
 
 #: How long the watchdog waits, in leases. More than one: a process that was frozen past its lease
@@ -351,12 +314,7 @@ class Watchdog:
     def __enter__(self) -> Watchdog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.disarm()
 
     def arm(self, at_most: float = float("inf")) -> None:

@@ -14,21 +14,22 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 
 from ... import failpoints
-from ...db.connection import is_locked
+from ...db.connection import Bookkeeping, is_locked
 from ...errors import DatabaseTrouble
 from ...jobs import ticks
 from ...jobs.batches.ending import end_batches
 from ...jobs.runs.claim import Exchange
 from ...jobs.runs.exchange import Claims
 from ...jobs.runs.leases import progress as write_progress
-from ...jobs.state import State
+from ...jobs.state import State, Throttle
 from ...log import Outage, logger
 from ...signals import notify
 from ...types import Outcome
+from ..beside import Precedence
 from .admission import LONG, NOTHING, Admission, Wanted
 from .announcer import Announcer
 from .exchanger import Exchanger
@@ -37,7 +38,6 @@ from .monitor import RunMonitor
 from .options import WorkOptions
 from .output import OutputWriter
 from .pace import POLL, Listener, Pace
-from .precedence import KeeperConnection
 from .runner import Runner
 
 #: For how long SQLite's lock may be held before the log says so, in seconds: it gives the lock to
@@ -54,6 +54,25 @@ ANNOUNCE_WITHIN = 60.0
 #: The same where a handler that does not end has its process ended, in seconds.
 LAST_WORDS_WITHIN = 5.0
 
+#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
+STATEMENTS_IN_LEASE = 8
+#: How long the keeper's connection retries a statement before the keeper looks after its runs.
+RETRY_FOR = 0.5
+
+
+class KeeperConnection(Bookkeeping):
+    """A connection for a keeper, which goes before the runs of its worker.
+
+    :ivar precedence: says whether the keeper is at work.
+    """
+
+    def __init__(self, state: State, precedence: Precedence | None = None) -> None:
+        self.precedence: Precedence = precedence or Precedence()
+        limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
+        super().__init__(
+            state.engine, patience=RETRY_FOR, limit=limit, waiting=self.precedence.lent
+        )
+
 
 class Keeper(threading.Thread):
     """Claims, records and watches for one runner. All of its state but `stop` is its thread's.
@@ -62,48 +81,40 @@ class Keeper(threading.Thread):
     """
 
     def __init__(
-        self,
-        state: State,
-        runner: Runner,
-        options: WorkOptions,
-        held_runs: HeldRuns,
-        monitor: RunMonitor,
-        listener: Listener,
-        admission: Admission,
+        self, runner: Runner, options: WorkOptions, held_runs: HeldRuns, listener: Listener
     ) -> None:
         super().__init__(name="cronjobs-keeper", daemon=True)
         self.counts: Counter[str] = Counter()
         self.error: BaseException | None = None
         self.limit: str | None = None
-        self._state = state
+        context = runner.context
+        self._state = state = context.state
         self._options = options
         self._runner = runner
         self._held_runs = held_runs
-        self._monitor = monitor
-        self._precedence = runner.context.precedence
-        self._announcer = Announcer(state.app, options.news, self._precedence, runner.context.pings)
+        self._monitor = RunMonitor(runner, options.may_kill)
+        self._precedence = context.precedence
+        self._announcer = Announcer(state.app, options.news, self._precedence, context.pings)
         self._books = options.books or KeeperConnection(state, self._precedence)
         self._pace = Pace(listener, asks_server=not self._books.dialect.one_writer)
         self._output = OutputWriter(self._books, state.settings.lease)
         self._exchanger = Exchanger(Claims(self._books), state, options)
-        self._admission = admission
+        self._admission = Admission(state, runner.side_by_side)
         self._claimed = 0
         self._began = time.monotonic()
         self._has_asked = False
         self._others_ahead = options.front.ahead
         self._trouble = Outage()
         self._iteration_began = 0.0
-        self._batches_at = 0.0
-        self._stopping = False
+        self._batches = Throttle()
 
     @property
     def stopping(self) -> bool:
         """Whether `stop` was called."""
-        return self._stopping
+        return self._monitor.stop_at is not None
 
     def stop(self) -> None:
         """Claim nothing more. May be called from any thread, and from a signal handler."""
-        self._stopping = True
         self._monitor.stop_at = self._monitor.stop_at or time.monotonic()
         self._held_runs.wake()
 
@@ -115,15 +126,9 @@ class Keeper(threading.Thread):
     def run(self) -> None:
         """Work until there is nothing more to do."""
         try:
-            with self._precedence.taken(), self._connection():
-                while not self._finished():
-                    self._collect()
-                    self._iteration_began = time.monotonic()
-                    self._exchange()
-                    self._end_batches()
-                    self._look_after()
-                self._exchanger.release_late(now=True)
-            self.limit = None if self._stopping else self._reached_limit()
+            with self._precedence.taken():
+                self._work()
+            self.limit = None if self.stopping else self._reached_limit()
         except BaseException as error:
             self.error = error
             self._runner.context.abandoned = True
@@ -133,16 +138,18 @@ class Keeper(threading.Thread):
             self._held_runs.close()
             self._announcer.close(max(ANNOUNCE_WITHIN, self._state.settings.lease))
 
-    @contextmanager
-    def _connection(self) -> Generator[None]:
-        """Close the connection at the end, but not one that was given, if all went well."""
+    def _work(self) -> None:
         try:
-            yield
-        except BaseException:
-            self._books.close()
-            raise
-        if self._options.books is None:
-            self._books.close()
+            while not self._finished():
+                self._collect()
+                self._iteration_began = time.monotonic()
+                self._exchange()
+                self._end_batches()
+                self._look_after()
+            self._exchanger.release_late(now=True)
+        finally:
+            if self._options.books is None:
+                self._books.close()
 
     def _finished(self) -> bool:
         if not self._held_runs.empty or self._exchanger.unconfirmed:
@@ -165,7 +172,7 @@ class Keeper(threading.Thread):
         """Whether nothing more is to be claimed."""
         most = self._options.max_runs
         return (
-            self._stopping
+            self.stopping
             or self._runner.left
             # A tick on a busy host may have used its budget up before: it claims once all the same.
             or (self._has_asked and time.monotonic() >= self._options.until)
@@ -184,7 +191,6 @@ class Keeper(threading.Thread):
         left = self._runner.left
         # Before the next claim: how many runs that takes depends on how long these were.
         self._admission.note(self._held_runs.collect(self._pause(), self._precedence.lent))
-        self._admission.end_drain_if_over(self._held_runs.idle)
         if left:
             self._held_runs.release_all()
         if self._held_runs.woken:
@@ -214,16 +220,17 @@ class Keeper(threading.Thread):
 
     def _runner_is_long(self) -> bool:
         """Whether nothing that waits could begin for long."""
-        since = self._runner.busy_since
-        return since is not None and time.monotonic() - since > LONG
+        at_work = self._runner.at_work
+        return bool(at_work) and time.monotonic() - at_work[-1].since > LONG
 
     def _exchange(self) -> None:
         """Record what came, and claim what is wanted."""
         wanted = self._wanted()
         try:
-            self._write_progress()  # First: nothing is written of a run after its outcome.
+            self._write_reports()  # First: nothing is written of a run after its outcome.
             self._give_up_locked()
-            self._read_queue()
+            if not self._closed():
+                self._admission.look(self._held_runs.idle, self._exchanger.first)
             outcomes = self._held_runs.recordable
             if not outcomes and not self._exchanger.unconfirmed and wanted.limit <= 0:
                 return
@@ -251,29 +258,20 @@ class Keeper(threading.Thread):
         if wanted.tasks is not None and self._held_runs.idle:
             self._pace.look_again()
 
-    def _read_queue(self) -> None:
-        """Find out whether the first run in the queue waits for async handlers to end."""
-        if not self._closed() and self._admission.should_read_queue(self._held_runs.idle):
-            self._admission.note_first(self._exchanger.first())
-
-    def _write_progress(self) -> None:
-        """Write the last progress that handlers reported."""
-        now = time.monotonic()
-        for working in self._runner.at_work:
-            if now - working.since > LONG:
-                self._held_runs.note_progress(working.run)
-        for request in self._held_runs.requests:
-            self._held_runs.note_progress(request.run)
+    def _write_reports(self) -> None:
+        """Write the last progress that handlers reported, and what they have said."""
+        at_work, requests, now = self._runner.at_work, self._held_runs.requests, time.monotonic()
+        long = [working.run for working in at_work if now - working.since > LONG]
+        for run in (*long, *(request.run for request in requests)):
+            run.write_progress(partial(write_progress, self._books))
+        for request in requests:
             self._output.note(request.run)
             if request.heartbeat:
                 self._monitor.beat_now()
-        for claim, progress in list(self._held_runs.progress.values()):
-            write_progress(self._books, claim, *progress)
-            del self._held_runs.progress[claim.id]
         self._output.write()
-        self._output.write_at_work(self._runner.at_work)
-        while self._held_runs.requests:
-            self._held_runs.requests.pop().answered.put(None)
+        self._output.write_at_work(at_work)
+        while requests:
+            requests.pop().answered.put(None)
 
     def _receive(self, outcomes: Sequence[Outcome], exchange: Exchange, sent: float) -> None:
         if outcomes:
@@ -296,13 +294,13 @@ class Keeper(threading.Thread):
 
     def _end_batches(self) -> None:
         """End the batches of the runs held, if they can be: when all is done, or each second."""
-        batches, now = self._held_runs.batches, time.monotonic()
+        batches = self._held_runs.batches
         done = self._held_runs.empty and (self._pace.exhausted or self._closed())
-        if not batches or not (done or now >= self._batches_at):
+        if not batches or not (done or self._batches.ready()):
             return
-        self._batches_at = now + BATCHES_EVERY
+        self._batches.block_for(BATCHES_EVERY)
         try:
-            ended = end_batches(self._books, self._tell_cancelled, batches, STOP_FOR)
+            ended = end_batches(self._books, self._announcer.tell, batches, STOP_FOR)
         except DatabaseTrouble as trouble:
             self._endure(trouble)
             return
@@ -310,9 +308,6 @@ class Keeper(threading.Thread):
         self._held_runs.keep_batches(ended.left)
         if ended.enqueued:
             self._pace.look_again()
-
-    def _tell_cancelled(self, outcome: Outcome) -> None:
-        self._announcer.tell(outcome, True)
 
     def _give_up_locked(self) -> None:
         """Give up outcomes whose rows stay locked beyond their leases, if the worker is to end."""
@@ -346,7 +341,7 @@ class Keeper(threading.Thread):
         """Do what is due about the held runs."""
         self._stop_with_parent()
         try:
-            if self._held_runs.waiting and (self._stopping or self._runner_is_long()):
+            if self._held_runs.waiting and (self.stopping or self._runner_is_long()):
                 self._release_waiting()
             answered = self._renew()
             self._exchanger.release_late()
@@ -392,7 +387,7 @@ class Keeper(threading.Thread):
         The parent's id is from before the fork, so one that died at once is noticed too.
         """
         parent = self._options.parent
-        if parent is not None and os.getppid() != parent and not self._stopping:
+        if parent is not None and os.getppid() != parent and not self.stopping:
             logger.warning("The parent process %d has ended, so this worker stops", parent)
             self.stop()
 

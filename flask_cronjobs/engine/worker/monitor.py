@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from ...db.connection import Bookkeeping
 from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
 from ...jobs.runs.leases import Renewal, renew, watch
-from ...jobs.state import State
 from ...log import logger
 from ...types import Claim, Outcome
-from .held_runs import AsyncRun, Blocking, SyncRun
-from .interrupts import HandlerInterrupter, Watchdog
+from .held_runs import AsyncRun, Working
 from .outcomes import failure
 from .runner import Runner
 
@@ -31,8 +29,6 @@ WATCH_EVERY = 1.0
 SHUTDOWN_INTERRUPT_GRACE = 5.0
 #: How long an interrupted handler may take at least to unwind, in seconds.
 UNWIND = 1.0
-#: For how long a handler blocks the event loop before the log says so, in seconds.
-BLOCKED = 1.0
 #: How much later the watchdog ends a process than a run should have ended, in seconds.
 MARGIN = 2.0
 #: The exit status of a process that was ended because its handler did not end.
@@ -47,24 +43,18 @@ class RunMonitor:
         `Keeper.stop`.
     """
 
-    def __init__(
-        self,
-        state: State,
-        runner: Runner,
-        interrupter: HandlerInterrupter,
-        watchdog: Watchdog,
-        may_kill: bool,
-    ) -> None:
+    def __init__(self, runner: Runner, may_kill: bool) -> None:
         self.stop_at: float | None = None
-        self._state = state
+        self._state = runner.context.state
         self._runner = runner
-        self._interrupter = interrupter
-        self._watchdog = watchdog
+        self._interrupter = runner.context.interrupter
+        self._watchdog = runner.context.watchdog
         self._may_kill = may_kill
-        self._beat_at = self._look_at = time.monotonic()
-        self._interrupted: dict[tuple[int, str], tuple[Interruption, float]] = {}
-        self._warned: Claim | None = None
-        self._said_to_block: Claim | None = None
+        settings = self._state.settings
+        # For the leases, and for the tick's own health.
+        self._beat_every = min(settings.lease, settings.health_tick_age) / BEATS
+        self._beat_due = time.monotonic() + self._beat_every
+        self._look_due = 0.0
 
     def pause(self) -> float:
         """Return how long the keeper may sleep before the next duty, in seconds."""
@@ -75,30 +65,24 @@ class RunMonitor:
 
         :returns: None if neither was due.
         """
-        if not held:
-            self._beat_at = time.monotonic()
-            return None
         now = time.monotonic()
-        if now - self._beat_at >= self._beat_every:
+        if not held:
+            self._beat_due = now + self._beat_every
+            return None
+        if now >= self._beat_due:
             renewal = renew(books, held.values(), self._state.settings.lease)
-            self._beat_at = self._look_at = now
-            if renewal.locked:  # Try again soon, not at the next beat.
-                self._beat_at = now - self._beat_every + min(WATCH_EVERY, self._beat_every)
+            # If rows were locked, try again soon, not at the next beat.
+            pause = min(WATCH_EVERY, self._beat_every) if renewal.locked else self._beat_every
+            self._beat_due, self._look_due = now + pause, now + WATCH_EVERY
             return renewal
-        if self._working_for() > WATCH_EVERY and now - self._look_at >= WATCH_EVERY:
-            self._look_at = now
+        if now >= self._look_due and self._working_for() > WATCH_EVERY:
+            self._look_due = now + WATCH_EVERY
             return watch(books, held.values())
         return None
 
     def beat_now(self) -> None:
         """Let the next `renew_or_watch` be a heartbeat."""
-        self._beat_at = float("-inf")
-
-    @property
-    def _beat_every(self) -> float:
-        """How often a heartbeat is due: for the leases, and for the tick's own health."""
-        settings = self._state.settings
-        return min(settings.lease, settings.health_tick_age) / BEATS
+        self._beat_due = 0.0
 
     def cancel(self, claim: Claim) -> None:
         """Interrupt *claim*'s handler: an operator cancelled it."""
@@ -136,16 +120,9 @@ class RunMonitor:
 
     def interrupt_due(self) -> None:
         """Interrupt handlers that go on after the grace of a shutdown; signal again to others."""
-        at_work = self._runner.at_work
-        if self._interrupted:
-            running = {working.claim.identity for working in at_work}
-            self._interrupted = {k: v for k, v in self._interrupted.items() if k in running}
-        if not at_work:
-            return
         grace = self._state.settings.shutdown_grace
         if self.stop_at is not None and time.monotonic() >= self.stop_at + grace:
-            for working in at_work:
-                self._interrupt(working.claim, ShuttingDown("the worker was told to stop"))
+            self._end_all("the worker was told to stop")
         self._interrupter.repeat()
 
     def stuck(self) -> Outcome | None:
@@ -154,24 +131,19 @@ class RunMonitor:
         It is to be recorded before the process is ended. A run is warned of where its process is
         not ours to end.
         """
-        at_work = self._runner.at_work
-        if not at_work:
-            return None
         now = time.monotonic()
         blocking = self._blocking(now)
-        for working in at_work:
-            reason = self._reason(working, now, self._state.settings.shutdown_grace, blocking)
+        for working in self._runner.at_work:
+            reason = self._reason(working, now, blocking)
             if reason is not None and self._may_kill and self._interrupter.enabled:
                 return failure(self._state, working.claim, reason, now - working.since)
             if reason is not None:
-                self._warn(working.claim)
+                self._warn(working)
         return None
 
     def end_others(self, stuck: Outcome) -> None:
         """Interrupt the handlers at work beside a *stuck* one, and let them unwind for a moment."""
-        for working in self._runner.at_work:
-            if working.claim.identity != stuck.identity:
-                self._interrupt(working.claim, ShuttingDown("the process is to be ended"))
+        self._end_all("the process is to be ended", but=stuck.identity)
         until = time.monotonic() + UNWIND
         while len(self._runner.at_work) > 1 and time.monotonic() < until:
             time.sleep(0.02)
@@ -199,67 +171,76 @@ class RunMonitor:
         )  # fmt: skip
         os._exit(ENDED)
 
-    def _blocking(self, now: float) -> Blocking | None:
-        """Return what has blocked the event loop for long, if something does, and say so once."""
+    def _blocking(self, now: float) -> Sequence[AsyncRun]:
+        """Return the runs of which one blocks the event loop; say so once if it is known which."""
         blocking = self._runner.blocking(now)
-        if blocking is None or blocking.seconds < BLOCKED:
-            return None
-        run = blocking.at_work
-        if run is not None and self._said_to_block is not run.claim:
-            self._said_to_block = run.claim
+        if len(blocking) == 1 and not blocking[0].blocks:
+            blocking[0].blocks = True
             logger.warning(
-                "%s: its handler blocks the event loop for more than %g s, and all async handlers "
+                "%s: its handler blocks the event loop for more than 1 s, and all async handlers "
                 "of this worker with it. Let it await, or call what blocks by asyncio.to_thread().",
-                run.claim,
-                BLOCKED,
+                blocking[0].claim,
             )
         return blocking
 
     def _reason(
-        self, working: SyncRun | AsyncRun, now: float, grace: float, blocking: Blocking | None
+        self, working: Working, now: float, blocking: Sequence[AsyncRun]
     ) -> BaseException | None:
         """Return why a run at work should have ended by now; None if it should not.
 
-        An async handler can end when it has been told to, and nothing blocks its loop but itself.
+        The first reason counts of which the handler has known for longer than the grace.
         """
-        error, since = self._interrupted.get(working.claim.identity, (None, now))
-        due = working.since + working.timeout
-        if not isinstance(working, SyncRun):
-            by = None if blocking is None else blocking.at_work or working
-            if by is not working:
-                if by is not None or working.told_at is None:
-                    return None
-                since, due = max(since, working.told_at), max(due, working.told_at)
+        could_end = _could_end_since(working, blocking)
+        error, asked_at = working.asked or (None, float("inf"))
+        grace = self._state.settings.shutdown_grace
         if isinstance(error, ShuttingDown):
             grace = min(grace, SHUTDOWN_INTERRUPT_GRACE)
-        if error is not None and now >= since + max(grace, UNWIND):
-            return error
         grace = max(grace, UNWIND)
-        if now >= due + grace:
+        if now >= max(asked_at, could_end) + grace:
+            return error
+        if now >= max(working.since + working.timeout, could_end) + grace:
             return TimedOut(
                 f"the handler ran longer than its timeout of {working.timeout:g} s and did not end "
                 f"within the grace of {grace:g} s, so its process was ended"
             )
         return None
 
+    def _end_all(self, why: str, but: tuple[int, str] | None = None) -> None:
+        """Interrupt all handlers at work, but for that of the claim *but*: the worker ends."""
+        for working in self._runner.at_work:
+            if working.claim.identity != but:
+                self._interrupt(working.claim, ShuttingDown(why))
+
     def _interrupt(self, claim: Claim, error: Interruption) -> None:
-        at_work = any(working.claim is claim for working in self._runner.at_work)
-        if at_work and claim.identity in self._interrupted:
-            return
-        if at_work:
-            self._interrupted[claim.identity] = (error, time.monotonic())
+        for working in self._runner.at_work:
+            if working.claim is claim:
+                if working.asked is not None:
+                    return
+                working.asked = (error, time.monotonic())
         self._runner.interrupt(claim, error)
 
-    def _warn(self, claim: Claim) -> None:
-        if self._warned is not claim:
-            self._warned = claim
+    def _warn(self, working: Working) -> None:
+        if not working.warned:
+            working.warned = True
             logger.warning(
                 "task %s, run %d: its handler does not end, and this process is not the tick's own "
                 "to end; run ticks by `flask jobs tick` to have timeouts enforced",
-                claim.job_type,
-                claim.id,
+                working.claim.job_type,
+                working.claim.id,
             )
 
     def _working_for(self) -> float:
         since = [working.since for working in self._runner.at_work]
         return time.monotonic() - min(since) if since else 0.0
+
+
+def _could_end_since(working: Working, blocking: Sequence[AsyncRun]) -> float:
+    """Return since when a handler could end as soon as it is interrupted.
+
+    An async handler can when it has been told to, and nothing blocks its loop but itself.
+    """
+    if not isinstance(working, AsyncRun) or working in blocking:
+        return float("-inf")
+    if blocking or working.told_at is None:
+        return float("inf")
+    return working.told_at

@@ -2,25 +2,64 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ...jobs.humanize import plural, print_age
 from ...jobs.runs.exchange import Front
 from ...signals import News, unheard
-from .limits import Limits
-from .precedence import KeeperConnection
+
+if TYPE_CHECKING:
+    from .keeper import KeeperConnection
+
+#: By how much to divide what the system says of memory, to get MB.
+_OF_A_MB = 2**20 if sys.platform == "darwin" else 2**10
 
 
-class MinuteWork(Protocol):
-    """What the first worker of a process pool does each minute, in a thread of its own.
+class Limits(NamedTuple):
+    """After what a resident worker ends, so that a fresh one takes its place; None: no limit.
+
+    :ivar runs: how many runs it takes.
+    :ivar memory: how much resident memory it may hold, in MB. It runs one run at least.
+    :ivar age: how long it works, in seconds.
+    """
+
+    runs: int | None = None
+    memory: int | None = None
+    age: float | None = None
+
+    def reached(self, runs: int, age: float) -> str | None:
+        """Return after what a worker with so many *runs* and of such an *age* ends, if it does."""
+        if self.runs is not None and runs >= self.runs:
+            return f"after {plural(runs, 'run')}"
+        if self.age is not None and age >= self.age:
+            return f"after {print_age(self.age)}"
+        if self.memory is not None and runs and (held := most_held()) > self.memory:
+            return f"after it held {held:.0f} MB"
+        return None
+
+
+def most_held() -> float:
+    """Return the most resident memory that this process has held, in MB."""
+    import resource  # Windows lacks it.
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _OF_A_MB
+
+
+class Companion(Protocol):
+    """What a worker does beside its runs, in a thread of its own.
 
     So however long it takes, the leases of the runs are renewed.
     """
 
-    def end(self, well: bool) -> None:
-        """End the thread soon, and with it the last minute.
+    def start(self) -> None:
+        """Start the thread."""
 
-        :param well: whether the worker did its work. If not, the minute's row stays unfinished.
+    def end(self, well: bool) -> None:
+        """End the thread soon.
+
+        :param well: whether the worker did its work.
         """
 
 
@@ -45,8 +84,7 @@ class WorkOptions(NamedTuple):
     :ivar until: no run is claimed after this time of `time.monotonic`, but for a first claim.
     :ivar resident: whether the worker stays, and waits for more when nothing can be claimed.
     :ivar limits: after what it ends all the same, and its parent forks a fresh one.
-    :ivar minute_work: starts what it does each minute. In a process pool, only the first worker
-        has it.
+    :ivar minute_work: makes what it does each minute. Of a process pool, the first worker has it.
     :ivar parent: the id of the process that forked the worker, without which it stops.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
@@ -67,7 +105,7 @@ class WorkOptions(NamedTuple):
     queues: tuple[str, ...] = ()
     resident: bool = False
     limits: Limits | None = None
-    minute_work: Callable[[ResidentWorker], MinuteWork] | None = None
+    minute_work: Callable[[ResidentWorker], Companion] | None = None
     parent: int | None = None
     may_kill: bool = False
     tick_id: int | None = None

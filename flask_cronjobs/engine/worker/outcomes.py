@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
+from typing import Any
 
 from ...db.deadlines import clear_chain
 from ...errors import (
@@ -22,7 +23,7 @@ from ...jobs.state import State
 from ...log import logger
 from ...registry.retry import Retry
 from ...text import error_text, stack_text, type_name
-from ...types import JSON, Claim, Outcome
+from ...types import JSON, Claim, Outcome, OutcomeKind
 
 #: The error type of a run that succeeded, but left work in its session.
 UNCOMMITTED = "UncommittedWork"
@@ -33,18 +34,14 @@ def success(
     claim: Claim, result: JSON, warning: str | None, started: float, finalized: bool = False
 ) -> Outcome:
     """Return the outcome of an attempt that began at *started* and has succeeded now."""
-    return Outcome(
-        claim.id,
-        claim.token,
+    return _outcome(
+        claim,
         "succeeded",
-        claim.attempt,
-        claim.job_type,
         error=warning,
         error_type=None if warning is None else UNCOMMITTED,
         result=result,
         seconds=time.monotonic() - started,
         finalized=finalized,
-        definition_id=claim.definition_id,
     )
 
 
@@ -53,16 +50,8 @@ def failure(state: State, attempt: Claim, error: BaseException, seconds: float) 
 
     If this process does not know the task, the default retry policy holds.
     """
-    outcome = Outcome(
-        attempt.id,
-        attempt.token,
-        "failed",
-        attempt.attempt,
-        attempt.job_type,
-        error=error_text(error),
-        error_type=type_name(error),
-        seconds=seconds,
-        definition_id=attempt.definition_id,
+    outcome = _outcome(
+        attempt, "failed", error=error_text(error), error_type=type_name(error), seconds=seconds
     )
     if isinstance(error, ShuttingDown):
         return outcome._replace(kind="released")
@@ -80,7 +69,15 @@ def failure(state: State, attempt: Claim, error: BaseException, seconds: float) 
 
 def released(attempt: Claim) -> Outcome:
     """Return the outcome that gives a run back with its attempt not counted."""
-    return Outcome(attempt.id, attempt.token, "released", attempt.attempt, attempt.job_type)
+    return _outcome(attempt, "released")
+
+
+def _outcome(claim: Claim, kind: OutcomeKind, **details: Any) -> Outcome:
+    return Outcome(
+        *(claim.id, claim.token, kind, claim.attempt, claim.job_type),
+        definition_id=claim.definition_id,
+        **details,
+    )
 
 
 def _asked(error: BaseException) -> RetryLater | Snooze | None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import Any
 
 from ...db.connection import Bookkeeping
@@ -25,7 +25,8 @@ from ...jobs.runs.current import MAX_OUTPUT, CurrentRun, Output, running
 from ...jobs.state import State
 from ...registry.options import TaskOptions
 from ...text import clean, strip_credentials, without_values
-from .held_runs import AsyncRun, SyncRun
+from ..beside import repeating
+from .held_runs import Working
 
 #: How often the output of a run at work is written, in seconds.
 WRITE_EVERY = 2.0
@@ -66,7 +67,7 @@ class OutputWriter:
             if self._write(run) or now > until:
                 del self._ended[run]
 
-    def write_at_work(self, at_work: Sequence[SyncRun | AsyncRun], now: bool = False) -> None:
+    def write_at_work(self, at_work: Sequence[Working], now: bool = False) -> None:
         """Write the outputs of runs *at_work*, now and then, so that a killed process leaves them.
 
         On SQLite a handler may hold the one lock. Then try again later.
@@ -114,7 +115,7 @@ def make_ready(output: Output) -> None:
             output.ready = safe_tail(output.take(), MAX_OUTPUT)
 
 
-def make_all_ready(at_work: Iterable[SyncRun | AsyncRun]) -> None:
+def make_all_ready(at_work: Iterable[Working]) -> None:
     """Clean what the runs *at_work* have said so far."""
     for each in at_work:
         if each.run.output is not None:
@@ -140,7 +141,7 @@ _silent: ContextVar[CurrentRun | None] = ContextVar("flask_cronjobs.silent", def
 
 
 @contextmanager
-def noting(state: State, at_work: Callable[[], Iterable[SyncRun | AsyncRun]]) -> Generator[None]:
+def noting(state: State, at_work: Callable[[], Iterable[Working]]) -> Generator[None]:
     """Note what handlers print and log in this block, if the output of a task is kept.
 
     :param at_work: returns the runs at work, whose outputs a thread cleans now and then.
@@ -153,23 +154,14 @@ def noting(state: State, at_work: Callable[[], Iterable[SyncRun | AsyncRun]]) ->
         _users += 1
         if _users == 1:
             _install()
-    ended = Event()
-    cleaner = Thread(target=_clean, args=(at_work, ended), name="cronjobs-output", daemon=True)
-    cleaner.start()
     try:
-        yield
+        with repeating("cronjobs-output", WRITE_EVERY / 2, lambda: make_all_ready(at_work())):
+            yield
     finally:
-        ended.set()
-        cleaner.join()
         with _lock:
             _users -= 1
             if _users == 0:
                 _uninstall()
-
-
-def _clean(at_work: Callable[[], Iterable[SyncRun | AsyncRun]], ended: Event) -> None:
-    while not ended.wait(WRITE_EVERY / 2):
-        make_all_ready(at_work())
 
 
 def _note(text: str) -> None:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from .interrupts import HandlerInterrupter
-from .keeper import Keeper
-from .runner import Runner
+if TYPE_CHECKING:
+    from .interrupts import HandlerInterrupter
+    from .keeper import Keeper
+    from .runner import Runner
 
 #: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
 #: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
@@ -33,38 +35,53 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, *HANG_UP, STOP_FROM_PARENT)
 def handling_signals(
     runner: Runner, keeper: Keeper, interrupter: HandlerInterrupter, own_process: bool
 ) -> Generator[None]:
-    """Stop the worker at signals in this block, in a process of its own; else at Ctrl-C."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-    elif own_process:
-        with _stopping_at_signals(keeper):
-            yield
-    else:
-        with _deferring_keyboard(runner, keeper, interrupter):
-            yield
+    """Stop the worker at signals in this block, in a process of its own; else at Ctrl-C.
 
-
-@contextmanager
-def _deferring_keyboard(
-    runner: Runner, keeper: Keeper, interrupter: HandlerInterrupter
-) -> Generator[None]:
-    """Let Ctrl-C interrupt a handler, and stop the worker in order where it hits our own code.
-
-    Raised anywhere else, a KeyboardInterrupt could leave a keeper behind that renews a claim on
-    which nobody works. A second Ctrl-C is raised where it hits.
+    Ctrl-C interrupts a handler, and stops the worker in order where it hits our own code. Raised
+    anywhere else, a KeyboardInterrupt could leave a keeper behind that renews a claim on which
+    nobody works.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    def interrupt(frame: FrameType | None) -> None:
         runner.context.interrupted = KeyboardInterrupt()
         keeper.stop()
         runner.interrupt_all(runner.context.interrupted)
         interrupter.raise_in_handler(runner.context.interrupted, frame)
 
-    signal.signal(signal.SIGINT, interrupt)
+    stopping = own_process and threading.current_thread() is threading.main_thread()
+    with _stopping_at_signals(keeper) if stopping else _at_keyboard(interrupt):
+        yield
+
+
+@contextmanager
+def keyboard_held() -> Generator[None]:
+    """Hold Ctrl-C back for a write of ours outside of workers, and raise it at the end.
+
+    Raised while a connection is opened, a KeyboardInterrupt would leave it open.
+    """
+    pressed: list[object] = []
+    with _at_keyboard(pressed.append):
+        yield
+    if pressed:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _at_keyboard(interrupt: Callable[[FrameType | None], object]) -> Generator[None]:
+    """Call *interrupt* at Ctrl-C in this block. A second one is raised where it hits.
+
+    In the main thread alone, and unless the app handles SIGINT by itself.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        interrupt(frame)
+
+    signal.signal(signal.SIGINT, handle)
     try:
         yield
     finally:

@@ -8,22 +8,22 @@ Nothing that a handler does gets past `Runner.perform`: it returns an `Outcome` 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from ... import failpoints, signals
 from ...db.deadlines import free_frames
 from ...errors import Interruption, ShuttingDown
-from ...jobs.runs.current import CurrentRun, Output, enter_run
+from ...jobs.runs.current import CurrentRun, enter_run
 from ...log import logger
 from ...registry.payload import kept_result
 from ...types import JSON, Claim, Outcome
 from . import atomic
-from .context import Handlers, Prepared, RunnerContext
-from .held_runs import AsyncRun, Blocking, ProgressRequest, SyncRun
+from .context import Prepared, RunnerContext, prepare
+from .held_runs import AsyncRun, ProgressRequest, Working
 from .outcomes import released, success
-from .output import make_ready
 
 if TYPE_CHECKING:
     from .async_runner import AsyncRunner
@@ -40,27 +40,28 @@ class Runner:
 
     Its thread alone writes its attributes; the keeper reads `working`, `at_work` and `left`.
 
-    :param side_by_side: the tasks whose handlers are at work side by side.
+    :ivar side_by_side: the tasks whose handlers are at work side by side, with how many at once.
     :ivar working: the run at work that is not side by side with others.
     :ivar left: whether it performs nothing more. All its outcomes are in the mailbox by then.
     """
 
-    def __init__(self, context: RunnerContext, side_by_side: Collection[str] = ()) -> None:
-        self.working: SyncRun | None = None
+    def __init__(
+        self, context: RunnerContext, side_by_side: Mapping[str, int] | None = None
+    ) -> None:
+        self.working: Working | None = None
         self.left: bool = False
         self.context: RunnerContext = context
+        self.side_by_side: Mapping[str, int] = side_by_side or {}
         self._state = context.state
         self._app = context.state.app
         self._interrupter = context.interrupter
-        self._inbox = context.inbox
-        self._mailbox = context.mailbox
-        self._handlers = Handlers(self._state, side_by_side)
-        self._side_by_side = side_by_side
+        # Each is made ready when its first run comes.
+        self._prepared = cache(partial(prepare, self._state, self.side_by_side))
         self._async: AsyncRunner | None = None
-        if side_by_side:
+        if self.side_by_side:
             from .async_runner import AsyncRunner
 
-            self._async = AsyncRunner(context, side_by_side, self._handlers)
+            self._async = AsyncRunner(context, self.side_by_side, self._prepared)
 
     def run(self) -> None:
         """Perform claims until None comes or the user interrupts."""
@@ -70,10 +71,10 @@ class Runner:
                 while claim is not None:
                     self.context.precedence.give_way()
                     following = None
-                    if self._async is not None and claim.job_type in self._side_by_side:
+                    if self._async is not None and claim.job_type in self.side_by_side:
                         following = self._async.run(claim)
                     else:
-                        self._mailbox.put(self.perform(claim))
+                        self.context.mailbox.put(self.perform(claim))
                     if self.context.interrupted is not None:
                         break
                     claim = following or self._next()
@@ -84,22 +85,15 @@ class Runner:
             self.left = True
 
     @property
-    def at_work(self) -> Sequence[SyncRun | AsyncRun]:
+    def at_work(self) -> Sequence[Working]:
         """The runs at work."""
         if self.working is not None:
             return (self.working,)
         return () if self._async is None else self._async.at_work
 
-    @property
-    def busy_since(self) -> float | None:
-        """Since when nothing could begin that waits, by `time.monotonic`; None if it can."""
-        if self.working is not None:
-            return self.working.since
-        return None if self._async is None else self._async.busy_since
-
-    def blocking(self, now: float) -> Blocking | None:
-        """Return what blocks the event loop, if something does."""
-        return None if self._async is None else self._async.blocking(now)
+    def blocking(self, now: float) -> Sequence[AsyncRun]:
+        """Return the runs of which one blocks the event loop."""
+        return () if self._async is None else self._async.blocking(now)
 
     def wake(self) -> None:
         """Let async runs begin that are in the inbox. For the keeper's thread."""
@@ -108,10 +102,9 @@ class Runner:
 
     def interrupt(self, claim: Claim, error: Interruption) -> None:
         """Interrupt *claim*'s handler with *error*, now or when it begins. For the keeper."""
-        if self._async is not None and claim.job_type in self._side_by_side:
-            self._async.interrupt(claim, error)
-        else:
-            self._interrupter.interrupt(claim, error)
+        self._interrupter.interrupt(claim, error)
+        if self._async is not None:
+            self._async.deliver_soon()
 
     def interrupt_all(self, error: BaseException) -> None:
         """Interrupt all async handlers. May be called from a signal handler."""
@@ -125,7 +118,7 @@ class Runner:
         """
         while True:
             try:
-                return self._inbox.get(timeout=WAKE_EVERY)
+                return self.context.inbox.get(timeout=WAKE_EVERY)
             except Empty:
                 pass
 
@@ -136,17 +129,15 @@ class Runner:
         started = time.monotonic()
         try:
             self.context.begin(claim)
-            handler = self._handlers.get(claim.job_type)
+            handler = self._prepared(claim.job_type)
             result, warning = self._enter(handler, claim, started)
         except BaseException as error:
             return self.context.outcome(claim, error, time.monotonic() - started)
         return success(claim, result, warning, started, finalized=handler.atomic)
 
     def _enter(self, handler: Prepared, claim: Claim, started: float) -> tuple[JSON, str | None]:
-        run = self.context.current_run(claim, self._request_write)
-        if handler.keeps_output:
-            run.output = Output()
-        self.working = SyncRun(claim, run, started, handler.timeout)
+        run = self.context.current_run(claim, handler, self._request_write)
+        self.working = Working(claim, run, handler.timeout, started)
         leave = enter_run(run)
         try:
             # After `working` is set: the keeper sets one and looks at the other.
@@ -155,13 +146,7 @@ class Runner:
             try:
                 return self._call(handler, run), run.warning
             finally:
-                # Also if it failed: then it matters most how far it came.
-                if run.output is not None:
-                    make_ready(run.output)
-                if run.has_progress:
-                    self._request_write(run, False)
-                elif run.output is not None:
-                    self._mailbox.put(ProgressRequest(run, False, SimpleQueue()))
+                self.context.note_end(run)
         finally:
             leave()
             self.working = None
@@ -208,7 +193,7 @@ class Runner:
 
     def _request_write(self, run: CurrentRun, heartbeat: bool) -> None:
         answered: SimpleQueue[None] = SimpleQueue()
-        self._mailbox.put(ProgressRequest(run, heartbeat, answered))
+        self.context.mailbox.put(ProgressRequest(run, heartbeat, answered))
         try:
             answered.get(timeout=ANSWER_WITHIN)
         except Exception:

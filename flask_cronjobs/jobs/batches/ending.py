@@ -11,20 +11,32 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from sqlalchemy import text
+
 from ... import failpoints
-from ...db.connection import Bookkeeping
+from ...db.connection import Bookkeeping, Rows
+from ...db.dialect import Dialect
 from ...db.errors import is_about_the_rows
 from ...db.notify import wake_all
 from ...errors import CronJobsError
 from ...log import logger
+from ...models.conditions import HANDED, RUNNABLE
 from ...signals import announce
 from ...text import one_line
 from ...types import TERMINAL, Outcome
+from ..columns import assigned, ended
 from ..state import State
-from . import members
-from . import rows as batches
-from .rows import CHUNK, Ended, Unended
+from .rows import CHUNK, Ended, end_batch, unended
 
+#: Why a run was cancelled that waited in a batch.
+REASON = "its batch was stopped: a member died"
+#: The ``error_type`` of a run that waited in a batch that was stopped.
+STOPPED = "Stopped"
+#: The conditions of the runs that wait, in the words of an index each.
+WAITING = (
+    "status = 'queued' AND status <> 'running'",
+    "status = 'failed' AND status <> 'running'",
+)
 #: How long to wait for somebody else who is about to end the same batch, in seconds, how often.
 MOMENTS = (0.01, 0.04)
 
@@ -58,17 +70,17 @@ def end_batches(
     enqueued, left = 0, set[int]()
     while wanted is None or wanted:
         touched: set[int] = set()
-        for each in _unended(books, wanted):
-            stop = each.stopped and each.id not in left
+        for each in unended(books, wanted):
             with _logging_broken(each.key):
-                if stop and (stopped := _stop(books, each.id, tell, seconds)):
-                    touched |= stopped.cancelled_in
-                    left |= stopped.left
-                elif each.ready and (ended := _end(books, each.id)):
+                if each.stopped and each.id not in left:
+                    cancelled_in, is_done = _stop(books, each.id, tell, seconds)
+                    touched |= cancelled_in
+                    left |= set() if is_done else {each.id}
+                if each.ready and (end := _end(books, each.id)):
                     failpoints.reach("after-batch")
-                    enqueued += ended.then_run_id is not None
-                    touched |= set() if ended.parent_id is None else {ended.parent_id}
-                    log_end(ended)
+                    enqueued += end.then_run_id is not None
+                    touched |= set() if end.parent_id is None else {end.parent_id}
+                    _log_end(end)
         wanted = touched
     if enqueued:
         wake_all(books)
@@ -95,16 +107,7 @@ def _logging_broken(key: str) -> Generator[None]:
         )
 
 
-def _unended(books: Bookkeeping, ids: Iterable[int] | None) -> Iterator[Unended]:
-    after = 0
-    while found := batches.unended(books, ids, after):
-        yield from found
-        after = found[-1].id
-        if len(found) < CHUNK:
-            return
-
-
-def log_end(ended: Ended) -> None:
+def _log_end(ended: Ended) -> None:
     """Log that a batch has ended, and how."""
     counts = ended.counts
     told = ", ".join(
@@ -117,33 +120,105 @@ def log_end(ended: Ended) -> None:
 def _end(books: Bookkeeping, batch_id: int) -> Ended | None:
     """End a batch. If somebody else is at it, see that they do not miss our own last run."""
     for pause in (*MOMENTS, 0.0):
-        ended = batches.end(books, batch_id)
-        if ended is not None or not any(each.ready for each in batches.unended(books, [batch_id])):
-            return ended
+        found = books.transaction(lambda c: end_batch(c, books.dialect, batch_id))
+        if found is not None or not any(each.ready for each in unended(books, [batch_id])):
+            return found
         time.sleep(pause)
     return None
 
 
-class _Stopped(NamedTuple):
-    cancelled_in: set[int]
-    left: set[int]
-
-
 def _stop(
     books: Bookkeeping, batch_id: int, tell: Callable[[Outcome], object], seconds: float
-) -> _Stopped | None:
-    """Cancel what waits in a batch and in those inside it; return None if nothing did."""
+) -> tuple[set[int], bool]:
+    """Cancel what waits in a batch and in those inside it.
+
+    :returns: these batches, if any run was cancelled; and whether that came to its end in time.
+    """
     until = time.monotonic() + seconds
-    family = members.family(books, batch_id)
+    inside = family(books, batch_id)
     number = 0
-    for each in family:
-        for outcomes in members.cancel_waiting(books, each, batch_id):
+    for each in inside:
+        for outcomes in _cancel_waiting(books, each, batch_id):
             for outcome in outcomes:
                 tell(outcome)
             number += len(outcomes)
             if time.monotonic() > until:
-                return _Stopped(set(), {batch_id})
+                return set(), False
     if not number:
-        return None
+        return set(), True
     logger.warning("batch %d was stopped: a member died. %d runs cancelled", batch_id, number)
-    return _Stopped(set(family), set())
+    return set(inside), True
+
+
+def family(books: Bookkeeping, batch_id: int) -> dict[int, str]:
+    """Return the ids and keys of a batch, and of those inside it that have not ended."""
+    inside = """
+        WITH RECURSIVE family(id, key) AS (
+            SELECT id, key FROM job_batches WHERE id = :id
+            UNION
+            SELECT c.id, c.key FROM job_batches c JOIN family ON c.parent_id = family.id
+            WHERE (c.finished_at IS NULL) IS TRUE
+        )
+        SELECT id, key FROM family
+    """
+    return {row.id: row.key for row in books.rows(text(inside), {"id": batch_id})}
+
+
+def _cancel_waiting(books: Bookkeeping, batch_id: int, stopped_id: int) -> Iterator[list[Outcome]]:
+    """Cancel the runs of a batch that wait, also in brokers; yield the outcomes by `CHUNK`.
+
+    :param stopped_id: the batch in which a member died: this one, or one around it. If an
+        operator lets that go on, nothing more is cancelled.
+    """
+    d = books.dialect
+    given = {"id": batch_id, "stopped_id": stopped_id, "chunk": CHUNK}
+    for waiting in WAITING:
+        place: dict[str, object] = {"run_at": d.earliest, "run_id": 0}
+        while found := books.rows(text(_waiting(d, waiting)), {**given, **place}):
+            yield _cancel(books, found)
+            moment = found[-1].run_at
+            place["run_at"] = moment if isinstance(moment, str) else d.instant(moment)
+            place["run_id"] = found[-1].id
+    # Few. Those that others have locked are left.
+    handed = f"{_waiting_in_batch(HANDED)} ORDER BY locked_until LIMIT :chunk"
+    while outcomes := _cancel(books, books.rows(text(handed), given)):
+        yield outcomes
+
+
+def _waiting(d: Dialect, which: str) -> str:
+    """Return the query for a step of the runs that wait in a stopped batch, by when they are due.
+
+    It goes on behind ``run_at`` and ``run_id``.
+
+    :param which: one of `WAITING`.
+    """
+    return f"""
+        {_waiting_in_batch(which)}
+            AND (run_at, id) > ({d.typed(":run_at", "timestamptz")}, :run_id)
+        ORDER BY run_at, id LIMIT :chunk
+    """
+
+
+def _waiting_in_batch(which: str) -> str:
+    return f"""
+        SELECT id, run_at FROM job_runs WHERE batch_id = :id AND {which}
+            AND EXISTS (SELECT 1 FROM job_batches WHERE id = :stopped_id AND on_dead = 'stop')
+    """
+
+
+def _cancel(books: Bookkeeping, runs: Rows) -> list[Outcome]:
+    """Cancel those of *runs* that still wait, and that nobody has locked."""
+    d = books.dialect
+    free = f"""
+        SELECT id FROM job_runs WHERE {d.among("id")} AND ({RUNNABLE} OR {HANDED}) {d.skip_locked}
+    """
+    cancel = f"""
+        UPDATE job_runs SET {assigned(ended("'cancelled'", d.now, ":reason", f"'{STOPPED}'"))}
+        WHERE {d.any_of("id", free)} RETURNING id, job_type, attempts
+    """
+    given = {"ids": d.many([row.id for row in runs]), "reason": REASON}
+    rows = books.rows(text(cancel), given) if runs else ()
+    return [
+        Outcome(row.id, "", "cancelled", row.attempts, row.job_type, REASON, STOPPED)
+        for row in rows
+    ]

@@ -1,104 +1,139 @@
-"""What becomes of a batch whose runs are cancelled, retried, discarded or pruned."""
+"""The members of batches: live ones, how many there are, and what an operator does to them."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
-from ...db.connection import Bookkeeping, Rows
 from ...db.dialect import Dialect
-from ...models.conditions import HANDED, OPEN_BATCH, RUNNABLE
-from ...types import Outcome
-from ..columns import assigned, ended
-from .rows import CHUNK, HAS_DEAD, MEMBERS, NUMBERS, counted, numbers_of, pruned_of
+from ...models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
+from ...types import TERMINAL, BatchCounts
 
-#: Why a run was cancelled that waited in a batch.
-REASON = "its batch was stopped: a member died"
-#: The conditions of the runs that wait, in the words of an index each.
-WAITING = (
-    "status = 'queued' AND status <> 'running'",
-    "status = 'failed' AND status <> 'running'",
-    HANDED,
-)
-#: The ``error_type`` of a run that waited in a batch that was stopped.
-STOPPED = "Stopped"
+#: What executes a statement with parameters, and returns its rows.
+Execute: TypeAlias = Callable[[TextClause, dict[str, Any]], Iterable[Any]]
+_NUMBERS = ("total", *TERMINAL)
 
 
-def keys_of_family(books: Bookkeeping, batch_id: int) -> list[str]:
-    """Return the keys of the batches of `family`."""
-    ids = {"ids": books.dialect.many(family(books, batch_id))}
-    sql = f"SELECT key FROM job_batches WHERE {books.dialect.among('id')}"
-    return [row.key for row in books.rows(text(sql), ids)]
+def _has(status: str) -> str:
+    """Return SQL for: the batch ``b`` has a run of *status*.
 
-
-def family(books: Bookkeeping, batch_id: int) -> list[int]:
-    """Return a batch's id, and those of the batches inside it that have not ended."""
-    inside = """
-        WITH RECURSIVE family(id) AS (
-            SELECT id FROM job_batches WHERE id = :id
-            UNION
-            SELECT c.id FROM job_batches c JOIN family ON c.parent_id = family.id
-            WHERE (c.finished_at IS NULL) IS TRUE
-        )
-        SELECT id FROM family
+    From the end of the index, where the runs that were due last are. At its beginning are, until a
+    vacuum, entries of all those that have had the status.
     """
-    rows = books.rows(text(inside), {"id": batch_id})
-    return [row.id for row in rows]
-
-
-def cancel_waiting(books: Bookkeeping, batch_id: int, stopped_id: int) -> Iterator[list[Outcome]]:
-    """Cancel the runs of a batch that wait, also in brokers; yield the outcomes by `CHUNK`.
-
-    :param stopped_id: the batch in which a member died: this one, or one around it. If an
-        operator lets that go on, nothing more is cancelled.
-    """
-    d = books.dialect
-    free = f"""
-        SELECT id FROM job_runs WHERE {d.among("id")} AND ({RUNNABLE} OR {HANDED}) {d.skip_locked}
-    """
-    cancel = f"""
-        UPDATE job_runs SET {assigned(ended("'cancelled'", d.now, ":reason", f"'{STOPPED}'"))}
-        WHERE {d.any_of("id", free)} RETURNING id, job_type, attempts
-    """
-    given = {"id": batch_id, "stopped_id": stopped_id, "chunk": CHUNK}
-    for waiting in WAITING:
-        place: dict[str, object] = {}
-        while found := books.rows(text(_waiting(d, waiting, begin=not place)), {**given, **place}):
-            ids = d.many([row.id for row in found])
-            rows = books.rows(text(cancel), {"ids": ids, "reason": REASON})
-            yield [
-                Outcome(row.id, "", "cancelled", row.attempts, row.job_type, REASON, STOPPED)
-                for row in rows
-            ]
-            if waiting == HANDED:
-                if not rows:  # Others have them locked.
-                    break
-                continue  # Those that are left are found again, from the first on.
-            last = found[-1]
-            moment = last.run_at if isinstance(last.run_at, str) else d.instant(last.run_at)
-            place = {"run_at": moment, "run_id": last.id}
-
-
-def _waiting(d: Dialect, which: str, begin: bool) -> str:
-    """Return the query for a step of the runs that wait in a stopped batch, by when they are due.
-
-    Those in a broker are few, and have an index by lease alone.
-
-    :param which: one of `WAITING`.
-    :param begin: the first step; later ones go on behind ``run_at`` and ``run_id``.
-    """
-    place = f"({d.typed(':run_at', 'timestamptz')}, :run_id)"
-    beyond = "" if begin else f"AND (run_at, id) > {place}"
-    order = "locked_until" if which == HANDED else "run_at, id"
     return f"""
-        SELECT id, run_at FROM job_runs
-        WHERE batch_id = :id AND {which} {beyond}
-            AND EXISTS (SELECT 1 FROM job_batches WHERE id = :stopped_id AND on_dead = 'stop')
-        ORDER BY {order} LIMIT :chunk
+        (SELECT r.id FROM job_runs r
+         WHERE r.batch_id = b.id AND r.status = '{status}' AND r.status <> 'running'
+         ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
     """
+
+
+def _inside(condition: str) -> str:
+    """Return SQL for: inside the batch ``b`` is one, ``c``, of which *condition* is true.
+
+    Not by EXISTS, for which PostgreSQL may choose to read all batches instead.
+    """
+    return f"""
+        (SELECT c.id FROM job_batches c WHERE c.parent_id = b.id AND {condition} LIMIT 1)
+        IS NOT NULL
+    """
+
+
+#: From its end, too.
+_IS_RUNNING = """
+    (SELECT r.id FROM job_runs r WHERE r.status = 'running' AND r.batch_id = b.id
+     ORDER BY r.locked_until DESC LIMIT 1) IS NOT NULL
+"""
+
+
+LIVE = f"""
+    ({_has("queued")} OR {_has("failed")} OR {_IS_RUNNING} OR {_inside("c.finished_at IS NULL")})
+"""
+_DIED = "(c.finished_at IS NOT NULL) IS TRUE AND c.dead > 0"
+HAS_DEAD = f"(b.on_dead = 'stop' AND ({_has('dead')} OR {_inside(_DIED)}))"
+
+
+def members_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Counter[str]]:
+    """Return how many members of batches have which status, but for runs that are pruned.
+
+    A batch inside that has not ended counts as ``open``.
+    """
+    found = {batch_id: Counter[str]() for batch_id in ids}
+    if found:
+        for row in execute(text(_count_members(d)), {"ids": d.many(found)}):
+            found[row.batch_id][row.status] += row.members
+    return found
+
+
+def _count_members(d: Dialect) -> str:
+    """Return a SELECT with a part for each of three indexes."""
+    runs = f"FROM job_runs WHERE {d.among('batch_id')}"
+    return f"""
+        SELECT batch_id, status, count(*) AS members {runs} AND {IN_BATCH}
+        GROUP BY batch_id, status
+        UNION ALL
+        SELECT batch_id, 'running' AS status, count(*) AS members {runs} AND {RUNNING}
+        GROUP BY batch_id
+        UNION ALL
+        SELECT batch_id, status, count(*) AS members FROM (
+            SELECT parent_id AS batch_id,
+                CASE WHEN finished_at IS NULL THEN 'open' WHEN dead > 0 THEN 'dead'
+                    WHEN total > 0 AND cancelled = total THEN 'cancelled'
+                    ELSE 'succeeded' END AS status
+            FROM job_batches WHERE {d.among("parent_id")}
+        ) AS inside GROUP BY batch_id, status
+    """
+
+
+def live_members(execute: Execute, d: Dialect, batches: Sequence[Any]) -> dict[int, Counter[str]]:
+    """Return `members_of` those of *batches*, rows, that have not ended; of the others, nothing."""
+    unfinished = [row.id for row in batches if row.finished_at is None]
+    nothing = {row.id: Counter[str]() for row in batches}
+    return nothing | members_of(execute, d, unfinished)
+
+
+def counts_of(d: Dialect, batch: Any, members: Counter[str]) -> BatchCounts:
+    """Return how far a batch is: as it was written down at its end, or counted.
+
+    :param batch: its row.
+    :param members: as `live_members` has them.
+    """
+    if batch.finished_at is not None:
+        numbers = {name: getattr(batch, name) or 0 for name in _NUMBERS}
+    else:
+        numbers = numbers_of(members, pruned_of(d, batch) or {})
+    return BatchCounts(key=batch.key, finished=batch.finished_at is not None, **numbers)
+
+
+def numbers_of(members: Counter[str], pruned: Mapping[str, int]) -> dict[str, int]:
+    """Return the numbers that a batch's row has: all members, and those that ended in each way."""
+    counts = members + Counter(pruned)
+    return {"total": counts.total(), **{name: counts[name] for name in TERMINAL}}
+
+
+def set_numbers() -> str:
+    """Return what follows SET to write down the numbers of `numbers_of`."""
+    return ", ".join(f"{name} = :{name}" for name in _NUMBERS)
+
+
+def pruned_of(d: Dialect, batch: Any) -> dict[str, int] | None:
+    """Return how many of a batch's runs were pruned, by status; None if that cannot be read."""
+    return {} if batch.pruned is None else json_object(d, batch.pruned, int)
+
+
+def json_object(d: Dialect, value: object, kinds: Any) -> dict[str, Any] | None:
+    """Return the object in a JSON column, its values of *kinds*; None if there is another value."""
+    try:
+        parsed = d.parsed(value)
+    except ValueError:  # SQLite accepts any text.
+        return None
+    if not isinstance(parsed, dict):
+        return None
+    found = cast("dict[str, Any]", parsed)
+    return found if all(isinstance(each, kinds) for each in found.values()) else None
 
 
 def hold_batches(
@@ -109,29 +144,30 @@ def hold_batches(
     :returns: for each batch of the runs, itself and those around it; nothing, if another
         transaction holds one of these: then its runs are to be left alone.
     """
-    sql = f"SELECT DISTINCT batch_id FROM job_runs WHERE {d.among('id')}"
-    rows = connection.execute(text(sql), {"ids": d.many(run_ids)})
-    own = {row.batch_id for row in rows} - {None}
-    around: dict[int, int | None] = {}
-    left = own
-    while left:
-        sql = f"SELECT id, parent_id FROM job_batches WHERE {d.among('id')}"
-        found = connection.execute(text(sql), {"ids": d.many(left)}).all()
-        around |= {row.id: row.parent_id for row in found}
-        left = {row.parent_id for row in found} - {None} - around.keys()
-    if not around:
-        return {}
-    locked = connection.execute(text(_lock_all(d)), {"ids": d.many(around)})
-    free = {row.id for row in locked}
-    held: dict[int, list[int]] = {}
-    for batch in own & around.keys():
-        chain: list[int] = []
-        outer: int | None = batch
-        while outer is not None and outer in around and outer not in chain:
-            chain.append(outer)
-            outer = around[outer]
-        held[batch] = chain if free.issuperset(chain) else []
-    return held
+    own = f"SELECT batch_id FROM job_runs WHERE {d.among('id')}"
+    # By subqueries: PostgreSQL may join by reading all batches.
+    outer = "SELECT parent_id FROM job_batches WHERE id = around.id"
+    sql = f"""
+        WITH RECURSIVE around(own_id, id) AS (
+            SELECT id, id FROM job_batches WHERE {d.any_of("id", own)}
+            UNION
+            SELECT own_id, (SELECT id FROM job_batches b WHERE b.id = ({outer}))
+            FROM around WHERE id IS NOT NULL
+        )
+        SELECT own_id, id FROM around WHERE id IS NOT NULL
+    """
+    found: dict[int, list[int]] = {}
+    for row in connection.execute(text(sql), {"ids": d.many(run_ids)}):
+        found.setdefault(row.own_id, []).append(row.id)
+    wanted = {each for around in found.values() for each in around}
+    free = {row.id for row in _lock(connection, d, wanted)}
+    return {own: around if free.issuperset(around) else [] for own, around in found.items()}
+
+
+def _lock(connection: Connection, d: Dialect, ids: Collection[int]) -> Sequence[Any]:
+    """Lock the batches *ids*, but for those that others hold; return the rows of these."""
+    sql = f"SELECT id, pruned FROM job_batches WHERE {d.among('id')} {d.skip_locked}"
+    return connection.execute(text(sql), {"ids": d.many(ids)}).all() if ids else ()
 
 
 def halted(connection: Connection, d: Dialect, ids: Collection[int]) -> set[int]:
@@ -158,8 +194,7 @@ def reopen(connection: Connection, d: Dialect, ids: Mapping[int, bool], again: i
         "again": again or 0,
     }
     statement = f"""
-        UPDATE job_batches SET finished_at = NULL, total = NULL, succeeded = NULL, dead = NULL,
-            cancelled = NULL, skipped = NULL,
+        UPDATE job_batches SET {", ".join(f"{name} = NULL" for name in ("finished_at", *_NUMBERS))},
             on_dead = CASE WHEN {d.among("id", "halted")} THEN 'continue' ELSE on_dead END,
             then_run_id = CASE WHEN id = :again THEN NULL ELSE then_run_id END
         WHERE {d.among("id")}
@@ -172,20 +207,21 @@ def recount(connection: Connection, d: Dialect, ids: Iterable[int]) -> None:
 
     From the inside out: how a batch ended that is inside another one is seen from its counts.
     """
-    among = d.among("id")
-    sql = f"SELECT id, pruned FROM job_batches WHERE {among} AND NOT ({OPEN_BATCH})"
+    sql = f"SELECT id, pruned FROM job_batches WHERE {d.among('id')} AND NOT ({OPEN_BATCH})"
     ended = connection.execute(text(sql), {"ids": d.many(ids)}).all()
     # Who opens a batch inside another one opens it later.
     for row in sorted(ended, key=lambda row: row.id, reverse=True):
         pruned = pruned_of(d, row)
         if pruned is None:
             continue  # It is broken, and stops no other.
-        counts = counted(connection.execute(text(MEMBERS), {"id": row.id}), pruned)
-        values = {"id": row.id, **numbers_of(counts)}
-        connection.execute(text(f"UPDATE job_batches SET {NUMBERS} WHERE id = :id"), values)
+        members = members_of(connection.execute, d, [row.id])[row.id]
+        sql = f"UPDATE job_batches SET {set_numbers()} WHERE id = :id"
+        connection.execute(text(sql), {"id": row.id, **numbers_of(members, pruned)})
 
 
-def note_pruned(connection: Connection, d: Dialect, rows: Rows) -> tuple[list[int], set[int]]:
+def note_pruned(
+    connection: Connection, d: Dialect, rows: Sequence[Any]
+) -> tuple[list[int], set[int]]:
     """Add runs that are about to be deleted to what their batches have lost; return their ids.
 
     Those whose batch another transaction holds stay for the next time; these batches are returned,
@@ -194,33 +230,19 @@ def note_pruned(connection: Connection, d: Dialect, rows: Rows) -> tuple[list[in
     :param rows: their ids, statuses and batches.
     """
     ids = {row.batch_id for row in rows} - {None}
-    if not ids:
-        return [row.id for row in rows], set()
-    given = {"ids": d.many(ids)}
-    locked = connection.execute(text(_lock_all(d)), given).all()
+    locked = _lock(connection, d, ids)
     held: set[int] = ids - {row.id for row in locked}
     if held:
-        given = {"ids": d.many(held)}
         there = f"SELECT id FROM job_batches WHERE {d.among('id')}"
-        held = {row.id for row in connection.execute(text(there), given)}
+        found = connection.execute(text(there), {"ids": d.many(held)})
+        held = {row.id for row in found}
     before = {row.id: pruned_of(d, row) for row in locked}
     lost = {batch: Counter(pruned) for batch, pruned in before.items() if pruned is not None}
     for row in rows:
         if row.batch_id in lost:
             lost[row.batch_id][row.status] += 1
-    given = {"ids": d.many(lost), "pruned": json.dumps(lost)}
-    connection.execute(text(_note_pruned(d)), given)
+    if lost:
+        value = d.member("pruned", "id")
+        note = f"UPDATE job_batches SET pruned = {value} WHERE {d.among('id')}"
+        connection.execute(text(note), {"ids": d.many(lost), "pruned": json.dumps(lost)})
     return [row.id for row in rows if row.batch_id not in held], held
-
-
-def _lock_all(d: Dialect) -> str:
-    """Return the query that locks the batches in ``ids``, but for those that others hold."""
-    return f"SELECT id, pruned FROM job_batches WHERE {d.among('id')} {d.skip_locked}"
-
-
-def _note_pruned(d: Dialect) -> str:
-    """Return the UPDATE that notes how many runs of those in ``ids`` were pruned, by status.
-
-    The parameter ``pruned`` has that by their ids.
-    """
-    return f"UPDATE job_batches SET pruned = {d.member('pruned', 'id')} WHERE {d.among('id')}"

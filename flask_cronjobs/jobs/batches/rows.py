@@ -1,19 +1,26 @@
 """The writes about batches: fill one, close it, and end it once.
 
-How far a batch is, is counted from the rows of its runs, by `MEMBERS`, so that it is right whoever
-wrote them. Nothing is written to a batch while its runs end: many workers would wait for its row.
+How far a batch is, is counted from the rows of its runs, so that it is right whoever wrote them.
+Nothing is written to a batch while its runs end: many workers would wait for its row. Until its
+commit, a transaction has this lock on the row, so that no run joins a batch that has ended:
 
-Who adds runs to a batch holds a lock on its row until the commit, which others may share, unless it
-closes the batch, too. Who closes, ends or reopens it needs the row alone. So no run joins a batch
-that has ended.
+=====================================  =========================================================
+what it does                           lock
+=====================================  =========================================================
+adds runs (`hold_open`)                shared; alone if it closes the batch, too
+closes it (`close_batch`)              alone, after those that fill it
+closes it as an operator (`close`)     alone, unless another has a lock: then it refuses
+ends it (`end_batch`)                  alone, unless another has a lock: then a later look ends it
+retries, discards (`hold_batches`)     alone, with those around it; unless another has a lock
+prunes its runs (`note_pruned`)        alone, unless another has a lock: then the runs stay
+=====================================  =========================================================
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
@@ -24,78 +31,22 @@ from ...models.conditions import OPEN_BATCH
 from ...registry.registry import RUN_COLUMNS
 from ...types import TERMINAL, BatchCounts
 from ..columns import insert_into_runs, parameter
+from .members import (
+    HAS_DEAD,
+    LIVE,
+    counts_of,
+    json_object,
+    live_members,
+    members_of,
+    numbers_of,
+    pruned_of,
+    set_numbers,
+)
 
 #: How many batches one statement looks at, and how many runs one cancels.
 CHUNK = 1000
 #: The columns of a run of ``then`` that `OpenBatch.then_columns` gives.
 THEN_COLUMNS = tuple(name for name in RUN_COLUMNS if name != "job_type")
-#: The statuses of a batch's members, and how many have each. ``open``: a batch that has not ended.
-MEMBERS = """
-    SELECT status, count(*) AS members FROM job_runs
-    WHERE batch_id = :id AND status <> 'running' GROUP BY status
-    UNION ALL
-    SELECT 'running' AS status, count(*) AS members FROM job_runs
-    WHERE batch_id = :id AND status = 'running'
-    UNION ALL
-    SELECT status, count(*) AS members FROM (
-        SELECT CASE WHEN finished_at IS NULL THEN 'open' WHEN dead > 0 THEN 'dead'
-                    WHEN total > 0 AND cancelled = total THEN 'cancelled'
-                    ELSE 'succeeded' END AS status
-        FROM job_batches WHERE parent_id = :id
-    ) AS inside GROUP BY status
-"""
-NUMBERS = ", ".join(f"{name} = :{name}" for name in ("total", *TERMINAL))
-
-
-def _has(status: str) -> str:
-    """Return SQL for: the batch ``b`` has a run of *status*.
-
-    From the end of the index, where the runs that were due last are. At its beginning are, until a
-    vacuum, entries of all those that have had the status.
-    """
-    return f"""
-        (SELECT r.id FROM job_runs r
-         WHERE r.batch_id = b.id AND r.status = '{status}' AND r.status <> 'running'
-         ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
-    """
-
-
-def _inside(condition: str) -> str:
-    """Return SQL for: inside the batch ``b`` is one, ``c``, of which *condition* is true.
-
-    Not by EXISTS, for which PostgreSQL may choose to read all batches instead.
-    """
-    return f"""
-        (SELECT c.id FROM job_batches c WHERE c.parent_id = b.id AND {condition} LIMIT 1)
-        IS NOT NULL
-    """
-
-
-#: From its end, too.
-_IS_RUNNING = """
-    (SELECT r.id FROM job_runs r WHERE r.status = 'running' AND r.batch_id = b.id
-     ORDER BY r.locked_until DESC LIMIT 1) IS NOT NULL
-"""
-
-
-_LIVE = f"""
-    ({_has("queued")} OR {_has("failed")} OR {_IS_RUNNING} OR {_inside("c.finished_at IS NULL")})
-"""
-_DIED = "(c.finished_at IS NOT NULL) IS TRUE AND c.dead > 0"
-HAS_DEAD = f"(b.on_dead = 'stop' AND ({_has('dead')} OR {_inside(_DIED)}))"
-
-
-class Unended(NamedTuple):
-    """A batch that has not ended, as a look found it.
-
-    :ivar ready: whether it can be ended: it is closed, and all of its members have ended.
-    :ivar stopped: whether what waits in it is to be cancelled, since a member died.
-    """
-
-    id: int
-    key: str
-    ready: bool
-    stopped: bool
 
 
 class Ended(NamedTuple):
@@ -110,34 +61,32 @@ class Ended(NamedTuple):
     then_run_id: int | None
 
 
-def unended(books: Bookkeeping, ids: Iterable[int] | None = None, after: int = 0) -> list[Unended]:
-    """Return those batches that can be ended or are to be stopped.
+def unended(books: Bookkeeping, ids: Iterable[int] | None = None) -> Iterator[Any]:
+    """Yield the ids and keys of batches that have not ended, with what is to be done to them.
 
-    :param ids: look at these; None for all, `CHUNK` at a time.
-    :param after: only greater ids.
+    A row is ``ready`` if the batch can be ended: it is closed, and all of its members have ended.
+    It is ``stopped`` if what waits in it is to be cancelled, since a member died.
+
+    :param ids: look at these; None for all.
     """
-    d = books.dialect
+    d, after = books.dialect, 0
     which = "" if ids is None else f"AND {d.among('b.id')}"
     given = {} if ids is None else {"ids": d.many(ids)}
     statement = f"""
         SELECT * FROM (
             SELECT b.id, b.key,
-                CASE WHEN b.closed_at IS NULL THEN 0 WHEN {_LIVE} THEN 0 ELSE 1 END AS ready,
+                CASE WHEN b.closed_at IS NULL THEN 0 WHEN {LIVE} THEN 0 ELSE 1 END AS ready,
                 CASE WHEN {HAS_DEAD} THEN 1 ELSE 0 END AS stopped
             FROM job_batches b WHERE {OPEN_BATCH} AND b.id > :after {which}
             ORDER BY b.id LIMIT :chunk
         ) AS looked_at
     """
-    rows = books.rows(text(statement), {"after": after, "chunk": CHUNK, **given})
-    return [Unended(row.id, row.key, bool(row.ready), bool(row.stopped)) for row in rows]
-
-
-def end(books: Bookkeeping, batch_id: int) -> Ended | None:
-    """End a batch, and enqueue its ``then``; return None if it cannot be ended now.
-
-    Somebody else may be at it, or a member is live after all.
-    """
-    return books.transaction(lambda c: end_batch(c, books.dialect, batch_id))
+    while True:
+        rows = books.rows(text(statement), {"after": after, "chunk": CHUNK, **given})
+        yield from rows
+        if len(rows) < CHUNK:
+            return
+        after = rows[-1].id
 
 
 def ended_for(books: Bookkeeping, run_id: int) -> BatchCounts | None:
@@ -145,18 +94,15 @@ def ended_for(books: Bookkeeping, run_id: int) -> BatchCounts | None:
 
     Of one that an operator has opened again, what is known now.
     """
-    numbers = ", ".join(("total", *TERMINAL))
-    found = f"SELECT id, key, pruned, {numbers} FROM job_batches WHERE then_run_id = :run_id"
+    found = f"""
+        SELECT id, key, finished_at, pruned, total, {", ".join(TERMINAL)} FROM job_batches
+        WHERE then_run_id = :run_id
+    """
     rows = books.rows(text(found), {"run_id": run_id})
     if not rows:
         return None
-    (row,) = rows
-    if row.total is not None:
-        counts = {name: getattr(row, name) for name in ("total", *TERMINAL)}
-    else:
-        members = books.rows(text(MEMBERS), {"id": row.id})
-        counts = numbers_of(counted(members, pruned_of(books.dialect, row) or {}))
-    return BatchCounts(key=row.key, finished=row.total is not None, **counts)
+    members = live_members(books.rows, books.dialect, rows)
+    return counts_of(books.dialect, rows[0], members[rows[0].id])
 
 
 def close(books: Bookkeeping, batch_id: int) -> bool:
@@ -256,21 +202,22 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
         WHERE id = :id AND closed_at IS NOT NULL AND {OPEN_BATCH} {d.skip_locked}
     """
     batch = connection.execute(text(lock), own).first()
-    live = f"SELECT 1 FROM job_batches b WHERE b.id = :id AND {_LIVE}"
+    live = f"SELECT 1 FROM job_batches b WHERE b.id = :id AND {LIVE}"
     if batch is None or connection.execute(text(live), own).first():
         return None
     pruned = pruned_of(d, batch)
     if pruned is None:
         raise ValueError(f"its pruned is {batch.pruned!r}, and not numbers by status")
-    counts = counted(connection.execute(text(MEMBERS), own), pruned)
+    members = members_of(connection.execute, d, [batch_id])
+    numbers = numbers_of(members[batch_id], pruned)
     failpoints.reach("before-then")
     new_run_id = None
     if batch.then_task is not None and batch.then_run_id is None:
         new_run_id = _enqueue_then(connection, d, batch_id, batch.then_columns)
         failpoints.reach("after-then")
-    numbers = numbers_of(counts)
     end = f"""
-        UPDATE job_batches SET finished_at = {d.now}, then_run_id = :then_run_id, {NUMBERS}
+        UPDATE job_batches SET finished_at = {d.now}, then_run_id = :then_run_id,
+            {set_numbers()}
         WHERE id = :id
     """
     then_run_id = new_run_id or batch.then_run_id
@@ -281,7 +228,7 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
 
 def _enqueue_then(connection: Connection, d: Dialect, batch_id: int, then_columns: object) -> int:
     """Insert a batch's run of ``then``; return its id."""
-    columns = _object(d, then_columns, int | str | None)
+    columns = json_object(d, then_columns, int | str | None)
     if columns is None:
         raise ValueError(f"its then_columns is {then_columns!r}, and not plain JSON")
     given = {name: parameter(d, name) for name in THEN_COLUMNS}
@@ -290,36 +237,3 @@ def _enqueue_then(connection: Connection, d: Dialect, batch_id: int, then_column
     statement = insert_into_runs({**own, **given}, d.now, d.now, source)
     values = {name: columns.get(name) for name in THEN_COLUMNS}
     return int(connection.execute(text(statement), {"id": batch_id, **values}).scalar_one())
-
-
-def _object(d: Dialect, value: object, kinds: Any) -> dict[str, Any] | None:
-    """Return the object in a JSON column, its values of *kinds*; None if there is another value."""
-    try:
-        parsed = d.parsed(value)
-    except ValueError:  # SQLite accepts any text.
-        return None
-    if not isinstance(parsed, dict):
-        return None
-    found = cast("dict[str, Any]", parsed)
-    return found if all(isinstance(each, kinds) for each in found.values()) else None
-
-
-def pruned_of(d: Dialect, batch: Any) -> dict[str, int] | None:
-    """Return how many of a batch's runs were pruned, by status; None if that cannot be read."""
-    return {} if batch.pruned is None else _object(d, batch.pruned, int)
-
-
-def counted(rows: Iterable[Any], pruned: Mapping[str, int]) -> Counter[str]:
-    """Return how many members have which status, also those whose rows are pruned.
-
-    :param rows: those of `MEMBERS`.
-    """
-    found = Counter(pruned)
-    for row in rows:
-        found[row.status] += row.members
-    return found
-
-
-def numbers_of(counts: Counter[str]) -> dict[str, int]:
-    """Return the numbers that a batch's row has, from those of its members by status."""
-    return {"total": sum(counts.values()), **{name: counts[name] for name in TERMINAL}}

@@ -6,25 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, case, func, select, text
+from sqlalchemy import ColumnElement, Row, select, text
 
-from ...models.conditions import IN_BATCH, OPEN_BATCH, RUNNING
+from ...db.dialect import Dialect
+from ...models.conditions import OPEN_BATCH
 from ...types import TERMINAL, BatchCounts
 from ..humanize import Fact, known
-from ..reader import (
-    BATCHES,
-    RUNS,
-    Page,
-    Reader,
-    Source,
-    cut_page,
-    is_one_of,
-    readable,
-    reading,
-    record,
-)
+from ..reader import BATCHES, Page, Source, cut_page, readable, reading, record
+from .members import counts_of, live_members
 
 BatchState: TypeAlias = Literal["open", "running", "stopped", "finished"]
 
@@ -128,55 +119,15 @@ def _found(
         columns = (readable(reader, column) for column in BATCHES.c)
         statement = select(*columns, parent.label("parent")).where(*conditions)
         rows = reader.rows(statement.order_by(BATCHES.c.id.desc()).limit(limit))
-        members = _members(reader, [row.id for row in rows if row.finished_at is None])
-    return tuple(_view(row, members.get(row.id, Counter())) for row in rows)
+        members = live_members(reader.connection.execute, reader.dialect, rows)
+        return tuple(_view(reader.dialect, row, members[row.id]) for row in rows)
 
 
-def _members(reader: Reader, ids: Sequence[int]) -> dict[int, Counter[str]]:
-    """Return how many members have which status, of batches that have not finished."""
-    found: dict[int, Counter[str]] = {batch_id: Counter() for batch_id in ids}
-    if not ids:
-        return found
-    c, inside = RUNS.c, BATCHES.c
-    count = func.count().label("members")
-    parts = [
-        select(c.batch_id, c.status, count)
-        .where(is_one_of(reader, c.batch_id, ids), text(condition))
-        .group_by(c.batch_id, c.status)
-        for condition in (IN_BATCH, RUNNING)  # Each has an index.
-    ]
-    # As `rows.MEMBERS` has it.
-    status = case(
-        (inside.finished_at.is_(None), "open"),
-        (inside.dead > 0, "dead"),
-        ((inside.total > 0) & (inside.cancelled == inside.total), "cancelled"),
-        else_="succeeded",
-    ).label("status")
-    others = select(inside.parent_id.label("batch_id"), status, count)
-    others = others.where(is_one_of(reader, inside.parent_id, ids))
-    parts.append(others.group_by(inside.parent_id, status))
-    for part in parts:
-        for row in reader.rows(part):
-            found[row.batch_id][row.status] += row.members
-    return found
-
-
-def _pruned(stored: object) -> Counter[str]:
-    """Return how many runs were pruned, by status; nothing if that cannot be read."""
-    pruned = cast("dict[str, object]", stored) if isinstance(stored, dict) else {}
-    return Counter({name: n for name, n in pruned.items() if isinstance(n, int)})
-
-
-def _view(row: Row[Any], members: Counter[str]) -> BatchView:
-    if row.finished_at is not None:
-        numbers = {name: getattr(row, name) or 0 for name in ("total", *TERMINAL)}
-    else:
-        counts = members + _pruned(row.pruned)
-        numbers = {"total": counts.total(), **{name: counts[name] for name in TERMINAL}}
+def _view(d: Dialect, row: Row[Any], members: Counter[str]) -> BatchView:
     return record(
         BatchView,
         row,
-        counts=BatchCounts(key=row.key, finished=row.finished_at is not None, **numbers),
+        counts=counts_of(d, row, members),
         waiting=members["queued"] + members["failed"],
         running=members["running"],
         inside=members["open"],

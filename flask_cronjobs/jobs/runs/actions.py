@@ -14,11 +14,10 @@ from ...log import DEFAULT_ACTOR, log_action, log_run
 from ...text import one_line
 from ...types import STATUSES, TERMINAL, Outcome, Status
 from ..batches import rows as store_batches
-from ..batches.ending import end_batches, telling
-from ..batches.members import keys_of_family
+from ..batches.ending import end_batches, family, telling
 from ..batches.views import BatchView, find_batch
 from ..humanize import plural
-from ..reader import Count, reading
+from ..reader import Count
 from ..state import State
 from .changes import CANCELLABLE, DISCARDABLE, RETRIABLE, Change, Operator, key_holder, status_of
 from .list import RunFilter, matching_count, matching_ids
@@ -96,11 +95,9 @@ class Action:
         :raises StateConflict: its status does not allow it; the message says what to do.
         """
         with state.bookkeeping() as books:
-            changes = self.change(Operator(books), [run_id], self._reason(actor))
+            changes = self._change(state, Operator(books), [run_id], actor)
             if not changes:
-                raise self.refusal(books, run_id)
-            _end_batches(state, books, changes)
-        self._announce(state, changes, actor)
+                raise self._refusal(books, run_id)
         return changes[0]
 
     def many(
@@ -126,9 +123,7 @@ class Action:
                 operator = Operator(books)
                 for start in range(0, len(some), CHUNK):
                     chunk = some[start : start + CHUNK]
-                    changes = self.change(operator, chunk, self._reason(actor))
-                    _end_batches(state, books, changes)
-                    self._announce(state, changes, actor)
+                    changes = self._change(state, operator, chunk, actor)
                     changed += len(changes)
                     asked += sum(change.status == "running" for change in changes)
                     if progress is not None:
@@ -143,16 +138,14 @@ class Action:
 
         :raises StateConflict: the filter's status does not allow it.
         """
-        with reading(state) as reader:
-            return matching_ids(reader, which, self._allowed(which))
+        return matching_ids(state, which, self._allowed(which))
 
     def count(self, state: State, which: RunFilter, most: int) -> Count:
         """Return how many runs of *which* can be changed, counted up to *most*.
 
         :raises StateConflict: the filter's status does not allow it.
         """
-        with reading(state) as reader:
-            return matching_count(reader, which, most, self._allowed(which))
+        return matching_count(state, which, most, self._allowed(which))
 
     def _allowed(self, which: RunFilter) -> list[Status]:
         """Return `statuses`.
@@ -175,11 +168,18 @@ class Action:
             return ("running",)
         return ("queued", "failed") if which.overdue else self.default
 
-    def _reason(self, actor: str) -> str:
-        return f"{self.done} by {actor}"
+    def _change(
+        self, state: State, operator: Operator, ids: Sequence[int], actor: str
+    ) -> list[Change]:
+        """Change those of *ids* that can be changed, and end the batches whose last members end.
 
-    def _announce(self, state: State, changes: Sequence[Change], actor: str) -> None:
-        """Log each of *changes*, and send the signal for those that are cancelled now."""
+        Log each, and send the signal for those that are cancelled now.
+        """
+        reason = f"{self.done} by {actor}"
+        changes = self.change(operator, ids, reason)
+        ended = {each.batch_id for each in changes if each.status in TERMINAL}
+        if batches := {batch for batch in ended if batch is not None}:
+            end_batches(operator.books, telling(state), batches)
         for change in changes:
             log_run(
                 logging.INFO,
@@ -193,11 +193,12 @@ class Action:
             if change.status == "cancelled":
                 outcome = Outcome(
                     change.run_id, "", "cancelled", change.attempts, change.task,
-                    error=self._reason(actor), error_type="Cancelled",
+                    error=reason, error_type="Cancelled",
                 )  # fmt: skip
                 signals.send(signals.run_cancelled, state.app, outcome=outcome)
+        return changes
 
-    def refusal(self, books: Bookkeeping, run_id: int) -> CronJobsError:
+    def _refusal(self, books: Bookkeeping, run_id: int) -> CronJobsError:
         """Return why the run *run_id* cannot be changed."""
         status = status_of(books, run_id)
         if status is None:
@@ -257,13 +258,6 @@ DISCARD = Action(
 )
 
 
-def _end_batches(state: State, books: Bookkeeping, changes: Sequence[Change]) -> None:
-    """End the batches whose last member may have ended by *changes*."""
-    ended = {each.batch_id for each in changes if each.status in TERMINAL}
-    if batches := {batch for batch in ended if batch is not None}:
-        end_batches(books, telling(state), batches)
-
-
 def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
@@ -305,11 +299,7 @@ def close_batch(state: State, key: str, actor: str = DEFAULT_ACTOR) -> bool:
 
 
 def cancel_batch(
-    state: State,
-    key: str,
-    actor: str = DEFAULT_ACTOR,
-    progress: Progress | None = None,
-    most: int | None = None,
+    state: State, key: str, actor: str = DEFAULT_ACTOR, most: int | None = None
 ) -> BulkResult:
     """Cancel the members of a batch that have not ended, also those of batches inside it.
 
@@ -320,9 +310,9 @@ def cancel_batch(
     """
     close_batch(state, key, actor)
     with state.bookkeeping() as books:
-        keys = keys_of_family(books, _batch(state, key).id)
+        keys = family(books, _batch(state, key).id).values()
     ids = [run for each in keys for run in CANCEL.ids(state, RunFilter(batch=each))]
-    return CANCEL.many(state, ids, actor, progress, most)
+    return CANCEL.many(state, ids, actor, most=most)
 
 
 def retry_batch(
@@ -330,7 +320,6 @@ def retry_batch(
     key: str,
     actor: str = DEFAULT_ACTOR,
     again: bool = False,
-    progress: Progress | None = None,
     most: int | None = None,
 ) -> BulkResult:
     """Queue the dead runs of a batch again: it is open again until they have ended.
@@ -344,7 +333,7 @@ def retry_batch(
         return operator.retry(ids, again=found.id if again else None)
 
     retry = replace(RETRY, change=change)
-    return retry.many(state, RunFilter(batch=key, status="dead"), actor, progress, most)
+    return retry.many(state, RunFilter(batch=key, status="dead"), actor, most=most)
 
 
 def _batch(state: State, key: str) -> BatchView:

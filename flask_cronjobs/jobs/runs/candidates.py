@@ -36,7 +36,7 @@ def candidates(d: Dialect) -> str:
     never their last.
     """
     return f"""
-    {_paused(d)}{_free(d)}, {_keyed(d)},
+    {_free(d)}, {_keyed(d)},
     candidate AS MATERIALIZED (
         SELECT id, in_company, share,
             row_number() OVER (ORDER BY priority DESC, run_at, id) AS place
@@ -50,14 +50,6 @@ def candidates(d: Dialect) -> str:
                    THEN in_company ELSE :idle AND place = 1 END
     )
     """
-
-
-def _paused(d: Dialect) -> str:
-    """Return the CTE ``paused``: one row with the names of the paused tasks and queues."""
-    if not d.arrays:
-        return ""
-    names = "ARRAY(SELECT name FROM job_pauses WHERE kind = '{0}') AS {0}s"
-    return f"paused AS MATERIALIZED (SELECT {names.format('task')}, {names.format('queue')}),"
 
 
 def _free(d: Dialect) -> str:
@@ -234,7 +226,7 @@ def _groups(d: Dialect, name: str, rows: str) -> str:
     {queue}(job_type, queue) AS (
         SELECT task, {first("queue", _UP, "job_type = task")}
         FROM {d.each("tasks", "task")}
-        WHERE {_unpaused(d, "task", "task")} AND NOT (SELECT yes FROM {name}_is_near)
+        WHERE {_unpaused("task", "task")} AND NOT (SELECT yes FROM {name}_is_near)
         UNION ALL
         SELECT job_type, {first("queue", _UP, next_queue)} FROM {queue} WHERE queue IS NOT NULL
     ),
@@ -252,7 +244,7 @@ def _claimable(d: Dialect) -> str:
     """Return the conditions of every claim beside those of its partial index."""
     return (
         f"run_at <= {d.clock} AND attempts < max_attempts"
-        f" AND {d.one_of('job_type', 'tasks')} AND {_unpaused(d, 'job_type', 'task')}"
+        f" AND {d.one_of('job_type', 'tasks')} AND {_unpaused('job_type', 'task')}"
         f" AND {_of_queues(d)}"
     )
 
@@ -263,14 +255,12 @@ def _of_queues(d: Dialect) -> str:
     With ``:but_queues`` that it is none of them.
     """
     wanted = f"(({d.one_of('queue', 'queues')}) <> :but_queues)"
-    return f"{wanted} AND {_unpaused(d, 'queue', 'queue')}"
+    return f"{wanted} AND {_unpaused('queue', 'queue')}"
 
 
-def _unpaused(d: Dialect, name: str, kind: PauseKind) -> str:
+def _unpaused(name: str, kind: PauseKind) -> str:
     """Return the condition that the task or queue *name* (SQL) is not paused."""
-    if not d.arrays:
-        return f"{name} NOT IN (SELECT name FROM job_pauses WHERE kind = '{kind}')"
-    return f"{name} <> ALL(CAST((SELECT {kind}s FROM paused) AS text[]))"
+    return f"{name} NOT IN (SELECT name FROM job_pauses WHERE kind = '{kind}')"
 
 
 def _still_claimable(d: Dialect, run: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,7 +14,7 @@ from ...db.connection import Bookkeeping
 from ...db.dialect import Dialect
 from ...db.errors import LOCK_WAIT
 from ...models.conditions import HANDED, HOLDS_KEY, sql_list
-from ...types import PauseKind, Status
+from ...types import Status
 from ..batches.members import halted, hold_batches, recount, reopen
 from ..columns import NEW_RUN, assigned, due_sql, ended, insert_into_runs, parameter
 
@@ -213,20 +214,13 @@ def insert_run(books: Bookkeeping, values: Mapping[str, Any]) -> tuple[int, str 
     return rows[0].id, None
 
 
-def add_pause(books: Bookkeeping, kind: PauseKind, name: str, by: str) -> bool:
-    """Pause a task or a queue; return False if it was paused before."""
-    statement = f"""
-        INSERT INTO job_pauses (kind, name, paused_at, paused_by)
-        VALUES (:kind, :name, {books.dialect.now}, :by)
-        ON CONFLICT (kind, name) DO NOTHING RETURNING id
-    """
-    return bool(books.rows(text(statement), {"kind": kind, "name": name, "by": by}))
-
-
-def remove_pause(books: Bookkeeping, kind: PauseKind, name: str) -> bool:
-    """End a pause; return False if there was none."""
-    statement = "DELETE FROM job_pauses WHERE kind = :kind AND name = :name RETURNING id"
-    return bool(books.rows(text(statement), {"kind": kind, "name": name}))
+def prepare_run(books: Bookkeeping, run_id: int, **values: object) -> None:
+    """Write *values* into the columns of a run, as a test of an app wants it."""
+    d = books.dialect
+    given = {n: d.instant(v) if isinstance(v, datetime) else v for n, v in values.items()}
+    set_to = assigned({**{name: f":{name}" for name in given}, "updated_at": d.now})
+    statement = text(f"UPDATE job_runs SET {set_to} WHERE id = :run_id")
+    books.rows(statement, {**given, "run_id": run_id})
 
 
 def _in(statuses: Sequence[Status]) -> str:

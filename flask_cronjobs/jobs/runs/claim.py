@@ -49,6 +49,26 @@ class ClaimRequest(NamedTuple):
     side_by_side: bool = False
     handed: tuple[int, str] | None = None
 
+    def parameters(self, d: Dialect) -> dict[str, object]:
+        """Return the parameters of `claim`, or of `handed.begin`."""
+        run_id, handed = self.handed or (None, None)
+        queues = tuple(self.elsewhere)
+        if self.queues:
+            queues = tuple(each for each in self.queues if each not in self.elsewhere)
+        return {
+            "limit": self.limit,
+            "id": run_id,
+            "handed": handed,
+            "token": self.token,
+            "tasks": d.array(self.tasks),
+            "queues": d.array(queues),
+            "but_queues": not self.queues,
+            "lease": self.lease,
+            "idle": self.idle,
+            "after": self.after,
+            "side_by_side": self.side_by_side,
+        }
+
 
 class Exchange(NamedTuple):
     """The result of `Claims.exchange`.

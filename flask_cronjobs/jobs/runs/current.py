@@ -107,9 +107,9 @@ class CurrentRun:
         self._request_write = request_write
         self._requested_at = -math.inf
         self._default_timezone = default_timezone
-        # The last progress, which the handler's thread sets, and the one that the keeper's took.
+        # The last progress, which the handler's thread sets, and the one that the keeper's wrote.
         self._reported: Progress | None = None
-        self._taken: Progress | None = None
+        self._written: Progress | None = None
 
     @property
     def id(self) -> int:
@@ -243,26 +243,27 @@ class CurrentRun:
 
     @property
     def has_progress(self) -> bool:
-        """Whether progress was reported and not taken yet."""
-        return self._reported is not self._taken
+        """Whether progress was reported and not written yet."""
+        return self._reported is not self._written
 
-    def take_progress(self) -> Progress | None:
-        """Take the last progress, unless it was taken. For the keeper's thread."""
-        if not self.has_progress:
-            return None
-        self._taken = self._reported
-        return _shown(self._taken)
+    def write_progress(self, write: Callable[[Claim, float, str | None], object]) -> None:
+        """Pass the last progress to *write*, unless it was written. For the keeper's thread.
+
+        What *write* raises is raised, and the progress is written later.
+        """
+        if self.has_progress and (reported := self._reported):
+            write(self.claim, *_shown(reported))
+            self._written = reported
 
     @property
     def reported(self) -> Progress | None:
-        """The last progress, whether it was taken or not. For any thread."""
-        return _shown(self._reported)
+        """The last progress, whether it was written or not. For any thread."""
+        reported = self._reported
+        return None if reported is None else _shown(reported)
 
 
-def _shown(progress: Progress | None) -> Progress | None:
+def _shown(progress: Progress) -> Progress:
     # When it is read: a handler may call `progress` very often.
-    if progress is None:
-        return None
     fraction, message = progress
     return fraction, message and safe_text(message, LONGEST_MESSAGE)[:SHOWN]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -194,10 +194,7 @@ def _view(
         "row": run_row(row),
         "payload": redacted(row.payload, names),
         "result": redacted(row.result, names),
-        "attempts": tuple(
-            replace(attempt, output=outputs.get(attempt.number))
-            for attempt in _attempts(row, failures)
-        ),
+        "attempts": _attempts(row, failures, outputs),
         "now": reader.now,
         "waits_for": None if first is None else first.id,
         "stopped": first is not None and first.status == "dead",
@@ -206,34 +203,36 @@ def _view(
     return record(RunView, row, **shown)
 
 
-def _attempts(row: Row[Any], failures: Sequence[Row[Any]]) -> tuple[Attempt, ...]:
-    failed = tuple(map(_failed, failures))
-    latest = _latest(row)
-    if latest is None or any(attempt.number == latest.number for attempt in failed):
-        return failed
-    return (latest, *failed)
-
-
-def _failed(failure: Row[Any]) -> Attempt:
-    worker, ended = without_secret(failure.worker), failure.failed_at
-    others = {"worker": worker, "ended_at": ended, "output": None}
-    return record(Attempt, failure, number=failure.attempt, outcome="failed", **others)
-
-
-def _latest(row: Row[Any]) -> Attempt | None:
-    """Return the latest attempt if it did not fail: only failed attempts have a row."""
-    if row.attempts == 0 or row.status not in ("running", "succeeded", "cancelled"):
-        return None
-    ended = row.status in ("cancelled", "succeeded")
-    return Attempt(
+def _attempts(
+    row: Row[Any], failures: Sequence[Row[Any]], outputs: Mapping[int, str]
+) -> tuple[Attempt, ...]:
+    """Return the attempts of a run, the latest first: only failed ones have a row of their own."""
+    failed = [
+        record(
+            Attempt,
+            failure,
+            number=failure.attempt,
+            outcome="failed",
+            worker=without_secret(failure.worker),
+            ended_at=failure.failed_at,
+            output=outputs.get(failure.attempt),
+        )
+        for failure in failures
+    ]
+    is_known = row.attempts == 0 or any(each.number == row.attempts for each in failed)
+    if is_known or row.status not in ("running", "succeeded", "cancelled"):
+        return tuple(failed)
+    latest = Attempt(
         row.attempts,
         row.status,
         without_secret(row.locked_by),
         row.started_at,
         row.finished_at,
         error_type=row.error_type if row.status == "succeeded" else None,
-        error=row.last_error if ended else None,
+        error=row.last_error if row.status != "running" else None,
+        output=outputs.get(row.attempts),
     )
+    return (latest, *failed)
 
 
 #: A frame of this package: of no use to who looks for an error in a handler. By the names of its

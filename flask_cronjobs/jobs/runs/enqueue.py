@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from itertools import compress, islice
-from typing import Protocol
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
@@ -42,16 +41,11 @@ ASK_EVERY = 5.0
 TOLD = 10
 
 
-class Joined(Protocol):
-    """A batch that is being filled here."""
-
-    def member(self, state: State, session: Session) -> int | None:
-        """Return the batch's id for a new run of *state*'s app; None if it is another app's."""
-        ...
-
-
-#: The batch that the runs enqueued here join.
-joined: ContextVar[Joined | None] = ContextVar("flask_cronjobs.joined", default=None)
+#: What the runs enqueued here join: returns a batch's id for a new run of the state's app, or None
+#: if it is another app's.
+joined: ContextVar[Callable[[State, Session], int | None] | None] = ContextVar(
+    "flask_cronjobs.joined", default=None
+)
 
 
 def batch_of(state: State, session: Session) -> int | None:
@@ -59,8 +53,8 @@ def batch_of(state: State, session: Session) -> int | None:
 
     :raises BatchClosed: no run can join it any more.
     """
-    batch = joined.get()
-    return None if batch is None else batch.member(state, session)
+    member = joined.get()
+    return None if member is None else member(state, session)
 
 
 def enqueue_one(
@@ -83,8 +77,7 @@ def enqueue_one(
         if became != "found":
             note_enqueued(session, f"{task.name} (run {run.id})")
         else:
-            holder = Holder(*(getattr(run, name) for name in Holder._fields))
-            if warning := _conflict(state.settings, holder, task.name, values["payload"]):
+            if warning := _conflict(state.settings, run, task.name, values["payload"]):
                 logger.warning("%s", warning)
     return run
 
@@ -242,7 +235,7 @@ def _tell_conflicts(
         )
 
 
-def _conflict(settings: Settings, run: Holder, task: str, payload: str) -> str | None:
+def _conflict(settings: Settings, run: Holder | JobRun, task: str, payload: str) -> str | None:
     """Return a warning if the key's *run* is not what was wanted, or will never be executed.
 
     The payloads themselves are never logged.
@@ -271,7 +264,7 @@ def _conflict(settings: Settings, run: Holder, task: str, payload: str) -> str |
     return None
 
 
-def _status(settings: Settings, run: Holder) -> str:
+def _status(settings: Settings, run: Holder | JobRun) -> str:
     if run.unique_while is not None:
         until = "has ended" if run.unique_while == "pending" else "begins"
         return f"is {run.status} and holds the key until it {until}"

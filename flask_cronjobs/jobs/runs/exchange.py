@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from sqlalchemy import Connection, TextClause, text
@@ -34,7 +34,6 @@ from ..outcomes import (
     failures,
     forget_failures,
     is_plain,
-    outcome_arrays,
     outcome_parameters,
     record,
     success_arrays,
@@ -98,9 +97,6 @@ class Claims:
             a repeat reports its outcomes as lost and does not know of its claims.
         :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.
         """
-        if request is not None and request.handed is not None:
-            assert not outcomes
-            return self._begin(request)
         forget_failures(self.books, outcomes)
         exchange = self._exchange_repeating_locked(outcomes, request, repeat)
         unbegun = [each for each in outcomes if each.kind == "released" and not each.begun]
@@ -126,42 +122,32 @@ class Claims:
     def _send(
         self, outcomes: Sequence[Outcome], request: ClaimRequest | None, repeat: bool
     ) -> Exchange:
-        if outcomes and self._dialect.one_statement:
-            rows = self.books.rows(*self._record_and_claim(outcomes, request), repeat)
+        d, rows = self._dialect, self.books.rows
+        parameters = request.parameters(d) if request else {}
+        found: Rows = ()
+        if request and request.handed:
+            assert not outcomes
+            found = rows(begin(d), parameters, repeat)
+        elif outcomes and d.one_statement:
+            plain = all(map(is_plain, outcomes))
+            parameters |= success_arrays(outcomes) if plain else outcome_parameters(d, outcomes)
+            both = statements.record_and_claim(d, plain, claims=request is not None)
+            found = rows(both, parameters, repeat)
         elif outcomes:
-            rows = self.books.transaction(
-                lambda c: self._send_in_steps(c, outcomes, request), repeat
-            )
+            steps = partial(_record_then_claim, d, outcomes, request)
+            found = self.books.transaction(steps, repeat)
         elif request:
-            claim = statements.claim(self._dialect)
-            rows = self.books.rows(claim, self._claim_parameters(request), repeat)
-        else:
-            rows = ()
-        return received(self._dialect, rows, request.token if request else "")
+            found = rows(statements.claim(d), parameters, repeat)
+        return received(d, found, request.token if request else "")
 
-    def _record_and_claim(
-        self, outcomes: Sequence[Outcome], request: ClaimRequest | None
-    ) -> tuple[TextClause, dict[str, object]]:
-        """Return PostgreSQL's statement that does both, and its parameters."""
-        plain = all(map(is_plain, outcomes))
-        parameters = success_arrays(outcomes) if plain else outcome_arrays(self._dialect, outcomes)
-        claimed = self._claim_parameters(request) if request else {}
-        statement = statements.record_and_claim(self._dialect, plain, claims=request is not None)
-        return statement, {**parameters, **claimed}
-
-    def first(
-        self,
-        tasks: tuple[str, ...],
-        queues: tuple[str, ...] = (),
-        elsewhere: frozenset[str] = frozenset(),
-    ) -> tuple[str, bool] | None:
+    def first(self, request: ClaimRequest) -> tuple[str, bool] | None:
         """Return the task of the run that an idle worker would claim next; None if there is none.
 
-        With it, whether that run must run alone. Nothing is claimed. The parameters are as of
-        `ClaimRequest`.
+        With it, whether that run must run alone. Nothing is claimed.
+
+        :param request: for one run.
         """
-        request = ClaimRequest(1, "", tasks, queues, elsewhere)
-        rows = self.books.rows(statements.first(self._dialect), self._claim_parameters(request))
+        rows = self.books.rows(statements.first(self._dialect), request.parameters(self._dialect))
         return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None
 
     def release_token(self, token: str, run_id: int | None = None) -> int:
@@ -195,42 +181,19 @@ class Claims:
         may_find = turns_pend or any(row.due or row.waiting >= LOOKED_AT for row in rows)
         return Front(may_find, turns_pend, ahead=any(row.ahead for row in rows))
 
-    def _begin(self, request: ClaimRequest) -> Exchange:
-        assert request.handed is not None
-        run_id, handed = request.handed
-        values = {"id": run_id, "handed": handed, "token": request.token, "lease": request.lease}
-        parameters = {**values, "tasks": self._dialect.array(request.tasks)}
-        rows = self.books.rows(begin(self._dialect), parameters, repeat=False)
-        return received(self._dialect, rows, request.token)
 
-    def _send_in_steps(
-        self, connection: Connection, outcomes: Sequence[Outcome], request: ClaimRequest | None
-    ) -> Rows:
-        parameters = outcome_parameters(self._dialect, outcomes)
-        rows = list(connection.execute(_record(self._dialect), parameters).all())
-        if any(outcome.kind in FAILED_KINDS for outcome in outcomes):
-            written = json.dumps([row.id for row in rows])
-            connection.execute(failures(self._dialect), {**parameters, "recorded": written})
-        if request:
-            claim = statements.claim(self._dialect)
-            rows += connection.execute(claim, self._claim_parameters(request)).all()
-        return rows
-
-    def _claim_parameters(self, request: ClaimRequest) -> dict[str, object]:
-        queues = tuple(request.elsewhere)
-        if request.queues:
-            queues = tuple(each for each in request.queues if each not in request.elsewhere)
-        return {
-            "limit": request.limit,
-            "token": request.token,
-            "tasks": self._dialect.array(request.tasks),
-            "queues": self._dialect.array(queues),
-            "but_queues": not request.queues,
-            "lease": request.lease,
-            "idle": request.idle,
-            "after": request.after,
-            "side_by_side": request.side_by_side,
-        }
+def _record_then_claim(
+    d: Dialect, outcomes: Sequence[Outcome], request: ClaimRequest | None, connection: Connection
+) -> Rows:
+    """Do on SQLite what `record_and_claim` does on PostgreSQL; return the same rows."""
+    parameters = outcome_parameters(d, outcomes)
+    rows = list(connection.execute(record(d, _RECORDED), parameters).all())
+    if any(outcome.kind in FAILED_KINDS for outcome in outcomes):
+        written = json.dumps([row.id for row in rows])
+        connection.execute(failures(d), {**parameters, "recorded": written})
+    if request:
+        rows += connection.execute(statements.claim(d), request.parameters(d)).all()
+    return rows
 
 
 def front_of_queue(d: Dialect) -> str:
@@ -277,6 +240,9 @@ def _already_recorded(d: Dialect) -> TextClause:
     """)
 
 
+#: What SQLite's statement returns of each run, in the shape of a claim's row.
+_RECORDED = f"job_runs.id AS id, {NO_CLAIM}, job_runs.status AS stored"
+
 _CLAIMED_UNDER = text(f"""
     SELECT id, job_type, attempts FROM job_runs WHERE {RUNNING} AND locked_by = :token
 """)
@@ -307,10 +273,3 @@ def _restore_keys(d: Dialect) -> TextClause:
     UPDATE job_runs SET started_at = NULL, updated_at = {d.now} WHERE {d.any_of("id", free)}
     RETURNING id
     """)
-
-
-@lru_cache(maxsize=2)
-def _record(d: Dialect) -> TextClause:
-    """Return SQLite's statement that records outcomes."""
-    columns = f"job_runs.id AS id, {NO_CLAIM}, job_runs.status AS stored"
-    return text(f"{record(d)} RETURNING {columns}")

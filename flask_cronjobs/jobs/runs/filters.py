@@ -185,7 +185,7 @@ class Sorting(NamedTuple):
         return tuple(each.desc() if self.descending else each.asc() for each in columns)
 
     def beyond(self, c: Columns, cursor: Any) -> ColumnElement[bool]:
-        """Return the condition for what comes after *cursor*, a `Cursor` or a `Floor`."""
+        """Return the condition for what comes after *cursor*, or a row with its fields."""
         further: ColumnElement[bool] = c.id < cursor.id if self.descending else c.id > cursor.id
         if self.column == "id" or cursor.moment is None:
             return further

@@ -79,7 +79,7 @@ def insert_run(
     """
     connection = writing_connection(session)
     dialect = dialect_of(connection.engine)
-    wakes = wake and may_notify(session, dialect.name)
+    wakes = wake and may_notify(session, dialect)
     statement = _insert_one(dialect, values["idempotency_key"] is not None, wakes)
     parameters = {**values, "run_at": moment_text(dialect, values["run_at"])}
     while True:

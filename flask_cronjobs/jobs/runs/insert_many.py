@@ -7,16 +7,15 @@ keys, and on SQLite ``executemany`` takes twice as long.
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from itertools import repeat
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, select
-from sqlalchemy import text as sql_text
+from sqlalchemy import Connection, select, text
 from sqlalchemy.orm import Session
 
 from ...db.dialect import Dialect, dialect_of
@@ -38,7 +37,6 @@ _OWN = {
     "delay": "double precision",
     **dict.fromkeys(_KEYS, "text"),
 }
-T = TypeVar("T")
 
 
 class NewRow(NamedTuple):
@@ -80,22 +78,19 @@ class Inserted(NamedTuple):
 
 
 def insert_runs(session: Session, shared: Mapping[str, Any], rows: Sequence[NewRow]) -> list[int]:
-    """Insert runs without idempotency keys in *session*'s transaction, `CHUNK` to a statement.
+    """Insert runs without idempotency keys in *session*'s transaction, by one statement.
 
     :param shared: the other columns of `GIVEN`, with ``run_at`` and ``delay``.
+    :param rows: at most `CHUNK`.
     :returns: their ids, in the order of *rows*.
     """
-    connection = writing_connection(session)
-    ids: list[int] = []
-    for chunk in _chunks(rows):
-        ids += sorted([new[0] for new in _insert(connection, shared, chunk)])
-    return ids
+    return sorted([new[0] for new in _insert(writing_connection(session), shared, rows)])
 
 
 def insert_keyed_runs(
     session: Session, shared: Mapping[str, Any], rows: Sequence[NewRow]
 ) -> list[Inserted]:
-    """Insert runs of which some have idempotency keys; as `insert_runs`.
+    """Insert runs of which some have idempotency keys, `CHUNK` to a statement; as `insert_runs`.
 
     1. Of the rows with one key, take the first. 2. On PostgreSQL, reserve ids, so that they rise in
     the order of *rows*, and sort the rows by key: transactions that insert the same keys wait for
@@ -114,7 +109,8 @@ def insert_keyed_runs(
         ids = dict(zip(places, _reserve(connection, len(places)), strict=False))
         places.sort(key=lambda place: rows[place].idempotency_key or "")
     found: dict[str | int, Inserted] = {}
-    for chunk in _chunks(places):
+    for start in range(0, len(places), CHUNK):
+        chunk = places[start : start + CHUNK]
         found |= _insert_or_find(connection, shared, {place: rows[place] for place in chunk}, ids)
     return [
         found[name] if firsts[name] == place else _repeated(found[name], shared, rows[firsts[name]])
@@ -126,8 +122,9 @@ def delete_runs(session: Session, ids: Sequence[int]) -> None:
     """Delete runs that *session*'s transaction has inserted."""
     with session.no_autoflush:
         connection = writing_connection(session)
-    for chunk in _chunks(ids):
-        connection.execute(delete(JobRun).where(JobRun.id.in_(chunk), JobRun.status == "queued"))
+    d = dialect_of(connection.engine)
+    sql = f"DELETE FROM job_runs WHERE {d.among('id')} AND status = 'queued'"
+    connection.execute(text(sql), {"ids": d.many(ids)})
 
 
 def _repeated(first: Inserted, shared: Mapping[str, Any], row: NewRow) -> Inserted:
@@ -201,13 +198,10 @@ def _insert(
     given = zip(NewRow._fields, zip(*rows, strict=True), strict=True)
     used = [name for name, column in given if column.count(None) < len(column)]
     columns = tuple(used if ids is None else ["id", *used])
-    rest: Iterable[str] = itertools.repeat("")
-    if columns != ("payload",):
-        reserved = itertools.repeat(None) if ids is None else ids
-        rest = map(_rest, itertools.repeat(dialect), rows, reserved)
+    is_plain = columns == ("payload",)
     members = [
-        f'{{"place":{place},"payload":{row[0]}{others}}}'
-        for place, (row, others) in enumerate(zip(rows, rest, strict=False))
+        f'{{"place":{place},"payload":{row[0]}{"" if is_plain else _rest(dialect, row, run_id)}}}'
+        for place, (row, run_id) in enumerate(zip(rows, ids or repeat(None), strict=False))
     ]
     parameters = {
         **shared,
@@ -221,8 +215,8 @@ def _rest(dialect: Dialect, row: NewRow, run_id: int | None) -> str:
     """Return what *row* has beside its payload, as members of a JSON object, each after a comma."""
     given = {"id": run_id, **row._asdict(), "run_at": moment_text(dialect, row.run_at)}
     del given["payload"]
-    text = json.dumps({name: value for name, value in given.items() if value is not None})
-    return f",{text[1:-1]}" if len(text) > 2 else ""
+    written = json.dumps({name: value for name, value in given.items() if value is not None})
+    return f",{written[1:-1]}" if len(written) > 2 else ""
 
 
 @lru_cache
@@ -258,11 +252,6 @@ def _reserve(connection: Connection, number: int) -> Sequence[int]:
 def _holders(connection: Connection, keys: Sequence[str]) -> dict[str, Holder]:
     """Return the runs that have *keys*."""
     columns = [getattr(JobRun, name) for name in Holder._fields]
-    query = select(*columns).where(JobRun.idempotency_key.in_(keys), sql_text(HOLDS_KEY))
+    query = select(*columns).where(JobRun.idempotency_key.in_(keys), text(HOLDS_KEY))
     holders = [Holder(*row) for row in connection.execute(query)] if keys else []
     return {holder.idempotency_key or "": holder for holder in holders}
-
-
-def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(values), CHUNK):
-        yield values[start : start + CHUNK]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, not_, null, select, text, union_all
 
@@ -138,14 +138,18 @@ class RunRow:
 class RunPage(Page[RunRow]):
     """One page of runs; `next` is a `Cursor`.
 
-    :ivar partial: the search stopped before the page was full; the next page goes on.
-    :ivar searched_to: when the oldest run was created at which such a search looked.
+    :ivar searched_to: of a search that stopped before the page was full, when the last run was
+        created at which it looked.
     :ivar pauses: the tasks and queues that are paused.
     """
 
-    partial: bool
     searched_to: datetime | None
     pauses: tuple[PauseView, ...] = ()
+
+    @property
+    def partial(self) -> bool:
+        """Return whether the search stopped before the page was full; the next page goes on."""
+        return self.searched_to is not None
 
     @property
     def before(self) -> int | None:
@@ -156,14 +160,6 @@ class RunPage(Page[RunRow]):
         """Return whether *row* waits until its task or queue is resumed: then it is not late."""
         waits = row.status in ("queued", "failed")
         return waits and bool(stopping(self.pauses, row.task, row.queue))
-
-
-class Floor(NamedTuple):
-    """Where a search was cut short: the last row at which it looked, as a `Cursor` has it."""
-
-    id: int
-    moment: datetime | None
-    created_at: datetime
 
 
 #: How many rows a page reads where no index narrows the search, or where it searches payloads.
@@ -198,12 +194,16 @@ def list_runs(
         found, floor = page_ids(reader, which, cursor, limit, order, by_name)
         first = by_name if cursor is None else []
         rows = rows_of(reader, [*first, *(row.id for row in found[:limit])])
-        now, paused = reader.now, list_pauses(reader)
-    is_full = len(found) > limit
-    last = found[limit - 1] if is_full else floor
-    going_on = None if last is None else Cursor(last.id, last.moment)
-    back_to = None if floor is None else floor.created_at
-    return RunPage(tuple(rows), going_on, now, floor is not None and not is_full, back_to, paused)
+        is_full = len(found) > limit
+        last = found[limit - 1] if is_full else floor
+        searched_to = None if is_full or floor is None else _created(reader, floor.id)
+        following = None if last is None else Cursor(last.id, last.moment)
+        return RunPage(tuple(rows), following, reader.now, searched_to, list_pauses(reader))
+
+
+def _created(reader: Reader, run_id: int) -> datetime | None:
+    rows = reader.rows(select(RUNS.c.created_at).where(RUNS.c.id == run_id))
+    return rows[0].created_at if rows else None
 
 
 def _named(reader: Reader, which: RunFilter, statuses: Sequence[Status] = ()) -> list[int]:
@@ -295,8 +295,10 @@ def page_ids(
     limit: int,
     order: Sorting = NEWEST,
     named: Sequence[int] = (),
-) -> tuple[Sequence[Row[Any]], Floor | None]:
-    """Return up to *limit* plus one ids and times, and where a search was cut short.
+) -> tuple[Sequence[Any], Any]:
+    """Return up to *limit* plus one ids and times, and the last row of a search that was cut short.
+
+    Each of these rows has the fields of a `Cursor`.
 
     Neither depends on runs whose match the pages hide: whoever searches must not learn of them.
     """
@@ -319,9 +321,7 @@ def page_ids(
         return rows, floor
     shown, looked = showing(reader, searched, rows, limit + 1, SEARCH_FOR)
     if looked < len(rows) or (floor is None and looked >= WINDOW):
-        last = rows[looked - 1]
-        created = reader.value(select(RUNS.c.created_at).where(RUNS.c.id == last.id))
-        floor = Floor(last.id, last.moment, cast("datetime", created))
+        floor = rows[looked - 1]
     return shown, floor
 
 
@@ -332,16 +332,13 @@ def _is_wide(which: RunFilter) -> bool:
     return which.status in (None, "succeeded")
 
 
-def _floor(reader: Reader, cursor: Cursor | None, order: Sorting) -> Floor | None:
+def _floor(reader: Reader, cursor: Cursor | None, order: Sorting) -> Any:
     """Return the last of the `WINDOW` rows after *cursor*, whatever is searched in them."""
-    # The id alone: PostgreSQL finds it in the index, without the rows of the others.
     among = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
     if cursor is not None:
         among = among.where(order.beyond(RUNS.c, cursor))
-    window = _first([among], 1, order, fenced=False).offset(WINDOW - 1).subquery().c
-    floor = select(window.id, window.moment, RUNS.c.created_at).join(RUNS, RUNS.c.id == window.id)
-    rows = reader.rows(floor)
-    return Floor._make(rows[0]) if rows else None
+    last = _first([among], 1, order, fenced=False).offset(WINDOW - 1)
+    return next(iter(reader.rows(last)), None)
 
 
 def _first(found: Sequence[Query], limit: int, order: Sorting, fenced: bool) -> Query:

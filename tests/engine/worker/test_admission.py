@@ -122,21 +122,31 @@ def test_idle_worker_that_finds_none_of_a_kind_claims_any() -> None:
         assert admission.wanted(IDLE, busy=False).tasks is None
 
 
+def looks(admission: Admission, first: tuple[str, bool] | None) -> bool:
+    """Return whether *admission* looks which run is first in the queue; it is *first*."""
+    seen: list[object] = []
+
+    def look() -> tuple[str, bool] | None:
+        seen.append(first)
+        return first
+
+    admission.look(False, look)
+    return bool(seen)
+
+
 def test_async_runs_go_on_unless_the_first_in_the_queue_needs_an_idle_worker(clock: Clock) -> None:
     admission = an_admission(["plain"], waits=MOST)
     in_a_turn(admission, "waits")
     at_work = holding(a_claim("waits"))
-    assert not admission.should_read_queue(idle=False)
-    clock.now += KIND_PERIOD
-    assert admission.should_read_queue(idle=False)
+    assert not looks(admission, None)
     for first in (None, ("waits", False)):
-        admission.note_first(first)
-        assert not admission.should_read_queue(idle=False)
-        assert admission.wanted(at_work, busy=False).limit > 0
         clock.now += KIND_PERIOD
-    admission.note_first(("plain", False))
+        assert looks(admission, first)
+        assert not looks(admission, first)
+        assert admission.wanted(at_work, busy=False).limit > 0
+    clock.now += KIND_PERIOD
+    assert looks(admission, ("plain", False))
     assert admission.wanted(at_work, busy=False) == NOTHING
-    admission.end_drain_if_over(idle=True)
     assert admission.wanted(IDLE, busy=False) == Wanted(1)
 
 
@@ -147,23 +157,18 @@ def test_drain_that_takes_too_long_is_given_up_and_is_longer_next_time(clock: Cl
     length = KIND_PERIOD
     clock.now += KIND_PERIOD
     for _ in range(4):
-        assert admission.should_read_queue(idle=False)
-        admission.note_first(("waits", True))
+        assert looks(admission, ("waits", True))
         clock.now += length - 0.01
-        admission.end_drain_if_over(idle=False)
         assert admission.wanted(at_work, busy=False) == NOTHING
         clock.now += 0.01
-        admission.end_drain_if_over(idle=False)
         assert admission.wanted(at_work, busy=False).limit > 0
         length *= 2
-        assert not admission.should_read_queue(idle=False)
+        assert not looks(admission, ("waits", True))
         clock.now += length
-    admission.note_first(("waits", True))
-    admission.end_drain_if_over(idle=True)
+    assert looks(admission, ("waits", True))
     assert admission.wanted(IDLE, busy=False).limit > 0
     in_a_turn(admission, "waits")
     clock.now += KIND_PERIOD
-    admission.note_first(("waits", True))
+    assert looks(admission, ("waits", True))
     clock.now += KIND_PERIOD
-    admission.end_drain_if_over(idle=False)
     assert admission.wanted(at_work, busy=False).limit > 0

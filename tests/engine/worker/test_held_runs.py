@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import threading
-from queue import SimpleQueue
-from typing import Any
 
 from flask_cronjobs.engine.worker.held_runs import HeldRuns, Leases
-
-
-def held_runs(mailbox: SimpleQueue[Any]) -> HeldRuns:
-    return HeldRuns(SimpleQueue(), mailbox, Leases(60.0))
 
 
 def test_collecting_without_a_pause_never_waits() -> None:
@@ -18,7 +12,7 @@ def test_collecting_without_a_pause_never_waits() -> None:
 
     def collect() -> None:
         for _ in range(50_000):
-            held_runs(SimpleQueue()).collect(0.0)
+            HeldRuns(Leases(60.0)).collect(0.0)
 
     thread = threading.Thread(target=collect, daemon=True)
     thread.start()
@@ -27,9 +21,8 @@ def test_collecting_without_a_pause_never_waits() -> None:
 
 
 def test_collecting_without_a_pause_takes_what_is_there() -> None:
-    mailbox: SimpleQueue[Any] = SimpleQueue()
-    runs = held_runs(mailbox)
+    runs = HeldRuns(Leases(60.0))
     runs.wake()
     assert runs.collect(0.0) == []
     assert runs.woken
-    assert mailbox.empty()
+    assert runs.mailbox.empty()

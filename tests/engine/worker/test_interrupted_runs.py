@@ -29,7 +29,7 @@ from tests.rows import the_run
 pytestmark = pytest.mark.usefixtures("context")
 
 AGAIN = Retry(max_attempts=2, base=0, jitter=False)
-CLAIM = cast("Claim", SimpleNamespace(id=1))
+CLAIM = cast("Claim", SimpleNamespace(id=1, identity=(1, "host:1:t")))
 #: Where a signal is heard that comes just after the handler has ended.
 DISARMING = cast("FrameType", SimpleNamespace(f_code=HandlerInterrupter.disarm.__code__))
 

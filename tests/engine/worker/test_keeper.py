@@ -20,7 +20,8 @@ from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.db import connection
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.engine.tick import TickOptions, tick
-from flask_cronjobs.engine.worker import pace, precedence
+from flask_cronjobs.engine.worker import keeper as keeper_module
+from flask_cronjobs.engine.worker import pace
 from flask_cronjobs.engine.worker import runner as runner_module
 from flask_cronjobs.engine.worker.admission import Prefetch
 from flask_cronjobs.engine.worker.announcer import Announcer
@@ -156,7 +157,7 @@ class TestProgress:
                 keeper = threading.current_thread()
                 assert isinstance(keeper, Keeper)
                 # Two words, and the outcome.
-                wait_until(lambda: keeper._held_runs._mailbox.qsize() >= 3)
+                wait_until(lambda: keeper._held_runs.mailbox.qsize() >= 3)
             tell(self, outcome, recorded)
 
         # The first is claimed alone; the other two together.
@@ -180,7 +181,7 @@ class TestProgress:
     def test_last_word_is_written_though_the_connection_broke(
         self, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, part: str
     ) -> None:
-        monkeypatch.setattr(precedence, "RETRY_FOR", 0.0)
+        monkeypatch.setattr(keeper_module, "RETRY_FOR", 0.0)
         broken: list[str] = []
 
         def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
@@ -224,7 +225,7 @@ def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_t
     app: Flask, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
     monkeypatch.setattr(connection, "SQLITE_BUSY", 0.1)
-    monkeypatch.setattr(precedence, "RETRY_FOR", 0.1)
+    monkeypatch.setattr(keeper_module, "RETRY_FOR", 0.1)
     state = state_of(app)
     object.__setattr__(state.settings, "lease", 2)
     calls: list[int] = []

@@ -56,20 +56,28 @@ def test_fuse_cut_for_a_run_is_whole_again_when_the_run_has_ended(
     assert lit == []
 
 
+def context_of(settings: Settings) -> SimpleNamespace:
+    watchdog = Watchdog(LEASE, enabled=True)
+    return SimpleNamespace(
+        state=SimpleNamespace(settings=settings), interrupter=None, watchdog=watchdog
+    )
+
+
 def test_fuse_cut_just_when_its_run_ends_is_whole_again(clock: Clock, lit: list[float]) -> None:
     """The runner looked before the watchdog was shortened; so the keeper looks again after it."""
     working = SimpleNamespace(since=clock.now, timeout=1.0)
 
     class Ending:
+        context: Any
         seen: Any = iter([(working,), (), ()])
 
         @property
         def at_work(self) -> Any:
             return next(self.seen)
 
-    state = cast(Any, SimpleNamespace(settings=Settings(lease=LEASE, shutdown_grace=0.0)))
-    watchdog = Watchdog(LEASE, enabled=True)
-    RunMonitor(state, cast(Any, Ending()), cast(Any, None), watchdog, may_kill=True).arm_watchdog()
+    runner = Ending()
+    runner.context = context_of(Settings(lease=LEASE, shutdown_grace=0.0))
+    RunMonitor(cast(Any, runner), may_kill=True).arm_watchdog()
     assert lit == [LEASE * LEASES]
 
 
@@ -77,10 +85,11 @@ def test_fuse_of_a_run_burns_until_some_time_after_its_timeout_and_grace(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, lit: list[float]
 ) -> None:
     monkeypatch.setattr("flask_cronjobs.engine.worker.monitor.time", clock)
-    runner = SimpleNamespace(at_work=[SimpleNamespace(since=clock.now - 3, timeout=10.0)])
-    state = cast(Any, SimpleNamespace(settings=Settings(lease=LEASE, shutdown_grace=4.0)))
-    watchdog = Watchdog(LEASE, enabled=True)
-    RunMonitor(state, cast(Any, runner), cast(Any, None), watchdog, may_kill=True).arm_watchdog()
+    runner = SimpleNamespace(
+        context=context_of(Settings(lease=LEASE, shutdown_grace=4.0)),
+        at_work=[SimpleNamespace(since=clock.now - 3, timeout=10.0)],
+    )
+    RunMonitor(cast(Any, runner), may_kill=True).arm_watchdog()
     assert lit == [7.0 + 4.0 + MARGIN]
 
 

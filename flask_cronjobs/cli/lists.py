@@ -1,11 +1,11 @@
-"""``--watch``: print a list again and again, in place."""
+"""What the commands that list have in common: their options, a page of rows, and ``--watch``."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial, wraps
 from io import StringIO
@@ -14,12 +14,15 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import CronJobsError
+from ..jobs.reader import Page
 from ..text import printable
-from .output import as_called, this_command
+from .output import as_called, print_json, table, this_command
+from .params import Id, json_option
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
-#: How often the list is printed, in seconds.
+#: How often a list is printed with ``--watch``, in seconds.
 EVERY = 2.0
 
 # To the screen that programs use which fill it, without a cursor and without wrapped lines; back.
@@ -27,7 +30,66 @@ _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _TOP, _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
-def watchable(command: F) -> F:
+def listing(default: int, most: int, after: str | None = None) -> Callable[[F], F]:
+    """Return a decorator that adds ``--limit``, ``--before``, ``--json`` and ``--watch``.
+
+    :param after: what ``--after`` takes, which the command has in place of ``--before``.
+    """
+    limit = click.option(
+        "--limit",
+        type=click.IntRange(1, most),
+        metavar="N",
+        default=default,
+        show_default=True,
+        help="Print at most N.",
+    )
+    if after is None:
+        behind = click.option("--before", type=Id(), metavar="ID", help="Only smaller ids.")
+    else:
+        behind = click.option("--after", metavar=after, help=f"Only what comes after {after}.")
+    return lambda command: limit(behind(json_option(_watchable(command))))
+
+
+def print_page(
+    name: str,
+    page: Page[T],
+    as_json: bool,
+    headers: Sequence[str],
+    cells: Callable[[T], Sequence[object]],
+    none: str,
+    flexible: int = -1,
+    **data: object,
+) -> None:
+    """Print the rows of *page* as a table or as JSON, and the command for the next page.
+
+    :param name: what the rows are in JSON.
+    :param none: what to print if there are none.
+    :param flexible: see `table`.
+    :param data: what else JSON has.
+    """
+    if as_json:
+        print_json({name: page.rows, **data, _behind(): page.next})
+        return
+    if not page.rows:
+        click.echo(none)
+    table(headers, [cells(row) for row in page.rows], flexible)
+    print_next(page)
+
+
+def print_next(page: Page[Any]) -> None:
+    """Print the command that shows what comes behind *page*, if anything does."""
+    by = _behind()
+    if page.next is not None:
+        word = "Older" if by == "before" else "More"
+        click.echo(f"{word}: {this_command(**{by: page.next})}", err=True)
+
+
+def _behind() -> str:
+    """Return the option of this command that takes where a page ended."""
+    return "after" if "after" in click.get_current_context().params else "before"
+
+
+def _watchable(command: F) -> F:
     """Add ``--watch`` to *command*, which prints a list and takes ``as_json``."""
 
     @wraps(command)

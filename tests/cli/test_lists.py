@@ -1,0 +1,240 @@
+"""The other lists and what changes their rows: definitions, effects, batches, ticks, turns."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+
+from flask_cronjobs import CronJobs
+from tests.rows import Rows, ago
+
+from .conftest import Admin
+
+
+@pytest.mark.parametrize(
+    ("args", "none"),
+    [
+        ("definitions", "No definitions yet: add schedule= to a task; the next tick records it."),
+        ("effects", "No effect is being done or in doubt."),
+        ("effects --all", "No effects."),
+        ("batches", "No batch is unfinished. See also --all."),
+        ("batches --all", "No batches."),
+        ("ticks", "No tick has run yet. To install one: flask jobs admin crontab"),
+        ("ticks --before 1", "There are no older ticks."),
+        ("turns", "No run of a strict order waits or runs."),
+        ("turns --stopped", "No key is stopped."),
+    ],
+)
+def test_empty_list_says_so(admin: Admin, args: str, none: str) -> None:
+    assert admin.ok(*args.split()) == f"{none}\n"
+    data = admin.data(*args.split())
+    assert [data.pop(by, None) for by in ("before", "after")] == [None, None]
+    assert all(rows == [] for rows in data.values())
+
+
+@pytest.mark.parametrize(
+    ("args", "rows_of", "key", "next_by"),
+    [
+        ("effects --all", "effects", "id", "Older: {} --all --limit 2 --before 2"),
+        ("batches", "batches", "id", "Older: {} --limit 2 --before 2"),
+        ("ticks", "ticks", "id", "Older: {} --limit 2 --before 2"),
+        ("definitions", "definitions", "name", "More: {} --limit 2 --after k1"),
+        ("turns --stopped", "keys", "key", "More: {} --stopped --limit 2 --after k1"),
+    ],
+)
+def test_next_page_is_a_command_with_all_that_was_asked(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, admin: Admin, rows: Rows,
+    args: str, rows_of: str, key: str, next_by: str,
+) -> None:  # fmt: skip
+    jobs.task(name="it")(lambda: None)
+    for number in range(3):
+        rows.definition(f"k{number}")
+        rows.effect(f"k{number}", state="done", done_at=ago(1))
+        rows.tick(started_at=ago(100 - number))
+        strict: dict[str, Any] = {"concurrency_limit": 1, "on_dead": "stop"}
+        rows.run("dead", concurrency_key=f"k{number}", **strict)
+        with app.app_context():
+            with jobs.batch(f"b{number}", close=False):
+                jobs.get("it").enqueue()
+            db.session.commit()
+    output = admin.ok(*args.split(), "--limit", "2")
+    (line,) = [line for line in output.splitlines() if line.startswith(("Older: ", "More: "))]
+    name = args.split()[0]
+    assert line == next_by.format(f"flask jobs admin {name}")
+    words = shlex.split(line.partition(": ")[2])
+    rest = admin.data(*words[3:])
+    whole = admin.data(*args.split())[rows_of]
+    assert len(whole) == 3
+    assert [row[key] for row in rest[rows_of]] == [whole[2][key]]
+    assert rest["before" if "Older" in line else "after"] is None
+    assert f": flask jobs admin {name}" not in admin.ok(*args.split(), "--limit", "3")
+
+
+# definitions, pause and resume
+
+
+def test_definitions_show_their_next_three_slots(admin: Admin, rows: Rows, jobs: CronJobs) -> None:
+    jobs.task(name="daily", schedule="@daily")(lambda: None)
+    jobs.task(name="send")(lambda: None)
+    made = rows.definition("daily", schedule="0 7 * * *", timezone="Europe/Berlin")
+    rows.definition("broken", schedule="61 * * * *")
+    rows.run("succeeded", definition_id=made)
+    output = admin.ok("definitions")
+    assert output.count(" 07:00") == 3
+    assert "last ten: succeeded 1; the last took 2.0 s" in output
+    assert "broken: " in output
+    assert "declares no task by that name" in output
+    assert output.count("next:") == 1, "no slot is shown that will not run"
+    line = "Tasks without a schedule in the code: send\n"
+    assert output.endswith(line)
+    assert line not in admin.ok("definitions", "--limit", "1")
+    found = admin.data("definitions")["definitions"]
+    assert [len(view["next_slots"]) for view in found] == [0, 3]
+
+
+def test_pause_and_resume(admin: Admin, rows: Rows) -> None:
+    rows.definition("daily")
+    assert "resume daily" in admin.ok("pause", "daily")
+    admin.ok("pause", "--queue", "mail")
+    assert "mail is paused already" in admin.ok("pause", "--queue", "mail")
+    assert "paused" in admin.ok("definitions")
+    assert admin.ok("resume", "daily") == "Resumed daily.\n"
+    assert admin.ok("resume", "daily") == "Not paused: daily.\n"
+    admin.refused("pause", "dayly")
+    admin.refused("pause", code=2)
+    admin.refused("pause", "daily", "--queue", "mail", code=2)
+
+
+# effects
+
+
+def test_effects_are_listed_and_settled(admin: Admin, rows: Rows) -> None:
+    rows.effect("charge:1", state="in_doubt")
+    rows.effect("charge:2", state="in_doubt")
+    rows.effect("charge:3", state="done", done_at=ago(1))
+    output = admin.ok("effects")
+    assert "charge:1" in output
+    assert "charge:3" not in output
+    assert "charge:3" in admin.ok("effects", "--all")
+    assert "will not be done again" in admin.ok("effects", "--done", "charge:1")
+    assert "The next call does it" in admin.ok("effects", "--redo", "charge:2")
+    assert admin.data("effects") == {"effects": [], "before": None}
+    admin.refused("effects", "--done", "charge:1")
+
+
+# batches
+
+
+@pytest.fixture
+def batch(app: Flask, db: SQLAlchemy, jobs: CronJobs) -> str:
+    """The key of a batch: one run has succeeded, one has died, and two wait."""
+
+    @jobs.task(retry=1)
+    def work(bad: bool = False) -> None:
+        if bad:
+            raise ValueError("bad")
+
+    with app.app_context():
+        with jobs.batch("b", then=work, close=False):
+            work.enqueue()
+            work.enqueue(bad=True)
+            work.using(delay=3600).enqueue_many([{}] * 2)
+        db.session.commit()
+        jobs.tick()
+    return "b"
+
+
+def test_batch_is_listed_and_shown(admin: Admin, batch: str) -> None:
+    line = admin.ok("batches").splitlines()[1].split()
+    assert line[:5] == ["b", "open", "[##########..........]", "2/4", "1"]
+    output = admin.ok("batches", batch)
+    assert "Batch b: open" in output
+    assert "50% of 4 members" in output
+    assert "Its dead runs: flask jobs admin list --batch b --status dead" in output
+    assert admin.data("batches", batch)["counts"]["total"] == 4
+    assert "no batch nothing" in admin.refused("batches", "nothing")
+
+
+def test_batch_is_closed_cancelled_and_retried(admin: Admin, batch: str) -> None:
+    assert "Closed b." in admin.ok("batches", batch, "--close")
+    assert "closed already" in admin.ok("batches", batch, "--close")
+    assert f"2 runs of {batch} are cancelled.\n" in admin.ok("batches", batch, "--cancel")
+    assert "No batch is unfinished" in admin.ok("batches")
+    assert "finished" in admin.ok("batches", "--all")
+    said = admin.ok("batches", batch, "--retry", "--again")
+    assert f"1 run of {batch} is queued again.\n" in said
+    assert "running" in admin.ok("batches")
+
+
+@pytest.mark.parametrize("change", ["--retry", "--cancel", "--close"])
+@pytest.mark.parametrize("option", ["--json", "--watch"])
+def test_what_is_for_a_list_is_refused_for_a_change(
+    admin: Admin, batch: str, change: str, option: str
+) -> None:
+    before = admin.ok("batches", batch, "--json")
+    output = admin.refused("batches", batch, change, option, code=2)
+    assert "Leave them out of a change." in output or "for a terminal" in output
+    assert admin.ok("batches", batch, "--json") == before
+
+
+# ticks
+
+
+def test_each_tick_is_a_line_newest_first(admin: Admin, rows: Rows) -> None:
+    counts: list[dict[str, int]] = [{"succeeded": 3}, {"failed": 1, "dead": 2}, {"snoozed": 2}]
+    for number, did in enumerate(counts):
+        age = 240 - number * 60
+        times = {"started_at": ago(age), "seen_at": ago(age - 2), "finished_at": ago(age - 2)}
+        rows.tick(host=f"web-{number}", **times, **did)
+    rows.tick(host="web-3", started_at=ago(4), seen_at=ago(2), finished_at=None)
+    header, *lines = admin.ok("ticks").splitlines()
+    assert header.split() == ["ID", "STARTED", "HOST", "TOOK", "DID"]
+    fourth, third, second, first = lines
+    assert "web-3  seen " in fourth
+    assert fourth.endswith("nothing was due")
+    assert third.endswith("2 snoozed")
+    assert second.endswith("1 failed, 2 dead")
+    assert "web-0  2.0 s" in first
+    assert first.endswith("3 succeeded")
+    assert set(admin.data("ticks")["ticks"][0]) >= {"host", "started_at", "dead", "clock_offset"}
+
+
+def test_gaps_come_first(admin: Admin, rows: Rows) -> None:
+    for start in (4000, 1000):
+        rows.tick(started_at=ago(start), seen_at=ago(start - 1), finished_at=ago(start - 1))
+    now, before, *_ = admin.ok("ticks").splitlines()
+    assert now.startswith("No tick has done its work since ")
+    assert before.startswith("No tick did its work from ")
+    assert before.endswith(": 49 min 59 s.")
+    assert len(admin.data("ticks")["gaps"]) == 2
+
+
+# turns
+
+
+def test_each_key_in_strict_order_is_a_line_with_what_it_waits_for(
+    admin: Admin, rows: Rows
+) -> None:
+    order: dict[str, Any] = {"concurrency_limit": 1, "on_dead": "stop"}
+    dead = rows.run("dead", finished_at=ago(60), concurrency_key="account:1", **order)
+    for _ in range(2):
+        rows.run(concurrency_key="account:1", order_mark="waits", **order)
+    rows.run(concurrency_key="account:2", **order)
+    header, first, second, advice = admin.ok("turns").splitlines()
+    assert header.split() == ["KEY", "WAITING", "FIRST", "TASK", "STATUS", "WHY"]
+    assert first.split()[:3] == ["account:1", "2", str(dead)]
+    assert "stopped by a dead run" in first
+    assert second.split()[:2] == ["account:2", "0"]
+    assert f"flask jobs admin retry {dead}" in advice
+    assert f"flask jobs admin discard {dead}" in advice
+    assert "account:2" not in admin.ok("turns", "--stopped")
+    stopped = "Strict order is stopped by 1 dead run: flask jobs admin turns --stopped"
+    assert stopped in admin.ok()
+    shown = admin.ok("show", dead + 1)
+    assert f"strict, waits for run {dead}, which is dead and stops its key" in shown
+    assert f"flask jobs admin retry {dead}, or: flask jobs admin discard {dead}" in shown
+    assert len(admin.data("list", "--status", "queued")["runs"]) == 3

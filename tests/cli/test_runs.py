@@ -1,0 +1,312 @@
+"""The commands about runs: list, show, retry, cancel, discard, again, run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select
+
+from flask_cronjobs import CronJobs
+from flask_cronjobs.models import JobOutput, JobRun
+from tests.rows import Rows, now
+
+from .conftest import Admin
+
+Stored = Callable[[], "list[JobRun]"]
+
+
+@pytest.fixture
+def jobs(jobs: CronJobs) -> CronJobs:
+    @jobs.task
+    def send(user: int) -> None: ...
+
+    jobs.task(name="export")(lambda: None)
+    jobs.task(name="other")(lambda: None)
+    jobs.task(name="nightly", schedule="0 7 1 1 *", queue="slow")(lambda: None)
+    return jobs
+
+
+@pytest.fixture
+def stored(app: Flask, db: SQLAlchemy) -> Stored:
+    """Read all runs."""
+
+    def read() -> list[JobRun]:
+        with app.app_context():
+            return list(db.session.scalars(select(JobRun).order_by(JobRun.id)))
+
+    return read
+
+
+# list and show
+
+
+def test_list_filters_pages_and_prints_json(admin: Admin, rows: Rows) -> None:
+    assert "no runs yet" in admin.ok("list")
+    ids = [rows.run("dead", error_type="OSError", job_type="a task", age=60) for _ in range(3)]
+    rows.run()
+    asked = ("--status", "dead", "--task", "a task", "--newer-than", "12d", "--limit", "2")
+    output = admin.ok("list", *asked)
+    assert str(ids[2]) in output
+    assert "queued" not in output
+    words = shlex.split(output.partition("Older: ")[2])
+    assert words[:4] == ["flask", "jobs", "admin", "list"]
+    page = admin.data(*words[3:])
+    assert [found["id"] for found in page["runs"]] == ids[:1]
+    assert page["before"] is None
+    assert "Older" not in admin.ok("list", "--error", "oserr", "--limit", "3")
+    assert admin.data("list", "--error", "oserr", "--newer-than", "2h")["runs"]
+    assert not admin.data("list", "--older-than", "2h")["runs"]
+
+
+def test_list_goes_on_searching_until_it_has_a_page(
+    admin: Admin, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.jobs.runs.list.WINDOW", 2)
+    wanted = rows.run(queue="rare")
+    for _ in range(7):
+        rows.run()
+    assert [found["id"] for found in admin.data("list", "--queue", "rare")["runs"]] == [wanted]
+
+
+@pytest.mark.parametrize("verb", ["list", "cancel", "retry"])
+def test_filter_by_an_unknown_name_suggests_one(admin: Admin, rows: Rows, verb: str) -> None:
+    rows.definition("nightly")
+    assert admin.ok(verb, "--task", "exprt").endswith(
+        "runs match. This app's code declares no task exprt. Did you mean 'export'?\n"
+    )
+    said = " There is no definition 'nigtly'. Did you mean 'nightly'?\n"
+    assert admin.ok(verb, "--definition", "nigtly").endswith(f"runs match.{said}")
+    assert "There is no definition" not in admin.ok(verb, "--definition", "nightly")
+    hint = f"task: flask jobs admin {verb} --task export"
+    assert hint in admin.ok(verb, "--definition", "export")
+
+
+def test_show_prints_payload_attempts_stacks_and_output(admin: Admin, rows: Rows) -> None:
+    ours = '  File "/lib/flask_cronjobs/engine/worker/runner.py", line 12, in call\n    call()\n'
+    theirs = '  File "/srv/shop.py", line 3, in send\n    post()\n'
+    run_id = rows.run("dead", payload={"user": 7, "password": "hush"}, idempotency_key="k:1")
+    rows.failure(run_id, 1, stack=f"Traceback:\n{ours}{theirs}ValueError: no\n")
+    said = "hello\x1b[31m\n"
+    rows._insert(JobOutput, {"run_id": run_id, "attempt": 1, "worker": "w", "output": said})
+    output = admin.ok("show", run_id)
+    for part in ('"user": 7', '"password": "***"', "Attempt 1: failed", "worker web-1:7", "k:1"):
+        assert part in output
+    assert "took 3.0 s" in output
+    assert f"Traceback:\n{theirs}ValueError: no" in output
+    assert f"Traceback:\n{ours}{theirs}" in admin.ok("show", run_id, "--frames")
+    assert "Output of attempt 1\nhello\ufffd[31m\n" in output
+    assert "hush" not in output
+    view = admin.data("show", run_id)
+    assert view["row"]["status"] == "dead"
+    (attempt,) = view["attempts"]
+    assert (attempt["output"], attempt["error_type"]) == (said, "ValueError")
+    assert admin.refused("show", "4711") == (
+        "Error: There is no run 4711; it may have been pruned. "
+        "To list runs: flask jobs admin list\n"
+    )
+
+
+def test_list_and_show_tell_of_a_pause(admin: Admin, rows: Rows) -> None:
+    run_id = rows.run(age=120, queue="mail")
+    admin.ok("pause", "--queue", "mail")
+    assert "paused" in admin.ok("list")
+    shown = admin.ok("show", run_id)
+    assert "the queue mail, just now by " in shown
+    assert "to resume it: flask jobs admin resume --queue mail" in shown
+    (pause,) = admin.data("show", run_id)["pauses"]
+    assert (pause["kind"], pause["name"]) == ("queue", "mail")
+
+
+# retry, cancel, discard and again
+
+
+def test_retry_cancel_and_discard_by_id(admin: Admin, rows: Rows) -> None:
+    """A refused id does not stop the others."""
+    ended, dead, queued, running, given_up = (
+        rows.run(status) for status in ("succeeded", "dead", "queued", "running", "dead")
+    )
+    output = admin.refused("retry", ended, dead)
+    again = f"Run {ended} succeeded. To do its work again: flask jobs admin again {ended}"
+    assert again in output
+    assert f"Run {dead} of send: queued again." in output
+    output = admin.ok("cancel", queued, running)
+    assert f"Run {queued} of send: cancelled." in output
+    assert f"Run {running} of send: asked its worker to stop." in output
+    assert (rows.get(queued).last_error or "").endswith("(shell)")
+    output = admin.refused("discard", given_up, dead)
+    assert f"Run {given_up} of send: discarded." in output
+    assert f"Run {dead} is not dead. To stop it: flask jobs admin cancel" in output
+    statuses = [rows.get(each).status for each in (dead, queued, given_up)]
+    assert statuses == ["queued", "cancelled", "cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "asks", "said", "after"),
+    [
+        ("retry", "Retry 2 runs?", "2 runs are queued again.", "queued"),
+        ("discard", "Discard 2 runs?", "2 runs are discarded.", "cancelled"),
+    ],
+)
+def test_bulk_counts_and_asks_first(
+    admin: Admin, rows: Rows, verb: str, asks: str, said: str, after: str
+) -> None:
+    dead = [rows.run("dead", error_type="OSError") for _ in range(2)]
+    other = rows.run("dead")
+    assert asks in admin.refused(verb, "--error", "OSError", input="n\n")
+    assert rows.get(dead[0]).status == "dead"
+    assert said in admin.ok(verb, "--error", "OSError", input="y\n")
+    assert {rows.get(each).status for each in dead} == {after}
+    assert "?" not in admin.ok(verb, "--task", "send", "--status", "dead", "--yes")
+    assert rows.get(other).status == after
+
+
+def test_bulk_tells_what_was_only_asked_to_stop(admin: Admin, rows: Rows) -> None:
+    rows.run()
+    rows.run("running")
+    output = admin.ok("cancel", "--task", "send", "--yes")
+    assert output == "1 run is cancelled. 1 running run is asked to stop.\n"
+
+
+def test_bulk_that_finds_nothing_says_which_statuses_it_looked_at(admin: Admin, rows: Rows) -> None:
+    rows.run("failed", age=3600)
+    for status in ("cancelled", "cancelled", "succeeded"):
+        rows.run(status)
+    rows.run("failed", job_type="other", queue="quick")
+    assert admin.ok("retry", "--task", "send") == (
+        "No dead runs match. To retry 2 cancelled runs, add --status cancelled. "
+        "To retry 1 failed run, add --status failed.\n"
+    )
+    assert admin.ok("retry", "--task", "send", "--status", "dead") == "No dead runs match.\n"
+    assert admin.ok("discard", "--task", "send") == "No dead runs match.\n"
+    assert admin.ok("retry", "--overdue", "--queue", "quick") == "No failed runs match.\n"
+    nothing = admin.ok("cancel", "--task", "export")
+    assert nothing == "No queued or failed or running runs match.\n"
+    assert admin.refused("retry", "--status", "succeeded", "--yes") == (
+        "Error: Each of these runs succeeded. To do its work again: flask jobs admin again ID\n"
+    )
+
+
+def test_retry_with_another_payload(admin: Admin, rows: Rows) -> None:
+    run_id = rows.run("dead", payload={"user": 1})
+    done = admin.ok("retry", run_id, "--payload", '{"user": 2}')
+    assert done == f"Run {run_id} of send: queued again.\n"
+    assert (rows.get(run_id).status, rows.get(run_id).payload) == ("queued", {"user": 2})
+
+
+@pytest.mark.parametrize("args", [(), ("1", "2"), ("--task", "send"), ("1", "--task", "send")])
+def test_a_payload_is_for_one_run(admin: Admin, rows: Rows, args: tuple[str, ...]) -> None:
+    for _ in range(2):
+        rows.run("dead", payload={"user": 1})
+    output = admin.refused("retry", *args, "--payload", '{"user": 2}', code=2)
+    assert "--payload is for one run. Give one ID." in output
+    assert rows.get(1).status == "dead"
+
+
+@pytest.mark.parametrize("command", [("retry", "1"), ("again", "1"), ("run", "send")])
+@pytest.mark.parametrize(
+    ("payload", "code", "said"),
+    [
+        ('{"usr": 2}', 1, "send() missing a required argument: 'user'"),
+        ("user=1", 2, "Give an object of arguments, such as '{\"user_id\": 1}'."),
+        ("[1]", 2, "Give an object of arguments, such as '{\"user_id\": 1}'."),
+        ('{"user":' + "[" * 50_000 + "]" * 50_000 + "}", 2, "maximum recursion depth"),
+    ],
+    ids=["argument", "text", "list", "deep"],
+)
+def test_a_payload_that_cannot_be_used_is_refused(
+    admin: Admin, rows: Rows, command: tuple[str, ...], payload: str, code: int, said: str
+) -> None:
+    rows.run("dead", payload={"user": 1})
+    output = admin.refused(*command, "--payload", payload, code=code)
+    assert said in output
+    assert ("Give the arguments as --payload JSON." in output) == (code == 1)
+    assert rows.get(1).status == "dead"
+
+
+def test_again_makes_a_new_run(admin: Admin, rows: Rows) -> None:
+    run_id = rows.run("succeeded", payload={"user": 1})
+    done = admin.ok("again", run_id)
+    assert done == f"Queued run {run_id + 1}, like run {run_id}. The next tick runs it.\n"
+    new = admin.data("again", run_id, "--payload", '{"user": 9}')["id"]
+    assert rows.get(new).payload == {"user": 9}
+
+
+# run
+
+
+def test_run_queues_a_run_with_a_payload(admin: Admin, stored: Stored) -> None:
+    made = admin.data("run", "send", "--payload", '{"user": 1}')
+    assert made == {"id": 1, "is_new": True}
+    assert stored()[0].payload == {"user": 1}
+    assert admin.refused("run", "sent").endswith("Did you mean 'send'?\n")
+
+
+def test_run_is_due_at_the_time_or_after_the_delay(admin: Admin, stored: Stored) -> None:
+    said = admin.ok("run", "export", "--at", "2030-01-01T07:00+01:00")
+    assert said == "Queued run 1 of export, due 2030-01-01 06:00:00 UTC.\n"
+    said = admin.ok("run", "export", "--delay", "10m")
+    assert said == "Queued run 2 of export, due in 10 min.\n"
+    first, second = stored()
+    assert first.run_at == datetime(2030, 1, 1, 6, tzinfo=timezone.utc)
+    assert first.status == "queued"
+    assert timedelta(minutes=9) < second.run_at - now() < timedelta(minutes=11)
+
+
+def test_later_run_of_a_definition_takes_no_slot(
+    app: Flask, jobs: CronJobs, admin: Admin, stored: Stored
+) -> None:
+    with app.app_context():
+        jobs.tick()
+    admin.ok("run", "nightly", "--at", "2090-01-01T07:00Z", "--queue", "fast")
+    (made,) = stored()
+    assert (made.queue, made.definition_id) == ("fast", 1)
+    assert made.run_at.year == 2090
+    assert abs(made.scheduled_for - now()) < timedelta(minutes=1), "the slot stays free"
+
+
+def test_time_that_is_over_means_now(app: Flask, jobs: CronJobs, admin: Admin) -> None:
+    admin.ok("run", "export", "--at", "2020-01-01T00:00Z")
+    with app.app_context():
+        assert jobs.tick().succeeded == 1
+
+
+def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None:
+    said = admin.ok("run", "export", "--key", "k")
+    assert said == "Queued run 1 of export. The next tick runs it.\n"
+    again = admin.ok("run", "export", "--key", "k")
+    assert again == "Queued nothing: run 1 of export has the key already.\n"
+    assert admin.data("run", "export", "--key", "k") == {"id": 1, "is_new": False}
+    assert admin.refused("run", "other", "--key", "k") == (
+        "Error: The idempotency key 'k' is held by run 1 of the task export. Nothing was queued. "
+        "Give another key.\n"
+    )
+    (made,) = stored()
+    assert made.idempotency_key == "k"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["--at", "2030-01-01T07:00"], 2, "has no time zone. Write 2026-11-20T06:00Z"),
+        (["--at", "tomorrow"], 2, "'tomorrow' is not a time. Write"),
+        (["--at", ""], 2, "is not a time"),
+        (["--at", "0001-01-01T00:00+23:59"], 2, "is beyond the years 1 to 9999 in UTC"),
+        (["--at", "9999-12-31T23:59-23:59"], 2, "is beyond the years 1 to 9999 in UTC"),
+        (["--at", "2030-01-01T07:00Z", "--delay", "1m"], 2, "Give --at or --delay, not both."),
+        (["--delay", "soon"], 2, "is not an age"),
+        (["--delay", "9999d"], 1, "(a year)"),
+        (["--queue", ""], 1, "queue is ''"),
+        (["--key", ""], 1, "idempotency_key is ''"),
+    ],
+)
+def test_wrong_options_are_refused(
+    admin: Admin, stored: Stored, args: list[Any], code: int, said: str
+) -> None:
+    assert said in admin.refused("run", "export", *args, code=code)
+    assert stored() == []
