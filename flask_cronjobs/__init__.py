@@ -101,9 +101,6 @@ if TYPE_CHECKING:
     from .task import Task
     from .types import BatchCounts, RunIds, TickReport
 else:
-    import sys
-    from types import ModuleType
-
     # pytest imports this package for its plugin whenever it starts, and may not need it.
     _MODULES = {
         **dict.fromkeys(("CurrentRun", "current_run", "in_run"), "jobs.runs.current"),
@@ -116,18 +113,14 @@ else:
         **dict.fromkeys(("BatchCounts", "RunIds", "TickReport"), "types"),
     }
 
-    class _Package(ModuleType):
-        def __getattr__(self, name):
-            if name not in __all__:
-                raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-            from importlib import import_module
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
 
-            module = _MODULES.get(name, "signals" if name.islower() else "errors")
-            value = getattr(import_module(f".{module}", __name__), name)
-            setattr(self, name, value)
-            return value
+        module = _MODULES.get(name, "signals" if name.islower() else "errors")
+        value = globals()[name] = getattr(import_module(f".{module}", __name__), name)
+        return value
 
-        def __dir__(self):
-            return sorted({*super().__dir__(), *__all__})
-
-    sys.modules[__name__].__class__ = _Package
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeGuard, cast
 
 from .errors import ConfigError, ScheduleError
 from .schedule.cron_text import parse_zone
 from .text import SECRET_NAMES, similar_names
-from .types import is_url, is_whole
 
 PREFIX = "CRONJOBS_"
 MINUTE = 60.0
@@ -21,202 +20,96 @@ DAY = 86400.0
 _BEARER = r"[A-Za-z0-9._~+/-]+=*"
 
 
-@dataclass(frozen=True, repr=False)  # Some values are secrets.
-class Settings:
-    """An app's ``CRONJOBS_*`` values. Durations are in seconds.
+class Kind(NamedTuple):
+    """What the value of a setting or of an option may be.
 
-    In ``app.config``, give a duration as a number of seconds or as a `timedelta`.
+    :ivar fits: returns whether a value is of this kind.
+    :ivar wanted: what to give, for people.
+    :ivar is_secret: a value stays out of messages.
+    :ivar read: makes a value that fits into the one that is kept.
     """
 
-    timezone: str = "UTC"
-    """``CRONJOBS_TIMEZONE``: the time zone of schedules that name none."""
+    fits: Callable[[Any], object]
+    wanted: str
+    is_secret: bool = False
+    read: Callable[[Any], Any] = lambda value: value
 
-    max_attempts: int = 10
-    """``CRONJOBS_MAX_ATTEMPTS``: how many attempts, where a task does not say."""
-
-    lease: float = 120.0
-    """``CRONJOBS_LEASE``: how long a claim holds without a heartbeat; one comes each quarter."""
-
-    timeout: float = 3600.0
-    """``CRONJOBS_TIMEOUT``: how long a handler may run, where its task does not say."""
-
-    shutdown_grace: float = 20.0
-    """``CRONJOBS_SHUTDOWN_GRACE``: how long a handler may go on after SIGTERM, and again after
-    it was interrupted (then at least a second), before its process is ended."""
-
-    tick_budget: float = 50.0
-    """``CRONJOBS_TICK_BUDGET``: for how long a tick claims runs."""
-
-    workers: int = 1
-    """``CRONJOBS_WORKERS``: how many worker processes a tick runs."""
-
-    work_in_debug: bool = False
-    """``CRONJOBS_WORK_IN_DEBUG``: whether ``flask run --debug`` starts ``flask jobs work`` beside
-    the server, and anew when code changes."""
-
-    async_at_once: int = 10
-    """``CRONJOBS_ASYNC_AT_ONCE``: how many ``async def`` handlers one worker process runs at once.
-    Each may hold a connection while it waits, and SQLAlchemy's pool has 15 by default."""
-
-    retention: float = 14 * DAY
-    """``CRONJOBS_RETENTION``: how long succeeded, cancelled and skipped runs are kept."""
-
-    retention_dead: float = 90 * DAY
-    """``CRONJOBS_RETENTION_DEAD``: how long dead runs are kept."""
-
-    max_payload_bytes: int = 64 * 1024
-    """``CRONJOBS_MAX_PAYLOAD_BYTES``: how large a payload or a kept result may be, as JSON."""
-
-    health_tick_age: float = 3 * MINUTE
-    """``CRONJOBS_HEALTH_TICK_AGE``: without a tick for this long, health answers 503.
-    At least 60, since ticks come once a minute."""
-
-    health_overdue: float = 10 * MINUTE
-    """``CRONJOBS_HEALTH_OVERDUE``: with a run overdue for this long, health answers 503."""
-
-    url_prefix: str | None = "/jobs"
-    """``CRONJOBS_URL_PREFIX``: the path of the pages; with ``None`` there are none."""
-
-    tick_token: str | None = None
-    """``CRONJOBS_TICK_TOKEN``: the bearer token of ``<prefix>/tick``; ``None`` disables it."""
-
-    ping_url: str | None = None
-    """``CRONJOBS_PING_URL``: fetched after each tick, so that a monitor notices missing ticks."""
-
-    redact: tuple[str, ...] = SECRET_NAMES
-    """``CRONJOBS_REDACT``: payload keys whose values no page shows; a part of the key is enough.
-    Case, ``-`` and ``_`` are ignored."""
-
-    show_payload: bool = False
-    """``CRONJOBS_SHOW_PAYLOAD``: whether pages show payloads, results, stacks and outputs."""
-
-    keep_output: bool = False
-    """``CRONJOBS_KEEP_OUTPUT``: whether to keep the last 64 kB of what a handler prints and logs,
-    where its task does not say."""
-
-    executors: Mapping[str, object] = field(default_factory=dict[str, object])
-    """``CRONJOBS_EXECUTORS``: queues whose runs an executor executes, each with ``"celery"``,
-    ``"rq"`` or an `~flask_cronjobs.executors.Executor`. Runs of all other queues are executed
-    here."""
-
-    handed_limit: int = 100
-    """``CRONJOBS_HANDED_LIMIT``: how many runs of a queue may wait in an executor's broker."""
+    def misfit(self, name: str, value: object) -> str | None:
+        """Return a message if *value*, which is called *name*, is not of this kind."""
+        if self.fits(value):
+            return None
+        return f"{name} is {'not valid' if self.is_secret else repr(value)}. Give {self.wanted}."
 
 
-def read_settings(config: Mapping[str, Any]) -> Settings:
-    """Return the settings of an app.
-
-    :param config: ``app.config``.
-    :raises ConfigError: a value is not valid, or a ``CRONJOBS_`` name does not exist.
-    """
-    known = {PREFIX + field.name.upper(): field.name for field in fields(Settings)}
-    given = {key: value for key, value in config.items() if key.startswith(PREFIX)}
-    for key in given.keys() - known.keys():
-        # All of them begin alike, so that a low cutoff would suggest any.
-        close = similar_names(key, list(known), most=1, cutoff=0.85)
-        hint = f"Did you mean {close[0]}? " if close else ""
-        raise ConfigError(
-            f"{key} is not a setting of Flask-CronJobs. {hint}There are: {', '.join(known)}."
-        )
-    values = {known[key]: _CHECKS[known[key]](key, value) for key, value in given.items()}
-    return Settings(**values)
+def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
+    """Return whether *value* is a number in this range; True and False are not."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return least <= value <= most
 
 
-def _refuse(key: str, value: object, wanted: str) -> ConfigError:
-    return ConfigError(f"{key} is {value!r}. Give {wanted}.")
+def is_url(value: object) -> TypeGuard[str]:
+    """Return whether *value* is a text that begins like the URL of a monitor."""
+    return isinstance(value, str) and value.startswith(("http://", "https://"))
 
 
-def _seconds(least: float, most: float, why: str = "") -> Callable[[str, Any], float]:
-    def check(key: str, value: Any) -> float:
-        seconds = value.total_seconds() if isinstance(value, timedelta) else value
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-            raise _refuse(key, value, "a number of seconds or a timedelta")
-        if not least <= seconds <= most:
-            raise _refuse(key, value, f"seconds from {least:.12g} to {most:.12g}{why}")
-        return float(seconds)
-
-    return check
+def in_seconds(duration: Any) -> Any:
+    """Return a `timedelta` as a number of seconds, and anything else as it is."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
-def _whole(least: int, most: int) -> Callable[[str, Any], int]:
-    def check(key: str, value: Any) -> int:
-        if not is_whole(value, least, most):
-            raise _refuse(key, value, f"a whole number from {least} to {most}")
-        return value
+def whole(least: int, most: int) -> Kind:
+    """Return the kind of whole numbers in this range."""
+    return Kind(
+        lambda value: isinstance(value, int) and is_number(value, least, most),
+        f"a whole number from {least} to {most}",
+    )
 
-    return check
+
+def choice(*values: object) -> Kind:
+    """Return the kind of which there are only these *values*."""
+    return Kind(lambda value: value in values, f"one of {', '.join(map(repr, values))}")
 
 
-def _zone(key: str, value: Any) -> str:
+def _seconds(least: float, most: float, why: str = "") -> Kind:
+    return Kind(
+        lambda value: is_number(in_seconds(value), least, most),
+        f"a number of seconds from {least:.12g} to {most:.12g}{why}",
+        read=lambda value: float(in_seconds(value)),
+    )
+
+
+def _is_zone(value: Any) -> bool:
     try:
         parse_zone(value)
     except ScheduleError:
-        raise _refuse(key, value, "the name of a time zone, such as 'Europe/Berlin'") from None
-    return str(value)
+        return False
+    return True
 
 
-def _prefix(key: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or not value.startswith("/") or value != "/" + value.strip("/"):
-        raise _refuse(key, value, "a path such as '/jobs', or None for no pages")
-    return value
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("/") and value == "/" + value.strip("/")
 
 
-def _token(key: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or len(value) < 16 or not re.fullmatch(_BEARER, value):
-        # The value itself stays out of the message: it is a secret.
-        raise ConfigError(
-            f"{key} is too short, or not a text for a bearer header. Give 16 or more of "
-            "A-Z a-z 0-9 - . _ ~ + / (and = only at the end), or None."
-        )
-    return value
+def _is_token(value: Any) -> bool:
+    return isinstance(value, str) and len(value) >= 16 and bool(re.fullmatch(_BEARER, value))
 
 
-def _url(key: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    if not is_url(value):
-        # This value stays out as well: whoever knows the URL can ping for the app.
-        raise ConfigError(
-            f"{key} is not a URL. Give one that starts with http:// or https://, or None."
-        )
-    return value
-
-
-def _names(key: str, value: Any) -> tuple[str, ...]:
-    wanted = "a list of texts"
+def _are_names(value: Any) -> bool:
     if isinstance(value, str) or not isinstance(value, Collection):
-        raise _refuse(key, cast("object", value), wanted)
+        return False
     names = cast("Collection[object]", value)
-    if not all(isinstance(name, str) and name.strip("-_ ") for name in names):
-        raise _refuse(key, names, wanted)
-    return tuple(str(name).lower() for name in names)
+    return all(isinstance(name, str) and name.strip("-_ ") for name in names)
 
 
-def _flag(key: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _refuse(key, value, "True or False")
-    return value
-
-
-def _executors(key: str, value: Any) -> Mapping[str, object]:
+def _are_executors(value: Any) -> bool:
     if not isinstance(value, Mapping):
-        raise ConfigError(
-            f"{key} is a {type(value).__name__}. Give queues and their executors, such as "
-            "{'reports': 'celery'}."
-        )
-    for queue, executor in cast("Mapping[object, object]", value).items():
-        if not (isinstance(queue, str) and queue and _is_executor(executor)):
-            # The executor stays out of the message: it may be a URL with a password.
-            raise ConfigError(
-                f"{key} has for {queue!r} a {type(executor).__name__} that is no executor. "
-                "Give the name of a queue, and 'celery', 'rq' or an object of a subclass of "
-                "flask_cronjobs.executors.Executor."
-            )
-    return dict(cast("Mapping[str, object]", value))
+        return False
+    queues = cast("Mapping[object, object]", value)
+    return all(
+        isinstance(queue, str) and queue and _is_executor(executor)
+        for queue, executor in queues.items()
+    )
 
 
 def _is_executor(value: object) -> bool:
@@ -231,28 +124,143 @@ def _is_executor(value: object) -> bool:
     return is_name and callable(getattr(value, "send", None))
 
 
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "timezone": _zone,
-    "max_attempts": _whole(1, 1000),
-    "lease": _seconds(2, 86400),
-    "timeout": _seconds(0.05, 30 * DAY),
-    "shutdown_grace": _seconds(0, 3600),
-    "tick_budget": _seconds(0.1, 86400),
-    "workers": _whole(1, 64),
-    "work_in_debug": _flag,
-    "async_at_once": _whole(1, 1000),
-    "retention": _seconds(0, 3650 * DAY),
-    "retention_dead": _seconds(0, 3650 * DAY),
-    "max_payload_bytes": _whole(64, 64 * 1024 * 1024),
-    # With less, health would be late between two ticks.
-    "health_tick_age": _seconds(MINUTE, 30 * DAY, ": ticks come once a minute"),
-    "health_overdue": _seconds(1, 30 * DAY),
-    "url_prefix": _prefix,
-    "tick_token": _token,
-    "ping_url": _url,
-    "redact": _names,
-    "show_payload": _flag,
-    "keep_output": _flag,
-    "executors": _executors,
-    "handed_limit": _whole(1, 100_000),
-}
+def _or_none(kind: Kind) -> Kind:
+    return kind._replace(
+        fits=lambda value: value is None or kind.fits(value), wanted=f"{kind.wanted}, or None"
+    )
+
+
+def _kept(kind: Kind, default: Any) -> Any:
+    """Return the field of a setting."""
+    return field(default_factory=lambda: default, metadata={"kind": kind})
+
+
+FLAG = Kind(lambda value: isinstance(value, bool), "True or False")
+_ZONE = Kind(_is_zone, "the name of a time zone, such as 'Europe/Berlin'", read=str)
+_PATH = Kind(_is_path, "a path such as '/jobs'")
+_TOKEN = Kind(
+    _is_token,
+    "a text for a bearer header, 16 or more of A-Z a-z 0-9 - . _ ~ + / (and = only at the end)",
+    is_secret=True,
+)
+# Whoever knows the URL can ping for the app.
+_URL = Kind(is_url, "a URL that starts with http:// or https://", is_secret=True)
+_NAMES = Kind(_are_names, "a list of texts", read=lambda names: tuple(map(str.lower, names)))
+_EXECUTORS = Kind(
+    _are_executors,
+    "queues and their executors, such as {'reports': 'celery'}: the names of queues, each with "
+    "'celery', 'rq' or an object of a subclass of flask_cronjobs.executors.Executor",
+    is_secret=True,  # It may be a URL with a password.
+    read=dict,
+)
+
+
+@dataclass(frozen=True, repr=False)  # Some values are secrets.
+class Settings:
+    """An app's ``CRONJOBS_*`` values. Durations are in seconds.
+
+    In ``app.config``, give a duration as a number of seconds or as a `timedelta`.
+    """
+
+    timezone: str = _kept(_ZONE, "UTC")
+    """``CRONJOBS_TIMEZONE``: the time zone of schedules that name none."""
+
+    max_attempts: int = _kept(whole(1, 1000), 10)
+    """``CRONJOBS_MAX_ATTEMPTS``: how many attempts, where a task does not say."""
+
+    lease: float = _kept(_seconds(2, 86400), 120.0)
+    """``CRONJOBS_LEASE``: how long a claim holds without a heartbeat; one comes each quarter."""
+
+    timeout: float = _kept(_seconds(0.05, 30 * DAY), 3600.0)
+    """``CRONJOBS_TIMEOUT``: how long a handler may run, where its task does not say."""
+
+    shutdown_grace: float = _kept(_seconds(0, 3600), 20.0)
+    """``CRONJOBS_SHUTDOWN_GRACE``: how long a handler may go on after SIGTERM, and again after
+    it was interrupted (then at least a second), before its process is ended."""
+
+    tick_budget: float = _kept(_seconds(0.1, 86400), 50.0)
+    """``CRONJOBS_TICK_BUDGET``: for how long a tick claims runs."""
+
+    workers: int = _kept(whole(1, 64), 1)
+    """``CRONJOBS_WORKERS``: how many worker processes a tick runs."""
+
+    work_in_debug: bool = _kept(FLAG, False)
+    """``CRONJOBS_WORK_IN_DEBUG``: whether ``flask run --debug`` starts ``flask jobs work`` beside
+    the server, and anew when code changes."""
+
+    async_at_once: int = _kept(whole(1, 1000), 10)
+    """``CRONJOBS_ASYNC_AT_ONCE``: how many ``async def`` handlers one worker process runs at once.
+    Each may hold a connection while it waits, and SQLAlchemy's pool has 15 by default."""
+
+    retention: float = _kept(_seconds(0, 3650 * DAY), 14 * DAY)
+    """``CRONJOBS_RETENTION``: how long succeeded, cancelled and skipped runs are kept."""
+
+    retention_dead: float = _kept(_seconds(0, 3650 * DAY), 90 * DAY)
+    """``CRONJOBS_RETENTION_DEAD``: how long dead runs are kept."""
+
+    max_payload_bytes: int = _kept(whole(64, 64 * 1024 * 1024), 64 * 1024)
+    """``CRONJOBS_MAX_PAYLOAD_BYTES``: how large a payload or a kept result may be, as JSON."""
+
+    health_tick_age: float = _kept(
+        _seconds(MINUTE, 30 * DAY, ": ticks come once a minute"), 3 * MINUTE
+    )
+    """``CRONJOBS_HEALTH_TICK_AGE``: without a tick for this long, health answers 503.
+    At least 60, since ticks come once a minute."""
+
+    health_overdue: float = _kept(_seconds(1, 30 * DAY), 10 * MINUTE)
+    """``CRONJOBS_HEALTH_OVERDUE``: with a run overdue for this long, health answers 503."""
+
+    url_prefix: str | None = _kept(_or_none(_PATH), "/jobs")
+    """``CRONJOBS_URL_PREFIX``: the path of the pages; with ``None`` there are none."""
+
+    tick_token: str | None = _kept(_or_none(_TOKEN), None)
+    """``CRONJOBS_TICK_TOKEN``: the bearer token of ``<prefix>/tick``; ``None`` disables it."""
+
+    ping_url: str | None = _kept(_or_none(_URL), None)
+    """``CRONJOBS_PING_URL``: fetched after each tick, so that a monitor notices missing ticks."""
+
+    redact: tuple[str, ...] = _kept(_NAMES, SECRET_NAMES)
+    """``CRONJOBS_REDACT``: payload keys whose values no page shows; a part of the key is enough.
+    Case, ``-`` and ``_`` are ignored."""
+
+    show_payload: bool = _kept(FLAG, False)
+    """``CRONJOBS_SHOW_PAYLOAD``: whether pages show payloads, results, stacks and outputs."""
+
+    keep_output: bool = _kept(FLAG, False)
+    """``CRONJOBS_KEEP_OUTPUT``: whether to keep the last 64 kB of what a handler prints and logs,
+    where its task does not say."""
+
+    executors: Mapping[str, object] = _kept(_EXECUTORS, {})
+    """``CRONJOBS_EXECUTORS``: queues whose runs an executor executes, each with ``"celery"``,
+    ``"rq"`` or an `~flask_cronjobs.executors.Executor`. Runs of all other queues are executed
+    here."""
+
+    handed_limit: int = _kept(whole(1, 100_000), 100)
+    """``CRONJOBS_HANDED_LIMIT``: how many runs of a queue may wait in an executor's broker."""
+
+
+def read_settings(config: Mapping[str, Any]) -> Settings:
+    """Return the settings of an app.
+
+    :param config: ``app.config``.
+    :raises ConfigError: a value is not valid, or a ``CRONJOBS_`` name does not exist.
+    """
+    known = {PREFIX + setting.name.upper(): setting for setting in fields(Settings)}
+    given = {key: value for key, value in config.items() if key.startswith(PREFIX)}
+    for key in given.keys() - known.keys():
+        # All of them begin alike, so that a low cutoff would suggest any.
+        close = similar_names(key, list(known), most=1, cutoff=0.85)
+        hint = f"Did you mean {close[0]}? " if close else ""
+        raise ConfigError(
+            f"{key} is not a setting of Flask-CronJobs. {hint}There are: {', '.join(known)}."
+        )
+    return Settings(
+        **{known[key].name: _read(known[key], key, value) for key, value in given.items()}
+    )
+
+
+def _read(setting: Field[Any], key: str, value: object) -> Any:
+    kind: Kind = setting.metadata["kind"]
+    if misfit := kind.misfit(key, value):
+        raise ConfigError(misfit)
+    return kind.read(value)

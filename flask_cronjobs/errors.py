@@ -74,9 +74,6 @@ class KeyConflict(CronJobsError):
 class TablesMissing(CronJobsError):
     """The job tables do not exist. Run: flask jobs admin init"""
 
-    def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or "The job tables do not exist. Run: flask jobs admin init")
-
 
 class DatabaseTrouble(CronJobsError):
     """The database could not be used, and retries did not help.

@@ -19,16 +19,18 @@ from .jobs.runs.uncommitted import watch_commits
 from .jobs.state import EXTENSION, GROUP, Actor, Authorize, State, given_settings, state_of
 from .models.copies import add_tables, table_of_its_own
 from .operator_api import OperatorMethods
-from .registry.options import AroundHook, EnqueueOptions, TaskOptions
-from .registry.other_names import OF_TASK, answering
+from .registry.options import SCHEDULE_OPTIONS, AroundHook, EnqueueOptions, TaskOptions
 from .registry.registry import Declaration, Registry, name_of
 from .registry.retry import Retry, RetryCallable
 from .registry.validation import (
+    OF_TASK,
+    answering,
     as_around,
     check_access,
     check_task,
     check_unscheduled,
     given_by_position,
+    task_options,
 )
 from .task import Task
 from .types import BatchOnDead, Catchup, InDoubt, OnDead, Order, Overlap, Replace, UniqueWhile
@@ -158,34 +160,8 @@ class CronJobs(OperatorMethods):
         unique_while: UniqueWhile | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
-    @answering(OF_TASK)
-    def task(
-        self,
-        func: Any = None,
-        /,
-        *,
-        name: str | None = None,
-        schedule: str | None = None,
-        timezone: str | None = None,
-        payload: Mapping[str, object] | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        retry: Retry | RetryCallable | int | bool | None = None,
-        timeout: float | timedelta | None = None,
-        catchup: Catchup = "latest",
-        overlap: Overlap = "skip",
-        ping: str | None = None,
-        concurrency: int | None = None,
-        concurrency_key: str | None = None,
-        atomic: bool = False,
-        async_at_once: int | None = None,
-        around: AroundHook | None = None,
-        keep_output: bool | None = None,
-        order: Order | None = None,
-        on_dead: OnDead | None = None,
-        unique: str | None = None,
-        unique_while: UniqueWhile | None = None,
-    ) -> Any:
+    @answering(OF_TASK, {"name", "schedule", *SCHEDULE_OPTIONS, *TaskOptions._fields})
+    def task(self, func: Any = None, /, **options: Any) -> Any:
         """Make a task of a function; bare, or with keywords.
 
         :param name: the task's name in the table; default: the function's.
@@ -227,27 +203,16 @@ class CronJobs(OperatorMethods):
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
         """
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        options = TaskOptions(
-            queue, priority, retry, seconds, concurrency, concurrency_key, atomic, async_at_once,
-            None if around is None else as_around(around), keep_output, order, on_dead,
-            unique, unique_while,
-        )  # fmt: skip
+        name, cron = options.pop("name", None), options.pop("schedule", None)
+        of_schedule = {each: options.pop(each) for each in SCHEDULE_OPTIONS if each in options}
+        of_task = task_options(**options)
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
-            made = self._make(function, name, options)
-            if schedule is None:
-                check_unscheduled(made.name, payload, timezone, catchup, overlap, ping)
+            made = self._make(function, name, of_task)
+            if cron is None:
+                check_unscheduled(made.name, of_schedule)
             else:
-                made.schedule(
-                    schedule,
-                    name=made.name,
-                    payload=payload,
-                    timezone=timezone,
-                    catchup=catchup,
-                    overlap=overlap,
-                    ping=ping,
-                )
+                made.schedule(cron, name=made.name, **of_schedule)
             return made
 
         return register if func is None else register(func)

@@ -8,15 +8,15 @@ from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from .config import in_seconds
 from .errors import PayloadError
 from .jobs.state import state_of
 from .log import logger
 from .registry.arguments import Upgrade
 from .registry.handler import Handler
-from .registry.options import EnqueueOptions, NewRun, TaskOptions, in_seconds
-from .registry.other_names import OF_METHODS, OF_USING, answering
+from .registry.options import EnqueueOptions, NewRun, TaskOptions
 from .registry.registry import Registry, declaration
-from .registry.validation import check_upgrade
+from .registry.validation import OF_METHODS, OF_USING, answering, check_upgrade
 from .types import Catchup, Overlap, Replace, RunIds, UniqueWhile
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Task(Handler, Generic[P, R]):
         if self._is_idle:
             self._is_idle = False
 
-    @answering(OF_USING)
+    @answering(OF_USING, EnqueueOptions._fields)
     def using(
         self,
         *,

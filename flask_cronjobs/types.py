@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import MINYEAR, datetime, timezone
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
 
@@ -427,20 +427,3 @@ class LateSlot(NamedTuple):
     at: datetime
     seconds: float
     run_id: int | None
-
-
-def is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
-    """Return whether *value* is a whole number in this range; True and False are not."""
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def is_url(value: object) -> TypeGuard[str]:
-    """Return whether *value* is a text that begins like the URL of a monitor."""
-    return isinstance(value, str) and value.startswith(("http://", "https://"))
-
-
-def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
-    """Return whether *value* is a number in this range; True and False are not."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return least <= value <= most

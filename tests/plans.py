@@ -23,7 +23,7 @@ Node = dict[str, Any]
 LONG_AGO = "'2026-01-01 00:00:00'"
 
 
-def add(engine: Engine, table: str, count: int, start: int = 1, **columns: str) -> None:
+def add(engine: Engine, table: str, count: int, start: int = 1, /, **columns: str) -> None:
     """Insert *count* rows, whose columns are SQL that may use the row's number ``i``."""
     steps = f"SELECT {start} UNION ALL SELECT i + 1 FROM n WHERE i < {start + count - 1}"
     values = [_typed(engine, name, value) for name, value in columns.items()]

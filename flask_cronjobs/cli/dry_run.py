@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import click
 
+from ..jobs.eligibility import Due, due, next_due
 from ..jobs.humanize import plural
 from ..jobs.reader import Reader, reading
 from ..jobs.state import State
-from ..jobs.waiting import Due, due, next_due
 from ..text import one_line
 from .output import moment, since
 

@@ -10,9 +10,9 @@ from ..db.connection import refuse_shared_memory
 from ..db.create import are_tables_missing, create_tables, set_storage, set_wal
 from ..db.engines import how_to_migrate
 from ..jobs.doctor import examine
-from ..jobs.doctor_database import Finding
 from ..jobs.effect_views import Effect, list_effects
 from ..jobs.effects import effect_done, effect_redo
+from ..jobs.health import Finding
 from ..jobs.humanize import plural
 from ..jobs.pruning import prune_all
 from ..jobs.state import state_of

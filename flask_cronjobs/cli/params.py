@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime, timezone
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -155,15 +156,13 @@ def _option(each: Filter) -> Callable[[F], F]:
 def filtered(command: F) -> F:
     """Add the options of a filter to *command*, which gets ``which``, a `RunFilter`."""
 
+    @wraps(command)
     def call(*args: Any, **kwargs: Any) -> Any:
         names = RunFilter.__dataclass_fields__.keys() & kwargs.keys()
         which = RunFilter(**{name: kwargs.pop(name) for name in names})
         return command(*args, which=which, **kwargs)
 
-    call.__name__, call.__doc__ = command.__name__, command.__doc__
     wrapped: Any = call
-    # The options and arguments of decorators below this one.
-    wrapped.__click_params__ = list(getattr(command, "__click_params__", []))
     for each in reversed(FILTERS):
         wrapped = _option(each)(wrapped) if each.help is not None else wrapped
     return wrapped  # type: ignore[no-any-return]

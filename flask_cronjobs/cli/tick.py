@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 import click
 from flask.cli import with_appcontext
@@ -44,7 +44,7 @@ def handlers_print_to_stderr() -> Generator[None]:
         os.close(kept)
 
 
-def print_warnings(stamped: bool) -> None:
+def _print_warnings(stamped: bool) -> None:
     """If the app does not configure logging, print warnings, except those that `Printer` prints.
 
     :param stamped: whether each line begins with the time.
@@ -72,7 +72,7 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-def warn_of_queues(state: State, queues: tuple[str, ...]) -> None:
+def _warn_of_queues(state: State, queues: tuple[str, ...]) -> None:
     """Log which of *queues* no code uses, if one that is used has nearly its name.
 
     Others are left in peace: cron would mail it each minute, and `using` may name any queue.
@@ -86,6 +86,29 @@ def warn_of_queues(state: State, queues: tuple[str, ...]) -> None:
                 "using(queue=%r) are claimed.",
                 *(queue, did_you_mean(queue, known), queue),
             )
+
+
+def printing(
+    state: State,
+    workers: int | None,
+    queues: tuple[str, ...],
+    is_stamped: Callable[[TextIO], bool],
+    as_json: bool = False,
+) -> tuple[Printer, TickOptions]:
+    """Make ready to print what runs; return what prints it, and the options of a tick.
+
+    :param is_stamped: whether each line in a stream begins with the time.
+    """
+    printer = Printer(as_json, stamped=is_stamped(sys.stdout))
+    _print_warnings(stamped=is_stamped(sys.stderr))
+    _warn_of_queues(state, queues)
+    return printer, TickOptions(
+        workers=workers,
+        queues=queues,
+        own_process=True,
+        news=printer,
+        watch_every=printer.watch_every,
+    )
 
 
 Command: TypeAlias = Callable[..., Any]
@@ -153,18 +176,8 @@ def tick_command(
         print_due(state, queues, as_json)
         return
     time.sleep(random.uniform(0, jitter))
-    printer = Printer(as_json, stamped=is_log(sys.stdout))
-    options = TickOptions(
-        workers=workers,
-        budget=budget,
-        max_runs=max_runs,
-        queues=queues,
-        own_process=True,
-        news=printer,
-        watch_every=printer.watch_every,
-    )
-    print_warnings(stamped=is_log(sys.stderr))
-    warn_of_queues(state, queues)
+    printer, options = printing(state, workers, queues, is_log, as_json)
+    options = options._replace(budget=budget, max_runs=max_runs)
     try:
         with handlers_print_to_stderr() if as_json else nullcontext():
             report = tick(state, options)

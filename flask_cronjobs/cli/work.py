@@ -11,7 +11,6 @@ from flask.cli import with_appcontext
 from werkzeug.serving import is_running_from_reloader
 
 from ..engine.resident import serve
-from ..engine.tick import TickOptions
 from ..engine.worker.options import Limits
 from ..errors import DatabaseTrouble
 from ..jobs.state import State, state_of
@@ -19,7 +18,7 @@ from ..log import logger
 from .group import examples
 from .params import age
 from .printer import Printer
-from .tick import print_warnings, queues_option, warn_of_queues, workers_option
+from .tick import printing, queues_option, workers_option
 
 #: How Werkzeug ends a process whose code has changed.
 _CHANGED = 3
@@ -77,16 +76,7 @@ def work_command(
         _start_again_and_again()
         return
     state = state_of()
-    printer = Printer(as_json=False, stamped=not sys.stdout.isatty())
-    options = TickOptions(
-        workers=workers,
-        queues=queues,
-        own_process=True,
-        news=printer,
-        watch_every=printer.watch_every,
-    )
-    print_warnings(stamped=not sys.stderr.isatty())
-    warn_of_queues(state, queues)
+    printer, options = printing(state, workers, queues, lambda stream: not stream.isatty())
     if state.app.debug and not is_running_from_reloader():
         logger.warning(
             "Debug mode: this command goes on with the code as it is now. To start it again when "

@@ -5,30 +5,29 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flask import Flask
-from sqlalchemy import Row, select, text
+from sqlalchemy import Row, select
 from werkzeug.exceptions import HTTPException
 
 from ..db.dialect import clock_shift
 from ..db.engines import IN_MEMORY, is_in_memory
 from ..db.errors import LEARN_MORE, name_of
 from ..errors import CronJobsError, SetupError
-from ..models.conditions import OPEN_BATCH
 from .definitions.views import DefinitionView, bare_definitions
-from .doctor_database import Finding, Level, database, executors, schema, versions
-from .health import Figures, Verdict, read_verdict_and_figures
-from .humanize import ago, duration, plural, seconds_since
+from .doctor_database import database, executors, schema, versions
+from .eligibility import stalled
+from .health import Figures, Finding, Verdict, findings_of, read_verdict_and_figures
+from .humanize import duration, plural, seconds_since
 from .needs import CHECK, unrecorded
 from .order_views import list_key_orders
 from .overview import list_orphans
-from .reader import BATCHES, DEFINITIONS, Reader, reading
-from .stalled import PATIENCE
+from .reader import DEFINITIONS, Reader, reading
 from .state import State
 from .tick_views import list_ticks, seconds_unpruned
 from .ticks import CLOCK_TOLERANCE
-from .waiting import Waiting, waiting_groups
 
 #: The shortest lease without a warning, in seconds: a busy handler (a long regular expression, say)
 #: can stop the thread that renews the lease for seconds.
@@ -71,17 +70,13 @@ def _examine(reader: Reader) -> Iterator[Finding]:
 
 
 def _jobs(reader: Reader) -> Iterator[Finding]:
-    groups = waiting_groups(reader)
-    verdict, figures = read_verdict_and_figures(reader, groups)
-    yield _ticks(verdict)
+    verdict, figures = read_verdict_and_figures(reader)
+    yield from _verdict(verdict, figures)
     yield _own_clock(reader)
     yield from _host_clocks(list_ticks(reader, _TICKS).rows)
-    yield from _figures(verdict, figures)
-    yield from _missed(figures)
-    yield from _stalled(verdict)
     yield from _paused(verdict)
     yield _tasks(reader)
-    yield from _orphans(reader, groups)
+    yield from _orphans(reader)
     yield from _definitions(reader, verdict)
     yield from _doubts(figures)
     yield from _stopped_keys(reader, figures)
@@ -90,23 +85,6 @@ def _jobs(reader: Reader) -> Iterator[Finding]:
     yield from _settings(reader)
     yield from _hidden_pages(reader.state.app, reader.state.settings.url_prefix)
     yield from executors(reader)
-
-
-def _ticks(verdict: Verdict) -> Finding:
-    if verdict.failing and verdict.word in ("never", "late"):
-        todo = "See what cron mails or logs, and run `flask jobs tick` by hand."
-        return Finding("ticks", "error", f"{verdict.sentence}; nothing runs", todo)
-    crontab = "Put the line that `flask jobs admin crontab` prints into the crontab"
-    if verdict.word == "never":
-        todo = (
-            f"{crontab}. If it is there, its ticks may use another database than this command: "
-            "cron does not know the variables of your shell. See its log."
-        )
-        return Finding("ticks", "error", "No tick has run yet: nothing runs", todo)
-    if verdict.word == "late":
-        todo = f"{crontab}; see its log, and run `flask jobs tick` by hand."
-        return Finding("ticks", "error", f"{verdict.sentence}; nothing runs", todo)
-    return Finding("ticks", "ok", verdict.sentence.partition(",")[0])
 
 
 def _own_clock(reader: Reader) -> Finding:
@@ -136,47 +114,24 @@ def _host_clocks(recent: Sequence[Row[Any]]) -> Iterator[Finding]:
             yield Finding("host-clock", "warning", what, _CLOCK_TODO)
 
 
-def _figures(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
-    if figures.overdue and verdict.oldest is not None:
-        yield Finding(
-            "overdue",
-            "error",
-            f"{figures.overdue.of('run')} overdue, the oldest for {duration(verdict.oldest)}",
-            "See `flask jobs admin list --overdue`: are there too few --workers?",
-        )
-    else:
+#: Of these the doctor says more by itself.
+_IN_DETAIL = {"stopped-keys", "orphaned-task", "open-batch", "paused"}
+
+
+def _verdict(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
+    """Yield what the verdict says, too."""
+    found = [each for each in findings_of(verdict, figures) if each.id not in _IN_DETAIL]
+    named = {each.id for each in found}
+    if "ticks" not in named:
+        yield Finding("ticks", "ok", verdict.sentence.partition(",")[0])
+    if "overdue" not in named:
         yield Finding("overdue", "ok", "no run has waited too long")
-    if figures.stale:
-        yield Finding(
-            "stale-runs",
-            "warning",
-            f"{figures.stale.of('running run')} without a live worker",
-            "The next tick reclaims them. If they stay, ticks have stopped.",
-        )
-    if figures.dead:
-        what = f"{figures.dead.of('run')} ended dead in the last 24 hours"
-        todo = (
-            "See `flask jobs admin list --status dead --newer-than 24h`. When the cause is fixed: "
-            "flask jobs admin retry --status dead --newer-than 24h"
-        )
-        yield Finding("dead", "warning", what, todo)
+    for each in found:
+        yield replace(each, what=_capitalized(each.what))
 
 
-def _missed(figures: Figures) -> Iterator[Finding]:
-    if figures.missed:
-        todo = (
-            "See when no tick came, on the page /ticks, and what was skipped: "
-            "flask jobs admin list --status skipped --newer-than 24h"
-        )
-        what = f"In the last 24 hours, {figures.missed}"
-        yield Finding("missed-slots", "warning", what, todo)
-
-
-def _stalled(verdict: Verdict) -> Iterator[Finding]:
-    for each in verdict.stalled:
-        if each.kind not in ("undeclared", "batch"):  # There are findings for each of them.
-            level: Level = "error" if each.overdue else "warning"
-            yield Finding("stalled", level, each.what[:1].upper() + each.what[1:], each.todo)
+def _capitalized(what: str) -> str:
+    return what[:1].upper() + what[1:]
 
 
 def _paused(verdict: Verdict) -> Iterator[Finding]:
@@ -199,8 +154,8 @@ def _tasks(reader: Reader) -> Finding:
     return Finding("tasks", "warning", "This app's code declares no task: nothing can run", todo)
 
 
-def _orphans(reader: Reader, groups: Sequence[Waiting]) -> Iterator[Finding]:
-    for orphan in list_orphans(reader, groups):
+def _orphans(reader: Reader) -> Iterator[Finding]:
+    for orphan in list_orphans(reader):
         yield Finding(
             "orphaned-task",
             "warning",
@@ -212,40 +167,30 @@ def _orphans(reader: Reader, groups: Sequence[Waiting]) -> Iterator[Finding]:
 
 
 def _definitions(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
-    number, sound = 0, True
-    apps: dict[str, list[str]] = {}
-    for view in bare_definitions(reader):
-        number += 1
-        if view.elsewhere and view.app not in (None, reader.state.app.name):
-            apps.setdefault(str(view.app), []).append(view.name)
+    views = list(bare_definitions(reader))
+    ticks_come = verdict.word not in ("never", "late")
+    found = [
+        finding
+        for view in views
         for finding in (
             *_definition(view),
-            *_late(reader, view, verdict),
+            *(_late(reader, view) if ticks_come else ()),
             *_overwritten(reader, view),
-        ):
-            sound = False
-            yield finding
-    if sound:
-        yield Finding("definitions", "ok", f"{plural(number, 'definition')}, none broken")
-    yield from _unrecorded(reader, verdict)
-    yield from _same_name(reader)
-    for app, names in sorted(apps.items()):
-        yield Finding(
-            "two-apps",
-            "warning",
-            f"The app {app!r} uses this database too, for the definition {names[0]!r}"
-            + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
-            "A tick of one app runs every task that it knows by name, of the other app too. If the "
-            "tasks, definitions and keys of the two apps have different names, there is nothing to "
-            "do. Otherwise rename those of one, or give each app a database.",
         )
+    ]
+    sound = f"{plural(len(views), 'definition')}, none broken"
+    yield from found or [Finding("definitions", "ok", sound)]
+    if ticks_come:
+        yield from _unrecorded(reader)
+    yield from _same_name(reader)
+    yield from _other_apps(reader, views)
 
 
-def _late(reader: Reader, view: DefinitionView, verdict: Verdict) -> Iterator[Finding]:
-    """Check whether ticks record the slots of a definition, if ticks come."""
-    if verdict.word in ("never", "late") or view.due_since is None or view.broken:
+def _late(reader: Reader, view: DefinitionView) -> Iterator[Finding]:
+    """Check whether ticks record the slots of a definition."""
+    if view.due_since is None or view.broken:
         return
-    waited = (reader.now - view.due_since).total_seconds()
+    waited = seconds_since(view.due_since, reader.now)
     if waited > reader.state.settings.health_overdue:
         yield Finding(
             "late-definition",
@@ -257,16 +202,19 @@ def _late(reader: Reader, view: DefinitionView, verdict: Verdict) -> Iterator[Fi
         )
 
 
-def _unrecorded(reader: Reader, verdict: Verdict) -> Iterator[Finding]:
-    names = unrecorded(reader) if verdict.word not in ("never", "late") else []
-    if names:
+def _unrecorded(reader: Reader) -> Iterator[Finding]:
+    if names := unrecorded(reader):
         yield Finding(
             "unrecorded-definition",
             "warning",
-            f"Ticks come, but none has recorded the definition {names[0]!r}"
-            + (f", nor {len(names) - 1} more that this app's code declares" if names[1:] else ""),
+            "Ticks come, but none has recorded the definition "
+            + _first_of(names, "nor {} more that this app's code declares"),
             f"If it was deployed more than a minute ago: {CHECK}",
         )
+
+
+def _first_of(names: Sequence[str], others: str) -> str:
+    return repr(names[0]) + (f", {others.format(len(names) - 1)}" if len(names) > 1 else "")
 
 
 def _same_name(reader: Reader) -> Iterator[Finding]:
@@ -274,16 +222,31 @@ def _same_name(reader: Reader) -> Iterator[Finding]:
     app, c = reader.state.app.name, DEFINITIONS.c
     marked = select(c.name).where(c.app == app, c.undeclared_since.is_not(None)).order_by(c.name)
     declared = reader.state.registry.declarations
-    names = [row.name for row in reader.rows(marked) if row.name in declared]
-    if names:
+    if names := [row.name for row in reader.rows(marked) if row.name in declared]:
         yield Finding(
             "same-name",
             "warning",
             f"Code of an app that is called {app!r}, too, has ticked since, and does not declare "
-            f"the definition {names[0]!r}"
-            + (f", nor {len(names) - 1} more of this app's" if names[1:] else ""),
+            "the definition " + _first_of(names, "nor {} more of this app's"),
             "If that is another app, slots of the one that ticks less often are skipped: give each "
             "a name of its own, as in Flask('shop'). If it is old code, stop its ticks.",
+        )
+
+
+def _other_apps(reader: Reader, views: Sequence[DefinitionView]) -> Iterator[Finding]:
+    apps: dict[str, list[str]] = {}
+    for view in views:
+        if view.elsewhere and view.app not in (None, reader.state.app.name):
+            apps.setdefault(str(view.app), []).append(view.name)
+    for app, names in sorted(apps.items()):
+        yield Finding(
+            "two-apps",
+            "warning",
+            f"The app {app!r} uses this database too, for the definition "
+            + _first_of(names, "and {} more"),
+            "A tick of one app runs every task that it knows by name, of the other app too. If the "
+            "tasks, definitions and keys of the two apps have different names, there is nothing to "
+            "do. Otherwise rename those of one, or give each app a database.",
         )
 
 
@@ -328,12 +291,12 @@ def _definition(view: DefinitionView) -> Iterator[Finding]:
 
 
 def _doubts(figures: Figures) -> Iterator[Finding]:
-    number = figures.doubts
-    if number:
+    if figures.doubts:
         yield Finding(
             "effects-in-doubt",
             "warning",
-            f"{number.of('effect')} in doubt: a process died before it could record the result",
+            f"{figures.doubts.of('effect')} in doubt: a process died before it could record the "
+            "result",
             "See `flask jobs admin effects`. Find out what happened, then use --done or --redo.",
         )
 
@@ -352,17 +315,9 @@ def _stopped_keys(reader: Reader, figures: Figures) -> Iterator[Finding]:
 
 
 def _open_batches(reader: Reader) -> Iterator[Finding]:
-    c = BATCHES.c
-    left = (text(OPEN_BATCH), c.closed_at.is_(None), c.opened_at < reader.now - PATIENCE)
-    oldest = select(c.key, c.opened_at).where(*left).order_by(c.id).limit(_SHOWN)
-    for row in reader.rows(oldest):
-        since = ago(seconds_since(row.opened_at, reader.now))
-        yield Finding(
-            "open-batch",
-            "warning",
-            f"The batch {row.key!r} was opened {since} and not closed: it does not end",
-            f"If all of its runs are in: flask jobs admin batches {shlex.quote(row.key)} --close",
-        )
+    for batch in stalled(reader, "batch", most=_SHOWN):
+        what = f"{_capitalized(batch.what)}: it does not end"
+        yield Finding("open-batch", "warning", what, batch.todo)
 
 
 def _pruning(reader: Reader) -> Iterator[Finding]:

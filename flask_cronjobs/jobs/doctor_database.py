@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from sqlalchemy import Connection, Inspector, Table, func, inspect, select, text
 from sqlalchemy.pool import QueuePool
@@ -22,27 +21,9 @@ from ..models.tables import Base
 from ..registry.executor import Executor, executor_of
 from ..text import one_line
 from ..types import NO_SUCH_TASK
+from .health import Finding
 from .humanize import plural
 from .reader import RUNS, Reader
-
-Level: TypeAlias = Literal["ok", "info", "warning", "error"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check.
-
-    :ivar id: the name of the check; it stays the same, to search for.
-    :ivar level: ``error``: jobs do not run, or run wrongly; ``warning``: this may happen.
-    :ivar what: what was found, and what it means.
-    :ivar todo: what to do about it; empty if there is nothing to do.
-    """
-
-    id: str
-    level: Level
-    what: str
-    todo: str = ""
-
 
 _PACKAGES = (
     "Flask-CronJobs",

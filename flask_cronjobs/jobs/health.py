@@ -1,36 +1,45 @@
-"""The health of the jobs: the verdict and the figures of the overview."""
+"""The health of the jobs: the verdict, the figures of the overview, and what needs a person."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import ColumnElement, Integer, literal, select, text
+from sqlalchemy import Row, literal, select, text
 
 from ..models.conditions import DEAD, RUNNING, STOPS
 from .effect_views import doubts
+from .eligibility import PauseView, Stalled, list_pauses, oldest_due, ours, stalled
 from .humanize import ago, duration, plural, seconds_since
 from .needs import CHECK, Late, Missed, late_definitions, missed_slots
-from .reader import RUNS, TICKS, Count, Query, Reader, Source, capped, count_of, reading
-from .stalled import Stalled, stalled
+from .reader import RUNS, TICKS, Count, Query, Reader, Source, capped, count_of, read_once, reading
 from .tick_views import did_its_work
-from .waiting import (
-    PauseView,
-    Waiting,
-    handed,
-    list_pauses,
-    oldest_due,
-    waiting_for_us,
-    waiting_groups,
-)
+from .waiting import handed, overdue
 
 #: ``ok``; ``never``: there was no tick yet; ``late``: the last tick was too long ago;
 #: ``overdue``: ticks come, but runnable work, or a slot, has waited too long.
 HealthStatus: TypeAlias = Literal["ok", "never", "late", "overdue"]
 #: How the verdict looks: ``bad`` if it is not ok, ``warn`` if something needs a look.
 VerdictTone: TypeAlias = Literal["good", "warn", "bad"]
+Level: TypeAlias = Literal["ok", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check has found.
+
+    :ivar id: the name of the check; it stays the same, to search for.
+    :ivar level: ``error``: jobs do not run, or run wrongly; ``warning``: this may happen.
+    :ivar what: what was found, and what it means.
+    :ivar todo: what to do about it; empty if there is nothing to do.
+    """
+
+    id: str
+    level: Level
+    what: str
+    todo: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,61 +112,76 @@ class Figures:
 _RECENT_TICKS = 100
 
 
-def read_verdict(source: Source) -> Verdict:
-    """Return whether ticks come and runnable work is claimed in time."""
+def read_verdict_and_figures(source: Source) -> tuple[Verdict, Figures]:
+    """Return the verdict and the figures, in fewer statements than apart."""
     with reading(source) as reader:
-        return _verdict(reader, waiting_groups(reader), list_pauses(reader))
-
-
-def read_verdict_and_figures(
-    source: Source, groups: Sequence[Waiting] | None = None
-) -> tuple[Verdict, Figures]:
-    """Return the verdict and the figures, in fewer statements than apart.
-
-    :param groups: what `waiting_groups` found, if that was read before.
-    """
-    with reading(source) as reader:
-        paused = list_pauses(reader)
-        found = waiting_groups(reader) if groups is None else groups
-        verdict = _verdict(reader, found, paused)
-        return verdict, _figures(reader, verdict.oldest, paused)
+        verdict = read_verdict(reader)
+        return verdict, _figures(reader, verdict.oldest)
 
 
 def tone_of(verdict: Verdict, figures: Figures) -> VerdictTone:
     """Return ``bad`` if unhealthy, ``warn`` if something needs a look, else ``good``."""
     if not verdict.ok:
         return "bad"
-    return "warn" if _worries(verdict, figures) else "good"
+    return "warn" if any(findings_of(verdict, figures)) else "good"
 
 
 def headline_of(verdict: Verdict, figures: Figures) -> str:
     """Return the verdict in a few words."""
     if not verdict.ok:
         return verdict.headline
-    worries = _worries(verdict, figures)
+    worries = [each.what for each in findings_of(verdict, figures)]
     return f"Ticks are running, but {', and '.join(worries)}" if worries else "All is well"
 
 
-def _worries(verdict: Verdict, figures: Figures) -> list[str]:
-    worries: list[str] = []
+def findings_of(verdict: Verdict, figures: Figures) -> Iterator[Finding]:
+    """Yield what needs a person: first what makes the verdict red, then what makes it amber.
+
+    What was found is the end of a sentence.
+    """
+    if verdict.word in ("never", "late"):
+        yield Finding("ticks", "error", f"{verdict.sentence}; nothing runs", verdict.todo)
+    if figures.overdue and verdict.oldest is not None:
+        what = f"{figures.overdue.of('run')} overdue, the oldest for {duration(verdict.oldest)}"
+        todo = "See `flask jobs admin list --overdue`: are there too few --workers?"
+        yield Finding("overdue", "error", what, todo)
+    still = [(each, _STALLED.get(each.kind, "stalled")) for each in verdict.stalled]
+    yield from (Finding(id_, "error", s.what, s.todo) for s, id_ in still if s.overdue)
     if figures.dead:
-        worries.append(f"{figures.dead.of('run')} ended dead in the last 24 h")
+        what = f"{figures.dead.of('run')} ended dead in the last 24 h"
+        yield Finding("dead", "warning", what, _RETRY)
     if figures.stale:
-        worries.append("a worker was lost")
+        runs = figures.stale.of("running run")
+        todo = f"The next tick takes back {runs}. If they stay, ticks have stopped."
+        yield Finding("stale-runs", "warning", "a worker was lost", todo)
     if figures.stops:
-        worries.append(f"strict order is stopped by {figures.stops.of('dead run')}")
+        what = f"strict order is stopped by {figures.stops.of('dead run')}"
+        yield Finding("stopped-keys", "warning", what, "See `flask jobs admin turns --stopped`.")
     if figures.missed:
-        worries.append(str(figures.missed))
-    worries += [each.what for each in verdict.stalled]
-    if len(verdict.pauses) > 1:
-        worries.append(f"{len(verdict.pauses)} tasks and queues are paused")
-    return worries + [str(paused) for paused in verdict.pauses[:1] if len(verdict.pauses) == 1]
+        yield Finding("missed-slots", "warning", str(figures.missed), _MISSED)
+    yield from (Finding(id_, "warning", s.what, s.todo) for s, id_ in still if not s.overdue)
+    if verdict.pauses:
+        several = f"{len(verdict.pauses)} tasks and queues are paused"
+        what = several if len(verdict.pauses) > 1 else str(verdict.pauses[0])
+        yield Finding("paused", "warning", what)
+
+
+#: Kinds of work that stands still, of which the doctor says more under these names.
+_STALLED = {"undeclared": "orphaned-task", "batch": "open-batch"}
+_RETRY = (
+    "See `flask jobs admin list --status dead --newer-than 24h`. When the cause is fixed: "
+    "flask jobs admin retry --status dead --newer-than 24h"
+)
+_MISSED = (
+    "See when no tick came, on the page /ticks, and what was skipped: "
+    "flask jobs admin list --status skipped --newer-than 24h"
+)
 
 
 class _Trouble(NamedTuple):
-    """What is wrong, so that the status is not ``ok``.
+    """Why the status is not ``ok``.
 
-    :ivar what: the end of the sentence, after the tick.
+    :ivar what: the sentence of the verdict.
     """
 
     word: HealthStatus
@@ -166,63 +190,81 @@ class _Trouble(NamedTuple):
     todo: str = ""
 
 
-def _verdict(reader: Reader, groups: Sequence[Waiting], paused: tuple[PauseView, ...]) -> Verdict:
-    # One from the future began while the database's clock was ahead.
-    works = select(TICKS).where(did_its_work(reader), TICKS.c.started_at <= reader.now)
-    recent = works.order_by(TICKS.c.started_at.desc()).limit(_RECENT_TICKS).subquery()
-    rows = reader.rows(select(recent).order_by(recent.c.seen_at.desc()).limit(1))
-    oldest = _age(reader.now, oldest_due(reader, groups, paused))
-    if not rows:
-        failing = _failing(reader, None)
-        what = "Ticks begin, but none has done its work yet" if failing else "No tick has run yet"
-        title = "No tick has done its work yet" if failing else what
-        return Verdict(
-            "never", what, reader.now, oldest=oldest, failing=failing, pauses=paused, headline=title
-        )
-    tick, age = rows[0], _age(reader.now, rows[0].seen_at) or 0.0
-    is_late = age > reader.state.settings.health_tick_age
-    failing = is_late and _failing(reader, tick.seen_at)
-    late, still = late_definitions(reader), stalled(reader, groups, paused)
-    found = list(_late(failing) if is_late else _overdue(reader, oldest, late, still))
-    trouble = found[0] if found else _Trouble("ok", "", "")
+@read_once
+def read_verdict(reader: Reader) -> Verdict:
+    """Return whether ticks come and runnable work is claimed in time."""
+    tick = _last_tick(reader)
+    age = None if tick is None else _age(reader.now, tick.seen_at)
+    oldest = _age(reader.now, oldest_due(reader))
+    is_late = age is None or age > reader.state.settings.health_tick_age
+    failing = is_late and _failing(reader, None if tick is None else tick.seen_at)
+    late, still = late_definitions(reader), stalled(reader)
+    last = "" if tick is None else f"Last tick {ago(age or 0.0)} from {tick.host}"
+    found = _no_ticks(last, failing) if is_late else _overdue(reader, last, oldest, late, still)
+    trouble = next(iter(found), _Trouble("ok", "", last))
     return Verdict(
         word=trouble.word,
-        sentence=f"Last tick {ago(age)} from {tick.host}{trouble.what}",
+        sentence=trouble.what,
         now=reader.now,
         late=late,
         failing=failing,
-        last_tick_at=tick.seen_at,
+        last_tick_at=None if tick is None else tick.seen_at,
         age=age,
-        host=tick.host,
-        worker=tick.worker,
+        host=None if tick is None else tick.host,
+        worker=None if tick is None else tick.worker,
         oldest=oldest,
-        pauses=paused,
+        pauses=list_pauses(reader),
         headline=trouble.headline,
         todo=trouble.todo,
         stalled=still,
     )
 
 
-def _late(failing: bool) -> Iterator[_Trouble]:
+def _last_tick(reader: Reader) -> Row[Any] | None:
+    # One from the future began while the database's clock was ahead.
+    works = select(TICKS).where(did_its_work(reader), TICKS.c.started_at <= reader.now)
+    recent = works.order_by(TICKS.c.started_at.desc()).limit(_RECENT_TICKS).subquery()
+    rows = reader.rows(select(recent).order_by(recent.c.seen_at.desc()).limit(1))
+    return rows[0] if rows else None
+
+
+def _no_ticks(last: str, failing: bool) -> Iterator[_Trouble]:
+    """Yield why ticks do not do their work.
+
+    :param last: when the last one did; empty if none ever has.
+    """
     if failing:
-        yield _Trouble("late", "Ticks fail", ": those since have begun, but failed")
-    yield _Trouble("late", "Ticks have stopped", ": ticks have stopped")
+        todo = "See what cron mails or logs, and run `flask jobs tick` by hand."
+        if last:
+            what = f"{last}: those since have begun, but failed"
+            yield _Trouble("late", "Ticks fail", what, todo)
+        what = "Ticks begin, but none has done its work yet"
+        yield _Trouble("never", "No tick has done its work yet", what, todo)
+    crontab = "Put the line that `flask jobs admin crontab` prints into the crontab"
+    if last:
+        todo = f"{crontab}; see its log, and run `flask jobs tick` by hand."
+        yield _Trouble("late", "Ticks have stopped", f"{last}: ticks have stopped", todo)
+    todo = (
+        f"{crontab}. If it is there, its ticks may use another database than this command: "
+        "cron does not know the variables of your shell. See its log."
+    )
+    yield _Trouble("never", "No tick has run yet", "No tick has run yet", todo)
 
 
 def _overdue(
-    reader: Reader, oldest: float | None, late: Late | None, still: Sequence[Stalled]
+    reader: Reader, last: str, oldest: float | None, late: Late | None, still: tuple[Stalled, ...]
 ) -> Iterator[_Trouble]:
     """Yield what is wrong though ticks come, the most urgent first."""
     if late is not None:
         title = f"{plural(late.count.value, 'schedule')} without a tick that runs it"
         todo = f"{CHECK} If no code should declare it any more, pause it."
-        yield _Trouble("overdue", title, f", but {late}", todo)
+        yield _Trouble("overdue", title, f"{last}, but {late}", todo)
     if oldest is not None and oldest > reader.state.settings.health_overdue:
-        what = f", but work has been waiting for {duration(oldest)}"
+        what = f"{last}, but work has been waiting for {duration(oldest)}"
         yield _Trouble("overdue", "Work is waiting too long", what)
     for each in still:
         if each.overdue:
-            yield _Trouble("overdue", "Work stands still", f", but {each.what}", each.todo)
+            yield _Trouble("overdue", "Work stands still", f"{last}, but {each.what}", each.todo)
 
 
 def _age(now: datetime, moment: datetime | None) -> float | None:
@@ -235,37 +277,28 @@ def _failing(reader: Reader, since: datetime | None) -> bool:
     return bool(reader.rows(begun if since is None else begun.where(TICKS.c.started_at > since)))
 
 
-def _figures(reader: Reader, oldest: float | None, paused: tuple[PauseView, ...]) -> Figures:
-    now, patience = reader.now, reader.state.settings.health_overdue
-    long_ago = now - timedelta(seconds=patience)
-    overdue: ColumnElement[int] = literal(0, Integer)
-    if oldest is not None and oldest >= patience:
-        some, *more = map(capped, waiting_for_us(reader, long_ago, paused))
-        overdue = sum(more, some)
+def _figures(reader: Reader, oldest: float | None) -> Figures:
+    now = reader.now
+    is_overdue = oldest is not None and oldest > reader.state.settings.health_overdue
     executors = bool(reader.state.settings.executors)
+    counted = {
+        "running": _some(text(RUNNING)),
+        "stale": _some(text(RUNNING), RUNS.c.locked_until <= now),
+        "dead": _some(text(DEAD), RUNS.c.finished_at >= now - timedelta(days=1)),
+        "stops": _some(text(STOPS)),
+        **({"handed": handed(now)} if executors else {}),
+    }
+    late = [capped(each.where(*ours(reader))) for each in overdue(reader)] if is_overdue else []
     row = reader.rows(
         select(
-            overdue.label("overdue"),
-            *([capped(handed(now)).label("handed")] if executors else []),
-            capped(_some(text(RUNNING))).label("running"),
-            capped(_some(text(RUNNING), RUNS.c.locked_until <= now)).label("stale"),
-            capped(_some(text(DEAD), RUNS.c.finished_at >= now - timedelta(days=1))).label("dead"),
+            *(capped(each).label(name) for name, each in counted.items()),
             doubts(reader.dialect).label("doubts"),
-            capped(_some(text(STOPS))).label("stops"),
+            sum(late, literal(0)).label("overdue"),
         )
     )[0]
-    return Figures(
-        overdue=count_of(row.overdue),
-        oldest=oldest,
-        running=count_of(row.running),
-        stale=count_of(row.stale),
-        dead=count_of(row.dead),
-        missed=missed_slots(reader),
-        doubts=count_of(row.doubts),
-        stops=count_of(row.stops),
-        handed=count_of(row.handed) if executors else None,
-    )
+    counts = {name: count_of(row._mapping[name]) for name in (*counted, "doubts", "overdue")}
+    return Figures(oldest=oldest, missed=missed_slots(reader), **counts)
 
 
-def _some(*conditions: ColumnElement[bool] | Any) -> Query:
+def _some(*conditions: Any) -> Query:
     return select(literal(1)).select_from(RUNS).where(*conditions)

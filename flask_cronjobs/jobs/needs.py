@@ -36,7 +36,9 @@ from .reader import (
     capped,
     count_of,
     is_one_of,
+    read_once,
     readable,
+    values_of,
 )
 
 #: How many skipped and cancelled runs, newest first, are searched for missed slots.
@@ -66,6 +68,7 @@ class Missed:
         return f"{plural(self.slots, 'slot')} {were} missed, {span}"
 
 
+@read_once
 def missed_slots(reader: Reader) -> Missed | None:
     """Return the slots that were recorded as missed in the last 24 hours; None if there are none.
 
@@ -112,7 +115,6 @@ def _minute(moment: datetime) -> str:
 
 #: What to check, for the doctor and the verdict.
 CHECK = "Does the FLASK_APP of cron's line import the module that declares it?"
-_NAMES_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +164,9 @@ def unrecorded(reader: Reader) -> list[str]:
     """
     known = reader.state.known_rows
     wanted = [name for name in reader.state.registry.declarations if name not in known]
-    for start in range(0, len(wanted), _NAMES_AT_ONCE):
-        some = wanted[start : start + _NAMES_AT_ONCE]
-        rows = reader.rows(select(DEFINITIONS.c.name).where(DEFINITIONS.c.name.in_(some)))
-        known.update(row.name for row in rows)
+    if wanted:
+        some = DEFINITIONS.c.name.in_(select(values_of(reader, wanted).c.value))
+        known.update(row.name for row in reader.rows(select(DEFINITIONS.c.name).where(some)))
     return [name for name in wanted if name not in known]
 
 
@@ -218,11 +219,10 @@ class Needs:
         return case(*places, else_=literal(len(NEEDS), Integer))
 
 
-def needs(reader: Reader, missed: Missed | None) -> Needs:
-    """Return which definitions need a person.
-
-    :param missed: what `missed_slots` found.
-    """
+@read_once
+def needs(reader: Reader) -> Needs:
+    """Return which definitions need a person."""
+    missed = missed_slots(reader)
     both = union_all(select(_with_dead_runs().subquery()), select(_in_doubt(reader).subquery()))
     found: dict[Need, set[int]] = {"missed": set(), "dead": set(), "doubt": set()}
     found["missed"].update(() if missed is None else missed.definition_ids[:_MOST])

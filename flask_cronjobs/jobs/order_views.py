@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import Row, select, text
 
 from ..models.conditions import ORDERED, STOPS
+from .eligibility import PauseView, list_pauses, stopping
 from .humanize import late, seconds_since, since
 from .reader import CAP, RUNS, Count, Page, Reader, Source, count_of, cut_page, reading
 from .runs.list import RunRow, rows_of
-from .waiting import PauseView, list_pauses, stopping
 
 
 @dataclass(frozen=True, slots=True)

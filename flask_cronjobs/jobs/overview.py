@@ -9,12 +9,12 @@ from datetime import datetime
 from sqlalchemy import func, literal, select, text
 
 from ..models.conditions import DEAD, KEYED_GROUPS, UNKEYED_GROUPS
-from .definitions.views import DefinitionList, find_definitions
+from .definitions.views import DefinitionList, list_definitions
 from .health import Figures, Verdict, read_verdict_and_figures
-from .reader import RUNS, Count, Reader, Source, capped, count_of, reading, values_of
+from .reader import RUNS, Count, Reader, Source, capped, count_of, reading, record, values_of
 from .runs.list import ERROR_SHOWN, first_line
 from .tick_views import Bucket, read_activity
-from .waiting import Waiting, waiting_groups
+from .waiting import waiting_groups
 
 #: How many dead runs, newest first, `dead_groups` reads.
 DEAD_LOOKED_AT = 10_000
@@ -66,14 +66,13 @@ class Overview:
 def read_overview(source: Source) -> Overview:
     """Return what the first page shows, of the definitions those first that need a person."""
     with reading(source) as reader:
-        groups = waiting_groups(reader)
-        verdict, figures = read_verdict_and_figures(reader, groups)
+        verdict, figures = read_verdict_and_figures(reader)
         return Overview(
             verdict=verdict,
             figures=figures,
-            definitions=find_definitions(reader, figures.missed, limit=DEFINITIONS_SHOWN),
+            definitions=list_definitions(reader, limit=DEFINITIONS_SHOWN),
             dead=dead_groups(reader),
-            orphans=list_orphans(reader, groups),
+            orphans=list_orphans(reader),
             activity=read_activity(reader),
             doubts=figures.doubts,
         )
@@ -91,11 +90,11 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
         )
         groups = (
             select(
-                newest.c.job_type,
+                newest.c.job_type.label("task"),
                 newest.c.error_type,
                 func.count().label("number"),
                 func.max(newest.c.finished_at).label("newest"),
-                func.max(newest.c.id).label("sample"),
+                func.max(newest.c.id).label("sample_id"),
             )
             .group_by(newest.c.job_type, newest.c.error_type)
             .order_by(func.max(newest.c.finished_at).desc())
@@ -103,30 +102,20 @@ def dead_groups(source: Source) -> tuple[DeadGroup, ...]:
             .subquery()
         )
         message = func.substr(RUNS.c.last_error, 1, ERROR_SHOWN).label("message")
-        sampled = select(groups, message).join(RUNS, RUNS.c.id == groups.c.sample)
+        sampled = select(groups, message).join(RUNS, RUNS.c.id == groups.c.sample_id)
         rows = reader.rows(sampled.order_by(groups.c.newest.desc()))
     full = sum(row.number for row in rows) >= DEAD_LOOKED_AT
     return tuple(
-        DeadGroup(
-            row.job_type,
-            row.error_type,
-            Count(row.number, full),
-            row.newest,
-            row.sample,
-            first_line(row.message),
-        )
+        record(DeadGroup, row, count=Count(row.number, full), message=first_line(row.message))
         for row in rows
     )
 
 
-def list_orphans(source: Source, groups: Sequence[Waiting] | None = None) -> tuple[Orphan, ...]:
-    """Return the tasks of waiting runs that this app's code does not declare, the oldest 50.
-
-    :param groups: what `waiting_groups` found, if that was read before.
-    """
+def list_orphans(source: Source) -> tuple[Orphan, ...]:
+    """Return the tasks of waiting runs that this app's code does not declare, the oldest 50."""
     with reading(source) as reader:
         oldest: dict[str, datetime] = {}
-        for group in waiting_groups(reader) if groups is None else groups:
+        for group in waiting_groups(reader):
             if group.task not in reader.state.registry.tasks:
                 oldest[group.task] = min(group.oldest, oldest.get(group.task, group.oldest))
         tasks = sorted(oldest, key=lambda task: (oldest[task], task))[:_GROUPS]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from sqlalchemy import (
@@ -57,10 +57,14 @@ Query: TypeAlias = Any
 
 @dataclass
 class Reader:
-    """An open connection that only reads, for one page or one command."""
+    """An open connection that only reads, for one page or one command.
+
+    :ivar known: what the reports that are marked `read_once` have returned.
+    """
 
     state: State
     connection: Connection
+    known: dict[object, Any] = field(default_factory=dict[object, Any], repr=False)
 
     @property
     def dialect(self) -> Dialect:
@@ -156,6 +160,22 @@ def reading(source: Source) -> Generator[Reader, None, None]:
             yield Reader(source, connection)
     except SQLAlchemyError as error:
         raise explain(error, engine) from error
+
+
+Found = TypeVar("Found")
+
+
+def read_once(report: Callable[[Reader], Found]) -> Callable[[Source], Found]:
+    """Let *report* read once for each `Reader`, however many parts of a page ask for it."""
+
+    @wraps(report)
+    def known(source: Source) -> Found:
+        with reading(source) as reader:
+            if report not in reader.known:
+                reader.known[report] = report(reader)
+            return cast("Found", reader.known[report])
+
+    return known
 
 
 #: Counting stops here.

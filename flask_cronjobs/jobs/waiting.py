@@ -1,27 +1,17 @@
-"""What waits to run: by task and queue, however many runs there are; the runs; what is due."""
+"""What waits to run: by task and queue, however many runs there are; what has waited too long."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NamedTuple
+from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, String, and_, bindparam, column, func, or_, select, text
+from sqlalchemy import String, bindparam, column, func, select, text
 
 from ..db.dialect import Dialect
 from ..models.columns import UTCDateTime
-from ..models.conditions import (
-    HANDED,
-    KEYED,
-    KEYED_GROUPS,
-    RUNNING,
-    SCHEDULED,
-    UNKEYED,
-    UNKEYED_GROUPS,
-)
-from ..types import PauseKind
-from .reader import DEFINITIONS, PAUSES, RUNS, Query, Reader, Source, reading
+from ..models.conditions import HANDED, KEYED, KEYED_GROUPS, UNKEYED, UNKEYED_GROUPS
+from .reader import RUNS, Query, Reader, read_once
 
 #: From so many tasks, queues and priorities on, each with a step of its own, it is faster to read
 #: all runs.
@@ -47,6 +37,7 @@ class Waiting:
     due: datetime | None
 
 
+@read_once
 def waiting_groups(reader: Reader) -> list[Waiting]:
     """Return what waits, by task and queue; there may be several of the same.
 
@@ -59,44 +50,23 @@ def waiting_groups(reader: Reader) -> list[Waiting]:
     return rows
 
 
-def oldest_due(
-    reader: Reader, groups: Sequence[Waiting], paused: Sequence[PauseView]
-) -> datetime | None:
-    """Return since when the oldest run has been due that our ticks or executors could run."""
-    tasks, queues = names(paused, "task"), names(paused, "queue")
-    known = reader.state.registry.tasks
-    due = [
-        group.due
-        for group in groups
-        if (not known or group.task in known)
-        and group.task not in tasks
-        and group.queue not in queues
-    ]
-    if reader.state.settings.executors:
-        (in_brokers,) = ours(reader, [handed(reader.now)], paused)
-        first = in_brokers.order_by(RUNS.c.run_at).limit(1)
-        due += [row.run_at for row in reader.rows(first)]
-    return min((moment for moment in due if moment is not None), default=None)
+def overdue(reader: Reader) -> list[Query]:
+    """Return statements for the runs that could run, and were due `CRONJOBS_HEALTH_OVERDUE` ago.
 
-
-def waiting(before: datetime) -> tuple[Query, Query]:
-    """Return statements for runnable runs due *before*: without a concurrency key, and with one.
-
-    These are two statements, since each has its own partial index. Runs whose key is at its limit
-    are left out, since no tick can run them.
+    1. Those without a concurrency key, and those with one: each kind has its own partial index. Of
+       the latter those whose key is below its limit.
+    2. If the app has executors, those that wait in their brokers.
     """
-    free = select(RUNS.c.id, RUNS.c.run_at).where(text(UNKEYED), RUNS.c.run_at <= before)
-    return free, _keyed(before)
+    before = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
+    due = select(RUNS.c.id, RUNS.c.run_at).where(RUNS.c.run_at <= before)
+    keyed = due.add_cte(_TAKEN).where(text(KEYED), text(_HAS_SHARE))
+    in_brokers = [handed(before)] if reader.state.settings.executors else []
+    return [due.where(text(UNKEYED)), keyed, *in_brokers]
 
 
 def handed(before: datetime) -> Query:
     """Return the statement for runs that wait in the brokers of executors and were due *before*."""
     return select(RUNS.c.id, RUNS.c.run_at).where(text(HANDED), RUNS.c.run_at <= before)
-
-
-def overdue(reader: Reader, before: datetime) -> list[Query]:
-    """Return `waiting`, and `handed` if the app has executors."""
-    return [*waiting(before), *([handed(before)] if reader.state.settings.executors else [])]
 
 
 def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Query]:
@@ -126,27 +96,6 @@ def _priorities(rows: str) -> Query:
     steps = steps.union_all(select(lower).where(steps.c.priority.is_not(None)))
     found = select(steps.c.priority).where(steps.c.priority.is_not(None))
     return found.limit(MOST_PRIORITIES + 1)
-
-
-def waiting_for_us(reader: Reader, before: datetime, paused: Sequence[PauseView]) -> list[Query]:
-    """Return `overdue`, without what is paused, and without the tasks of other code.
-
-    No tick of this app is slow for those.
-    """
-    return ours(reader, overdue(reader, before), paused)
-
-
-def ours(reader: Reader, found: Sequence[Query], paused: Sequence[PauseView]) -> list[Query]:
-    """Return *found* without what is paused, and without the tasks of other code."""
-    found = [each.where(*not_paused(reader, paused)) for each in found]
-    if tasks := list(reader.state.registry.tasks):
-        found = [each.where(RUNS.c.job_type.in_(tasks)) for each in found]
-    return found
-
-
-def _keyed(before: datetime) -> Query:
-    runs = select(RUNS.c.id, RUNS.c.run_at).add_cte(_TAKEN)
-    return runs.where(text(KEYED), RUNS.c.run_at <= before, text(_HAS_SHARE))
 
 
 def _rows(reader: Reader, sql: str) -> list[Waiting]:
@@ -235,138 +184,3 @@ def _by_reading_all() -> str:
         for rows, is_due in parts
     )
     return f"WITH taken AS ({_TAKEN_SHARES}) {' UNION ALL '.join(selects)}"
-
-
-class PauseView(NamedTuple):
-    """A task or a queue that is paused.
-
-    :ivar kind: ``task`` or ``queue``.
-    """
-
-    kind: PauseKind
-    name: str
-    paused_at: datetime
-    paused_by: str | None
-
-    def __str__(self) -> str:
-        return f"the {self.kind} {self.name} is paused"
-
-
-def list_pauses(source: Source) -> tuple[PauseView, ...]:
-    """Return what is paused, by kind and name."""
-    with reading(source) as reader:
-        statement = select(*(PAUSES.c[name] for name in PauseView._fields))
-        rows = reader.rows(statement.order_by(PAUSES.c.kind, PAUSES.c.name))
-    return tuple(PauseView(*tuple(row)) for row in rows)
-
-
-def stopping(paused: Sequence[PauseView], task: str, queue: str) -> tuple[PauseView, ...]:
-    """Return those for which runs of *task* in *queue* wait until they are resumed."""
-    names = {"task": task, "queue": queue}
-    return tuple(each for each in paused if each.name == names[each.kind])
-
-
-def names(paused: Sequence[PauseView], kind: PauseKind) -> list[str]:
-    """Return the names of one kind."""
-    return [each.name for each in paused if each.kind == kind]
-
-
-def not_paused(reader: Reader, paused: Sequence[PauseView] | None = None) -> list[Any]:
-    """Return the conditions that a run is neither of a paused task nor in a paused queue.
-
-    :param paused: what is paused, if that was read before.
-    """
-    found = list_pauses(reader) if paused is None else paused
-    conditions: list[ColumnElement[bool]] = []
-    if tasks := names(found, "task"):
-        conditions.append(RUNS.c.job_type.not_in(tasks))
-    if queues := names(found, "queue"):
-        conditions.append(RUNS.c.queue.not_in(queues))
-    return conditions
-
-
-#: How many rows of each kind are read at most.
-MOST_DUE = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """What is due now.
-
-    :ivar definitions: names, each with the slot that is due.
-    :ivar runs: tasks and queues, each with the number of runs.
-    :ivar expired: how many leases ran out.
-    """
-
-    definitions: tuple[tuple[str, datetime], ...]
-    runs: tuple[tuple[str, str, int], ...]
-    expired: int
-
-
-class Next(NamedTuple):
-    """What is due next: a definition's slot or a task's run, and when."""
-
-    at: datetime
-    name: str
-
-
-def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
-    """Return what is due now, in *queues* or in all; at most `MOST_DUE` of each kind."""
-    with reading(source) as reader:
-        definitions = reader.rows(
-            select(DEFINITIONS.c.name, DEFINITIONS.c.next_run_at)
-            .where(text(SCHEDULED), DEFINITIONS.c.next_run_at <= reader.now, _ours(reader))
-            .order_by(DEFINITIONS.c.next_run_at)
-            .limit(MOST_DUE)
-        )
-        counts: dict[tuple[str, str], int] = {}
-        waits = not_paused(reader)
-        for condition in (UNKEYED, KEYED):
-            statement = select(RUNS.c.job_type, RUNS.c.queue).where(
-                text(condition), RUNS.c.run_at <= reader.now, *waits
-            )
-            if queues:
-                statement = statement.where(RUNS.c.queue.in_(queues))
-            some = statement.limit(MOST_DUE).subquery()
-            grouped = select(some.c.job_type, some.c.queue, func.count().label("number"))
-            for row in reader.rows(grouped.group_by(some.c.job_type, some.c.queue)):
-                key = (row.job_type, row.queue)
-                counts[key] = counts.get(key, 0) + row.number
-        expired = reader.rows(
-            select(func.count())
-            .select_from(RUNS)
-            .where(text(RUNNING), RUNS.c.locked_until <= reader.now)
-        )
-        return Due(
-            tuple((row.name, row.next_run_at) for row in definitions),
-            tuple((task, queue, number) for (task, queue), number in sorted(counts.items())),
-            expired[0][0],
-        )
-
-
-def next_due(source: Source) -> Next | None:
-    """Return which slot or waiting run will be due next; None if there is none."""
-    slot, run = DEFINITIONS.c.next_run_at, RUNS.c.run_at
-    with reading(source) as reader:
-        slots = select(slot.label("at"), DEFINITIONS.c.name).where(
-            text(SCHEDULED), slot > reader.now, _ours(reader)
-        )
-        runs = [
-            select(run.label("at"), RUNS.c.job_type.label("name"))
-            .where(text(part), run > reader.now)
-            .order_by(run)
-            for part in (UNKEYED, KEYED)
-        ]
-        found = [reader.rows(each.limit(1)) for each in (slots.order_by(slot), *runs)]
-    return min((Next(rows[0].at, rows[0].name) for rows in found if rows), default=None)
-
-
-def _ours(reader: Reader) -> ColumnElement[bool]:
-    """Return the condition that this app enqueues a definition's slots, as `definitions.read`."""
-    registry = reader.state.registry
-    declared = DEFINITIONS.c.name.in_(list(registry.declarations))
-    known = DEFINITIONS.c.job_type.in_(list(registry.tasks))
-    return or_(
-        and_(DEFINITIONS.c.origin == "code", declared),
-        and_(DEFINITIONS.c.origin == "database", known),
-    )

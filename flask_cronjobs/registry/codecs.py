@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from uuid import UUID
 
 from ..types import JSON
-from .payload import is_refused
+from .payload import advice_on
 
 _NOTHING = object()
 
@@ -88,7 +88,7 @@ def at(step: str, convert: Callable[[Any], Any], value: object) -> Any:
     :param step: where the value is, in the one that has it.
     :raises Misfit: it does not fit.
     """
-    if is_refused(value):
+    if advice_on(value):
         return value
     try:
         return convert(value)

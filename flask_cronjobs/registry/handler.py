@@ -14,9 +14,9 @@ from ..text import cut
 from ..types import JSON, OnDead
 from .arguments import Arguments
 from .options import EnqueueOptions, TaskOptions, is_key
-from .other_names import options_go_before
 from .payload import check_keys, payload_text
 from .retry import RetryPolicy, retry_policy
+from .validation import options_go_before
 
 #: How many characters a concurrency key may have: it is part of an index.
 MAX_KEY = 500
@@ -51,11 +51,9 @@ class Handler:
         self._required = frozenset(p.name for p in parameters if p.default is p.empty)
 
     @property
-    def signature(self) -> str:
-        """The function's parameters, without the default values: these may be secrets."""
-        plain = [_bare(parameter) for parameter in self._signature.parameters.values()]
-        nothing = inspect.Signature.empty
-        return str(self._signature.replace(parameters=plain, return_annotation=nothing))
+    def parameters(self) -> tuple[str, ...]:
+        """The function's parameters, without annotations; … for defaults, which may be secrets."""
+        return tuple(map(_bare, self._signature.parameters.values()))
 
     @property
     def is_async(self) -> bool:
@@ -105,7 +103,7 @@ class Handler:
         :raises TypeError: the handler does not take them.
         :raises PayloadError: *payload* is not a mapping whose keys are texts.
         """
-        if isinstance(payload, dict) and self._required <= payload.keys() <= self._named:
+        if isinstance(payload, dict) and self._takes(payload):
             return payload
         check_keys(payload)
         return self.payload(**payload)
@@ -236,19 +234,6 @@ def stored_payload(
     return StoredPayload(text, handler.concurrency_key_for(plain), handler.unique_key_for(plain))
 
 
-class _Name:
-    """A text that `inspect` prints without quotes."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-
-def _bare(parameter: inspect.Parameter) -> inspect.Parameter:
-    annotation: object = parameter.annotation
-    if isinstance(annotation, str):
-        parameter = parameter.replace(annotation=_Name(annotation))
-    given = parameter.default is not parameter.empty
-    return parameter.replace(default=_Name("…")) if given else parameter
+def _bare(parameter: inspect.Parameter) -> str:
+    bare = parameter.replace(annotation=parameter.empty, default=parameter.empty)
+    return str(bare) if parameter.default is parameter.empty else f"{bare}=…"

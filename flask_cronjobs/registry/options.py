@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias, TypeGuard, get_args
 
+from ..config import FLAG, Kind, choice, in_seconds, is_number, is_url, whole
 from ..errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
-from ..types import OnDead, Order, Replace, UniqueWhile, is_number, is_whole
-from .retry import Retry, RetryCallable, check_attempts
+from ..types import Catchup, OnDead, Order, Overlap, Replace, UniqueWhile
+from .retry import Retry, RetryCallable
+
+#: The longest timeout of a task, in seconds (30 days).
+MAX_TIMEOUT = 30 * 86400.0
 
 #: Is called with a `CurrentRun`, and returns what its handler is called inside of.
 Around: TypeAlias = Callable[..., AbstractContextManager[object]]
@@ -39,6 +43,16 @@ class TaskOptions(NamedTuple):
     on_dead: OnDead | None = None
     unique: str | None = None
     unique_while: UniqueWhile | None = None
+
+
+#: The options of a schedule that a task may be declared with, and what they are by default.
+SCHEDULE_OPTIONS: Mapping[str, object] = {
+    "payload": None,
+    "timezone": None,
+    "catchup": "latest",
+    "overlap": "skip",
+    "ping": None,
+}
 
 
 class EnqueueOptions(NamedTuple):
@@ -75,36 +89,11 @@ class EnqueueOptions(NamedTuple):
         """
         if self.run_at is not None and self.delay is not None:
             raise TaskError("run_at and delay were both given. Give one of them.")
-        if self.run_at is not None and not is_moment(self.run_at):
-            raise TaskError(
-                f"run_at is {str(self.run_at)!r}, not a time with a time zone, in the years 1000 "
-                "to 9999. Give an aware time, such as datetime.now(timezone.utc) + "
-                "timedelta(hours=1), or leave it out to run at once."
-            )
-        if self.delay is not None and not is_number(self.delay, 0, MAX_DELAY):
-            raise TaskError(
-                f"delay is {self.delay!r}. Give seconds from 0 to {MAX_DELAY} (a year)."
-            )
-        if self.max_attempts is not None:
-            check_attempts(self.max_attempts, "max_attempts")
-        if self.priority is not None and not is_whole(self.priority, -32768, 32767):
-            raise TaskError(f"priority is {self.priority!r}. Give a whole number, -32768 to 32767.")
+        check_options(zip(self._fields, self, strict=True))
         self.check_key_options()
-        if self.queue is not None:
-            check_key("queue", self.queue, 100)
-        if self.idempotency_key is not None:
-            check_key("idempotency_key", self.idempotency_key, 500)
 
     def check_key_options(self) -> None:
-        """Check what is said about the key, as `check` does."""
-        if self.unique_while not in (None, *get_args(UniqueWhile)):
-            raise TaskError(
-                f"unique_while is {self.unique_while!r}. Give 'kept', 'pending' or 'waiting'."
-            )
-        if self.replace not in (False, True, "payload", "run_at"):
-            raise TaskError(
-                f"replace is {self.replace!r}. Give 'payload', 'run_at', or True for both."
-            )
+        """Check that what is said about the key goes together, as `check` does."""
         if self.replace and self.unique_while not in (None, "waiting"):
             raise TaskError(
                 f"replace was given with unique_while={self.unique_while!r}, but a run that has "
@@ -145,16 +134,83 @@ class NewRun:
         return options
 
 
-def in_seconds(delay: float | timedelta | None) -> float | None:
-    """Return *delay* as a number of seconds."""
-    return delay.total_seconds() if isinstance(delay, timedelta) else delay
-
-
 def is_moment(value: object) -> TypeGuard[datetime]:
     """Return whether *value* is an aware time that both databases write, in any time zone."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         return False
     return EARLIEST <= value <= FARTHEST
+
+
+def is_key(value: object, most: int) -> TypeGuard[str]:
+    """Return whether *value* is a text of 1 to *most* printable characters, not only spaces.
+
+    Other characters would forge log lines, and could not be sent by a form.
+    """
+    if not isinstance(value, str) or not value.strip():
+        return False
+    return len(value) <= most and value.isprintable()
+
+
+def _text(most: int) -> Kind:
+    wanted = f"a text of 1 to {most} printable characters, not only spaces"
+    return Kind(lambda value: is_key(value, most), wanted)
+
+
+def _key(most: int) -> Kind:
+    """Return the kind of texts with nothing to fill in, which would be the same for all."""
+    text = _text(most)
+    return Kind(
+        lambda value: text.fits(value) and not ("{" in value and _UNFILLED.search(value)),
+        f"{text.wanted}. Write the f before the text if it has arguments in braces, as in "
+        'f"user:{user_id}"',
+    )
+
+
+MOMENT = Kind(
+    is_moment,
+    "an aware time, with a time zone and in the years 1000 to 9999, such as "
+    "datetime.now(timezone.utc) + timedelta(hours=1)",
+)
+_ATTEMPTS = whole(1, 1000)
+#: What each option may be, of tasks, of their schedules and of runs.
+_KINDS: Mapping[str, Kind] = {
+    "queue": _key(100),
+    "priority": whole(-32768, 32767),
+    "max_attempts": _ATTEMPTS,
+    "timeout": Kind(
+        lambda value: is_number(value, 0, MAX_TIMEOUT) and value > 0, "seconds, at most 30 days"
+    ),
+    "concurrency": _ATTEMPTS,
+    "async_at_once": whole(1, 1000),
+    "keep_output": FLAG,
+    "order": choice(*get_args(Order)),
+    "on_dead": choice(*get_args(OnDead)),
+    "run_at": MOMENT,
+    "delay": Kind(
+        lambda value: is_number(value, 0, MAX_DELAY), f"seconds from 0 to {MAX_DELAY} (a year)"
+    ),
+    "idempotency_key": _key(500),
+    "unique_while": choice(*get_args(UniqueWhile)),
+    "replace": choice("payload", "run_at", True, False),
+    "catchup": choice(*get_args(Catchup)),
+    "overlap": choice(*get_args(Overlap)),
+    "ping": Kind(
+        lambda value: is_url(value) and is_key(value, 1000),
+        "a URL that starts with http:// or https://, or None for no ping",
+        is_secret=True,
+    ),
+}
+
+
+def check_options(options: Iterable[tuple[str, object]], whose: str = "") -> None:
+    """Check *options*, each by itself; None stands for one that is not given.
+
+    :param whose: begins the message.
+    :raises TaskError: a value is not valid.
+    """
+    for name, value in options:
+        if value is not None and (kind := _KINDS.get(name)) and not kind.fits(value):
+            raise TaskError(f"{whose}{kind.misfit(name, value)}")
 
 
 def check_key(what: str, value: object, most: int) -> None:
@@ -163,31 +219,15 @@ def check_key(what: str, value: object, most: int) -> None:
     :param what: names it in the message.
     :raises TaskError: it is not.
     """
-    text = check_text(what, value, most)
-    if "{" in text and (unfilled := _UNFILLED.search(text)):
-        raise TaskError(
-            f"{what} is {text!r}, with {unfilled[0]} as it stands there, so it would be the same "
-            f'for all. Write the f before the text, as in f"user:{{user_id}}".'
-        )
+    if misfit := _key(most).misfit(what, value):
+        raise TaskError(misfit)
 
 
-def check_text(what: str, value: object, most: int) -> str:
-    """Return *value*, checked to be a text of 1 to *most* printable characters.
+def check_name(name: object, what: str) -> None:
+    """Check that *name* is the name of a task or a definition.
 
-    :param what: names it in the message.
-    :raises TaskError: it is not.
+    :param what: which of the two, for the message.
+    :raises TaskError: it is not a text of 1 to 200 printable characters.
     """
-    if not is_key(value, most):
-        # Other characters would forge log lines, and could not be sent by a form.
-        raise TaskError(
-            f"{what} is {value!r}. Give a text of 1 to {most} printable characters, not only "
-            "spaces."
-        )
-    return value
-
-
-def is_key(value: object, most: int) -> TypeGuard[str]:
-    """Return whether *value* is a text of 1 to *most* printable characters, not only spaces."""
-    if not isinstance(value, str) or not value.strip():
-        return False
-    return len(value) <= most and value.isprintable()
+    if misfit := _text(200).misfit(f"The {what} name", name):
+        raise TaskError(misfit)

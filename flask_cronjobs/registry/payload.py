@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from typing import Any, cast
@@ -88,7 +88,11 @@ def check_payload(payload: Mapping[str, object], limit: int) -> dict[str, JSON]:
     check_keys(payload)
     # At the top any mapping is fine; inside, json accepts only a dict.
     plain = cast("dict[str, JSON]", dict(payload))
-    if _walk(plain, limit) > limit:
+    try:
+        room = _room_left(plain, limit)
+    except _Fault as fault:
+        raise PayloadError(f"payload{_written(fault.path[::-1])} {fault}") from None
+    if room < 0:
         raise _too_large(plain, f"over {limit:,}", limit)
     try:
         size = len(json.dumps(plain, ensure_ascii=False).encode())
@@ -115,57 +119,51 @@ def check_keys(payload: Mapping[str, object]) -> None:
             f"The payload is of type {type(payload).__name__}. Give a dict of arguments."
         )
     try:
-        _refuse_with_advice(payload)
+        if advice := advice_on(payload):
+            raise _Fault(advice)
         for key in payload:
-            _check_key(key)
+            _checked_key_size(key)
     except _Fault as fault:
         raise PayloadError(f"payload {fault}") from None
 
 
 class _Fault(Exception):
-    """What is wrong with a value, to be said after its path."""
+    """What is wrong with a value.
 
-
-def _walk(root: object, limit: int) -> int:
-    """Check what is in *root*, up to *limit* bytes; return how many there are at the least.
-
-    A path is made only for an error: one for each member would take time with the square of the
-    size.
-
-    :raises PayloadError: a value is no JSON.
+    :ivar path: the keys that lead to it, the last one first.
     """
-    size = 0
-    path: list[object] = []
-    levels = [_members(root)]
-    while levels:
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.path: list[object] = []
+
+
+def _room_left(value: object, room: int, levels: int = MAX_DEPTH) -> int:
+    """Return how many of *room* bytes are left beside *value*, at the most.
+
+    As soon as it is known that there are none, the rest is not checked.
+
+    :param levels: how deeply it may be nested.
+    :raises _Fault: it is no JSON. A path is made only then: one for each member would take time
+        with the square of the size.
+    """
+    room -= _checked_size(value)
+    if not isinstance(value, (dict, list, tuple)):
+        return room
+    if levels <= 0:
+        raise _Fault(f"is nested over {MAX_DEPTH} levels deep. Flatten it.")
+    is_object = isinstance(value, dict)
+    members: Any = cast("Any", value).items() if is_object else enumerate(cast("Any", value))
+    for key, member in members:
+        room -= _checked_key_size(key) if is_object else 1
+        if room < 0:
+            break
         try:
-            for key, value in levels[-1]:
-                path.append(key)
-                size += _checked_size(value) + (len(key) + 2 if isinstance(key, str) else 1)
-                if size > limit:
-                    return size
-                if isinstance(value, (dict, list, tuple)):
-                    if len(levels) >= MAX_DEPTH:
-                        raise _Fault(f"is nested over {MAX_DEPTH} levels deep. Flatten it.")
-                    levels.append(_members(cast("object", value)))
-                    break
-                path.pop()
-            else:
-                levels.pop()
-                del path[-1:]
+            room = _room_left(member, room, levels - 1)
         except _Fault as fault:
-            raise PayloadError(f"payload{_written(path)} {fault}") from None
-    return size
-
-
-def _members(value: object) -> Iterator[tuple[object, object]]:
-    """Yield the members of a container with their keys, checked, or their places."""
-    if not isinstance(value, dict):
-        yield from enumerate(cast("Sequence[object]", value))
-        return
-    for key, member in cast("dict[object, object]", value).items():
-        _check_key(key)
-        yield key, member
+            fault.path.append(key)
+            raise
+    return room
 
 
 def _checked_size(value: object) -> int:
@@ -173,7 +171,8 @@ def _checked_size(value: object) -> int:
 
     :raises _Fault: it is no JSON.
     """
-    _refuse_with_advice(value)
+    if advice := advice_on(value):
+        raise _Fault(advice)
     if isinstance(value, str):
         _check_text(value)
         return len(value) + 2
@@ -191,34 +190,28 @@ def _checked_size(value: object) -> int:
     return 1
 
 
-def is_refused(value: object) -> bool:
-    """Return whether `payload_text` refuses *value* with advice, also if it looks like another."""
+def advice_on(value: object) -> str | None:
+    """Return why *value* is refused, if it looks plain, and is more or ends with the request."""
     kind = type(value)  # A proxy says that it is an instance of what it stands for.
-    return issubclass(kind, (LocalProxy, MultiDict)) or hasattr(kind, "__mapper__")
-
-
-def _refuse_with_advice(value: object) -> None:
-    """Refuse what looks like a plain value, and is more, or no more after the request."""
-    if not is_refused(value):
-        return
-    kind = type(value)
     if issubclass(kind, LocalProxy):
-        raise _Fault(
+        return (
             "is a LocalProxy, which stands for something of this request. Pass what it stands for, "
             "or an id, such as current_user.id."
         )
     if issubclass(kind, MultiDict):
-        raise _Fault(
+        return (
             f"is of type {kind.__name__}, which may have several values for a key, as request.form "
             "does. Pass .to_dict(), or .to_dict(flat=False) for lists of values."
         )
-    raise _Fault(
-        f"is a row of the database, of type {kind.__name__}. Pass its id, and load it by that in "
-        "the handler."
-    )
+    if hasattr(kind, "__mapper__"):
+        return (
+            f"is a row of the database, of type {kind.__name__}. Pass its id, and load it by that "
+            "in the handler."
+        )
+    return None
 
 
-def _check_key(key: object) -> None:
+def _checked_key_size(key: object) -> int:
     if not isinstance(key, str):
         try:
             shown = _shortened(reprlib.repr(key))
@@ -232,6 +225,7 @@ def _check_key(key: object) -> None:
         _check_text(key)
     except _Fault as fault:
         raise _Fault(f"(a key) {fault}") from None
+    return len(key) + 2
 
 
 def _check_text(text: str) -> None:
@@ -262,8 +256,8 @@ def _largest(payload: Mapping[str, JSON], limit: int) -> str:
     largest, most = "", -1
     for key, value in payload.items():
         try:
-            size = _walk({key: value}, limit)
-        except PayloadError:  # It lies behind the place where the check ended.
+            size = limit - _room_left({key: value}, limit)
+        except _Fault:  # It lies behind the place where the check ended.
             continue
         if size > most:
             largest, most = key, size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from ..config import Settings
 from ..errors import TaskError, UnknownTask
@@ -12,9 +12,8 @@ from ..schedule import Schedule
 from ..text import did_you_mean
 from ..types import JSON, Catchup, OnDead, Overlap
 from .handler import Handler, run_columns
-from .options import Around
+from .options import Around, check_name, check_options
 from .payload import payload_text
-from .validation import check_choice, check_name, check_ping
 
 
 def name_of(given: object) -> str:
@@ -172,12 +171,11 @@ def declaration(
     :raises PayloadError: *payload* is not plain JSON.
     """
     Schedule(cron, "UTC" if timezone is None else timezone)
-    check_choice("catchup", catchup, get_args(Catchup))
-    check_choice("overlap", overlap, get_args(Overlap))
-    checked = check_name(name, "definition")
-    check_ping(name, ping)
+    check_name(name, "definition")
+    given = {"catchup": catchup, "overlap": overlap, "ping": ping}
+    check_options(given.items(), f"The definition {name!r}: ")
     plain = _plain_payload(handler, name, payload or {})
-    return Declaration(checked, handler, cron, timezone, plain, catchup, overlap, ping)
+    return Declaration(name, handler, cron, timezone, plain, catchup, overlap, ping)
 
 
 def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -> dict[str, JSON]:

@@ -8,10 +8,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
+from ..config import Kind, choice, is_number, whole
 from ..errors import MAX_DELAY, TaskError
-from ..types import is_number, is_whole
 
 Backoff: TypeAlias = Literal["exponential", "linear", "quadratic", "fixed"]
 ExceptionTypes: TypeAlias = "type[BaseException] | tuple[type[BaseException], ...]"
@@ -26,6 +26,21 @@ _GROWTH: dict[str, Callable[[int], float]] = {
     "linear": lambda attempt: float(attempt),
     "quadratic": lambda attempt: float(attempt * attempt),
     "fixed": lambda attempt: 1.0,
+}
+
+
+def _are_exceptions(value: object) -> bool:
+    members = cast("tuple[object, ...]", value if isinstance(value, tuple) else (value,))
+    return all(isinstance(one, type) and issubclass(one, BaseException) for one in members)
+
+
+_DELAY = Kind(lambda value: is_number(value, 0, MAX_DELAY), f"seconds from 0 to {MAX_DELAY}")
+_EXCEPTIONS = Kind(_are_exceptions, "exception classes")
+_KINDS = {
+    "max_attempts": whole(1, 1000),
+    "backoff": choice(*_GROWTH),
+    **dict.fromkeys(("base", "cap"), _DELAY),
+    **dict.fromkeys(("on", "not_on"), _EXCEPTIONS),
 }
 
 
@@ -54,16 +69,9 @@ class Retry:
     not_on: ExceptionTypes = ()
 
     def __post_init__(self) -> None:
-        check_attempts(self.max_attempts, "Retry: max_attempts")
-        if self.backoff not in _GROWTH:
-            raise TaskError(
-                f"Retry: backoff is {self.backoff!r}. Write one of {', '.join(_GROWTH)}."
-            )
-        for name, value in (("base", self.base), ("cap", self.cap)):
-            if not is_number(value, 0, MAX_DELAY):
-                raise TaskError(f"Retry: {name} is {value!r}. Give seconds from 0 to {MAX_DELAY}.")
-        for name, types in (("on", self.on), ("not_on", self.not_on)):
-            _check_types(types, name)
+        for name, kind in _KINDS.items():
+            if misfit := kind.misfit(f"Retry: {name}", getattr(self, name)):
+                raise TaskError(misfit)
 
     def delay(self, attempt: int, error: BaseException) -> float | None:
         """Return how many seconds to wait after *attempt* (from 1) failed with *error*.
@@ -146,7 +154,7 @@ def check_retry(retry: Retry | RetryCallable | int | bool | None) -> None:
         )
 
 
-def why_uncallable(function: Callable[..., object], *args: object) -> str | None:
+def why_uncallable(function: Any, *args: object) -> str | None:
     """Return why *function* cannot be called with *args*; None if it can, as far as is known."""
     try:
         inspect.signature(function, follow_wrapped=False).bind(*args)
@@ -155,21 +163,3 @@ def why_uncallable(function: Callable[..., object], *args: object) -> str | None
     except ValueError:
         pass  # A callable written in C may have no signature.
     return None
-
-
-def check_attempts(value: object, what: str) -> int:
-    """Return *value*, checked to be a number of attempts.
-
-    :param what: what it is, for the message.
-    :raises TaskError: it is not a whole number from 1 to 1000.
-    """
-    if not is_whole(value, 1, 1000):
-        raise TaskError(f"{what} is {value!r}. Give a whole number from 1 to 1000.")
-    return value
-
-
-def _check_types(types: object, name: str) -> None:
-    members = cast("tuple[object, ...]", types if isinstance(types, tuple) else (types,))
-    for member in members:
-        if not (isinstance(member, type) and issubclass(member, BaseException)):
-            raise TaskError(f"Retry: {name} holds {member!r}. Give exception classes.")

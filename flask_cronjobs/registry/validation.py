@@ -4,20 +4,63 @@ from __future__ import annotations
 
 import inspect
 import string
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
+from ..config import in_seconds
 from ..errors import SetupError, TaskError
 from ..text import did_you_mean
-from ..types import OnDead, Order, is_number, is_url, is_whole
-from .options import Around, AroundHook, EnqueueOptions, TaskOptions, check_text, is_key
-from .retry import check_attempts, check_retry, why_uncallable
+from .options import (
+    SCHEDULE_OPTIONS,
+    Around,
+    AroundHook,
+    TaskOptions,
+    check_name,
+    check_options,
+)
+from .retry import check_retry, why_uncallable
 
 M = TypeVar("M", bound=Callable[..., Any])
-#: The longest timeout of a task, in seconds (30 days).
-MAX_TIMEOUT = 30 * 86400.0
+
+_ATTEMPTS = "retry=5 for five attempts in all, or retry=Retry(max_attempts=5, …)"
+_BACKOFF = "retry=Retry(base=…, backoff=…)"
+_TIMEOUT = "timeout=…, in seconds"
+# Names that users bring from other packages, each with what to write here.
+#: Of ``@jobs.task(…)``.
+OF_TASK: Mapping[str, str] = {
+    **dict.fromkeys(("cron", "crontab", "run_every", "trigger"), "schedule='0 7 * * *'"),
+    **dict.fromkeys(("tz", "time_zone", "zone"), "timezone='Europe/Berlin'"),
+    **dict.fromkeys(("max_retries", "retries", "max_attempts", "max_tries"), _ATTEMPTS),
+    **dict.fromkeys(("retry_delay", "retry_backoff", "default_retry_delay", "backoff"), _BACKOFF),
+    **dict.fromkeys(("autoretry_for", "retry_for", "throws"), "retry=Retry(on=…, not_on=…)"),
+    **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), _TIMEOUT),
+    "bind": "current_run, which any handler can import and ask",
+    "max_instances": "concurrency=…",
+    "args": "payload={…}, the keyword arguments of scheduled runs",
+    "kwargs": "payload={…}, the keyword arguments of scheduled runs",
+    "misfire_grace_time": "catchup='latest', 'all' or 'none'",
+}
+_AT_THE_TASK = "it at the task: @jobs.task(timeout=…)"
+#: Of ``task.using(…)``.
+OF_USING: Mapping[str, str] = {
+    **dict.fromkeys(("countdown", "schedule_in", "defer_by"), "delay=…, in seconds"),
+    **dict.fromkeys(("eta", "at", "schedule_at", "scheduled", "when"), "run_at=…, an aware time"),
+    **dict.fromkeys(("timeout", "time_limit", "job_timeout"), _AT_THE_TASK),
+    **dict.fromkeys(("max_retries", "retries", "retry"), "max_attempts=…, which counts them all"),
+    **dict.fromkeys(("key", "unique", "unique_key", "task_id", "job_id"), "idempotency_key=…"),
+    **dict.fromkeys(("lock", "queueing_lock"), "idempotency_key=…, unique_while='pending'"),
+}
+#: Of a task itself.
+OF_METHODS: Mapping[str, str] = {
+    **dict.fromkeys(("delay", "send", "defer", "submit", "queue", "call_async"), "enqueue(…)"),
+    **dict.fromkeys(
+        ("apply_async", "send_with_options", "configure", "options_for", "enqueue_in"),
+        "using(delay=…).enqueue(…)",
+    ),
+    **dict.fromkeys(("enqueue_at", "apply_at"), "using(run_at=…).enqueue(…)"),
+}
 
 
 def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> None:
@@ -47,16 +90,8 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
                 "parameter that can be passed by keyword."
             )
     check_retry(options.retry)
-    if options.timeout is not None and not _is_timeout(options.timeout):
-        raise TaskError(f"{name}: timeout is {options.timeout!r}. Give seconds, at most 30 days.")
-    if options.concurrency is not None:
-        check_attempts(options.concurrency, f"{name}: concurrency")
-    if options.keep_output is not None and options.keep_output not in (True, False):
-        raise TaskError(f"{name}: keep_output is {options.keep_output!r}. Give True or False.")
+    check_options(zip(options._fields, options, strict=True), f"{name}: ")
     _check_async_at_once(func, name, options)
-    EnqueueOptions(
-        queue=options.queue, priority=options.priority, unique_while=options.unique_while
-    ).check()
     _check_order(name, options)
     for option in ("concurrency_key", "unique"):
         _check_key_format(name, option, getattr(options, option), parameters)
@@ -71,9 +106,6 @@ def _check_order(name: str, options: TaskOptions) -> None:
                 f"{name}: on_dead has no effect without order='strict'. Give both, or remove it."
             )
         return
-    check_choice(f"{name}: order", options.order, get_args(Order))
-    if options.on_dead is not None:
-        check_choice(f"{name}: on_dead", options.on_dead, get_args(OnDead))
     if options.concurrency_key is None:
         raise TaskError(
             f"{name}: order='strict' needs a concurrency_key, whose runs are in order. Give one, "
@@ -90,17 +122,23 @@ def _check_order(name: str, options: TaskOptions) -> None:
 def _check_async_at_once(func: Callable[..., object], name: str, options: TaskOptions) -> None:
     if options.async_at_once is None:
         return
-    if not is_whole(options.async_at_once, 1, 1000):
-        raise TaskError(
-            f"{name}: async_at_once is {options.async_at_once!r}. Give a whole number from 1 to "
-            "1000."
-        )
     if options.atomic or not inspect.iscoroutinefunction(func):
         why = "with atomic=True" if options.atomic else "that is no async def"
         raise TaskError(
             f"{name}: async_at_once has no effect on a handler {why}: its runs are one at a time "
             "in each process. Remove it; concurrency= limits runs over all processes."
         )
+
+
+def task_options(**given: Any) -> TaskOptions:
+    """Return options as they were given to `CronJobs.task`, in the form that is kept.
+
+    :raises TaskError: ``around`` is no hook.
+    """
+    hook = given.get("around")
+    timeout = in_seconds(given.get("timeout"))
+    around = None if hook is None else as_around(hook)
+    return TaskOptions(**{**given, "timeout": timeout, "around": around})
 
 
 def as_around(hook: AroundHook) -> Around:
@@ -154,26 +192,12 @@ def given_by_position(once: M) -> M:
     return cast("M", call)
 
 
-def check_unscheduled(
-    name: str,
-    payload: Mapping[str, object] | None,
-    timezone: str | None,
-    catchup: str,
-    overlap: str,
-    ping: object,
-) -> None:
-    """Check that a task without a schedule has no options of one, which would have no effect.
+def check_unscheduled(name: str, options: Mapping[str, object]) -> None:
+    """Check that a task without a schedule has no *options* of one, which would have no effect.
 
     :raises TaskError: it has some.
     """
-    given = {
-        "payload": payload is not None,
-        "timezone": timezone is not None,
-        "catchup": catchup != "latest",
-        "overlap": overlap != "skip",
-        "ping": ping is not None,
-    }
-    idle = [option for option, is_given in given.items() if is_given]
+    idle = [each for each, value in options.items() if value != SCHEDULE_OPTIONS[each]]
     if idle:
         raise TaskError(
             f"The task {name} has {' and '.join(idle)}, but no schedule. Give schedule=, or give "
@@ -187,7 +211,7 @@ def check_upgrade(name: str, func: object, known: object) -> None:
     :param known: the one that the task has already.
     :raises TaskError: it is none, or not the first.
     """
-    if known is not None or inspect.iscoroutinefunction(func) or not _takes(func, {}):
+    if known is not None or inspect.iscoroutinefunction(func) or why_uncallable(func, {}):
         raise TaskError(
             f"An upgrade of {name} is {func!r}. Give one plain function, which takes a payload of "
             "whatever older code, a dict, and returns another."
@@ -217,58 +241,47 @@ def _check_key_format(
             )
 
 
-def _is_timeout(value: object) -> bool:
-    return is_number(value, 0, MAX_TIMEOUT) and value > 0
-
-
-def check_name(name: object, what: str) -> str:
-    """Return *name*, checked to be the name of a task or a definition.
-
-    :param what: which of the two, for the message.
-    :raises TaskError: it is not a text of 1 to 200 printable characters.
-    """
-    return check_text(f"The {what} name", name, 200)
-
-
-def check_ping(name: str, ping: object) -> None:
-    """Check the ping URL of the definition *name*.
-
-    :raises TaskError: it is no URL; the message does not show it, since it is a secret.
-    """
-    if ping is not None and not (is_url(ping) and is_key(ping, 1000)):
-        raise TaskError(
-            f"The ping of the definition {name!r} is not a URL. Give one that starts with http:// "
-            "or https://, or None for no ping."
-        )
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Check that *value* is one of *choices*.
-
-    :param name: the option's name, for the message.
-    :raises TaskError: it is not.
-    """
-    if value not in choices:
-        raise TaskError(f"{name} is {value!r}. Write one of {', '.join(map(repr, choices))}.")
-
-
 def check_access(authorize: object, actor: object) -> None:
     """Check what decides who may see the pages.
 
     :raises SetupError: it is no function, or takes something else.
     """
     what = "a function that takes 'read' or 'act' and returns whether the user may"
-    if not (authorize is None or _takes(authorize, "read")):
+    if authorize is not None and why_uncallable(authorize, "read"):
         raise SetupError(
             f"authorize is {authorize!r}. Give {what}; without one the pages are closed, except in "
             "debug mode."
         )
-    if not (actor is None or _takes(actor)):
+    if actor is not None and why_uncallable(actor):
         raise SetupError(
             f"actor is {actor!r}. Give a function that takes nothing and returns the user's name."
         )
 
 
-def _takes(function: object, *arguments: object) -> bool:
-    """Return whether *function* can be called with *arguments*, as far as it tells."""
-    return callable(function) and why_uncallable(function, *arguments) is None
+def answering(others: Mapping[str, str], known: Collection[str]) -> Callable[[M], M]:
+    """Let a method answer keywords that it does not have: one in *others*, or a misspelled one.
+
+    :param known: the keywords that it has.
+    """
+
+    def decorate(method: M) -> M:
+        @wraps(method)
+        def call(*args: Any, **given: Any) -> Any:
+            for strange in given.keys() - known:
+                raise TypeError(f"{method.__name__}() has no {strange!r}.{_told(strange)}")
+            return method(*args, **given)
+
+        def _told(name: str) -> str:
+            return f" Write {others[name]}." if name in others else did_you_mean(name, known)
+
+        return cast("M", call)
+
+    return decorate
+
+
+def options_go_before(task: str, strange: Iterable[str], options: frozenset[str]) -> str:
+    """Return a sentence if one of *strange*, arguments that *task* does not take, is an option."""
+    found = next((name for name in strange if name in options), None)
+    if found is None:
+        return ""
+    return f". Options of the run stand before it: {task}.using({found}=…).enqueue(…)"

@@ -55,24 +55,28 @@ class SlotPlan(NamedTuple):
 def plan_slots(
     definition_id: int,
     schedule: Schedule,
-    catchup: Catchup,
+    catchup: Catchup | None,
     first: datetime,
     now: datetime,
     *,
     considered: datetime | None = None,
     grace: timedelta = CATCHUP_GRACE,
     reason: str = _NO_TICK,
+    kind: str = "Missed",
 ) -> SlotPlan:
     """Plan the slots after *considered*, and from *first* (the watermark, included), to *now*.
 
     :param catchup: ``"latest"`` runs the newest slot, ``"all"`` the newest `CATCHUP_CAP`, and
-        ``"none"`` the newest if it is not older than *grace*. All others become one row that is
-        skipped.
+        ``"none"`` the newest if it is not older than *grace*; None runs none. All others become one
+        row that is skipped.
     :param considered: every slot up to here has been recorded, or was never owed.
     :param reason: why slots are skipped.
+    :param kind: the same in a word, for ``error_type``.
     :returns: the plan; its slots in the order of time, the skipped row (if any) first.
     """
-    plan = _plan(schedule, catchup, first, now, _after(first, considered), grace, reason)
+    # A watermark before *considered* was moved back by hand, to record its slots again.
+    after = first - _INSTANT if considered is None else min(considered, first - _INSTANT)
+    plan = _plan(schedule, catchup, first, now, after, grace, reason, kind)
     slots = tuple(slot._replace(definition_id=definition_id) for slot in plan.slots)
     return plan._replace(definition_id=definition_id, slots=slots)
 
@@ -80,58 +84,22 @@ def plan_slots(
 @lru_cache(maxsize=1024)
 def _plan(
     schedule: Schedule,
-    catchup: Catchup,
+    catchup: Catchup | None,
     first: datetime,
     now: datetime,
     after: datetime,
     grace: timedelta,
     reason: str,
+    kind: str,
 ) -> SlotPlan:
     """Return the plan of definition 0. Cached: thousands may be due with one schedule at once."""
-    running = schedule.tail(after, now, CATCHUP_CAP if catchup == "all" else 1)
+    most = 0 if catchup is None else CATCHUP_CAP if catchup == "all" else 1
+    running = schedule.tail(after, now, most)
     if catchup == "none" and running and now - running[-1] > grace:
         running = []
     slots = [Slot(0, at) for at in running]
     until = running[0] - _INSTANT if running else now
-    slots[:0] = skipped_slots(0, schedule, after, until, reason, "Missed")
+    if skipped := schedule.count(after, until):
+        (last,) = schedule.tail(after, until, 1)
+        slots.insert(0, Slot(0, last, skipped, schedule.next_after(after), reason, kind))
     return SlotPlan(0, first, schedule.next_after(now), tuple(slots), now)
-
-
-def plan_skipped(
-    definition_id: int,
-    schedule: Schedule,
-    first: datetime,
-    now: datetime,
-    *,
-    considered: datetime | None,
-    reason: str,
-    kind: str,
-) -> SlotPlan:
-    """Plan the same slots as `plan_slots`, all skipped.
-
-    :param kind: the reason in a word, for ``error_type``.
-    """
-    slots = skipped_slots(definition_id, schedule, _after(first, considered), now, reason, kind)
-    return SlotPlan(definition_id, first, schedule.next_after(now), tuple(slots), now)
-
-
-def skipped_slots(
-    definition_id: int,
-    schedule: Schedule,
-    after: datetime,
-    until: datetime,
-    reason: str,
-    kind: str,
-) -> list[Slot]:
-    """Return one skipped slot for all with *after* < slot <= *until*; none if there are none."""
-    number = schedule.count(after, until)
-    if not number:
-        return []
-    (last,) = schedule.tail(after, until, 1)
-    first = schedule.next_after(after)
-    return [Slot(definition_id, last, number, first=first, reason=reason, kind=kind)]
-
-
-def _after(first: datetime, considered: datetime | None) -> datetime:
-    # A watermark before `considered` was moved back by hand, to record its slots again.
-    return first - _INSTANT if considered is None else min(considered, first - _INSTANT)

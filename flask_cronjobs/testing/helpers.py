@@ -169,11 +169,12 @@ def fire(
     :raises StateConflict: the slot has a run already, or the definition is paused.
     :raises SetupError: as of `drain`.
     """
-    state, name = _ready(), name_of(definition)
+    state = _ready()
     with _fresh_session(state):
-        moment = slot_of(find_definition(state, name), at)
+        found = find_definition(state, name_of(definition))
+        moment = slot_of(found, at)
         with travel(moment):
-            slot = record_slot(state, name, moment)
+            slot = record_slot(state, found, moment)
             if not slot.skipped:
                 perform_alone(state, slot.run_id, {}, raise_errors)
     return loaded(state, slot.run_id)

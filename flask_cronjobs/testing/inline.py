@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, select
 
@@ -27,7 +27,7 @@ from ..errors import NotFound, RetryLater, SetupError, StateConflict
 from ..jobs.batches.ending import end_batches
 from ..jobs.definitions import rows as definitions
 from ..jobs.definitions.rows import DefinitionRow
-from ..jobs.definitions.scheduler import announce_slot, first_slot
+from ..jobs.definitions.scheduler import announce_slot, sync_definitions
 from ..jobs.definitions.slots import record_slots
 from ..jobs.runs.changes import prepare_run
 from ..jobs.runs.current import CurrentRun
@@ -37,12 +37,12 @@ from ..jobs.runs.leases import progress as write_progress
 from ..jobs.state import State
 from ..log import worker_name
 from ..models import JobRun
-from ..registry.options import EnqueueOptions, is_moment
+from ..registry.options import MOMENT, EnqueueOptions
 from ..schedule import Schedule
 from ..schedule.catchup import Slot, SlotPlan
 from ..signals import announce
 from ..text import did_you_mean
-from ..types import FAILED_KINDS, Claim, Outcome, RecordedSlot
+from ..types import Claim, Outcome, RecordedSlot
 
 #: How many attempts one test may perform in a call: more look like a handler that enqueues itself.
 MOST = 10_000
@@ -56,15 +56,13 @@ class InlineWorker:
     :ivar counts: how many attempts came to which outcome.
     """
 
-    def __init__(
-        self, state: State, context: _Context, queues: tuple[str, ...], raise_errors: bool
-    ) -> None:
+    def __init__(self, context: RunnerContext, queues: tuple[str, ...], raise_errors: bool) -> None:
         self.counts: Counter[str] = Counter()
-        self._app = state.app
+        self._app = context.state.app
         self._context = context
         self._raise_errors = raise_errors
         options = WorkOptions(worker_name(), queues=queues)
-        self._exchanger = Exchanger(Claims(context.books), state, options)
+        self._exchanger = Exchanger(Claims(context.books), context.state, options)
         self._runner = Runner(context)
 
     def drain(self) -> None:
@@ -92,7 +90,8 @@ class InlineWorker:
         with self._around_handler():
             outcome = self._runner.perform(claim)
         self._context.leases.forget(claim)
-        self._context.mailbox.write_progress(partial(write_progress, self._context.books))
+        mailbox = cast("_Mailbox", self._context.mailbox)
+        mailbox.write_progress(partial(write_progress, self._context.books))
         self._record(outcome)
         if claim.batch_id is not None:
             end_batches(self._context.books, self._tell, [claim.batch_id])
@@ -114,13 +113,10 @@ class InlineWorker:
     def _raise(self, outcome: Outcome) -> None:
         if self._context.interrupted is not None:
             raise self._context.interrupted
-        error, self._context.error = self._context.error, None
-        if error is None or not self._raise_errors:
-            return
-        # A handler that says RetryLater or Discard has decided something; it has not failed.
-        decided = outcome.kind == "failed" and isinstance(error, RetryLater)
-        if outcome.kind in FAILED_KINDS and not decided:
-            raise error
+        # A handler that says RetryLater has decided something; it has not failed.
+        decided = outcome.kind == "failed" and isinstance(outcome.exception, RetryLater)
+        if self._raise_errors and outcome.exception is not None and not decided:
+            raise outcome.exception
 
 
 class _Mailbox(SimpleQueue[Any]):
@@ -141,18 +137,6 @@ class _Mailbox(SimpleQueue[Any]):
             self.run = None
 
 
-class _Context(RunnerContext):
-    """The context of an inline worker; keeps what a handler raised."""
-
-    mailbox: _Mailbox
-    error: BaseException | None = None
-
-    def outcome(self, claim: Claim, error: BaseException, seconds: float) -> Outcome:
-        """Return the outcome of an attempt that *error* ended after *seconds*."""
-        self.error = error
-        return super().outcome(claim, error, seconds)
-
-
 @contextmanager
 def inline_worker(
     state: State, queues: tuple[str, ...] = (), raise_errors: bool = True
@@ -166,11 +150,11 @@ def inline_worker(
     leases = Leases(float("inf"))
     with _timer_kept(), HandlerInterrupter(leases) as interrupter:
         watchdog = Watchdog(state.settings.lease, enabled=False)
-        context = _Context(
+        context = RunnerContext(
             state, interrupter, watchdog, leases, SimpleQueue(), _Mailbox(), keyboard=True
         )
         with context.books:
-            yield InlineWorker(state, context, queues, raise_errors)
+            yield InlineWorker(context, queues, raise_errors)
 
 
 @contextmanager
@@ -193,16 +177,13 @@ def enqueue_alone(state: State, name: str, payload: Mapping[str, object], attemp
     """Commit a run in a session of its own, and return its id."""
     with state.app.app_context():
         handler = state.registry.get(name)
+        most = handler.retry_policy(state.settings.max_attempts).max_attempts
+        if not 1 <= attempt <= most:
+            raise ValueError(f"attempt is {attempt}, but a run of {name!r} has {most} at most.")
         # Of its own, so that no run of the same `unique` key stands for it.
         key = None if handler.options.unique is None else f"testing-{secrets.token_hex(8)}"
         options = EnqueueOptions(commit=True, idempotency_key=key)
-        enqueued = enqueue_one(state, handler, handler.payload_from(payload), options)
-        if not 1 <= attempt <= enqueued.max_attempts:
-            state.db.session().delete(enqueued)
-            state.db.session().commit()
-            most = enqueued.max_attempts
-            raise ValueError(f"attempt is {attempt}, but a run of {name!r} has {most} at most.")
-        return enqueued.id
+        return enqueue_one(state, handler, handler.payload_from(payload), options).id
 
 
 def perform_alone(
@@ -233,15 +214,11 @@ def loaded(state: State, run_id: int) -> JobRun:
 
 
 def find_definition(state: State, name: str) -> DefinitionRow:
-    """Return a definition; insert it as a tick would, if only the code has it."""
+    """Return a definition; if only the code has it, insert those of the code, as a tick does."""
     with state.bookkeeping() as books:
-        declared = state.registry.declarations.get(name)
         found = definitions.find(books, name)
-        if found is None and declared is not None:
-            spec = declared.spec(state.settings)
-            definitions.declare(
-                books, [(spec, first_slot(spec, definitions.now(books)))], "code", state.app.name
-            )
+        if found is None and name in state.registry.declarations:
+            sync_definitions(state, books, ())
             found = definitions.find(books, name)
     if found is None:
         hint = did_you_mean(name, state.registry.declarations)
@@ -265,17 +242,17 @@ def slot_of(found: DefinitionRow, at: datetime | None) -> datetime:
     return moment
 
 
-def record_slot(state: State, name: str, moment: datetime) -> RecordedSlot:
+def record_slot(state: State, found: DefinitionRow, moment: datetime) -> RecordedSlot:
     """Insert the row of a definition's slot, and leave its watermark.
 
     :raises StateConflict: there is one already, or the definition is paused.
     """
+    name, watermark = found.spec.name, found.next_run_at
+    if watermark is None or found.paused:
+        raise StateConflict(f"The definition {name!r} is paused, or has no slot to come.")
+    # The watermark stays: the slots until then are owed as before.
+    plan = SlotPlan(found.id, watermark, watermark, (Slot(found.id, moment),))
     with state.bookkeeping() as books:
-        found = definitions.find(books, name)
-        if found is None or found.next_run_at is None or found.paused:
-            raise StateConflict(f"The definition {name!r} is paused, or has no slot to come.")
-        watermark = found.next_run_at  # Stays: the slots until then are owed as before.
-        plan = SlotPlan(found.id, watermark, watermark, (Slot(found.id, moment),))
         slots = record_slots(books, [plan])
     if not slots:
         raise StateConflict(f"The slot of {name!r} at {moment} has a run already.")
@@ -303,9 +280,6 @@ def aware(moment: datetime) -> datetime:
 
     :raises ValueError: it is naive, or no time.
     """
-    if not is_moment(moment):
-        raise ValueError(
-            f"{str(moment)!r} is not a time with a time zone, in the years 1000 to 9999. Give an "
-            "aware datetime, such as datetime.now(timezone.utc)."
-        )
+    if misfit := MOMENT.misfit("The time", moment):
+        raise ValueError(misfit)
     return moment

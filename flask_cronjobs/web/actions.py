@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeAlias, cast
 
@@ -56,21 +56,11 @@ FIELD = "argument:"
 View: TypeAlias = Callable[..., ResponseReturnValue]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What an action has done.
-
-    :ivar message: what to say.
-    :ivar run_id: a new run, to which the message links.
-    :ivar goes_there: whether to show the new run's page, instead of the action's.
-    """
-
-    message: str
-    run_id: int | None = None
-    goes_there: bool = False
+#: What an action has done: the message, or the answer that says it.
+Done: TypeAlias = "str | Message | Response"
 
 
-def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done | str]], View]:
+def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done]], View]:
     """Turn a function that acts into a view that redirects to a page that says what was done.
 
     If a payload was sent that cannot be used, the form is shown again instead.
@@ -85,7 +75,7 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done | str]], 
     """
     kind, names = about[:1], about[1:]
 
-    def decorate(act: Callable[..., Done | str]) -> View:
+    def decorate(act: Callable[..., Done]) -> View:
         @wraps(act)
         def view(**route: Any) -> ResponseReturnValue:
             page, values = sent_from(endpoint)
@@ -102,11 +92,11 @@ def action(endpoint: str, *about: str) -> Callable[[Callable[..., Done | str]], 
                     return _form_again(error, **route)
                 message = Message("bad", f"Nothing was changed. {error}", place)
                 return back(page, message, **values, **route)
-            done = Done(made) if isinstance(made, str) else made
-            if done.goes_there:
-                return back("run", Message("good", done.message), run_id=done.run_id)
-            message = Message("good", done.message, place, done.run_id)
-            return back(page, message, **values, **route)
+            if isinstance(made, str):
+                made = Message("good", made)
+            if not isinstance(made, Message):
+                return made
+            return back(page, replace(made, place=place), **values, **route)
 
         return view
 
@@ -125,10 +115,11 @@ def run_retry(run_id: int) -> str:
 
 
 @action("run")
-def run_again(run_id: int) -> Done:
+def run_again(run_id: int) -> Response:
     """Queue a new run like another one, with the same payload or another."""
     new = payloads.run_again(state_of(), run_id, _typed_payload(), actor())
-    return Done(f"This is a new run, like run {run_id}. The next tick runs it.", new, True)
+    message = Message("good", f"This is a new run, like run {run_id}. The next tick runs it.")
+    return back("run", message, run_id=new)
 
 
 @action("run")
@@ -150,10 +141,10 @@ def run_discard(run_id: int) -> str:
 def definition_run(name: str) -> Done:
     """Queue a run of a definition, due now; with a payload, also of a task."""
     payload = _typed_payload()
-    is_form = payload is not None
-    run = queue_run(state_of(), name, payload, actor(), tasks=is_form)
+    run = queue_run(state_of(), name, payload, actor(), tasks=payload is not None)
     became = "is queued. The next tick runs it." if run.is_new else "has the same key already."
-    return Done(f"Run {run.id} of {name} {became}", run.id, goes_there=is_form)
+    message = Message("good", f"Run {run.id} of {name} {became}", run_id=run.id)
+    return message if payload is None else back("run", message, run_id=run.id)
 
 
 @action("overview", "definition", "name")

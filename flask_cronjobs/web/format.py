@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
+from ..jobs.eligibility import PauseView
 from ..jobs.humanize import late, seconds_since, since
 from ..jobs.runs.detail import RunView
 from ..jobs.tick_views import Bucket
-from ..jobs.waiting import PauseView
 from ..text import cut, printable
 from ..types import JSON, Status
 

@@ -37,6 +37,7 @@ LIMIT = 5.0
 #: After how many seconds another look begins beside one that hangs, and how many may hang at once.
 HANGS = 30.0
 MOST_HANGING = 3
+_THREAD = "cronjobs-health"
 
 
 class HealthCache:
@@ -49,13 +50,12 @@ class HealthCache:
         self._look = look
         self._lock = threading.Lock()
         self._last: Future[str] | None = None
-        self._began = self._ended = 0.0
-        self._running = 0
+        self._began = float("-inf")
 
     def status(self) -> str:
-        """Return the status, at most `KEEP` seconds old; ``down`` if there is none in time."""
+        """Return the status, `KEEP` seconds old at most; ``down`` if there is none in time."""
         with self._lock:
-            if self._is_needed() and self._running < MOST_HANGING:
+            if self._is_needed():
                 self._begin()
             last, left = self._last, self._began + LIMIT - time.monotonic()
         try:
@@ -64,28 +64,17 @@ class HealthCache:
             return "down"
 
     def _is_needed(self) -> bool:
-        if self._last is None:
-            return True
-        now = time.monotonic()
-        return now >= self._ended + KEEP if self._last.done() else now >= self._began + HANGS
+        done = self._last is None or self._last.done()
+        if time.monotonic() < self._began + (KEEP if done else HANGS):
+            return False
+        return sum(thread.name == _THREAD for thread in threading.enumerate()) < MOST_HANGING
 
     def _begin(self) -> None:
-        self._last = Future()
+        last = self._last = Future[str]()
         self._began = time.monotonic()
-        thread = threading.Thread(
-            target=self._run, args=(self._last,), name="cronjobs-health", daemon=True
-        )
-        thread.start()
-        self._running += 1
-
-    def _run(self, future: Future[str]) -> None:
-        try:
-            status = self._look()
-        finally:
-            with self._lock:
-                self._running -= 1
-                self._ended = time.monotonic()
-        future.set_result(status)
+        look = threading.Thread(target=lambda: last.set_result(self._look()), name=_THREAD)
+        look.daemon = True
+        look.start()
 
 
 def tick() -> ResponseReturnValue:

@@ -234,7 +234,6 @@ _TITLES = {
     404: "Not found",
     409: "Nothing was changed",
     413: "Request too large",
-    500: "Something went wrong",
     501: "Not installed",
     503: "The database does not answer",
 }

@@ -19,7 +19,6 @@ from ..jobs.order_views import list_key_orders
 from ..jobs.overview import read_overview
 from ..jobs.pauses import queues
 from ..jobs.reader import Page, reading
-from ..jobs.runs.actions import CANCEL, DISCARD, RETRY
 from ..jobs.runs.detail import RunView, facts_of, without_own_frames
 from ..jobs.runs.filters import DUE_FIRST, FILTERS, LATEST_DEATH, NEWEST, sorting_of
 from ..jobs.runs.list import WINDOW, RunFilter, list_runs
@@ -294,9 +293,7 @@ def run(run_id: int) -> ResponseReturnValue:
         facts=facts_of(found),
         whole=whole,
         hides=not whole and _shortened(found) != found,
-        can_retry=found.row.status in RETRY.allowed,
-        can_cancel=found.row.status in CANCEL.allowed,
-        can_discard=found.row.status in DISCARD.allowed,
+        can={action.name for action in BULK.values() if found.row.status in action.allowed},
         known=found.row.task in state.registry.tasks,
         now=found.now,
         shown=shown,

@@ -40,6 +40,18 @@ class Site:
         with self.app.app_context():
             self.jobs.tick()
 
+    def enqueue(self, *numbers: int) -> None:
+        """Enqueue invoices, which the next tick prints."""
+        with self.app.app_context():
+            self.jobs.get("print_invoice").using(commit=True).enqueue_many(
+                [{"number": number} for number in numbers]
+            )
+
+    def die(self, *numbers: int) -> None:
+        """Let a tick fail to print invoices."""
+        self.enqueue(*numbers)
+        self.tick()
+
     def age_ticks(self, seconds: float) -> None:
         """Make the ticks so much older."""
         by = timedelta(seconds=seconds)

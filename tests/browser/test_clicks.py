@@ -118,10 +118,7 @@ def test_the_verdict_goes_red_when_ticks_stop(either_browser: Browser, site: Sit
 
 def test_a_dead_run_is_found_read_retried_and_succeeds(either_browser: Browser, site: Site) -> None:
     browser = either_browser
-    with site.app.app_context():
-        site.jobs.enqueue("print_invoice", {"number": 812})
-        site.db.session.commit()
-    site.tick()
+    site.die(812)
     browser.get(f"{site.url}/")
     assert _heading(browser).startswith("Ticks are running, but 1 run ended dead")
     _follow(browser, _link(browser, "print_invoice"))
@@ -158,23 +155,26 @@ def test_pause_and_resume_and_run_now(either_browser: Browser, site: Site) -> No
     assert len(browser.find_elements(By.CSS_SELECTOR, ".recent .cell.succeeded")) == 1
 
 
-def test_a_group_is_retried(either_browser: Browser, site: Site) -> None:
+def test_a_group_is_retried_or_discarded_after_a_question(
+    either_browser: Browser, site: Site
+) -> None:
     browser = either_browser
-    with site.app.app_context():
-        for number in range(3):
-            site.jobs.enqueue("print_invoice", {"number": number})
-        site.db.session.commit()
-    site.tick()
+    site.die(0, 1, 2)
     browser.get(f"{site.url}/")
     _follow(browser, _button(browser, "Retry all"))
     _says(browser, "3 runs of print_invoice are queued again.")
+    site.tick()
+    browser.get(f"{site.url}/")
+    _follow(browser, _link(browser, "Discard"))
+    assert _heading(browser) == "Discard 3 runs?"
+    _follow(browser, _button(browser, "Discard"))
+    _says(browser, "3 runs are discarded.")
+    browser.get(f"{site.url}/")
+    assert _heading(browser) == "All is well"
 
 
 def test_a_group_is_left_alone_by_who_says_no(browser: Browser, site: Site) -> None:
-    with site.app.app_context():
-        site.jobs.enqueue("print_invoice", {"number": 1})
-        site.db.session.commit()
-    site.tick()
+    site.die(1)
     browser.get(f"{site.url}/")
     _button(browser, "Retry").click()
     assert _question(browser) == "Queue 1 dead run of print_invoice again?"
@@ -186,10 +186,8 @@ def test_a_group_is_left_alone_by_who_says_no(browser: Browser, site: Site) -> N
 def test_runs_are_filtered_by_the_form(either_browser: Browser, site: Site) -> None:
     browser = either_browser
     with site.app.app_context():
-        site.jobs.enqueue("print_invoice", {"number": 1})
-        site.jobs.enqueue("print_letters", {})
-        site.db.session.commit()
-    site.tick()
+        site.jobs.run_now("print_letters")
+    site.die(1)
     browser.get(f"{site.url}/runs")
     assert len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 2
     browser.find_element(By.NAME, "error").send_keys("PAPER")
@@ -200,10 +198,7 @@ def test_runs_are_filtered_by_the_form(either_browser: Browser, site: Site) -> N
 
 
 def test_an_action_is_refused_from_another_site(browser: Browser, site: Site) -> None:
-    with site.app.app_context():
-        site.jobs.enqueue("print_invoice", {"number": 1})
-        site.db.session.commit()
-    site.tick()
+    site.die(1)
     # Another origin: the same server by another name.
     browser.get(site.url.replace("127.0.0.1", "localhost") + "/runs/1")
     browser.execute_script(
@@ -224,7 +219,12 @@ def test_an_action_is_refused_from_another_site(browser: Browser, site: Site) ->
     assert "gave up" in browser.find_element(By.CSS_SELECTOR, ".verdict").text
 
 
-def test_the_page_renews_itself_and_says_when_it_cannot(
+def _color(browser: Browser) -> str:
+    sign = browser.find_element(By.CSS_SELECTOR, ".verdict h1")
+    return sign.value_of_css_property("color")
+
+
+def test_the_page_renews_itself_and_does_not_look_live_when_it_cannot(
     browser: Browser, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(views, "REFRESH", 1)
@@ -233,26 +233,7 @@ def test_the_page_renews_itself_and_says_when_it_cannot(
     assert browser.title.startswith("All is well")
     site.age_ticks(400)
     _until(lambda: browser.title.startswith("Ticks have stopped"))
-    assert _heading(browser) == "Ticks have stopped"
-    assert _icon(browser) == "icon-bad.svg"
-    site.rights.clear()
-    _until(lambda: "Not refreshed since" in browser.find_element(By.ID, "stamp").text)
-    site.rights.add("read")
-    _until(lambda: not browser.find_element(By.ID, "stamp").is_displayed())
-
-
-def _color(browser: Browser) -> str:
-    sign = browser.find_element(By.CSS_SELECTOR, ".verdict h1")
-    return sign.value_of_css_property("color")
-
-
-def test_a_page_that_cannot_be_renewed_does_not_look_live(
-    browser: Browser, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(views, "REFRESH", 1)
-    site.tick()
-    browser.get(f"{site.url}/")
-    assert browser.title.startswith("All is well")
+    assert (_heading(browser), _icon(browser)) == ("Ticks have stopped", "icon-bad.svg")
     live = _color(browser)
     site.rights.clear()
     _until(lambda: browser.title.startswith("Out of date since "))
@@ -263,9 +244,8 @@ def test_a_page_that_cannot_be_renewed_does_not_look_live(
     assert since != stamp
     assert browser.title == f"Out of date since {since} · Jobs"
     site.rights.add("read")
-    _until(lambda: browser.title.startswith("All is well"))
-    assert _icon(browser) == "icon-good.svg"
-    assert _color(browser) == live
+    _until(lambda: browser.title.startswith("Ticks have stopped"))
+    assert (_icon(browser), _color(browser)) == ("icon-bad.svg", live)
     assert not browser.find_element(By.ID, "stamp").is_displayed()
 
 
@@ -316,22 +296,6 @@ def test_a_definition_is_searched_and_its_page_read(either_browser: Browser, sit
     assert len(browser.find_elements(By.CSS_SELECTOR, ".slots li")) == 10
     _follow(browser, _button(browser, "Run now"))
     _says(browser, "is queued")
-
-
-def test_dead_runs_are_discarded_after_a_question(either_browser: Browser, site: Site) -> None:
-    browser = either_browser
-    with site.app.app_context():
-        for number in range(3):
-            site.jobs.enqueue("print_invoice", {"number": number})
-        site.db.session.commit()
-    site.tick()
-    browser.get(f"{site.url}/")
-    _follow(browser, _link(browser, "Discard"))
-    assert _heading(browser) == "Discard 3 runs?"
-    _follow(browser, _button(browser, "Discard"))
-    _says(browser, "3 runs are discarded.")
-    browser.get(f"{site.url}/")
-    assert _heading(browser) == "All is well"
 
 
 def test_the_browsers_zone_can_be_chosen(browser: Browser, site: Site) -> None:

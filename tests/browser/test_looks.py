@@ -54,21 +54,9 @@ def _hostile_rows(now: datetime) -> Iterator[Any]:
     texts = {"job_type": EVIL, "queue": EVIL, "payload": {EVIL: [EVIL]}}
     ended = {"scheduled_for": now, "run_at": now, "finished_at": now, "started_at": now}
     yield JobDefinition(id=1, name=EVIL, schedule=EVIL, timezone=EVIL, **texts)
-    yield JobRun(
-        id=1,
-        definition_id=1,
-        status="dead",
-        attempts=1,
-        last_error=EVIL,
-        error_type=EVIL,
-        result={EVIL: EVIL},
-        progress_message=EVIL,
-        idempotency_key=EVIL,
-        concurrency_key=EVIL,
-        concurrency_limit=1,
-        **texts,
-        **ended,
-    )
+    fields = ("last_error", "error_type", "progress_message", "idempotency_key", "concurrency_key")
+    odd = {**dict.fromkeys(fields, EVIL), "result": {EVIL: EVIL}, "concurrency_limit": 1}
+    yield JobRun(id=1, definition_id=1, status="dead", attempts=1, **odd, **texts, **ended)
     yield JobRun(id=2, status="queued", scheduled_for=now, run_at=now, **texts)
     yield JobOutput(run_id=1, attempt=1, worker=EVIL, output=EVIL)
     failure = {"worker": EVIL, "error_type": EVIL, "error": EVIL, "stack": EVIL}
@@ -101,11 +89,7 @@ def _violations(browser: Browser, axe: str) -> list[str]:
 @pytest.mark.parametrize("width", [1180, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(
-    browser: Browser,
-    lively_site: Site,
-    axe: str,
-    scheme: Literal["light", "dark"],
-    width: int,
+    browser: Browser, lively_site: Site, axe: str, scheme: Literal["light", "dark"], width: int
 ) -> None:
     set_light(browser, scheme)
     set_width(browser, width)

@@ -13,11 +13,6 @@ from flask_sqlalchemy import SQLAlchemy
 from flask_cronjobs import CronJobs
 
 
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
 @pytest.mark.parametrize(
     ("setting", "debug", "command", "reload", "reloaded", "starts"),
     [

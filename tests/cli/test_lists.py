@@ -188,8 +188,8 @@ def test_each_tick_is_a_line_newest_first(admin: Admin, rows: Rows) -> None:
     counts: list[dict[str, int]] = [{"succeeded": 3}, {"failed": 1, "dead": 2}, {"snoozed": 2}]
     for number, did in enumerate(counts):
         age = 240 - number * 60
-        times = {"started_at": ago(age), "seen_at": ago(age - 2), "finished_at": ago(age - 2)}
-        rows.tick(host=f"web-{number}", **times, **did)
+        times: dict[str, Any] = {"started_at": ago(age), "seen_at": ago(age - 2)}
+        rows.tick(host=f"web-{number}", finished_at=ago(age - 2), **times, **did)
     rows.tick(host="web-3", started_at=ago(4), seen_at=ago(2), finished_at=None)
     header, *lines = admin.ok("ticks").splitlines()
     assert header.split() == ["ID", "STARTED", "HOST", "TOOK", "DID"]

@@ -125,19 +125,16 @@ def test_run_at_work_is_in_the_lowest_line_and_disturbs_nothing(place: Place, wo
     assert summary.startswith("tick: 1 succeeded in ")
 
 
-def test_outcomes_have_colors_on_a_terminal(place: Place) -> None:
+def test_outcomes_have_colors_on_a_terminal_unless_no_color_is_set(place: Place) -> None:
     place.enqueue("broken")
     terminal = place.on_terminal("tick")
     assert terminal.end() == 0
     assert "\x1b[31mdead     \x1b[0m  broken  run 1" in terminal.output
-
-
-def test_no_color_is_heeded(place: Place) -> None:
     place.enqueue("broken")
-    terminal = place.on_terminal("tick", NO_COLOR="1")
-    assert terminal.end() == 0
-    assert "\x1b" not in terminal.output
-    assert terminal.lines[0].startswith("dead       broken  run 1")
+    plain = place.on_terminal("tick", NO_COLOR="1")
+    assert plain.end() == 0
+    assert "\x1b" not in plain.output
+    assert plain.lines[0].startswith("dead       broken  run 2")
 
 
 def test_idle_tick_says_on_a_terminal_what_is_next(place: Place) -> None:
@@ -177,22 +174,19 @@ def test_a_terminal_that_can_do_nothing_gets_plain_lines(place: Place) -> None:
     assert "\x1b" not in terminal.output
 
 
-def test_log_has_the_time_of_each_line(place: Place) -> None:
-    log = place.folder / "log"
-    place.enqueue("broken")
-    with log.open("w") as file:
-        assert place.start("tick", stdout=file).wait(PATIENCE) == 0
-    first, second = log.read_text().splitlines()
-    assert re.match(f"{STAMP}dead       broken  run 1", first)
-    assert re.match(f"{STAMP}tick: 1 dead in ", second)
-
-
-def test_tick_has_plain_lines_in_a_pipe(place: Place) -> None:
+def test_tick_has_plain_lines_in_a_pipe_and_the_time_of_each_in_a_log(place: Place) -> None:
     place.enqueue("broken")
     first, second = place.output("tick").splitlines()
     assert first.startswith("dead       broken  run 1")
     assert second.startswith("tick: 1 dead in ")
     assert "\x1b" not in first + second
+    log = place.folder / "log"
+    place.enqueue("broken")
+    with log.open("w") as file:
+        assert place.start("tick", stdout=file).wait(PATIENCE) == 0
+    first, second = log.read_text().splitlines()
+    assert re.match(f"{STAMP}dead       broken  run 2", first)
+    assert re.match(f"{STAMP}tick: 1 dead in ", second)
 
 
 def test_work_has_the_time_of_each_line_in_a_pipe(place: Place) -> None:

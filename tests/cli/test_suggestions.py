@@ -20,12 +20,6 @@ Call = Callable[..., Result]
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """What is suggested does not depend on the database."""
-    return sqlite_url
-
-
-@pytest.fixture
 def flask(app: Flask, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch) -> Call:
     """Call ``flask``, or what *program* is, as from a shell."""
 
@@ -73,23 +67,19 @@ def test_what_resembles_nothing_is_refused_without_a_suggestion(flask: Call) -> 
     "options", [["--app", "a shop"], ["-A", "jobs", "--debug"], ["--app=jobs"], []]
 )
 def test_options_of_flask_are_kept(flask: Call, rows: Rows, options: list[str]) -> None:
-    def words(line: str) -> list[str]:
-        return shlex.split(line)
+    def after(words: str, *args: str) -> list[str]:
+        return shlex.split(flask(*options, "jobs", "admin", *args).output.partition(words)[2])
 
     expected = ["flask", *options, "jobs", "admin"]
     (line,) = suggested(flask(*options, "jobs", "list"))
-    assert words(line) == [*expected, "list"]
-    missing = flask(*options, "jobs", "admin", "show", "9").output
-    assert words(missing.partition("To list runs: ")[2]) == [*expected, "list"]
-    refused = flask(*options, "jobs", "admin", "retry", "9").output
-    assert words(refused.partition("To list runs: ")[2]) == [*expected, "list"]
-    rows.run("dead", age=9)
-    rows.run("dead", age=9)
-    older = flask(*options, "jobs", "admin", "list", "--limit", "1").output
-    assert words(older.partition("Older: ")[2])[: len(expected)] == expected
+    assert shlex.split(line) == [*expected, "list"]
+    assert after("To list runs: ", "show", "9") == [*expected, "list"]
+    assert after("To list runs: ", "retry", "9") == [*expected, "list"]
+    for _ in range(2):
+        rows.run("dead", age=9)
+    assert after("Older: ", "list", "--limit", "1")[: len(expected)] == expected
     rows.definition("my own")
-    paused = flask(*options, "jobs", "admin", "pause", "my own").output
-    assert words(paused.partition("resume it: ")[2]) == [*expected, "resume", "my own"]
+    assert after("resume it: ", "pause", "my own") == [*expected, "resume", "my own"]
     doctor = flask(*options, "jobs", "admin", "doctor").output
     assert f"{shlex.join(expected)} list --status dead" in " ".join(doctor.split())
     rows.effect("it", state="in_doubt")

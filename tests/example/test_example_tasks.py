@@ -14,7 +14,6 @@ from example_app import auth
 from example_app.extensions import db
 from example_app.mailbox import Mailbox
 from example_app.models import Figure, Invoice, Session, User
-from example_app.tasks import send_weekly_report
 from flask_cronjobs.models import JobBatch, JobEffect, JobRun
 from tests.example.tally import LINUS, REMINDED, Tally, hidden_fields, submit
 from tests.marks import REDIRECTED
@@ -34,18 +33,6 @@ def test_sign_up_enqueues_in_the_transaction_that_makes_the_user(
 
     assert submit(client, "/signup", **LINUS).status_code in REDIRECTED
     assert (tally.count(User), tally.count(JobRun)) == (1, 2)
-
-
-def test_welcome_is_received_after_the_next_tick(
-    tally: Tally, client: FlaskClient, mailbox: Mailbox
-) -> None:
-    page = submit(client, "/signup", **LINUS)
-    assert mailbox.mails == []
-    assert tally.tick().succeeded == 1
-    (mail,) = mailbox.to("linus@example.com")
-    assert mail["Subject"] == "Welcome to Tally, Linus"
-    assert "Each Monday" in mail.get_content()
-    assert "Log out Linus" in client.get(page.location).text
 
 
 def test_weekly_report_is_enqueued_for_the_next_monday_of_the_user(
@@ -87,13 +74,6 @@ def test_support_team_hears_how_many_reports_of_a_week_were_sent(
     found = re.fullmatch(r"Weekly reports from [\d-]+: (\d) of (\d) sent", mail["Subject"])
     assert found is not None
     assert found[1] == found[2]
-
-
-def test_planning_again_enqueues_no_report_twice(tally: Tally, client: FlaskClient) -> None:
-    submit(client, "/signup", **LINUS)
-    tally.run_now("plan_weekly_reports")
-    assert tally.tick().failed == 0
-    assert len(tally.runs("send_weekly_report")) == 1
 
 
 def test_weekly_report_is_received_when_its_monday_comes(
@@ -147,15 +127,6 @@ def test_retry_after_a_failure_midway_sends_no_reminder_twice(
     assert (run.status, run.attempts) == ("succeeded", 3)
 
 
-def test_second_run_on_the_same_morning_reminds_nobody(
-    tally: Tally, staff: FlaskClient, mailbox: Mailbox
-) -> None:
-    for _ in range(2):
-        tally.run_now("send_invoice_reminders")
-        assert tally.tick().succeeded == 1
-    assert [mail["To"] for mail in mailbox.mails] == REMINDED
-
-
 def test_refused_address_does_not_stop_the_others(
     tally: Tally, staff: FlaskClient, mailbox: Mailbox
 ) -> None:
@@ -165,21 +136,6 @@ def test_refused_address_does_not_stop_the_others(
     assert [mail["To"] for mail in mailbox.mails] == REMINDED[1:]
     effects = tally.all(select(JobEffect).order_by(JobEffect.id))
     assert str(effects[0].result).startswith("refused: 550")
-
-
-def test_mail_server_that_is_down_fails_the_run_until_it_is_up(
-    tally: Tally, staff: FlaskClient, mailbox: Mailbox
-) -> None:
-    tally.app.config["MAIL_PORT"] = 1
-    run_id = tally.run_now("send_invoice_reminders")
-    assert tally.tick().failed == 1
-    (run,) = tally.runs("send_invoice_reminders")
-    assert (run.status, run.error_type) == ("failed", "ConnectionRefusedError")
-    assert run.run_at > datetime.now(timezone.utc)
-    tally.app.config["MAIL_PORT"] = mailbox.port
-    tally.retry(run_id)
-    assert tally.tick().succeeded == 1
-    assert len(mailbox.mails) == 4
 
 
 def test_cleanup_deletes_sessions_that_ran_out_and_no_others(
@@ -234,11 +190,3 @@ def test_double_click_sends_one_report(tally: Tally, staff: FlaskClient, mailbox
     submit(staff, "/support", **form)
     tally.tick()
     assert len(mailbox.mails) == 2
-
-
-def test_report_to_a_user_who_is_gone_is_cancelled(tally: Tally) -> None:
-    with tally.app.app_context():
-        send_weekly_report.using(commit=True).enqueue(812, "2026-01-01", "2026-01-07")
-    tally.tick()
-    (run,) = tally.runs("send_weekly_report")
-    assert (run.status, run.last_error) == ("cancelled", "the user 812 is gone")

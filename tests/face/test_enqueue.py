@@ -284,7 +284,7 @@ def test_time_that_no_database_can_write_is_refused(
     jobs: CronJobs, context: None, moment: datetime
 ) -> None:
     task = jobs.task(name="it")(lambda: None)
-    expected = "run_at is .*not a time with a time zone, in the years 1000 to 9999"
+    expected = "run_at is .*Give an aware time, with a time zone and in the years 1000 to 9999"
     with pytest.raises(TaskError, match=expected):
         task.using(run_at=moment).enqueue()
     with pytest.raises(TaskError, match=expected):

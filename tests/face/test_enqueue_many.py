@@ -96,7 +96,11 @@ class TestOptions:
             (NewRun({"user_id": 1}, delay=-1), TaskError, "delay is -1"),
             (NewRun({"user_id": 1}, delay=1, run_at=WHEN), TaskError, "run_at and delay"),
             (NewRun({"user_id": 1}, priority=99999), TaskError, "priority is 99999"),
-            (NewRun({"user_id": 1}, run_at=datetime(2030, 1, 1)), TaskError, "run_at is .*not a"),
+            (
+                NewRun({"user_id": 1}, run_at=datetime(2030, 1, 1)),
+                TaskError,
+                "run_at is .*Give an aware",
+            ),
         ],
         ids=str,
     )

@@ -18,16 +18,6 @@ from flask_cronjobs.models import JobRun
 pytestmark = pytest.mark.flask_sqlalchemy
 
 
-def test_missing_sqlalchemy_is_a_clear_error() -> None:
-    app, jobs = Flask("x"), CronJobs()
-    said = r"of the app 'x'\. Call init_app\(app\) of Flask-SQLAlchemy.*before jobs\.init_app"
-    with pytest.raises(SetupError, match=said):
-        jobs.init_app(app)
-    app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite://"
-    SQLAlchemy(app)
-    jobs.init_app(app)
-
-
 def test_app_without_a_default_database_is_a_clear_error() -> None:
     app = Flask("x")
     app.config["SQLALCHEMY_BINDS"] = {"other": "sqlite://"}
@@ -213,20 +203,6 @@ def test_database_in_memory_is_said_to_be_one_by_each_command(url: str, migratin
         assert "Use a file" in said
         assert "admin init" not in said
         assert "migrat" not in said
-
-
-def test_task_declared_after_initialization_is_known(
-    app: Flask, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    with app.app_context():
-
-        @jobs.task
-        def late() -> str:
-            return "ran"
-
-        late.using(commit=True).enqueue()
-        assert jobs.tick().succeeded == 1
-        assert db.session.scalars(select(JobRun.result)).all() == ["ran"]
 
 
 def test_setting_that_comes_too_late_is_told_at_the_first_use(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg2  # type: ignore[import-untyped]
@@ -24,7 +24,6 @@ from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, scoped_sessi
 from flask_cronjobs import CronJobs, Retry, SetupError, current_run
 from flask_cronjobs.jobs.state import state_of
 from flask_cronjobs.models import JobRun
-from flask_cronjobs.testing import drain
 from tests.layers import LAYERS
 from tests.marks import on_both, on_postgresql
 
@@ -130,21 +129,6 @@ class TestEachLayer:
         assert at_once[0] == (layer != "lite")
 
     @on_both
-    def test_an_effect_is_done_once(self, app: Flask, db: Any, jobs: CronJobs) -> None:
-        charged: list[int] = []
-
-        @jobs.task(retry=Retry(max_attempts=2, base=0))
-        def charge() -> None:
-            jobs.once("charge:1", charged.append, 1)
-            if current_run.attempt == 1:
-                raise ValueError
-
-        with app.app_context():
-            charge.using(commit=True).enqueue()
-            jobs.tick()
-        assert charged == [1]
-
-    @on_both
     @pytest.mark.pages
     def test_pages_and_commands_work(
         self, app: Flask, db: Any, database_url: str, layer: str
@@ -175,12 +159,6 @@ class TestEachLayer:
             assert {"customers", "job_runs", "job_definitions", "job_effects"} <= added()
             db.create_all()
             assert added() == set()
-
-    def test_tests_drain_what_is_due(self, app: Flask, db: Any, jobs: CronJobs) -> None:
-        greet = jobs.task(name="greet")(lambda: None)
-        with app.app_context():
-            greet.using(commit=True).enqueue()
-            assert drain().succeeded == 1
 
 
 class Base(DeclarativeBase):
@@ -247,6 +225,9 @@ class TestLite:
             assert db.session.scalar(select(func.count()).select_from(JobRun)) == 0
 
 
+Make = Callable[..., tuple[Flask, Any, CronJobs]]
+
+
 class TestPlain:
     """SQLAlchemy alone, with what Flask's documentation shows: a session of each thread."""
 
@@ -255,61 +236,52 @@ class TestPlain:
         return "plain"
 
     @pytest.fixture
-    def by_thread(self, database_url: str) -> Iterator[tuple[Flask, Any, CronJobs]]:
+    def make(self, database_url: str) -> Iterator[Make]:
+        """Makes an app with a session for each thread, of a class, and what it initialized."""
         app, engine = Flask("x"), create_engine(database_url)
-        session = scoped_session(sessionmaker(engine))
-        app.teardown_appcontext(lambda error: session.remove())
-        jobs = CronJobs(app, session=session, engine=engine, metadata=Base.metadata)
-        with app.app_context():
-            Base.metadata.create_all(engine)
-        yield app, session, jobs
-        session.remove()
+
+        def make(metadata: MetaData, kind: type[Session] = Session) -> tuple[Flask, Any, CronJobs]:
+            app.extensions["session"] = scoped_session(sessionmaker(engine, class_=kind))
+            given = {"session": app.extensions["session"], "engine": engine, "metadata": metadata}
+            jobs = CronJobs(app, **given)
+            with app.app_context():
+                metadata.create_all(engine)
+            return app, given["session"], jobs
+
+        yield make
+        app.extensions["session"].remove()
         engine.dispose()
 
     @on_both
-    def test_sessions_of_threads_end_with_each_run(
-        self, by_thread: tuple[Flask, Any, CronJobs]
-    ) -> None:
-        app, session, jobs = by_thread
+    @pytest.mark.parametrize("removes", [True, False], ids=["app_removes", "app_removes_nothing"])
+    def test_sessions_of_threads_end_with_each_run(self, make: Make, removes: bool) -> None:
+        app, session, jobs = make(Base.metadata)
+        if removes:
+            app.teardown_appcontext(lambda error: session.remove())
         seen: list[Session] = []
 
         @jobs.task
-        async def work() -> None:
+        async def together() -> None:
             seen.append(session())
             await asyncio.sleep(0.05)
             assert not session().in_transaction()
             session.execute(select(1))
 
-        with app.app_context():
-            work.using(commit=True).enqueue_many([{}, {}])
-            assert jobs.tick().succeeded == 2
-        assert seen[0] is not seen[1]
-
-    def test_the_app_removes_nothing_and_runs_end_their_session(self, database_url: str) -> None:
-        app, engine = Flask("x"), create_engine(database_url)
-        session = scoped_session(sessionmaker(engine))
-        jobs = CronJobs(app, session=session, engine=engine)
-        app.test_cli_runner().invoke(args=["jobs", "admin", "init"])
-        begun: list[bool] = []
-
         @jobs.task
-        def work() -> None:
-            begun.append(session().in_transaction())
+        def alone() -> None:
+            assert not session().in_transaction()
             session.execute(select(1))
 
         with app.app_context():
-            work.using(commit=True).enqueue_many([{}, {}])
-            assert jobs.tick().succeeded == 2
-        assert begun == [False, False]
-        session.remove()
-        engine.dispose()
+            if removes:
+                together.using(commit=True).enqueue_many([{}, {}])
+            alone.using(commit=True).enqueue_many([{}, {}])
+            assert jobs.tick().succeeded == (4 if removes else 2)
+        assert len(set(map(id, seen))) == len(seen)
 
     @on_both
-    def test_sqlmodel(self, database_url: str) -> None:
-        app, engine = Flask("x"), sqlmodel.create_engine(database_url)
-        session = scoped_session(sessionmaker(engine, class_=sqlmodel.Session))
-        jobs = CronJobs(app, session=session, engine=engine, metadata=Hero.metadata)
-        Hero.metadata.create_all(engine)
+    def test_sqlmodel(self, make: Make) -> None:
+        app, session, jobs = make(Hero.metadata, sqlmodel.Session)
 
         @jobs.task
         def add() -> None:
@@ -321,8 +293,6 @@ class TestPlain:
             session.commit()
             assert jobs.tick().succeeded == 1
             assert len(session().exec(sqlmodel.select(Hero)).all()) == 1
-        session.remove()
-        engine.dispose()
 
 
 @on_postgresql

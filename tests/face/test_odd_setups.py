@@ -42,17 +42,6 @@ class TestMetadataWithASchema:
         findings = {finding.id: finding for finding in examine(state_of(app))}
         assert findings["tables"].level == "ok"
 
-    def test_a_second_app_on_the_same_object_is_initialized(
-        self, app: Flask, db: SQLAlchemy, jobs: CronJobs
-    ) -> None:
-        second = Flask("second")
-        second.config["SQLALCHEMY_DATABASE_URI"] = app.config["SQLALCHEMY_DATABASE_URI"]
-        db.init_app(second)
-        CronJobs(second)
-        assert sum(name.endswith("job_runs") for name in db.metadata.tables) == 1
-        with second.app_context():
-            db.engine.dispose()
-
 
 @pytest.mark.flask_sqlalchemy
 @on_postgresql

@@ -93,7 +93,10 @@ def test_helper_runs_a_run_of_its_own(jobs: CronJobs, load: Any) -> None:
         ({"unique": "load:{shop}"}, "it: unique 'load:{shop}' names 'shop', which the handler"),
         ({"unique": "load:{shop_id"}, "it: unique 'load:{shop_id' is not a format text"),
         ({"unique_while": "pending"}, "it: unique_while has no effect without unique. Give both."),
-        ({"unique": "it", "unique_while": "ever"}, "unique_while is 'ever'. Give 'kept'"),
+        (
+            {"unique": "it", "unique_while": "ever"},
+            "it: unique_while is 'ever'. Give one of 'kept'",
+        ),
     ],
 )
 def test_what_cannot_be_filled_is_refused_where_it_is_declared(

@@ -7,6 +7,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from traceback import walk_tb
 
@@ -18,6 +19,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from flask_cronjobs import CronJobs, Retry, current_run
 from tests.fuzz.inspection import Frames
 from tests.fuzz.moments import Moments
+from tests.soak.timeline import append
 
 #: The modules that a query goes through, from its beginning to its last row.
 QUERYING = "sqlalchemy.engine"
@@ -103,13 +105,18 @@ def create_app(database: str, folder: str) -> Flask:
     return app
 
 
-def _session(step: int, choose: random.Random) -> None:
+def _halves(step: int, choose: random.Random, savepoint: bool) -> None:
     """Write two halves in one transaction, with a query between them."""
     half = {"run_id": current_run.id, "token": current_run.claim.token, "step": step}
-    db.session.execute(insert(Entry), half)
+    with db.session.begin_nested() if savepoint else nullcontext():
+        db.session.execute(insert(Entry), half)
     db.session.execute(update(Shared).values(number=Shared.number + 1))
     _query(choose)
     db.session.execute(insert(Entry), half)
+
+
+def _session(step: int, choose: random.Random) -> None:
+    _halves(step, choose, savepoint=False)
     if choose.random() < 0.7:
         db.session.commit()
         current_run.heartbeat()  # So that a cancel is noticed soon.
@@ -147,26 +154,13 @@ def _once(step: int, choose: random.Random) -> None:
 
 
 def _do(key: str, pause: float) -> int:
-    path = Path(current_app.config["FUZZ_FOLDER"]) / "effects"
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(file, f"{key}\n".encode())
-    finally:
-        os.close(file)
+    append(Path(current_app.config["FUZZ_FOLDER"]) / "effects", key)
     time.sleep(pause)
     return 1
 
 
 def _atomic(step: int, choose: random.Random) -> None:
-    half = {"run_id": current_run.id, "token": current_run.claim.token, "step": step}
-    if choose.random() < 0.3:
-        with db.session.begin_nested():
-            db.session.execute(insert(Entry), half)
-    else:
-        db.session.execute(insert(Entry), half)
-    db.session.execute(update(Shared).values(number=Shared.number + 1))
-    _query(choose)
-    db.session.execute(insert(Entry), half)
+    _halves(step, choose, savepoint=choose.random() < 0.3)
     if choose.random() < 0.2:
         current_run.heartbeat()
 

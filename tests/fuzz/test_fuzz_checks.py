@@ -61,17 +61,18 @@ def test_what_may_be_is_not_wrong(connection: Connection, tmp_path: Path) -> Non
     assert wrong(connection, tmp_path, "1:0", "1:1", "1:1") == []
 
 
-def test_effect_done_twice_is_wrong(connection: Connection, tmp_path: Path) -> None:
-    assert wrong(connection, tmp_path, "1:0", "1:0") == ["the effect 1:0 was done 2 times"]
-
-
-def test_effect_without_a_mark_is_wrong(connection: Connection, tmp_path: Path) -> None:
-    found = wrong(connection, tmp_path, "1:0", "1:4")
-    assert found == ["the effect 1:4 was done and has no mark"]
-
-
-def test_mark_without_an_effect_is_wrong(connection: Connection, tmp_path: Path) -> None:
-    assert wrong(connection, tmp_path) == ["the effect 1:0 is marked as done and was not"]
+@pytest.mark.parametrize(
+    ("effects", "found"),
+    [
+        (["1:0", "1:0"], "the effect 1:0 was done 2 times"),
+        (["1:0", "1:4"], "the effect 1:4 was done and has no mark"),
+        ([], "the effect 1:0 is marked as done and was not"),
+    ],
+)
+def test_wrong_effects_are_found(
+    connection: Connection, tmp_path: Path, effects: list[str], found: str
+) -> None:
+    assert wrong(connection, tmp_path, *effects) == [found]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,11 @@ def test_mark_without_an_effect_is_wrong(connection: Connection, tmp_path: Path)
             "the atomic run 1 is dead, and left rows of 1 attempts",
         ),
         ("INSERT INTO job_runs (job_type) VALUES ('session')", "run 2 is queued still"),
+        (
+            "INSERT INTO job_failures (run_id, attempt, worker, error_type, error) VALUES"
+            " (1, 1, 'w', 'TimedOut', ''), (1, 2, 'w', 'sqlite3.ProgrammingError', '')",
+            "attempt 2 of run 1 is recorded as sqlite3.ProgrammingError",
+        ),
     ],
 )
 def test_wrong_rows_are_found(connection: Connection, tmp_path: Path, sql: str, found: str) -> None:
@@ -91,41 +97,27 @@ def test_wrong_rows_are_found(connection: Connection, tmp_path: Path, sql: str, 
     assert wrong(connection, tmp_path, "1:0") == [found]
 
 
-def test_error_of_a_driver_is_wrong(connection: Connection, tmp_path: Path) -> None:
-    insert = (
-        "INSERT INTO job_failures (run_id, attempt, worker, error_type, error)"
-        " VALUES (1, :attempt, 'w', :error, '')"
-    )
-    for attempt, error in enumerate(["TimedOut", "sqlite3.ProgrammingError"], 1):
-        connection.execute(text(insert), {"attempt": attempt, "error": error})
-    found = ["attempt 2 of run 1 is recorded as sqlite3.ProgrammingError"]
-    assert wrong(connection, tmp_path, "1:0") == found
+def burden(in_a_cycle: bool) -> list[object]:
+    made: list[object] = [Burden()]
+    if in_a_cycle:
+        made.append(made)
+    return made
 
 
-def test_kept_frame_is_found() -> None:
+@pytest.mark.parametrize(
+    ("alive", "in_a_cycle", "kept"),
+    [(True, False, "for good"), (False, True, "until the garbage"), (False, False, None)],
+)
+def test_a_frame_that_is_kept_is_found(alive: bool, in_a_cycle: bool, kept: str | None) -> None:
     frames = Frames()
-    burden = Burden()
-    frames.keep(burden, "run 1")
+    held = burden(in_a_cycle)
+    frames.keep(held[0], "run 1")
+    if not alive:
+        del held
     frames.check("run 2")
     frames.check("run 3")
-    assert frames.kept == ["the frame of run 1 is kept for good: seen in run 2"]
-
-
-def test_frame_in_a_cycle_is_found() -> None:
-    frames = Frames()
-    burden: list[object] = [Burden()]
-    burden.append(burden)
-    frames.keep(burden[0], "run 1")
-    del burden
-    frames.check("run 2")
-    assert len(frames.kept) == 1
-
-
-def test_frame_that_is_gone_is_well() -> None:
-    frames = Frames()
-    frames.keep(Burden(), "run 1")
-    frames.check("run 2")
-    assert frames.kept == []
+    found = [] if kept is None else [f"the frame of run 1 is kept {kept}"]
+    assert [each[: len(found[0])] for each in frames.kept] == found
 
 
 def writing(url: str) -> sqlite3.Connection | psycopg.Connection:

@@ -17,7 +17,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.jobs import doctor_database as database
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.doctor_database import Finding
+from flask_cronjobs.jobs.health import Finding
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.registry.options import TaskOptions
 from flask_cronjobs.task import Task
@@ -90,91 +90,95 @@ def test_missing_tables_are_an_error(app: Flask, db: SQLAlchemy) -> None:
     assert "admin init" in finding.todo
 
 
-def test_a_missing_column_is_an_error(state: State) -> None:
-    execute(state, "ALTER TABLE job_ticks DROP COLUMN clock_offset")
-    findings = found(state)
-    assert findings["columns"].level == "error"
-    assert "clock_offset" in findings["columns"].what
-    assert "ticks" not in findings
-
-
 @pytest.mark.parametrize(
-    ("index", "level"), [("uq_job_runs_slot", "error"), ("ix_job_runs_runnable", "warning")]
+    ("statements", "id_", "level", "said"),
+    [
+        (["ALTER TABLE job_ticks DROP COLUMN clock_offset"], "columns", "error", "clock_offset"),
+        (["DROP INDEX uq_job_runs_slot"], "indexes", "error", "uq_job_runs_slot"),
+        (["DROP INDEX ix_job_runs_runnable"], "indexes", "warning", "ix_job_runs_runnable"),
+        (
+            [
+                "DROP INDEX uq_job_definitions_name",
+                "CREATE INDEX uq_job_definitions_name ON job_definitions (name)",
+            ],
+            *("indexes", "error", "not unique"),
+        ),
+    ],
 )
-def test_a_missing_index_is_found(state: State, index: str, level: str) -> None:
-    execute(state, f"DROP INDEX {index}")
-    finding = found(state)["indexes"]
-    assert (finding.level, index in finding.what) == (level, True)
+def test_what_the_tables_lack_is_found(
+    state: State, statements: list[str], id_: str, level: str, said: str
+) -> None:
+    execute(state, *statements)
+    findings = found(state)
+    assert (findings[id_].level, said in findings[id_].what) == (level, True)
+    assert ("ticks" in findings) == (id_ != "columns")
 
 
-def test_an_index_that_lost_its_uniqueness_is_an_error(state: State) -> None:
-    execute(
-        state,
-        "DROP INDEX uq_job_definitions_name",
-        "CREATE INDEX uq_job_definitions_name ON job_definitions (name)",
-    )
-    assert found(state)["indexes"].level == "error"
-
-
-def test_no_tick_ever_is_an_error_that_names_the_crontab(state: State) -> None:
+@pytest.mark.parametrize(("age", "said"), [(None, "another database"), (3600, "by hand")])
+def test_ticks_that_do_not_come_are_an_error_that_names_the_crontab(
+    state: State, rows: Rows, age: float | None, said: str
+) -> None:
+    if age is not None:
+        rows.tick(age=age)
     finding = found(state)["ticks"]
     assert finding.level == "error"
     assert "admin crontab" in finding.todo
-    assert "another database" in finding.todo
+    assert said in finding.todo
 
 
-def test_ticks_that_stopped_are_an_error(state: State, rows: Rows) -> None:
-    rows.tick(age=3600)
-    assert found(state)["ticks"].level == "error"
-
-
-def test_a_host_clock_that_is_off_is_a_warning(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows.tick(host="good", clock_offset=0.2)
-    rows.tick(host="skewed", clock_offset=-90.0)
-    what = found(state)["host-clock"].what
-    assert what == "The clock of skewed was 1 min 30 s behind the database's at its last tick"
+def test_this_host_s_clock_is_compared(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flask_cronjobs.jobs.doctor.time.time", lambda: ago(-90).timestamp())
     finding = found(state)["clock"]
-    assert finding.level == "warning"
-    assert "ahead of" in finding.what
+    assert (finding.level, "ahead of" in finding.what) == ("warning", True)
 
 
-def test_a_host_whose_clock_was_mended_is_not_blamed(state: State, rows: Rows) -> None:
-    rows.tick(age=120, host="web-1", clock_offset=90.0)
-    rows.tick(age=1, host="web-1", clock_offset=0.01)
-    assert "host-clock" not in found(state)
+#: What `make_faults` has made wrong: the ids, each with its level, and a part of what is said.
+FAULTS = {
+    "host-clock": ("warning", "The clock of skewed was 1 min 30 s behind the database's"),
+    "overdue": ("error", "1 run overdue, the oldest for 1 h"),
+    "stale-runs": ("warning", "The next tick takes back 1 running run."),
+    "dead": ("warning", "1 run ended dead in the last 24 h"),
+    "orphaned-task": ("warning", "the task 'gone'. Waiting for code that does: 1 run"),
+    "broken-definition": ("error", "The definition 'known' is broken and never due"),
+    "orphaned-definition": ("warning", "The definition 'customer' is for the task 'gone'"),
+    "undeclared-definition": ("info", "The definition 'former' came from code"),
+    "effects-in-doubt": ("warning", "1 effect in doubt"),
+    "stopped-keys": ("warning", "such as 'account:7'"),
+    "pruning": ("warning", "Pruning is 5 h behind"),
+}
 
 
-def test_overdue_stale_and_dead_runs_are_found(state: State, rows: Rows) -> None:
+def make_faults(state: State, rows: Rows) -> None:
+    declare(state, "known", "@daily")
     declare(state, "send")
-    rows.tick()
+    rows.tick(host="good", clock_offset=0.2)
+    rows.tick(age=120, host="mended", clock_offset=90.0)
+    rows.tick(age=1, host="mended", clock_offset=0.01)
+    rows.tick(host="skewed", clock_offset=-90.0)
     rows.run(age=3600)
     rows.run("running", locked_until=ago(60))
-    rows.run("dead")
-    findings = found(state)
-    assert findings["overdue"].level == "error"
-    assert findings["stale-runs"].level == "warning"
-    assert findings["dead"].level == "warning"
-
-
-def test_orphans_broken_definitions_and_doubts_are_found(state: State, rows: Rows) -> None:
-    declare(state, "known", "@daily")
-    rows.tick()
-    rows.run(job_type="gone")
+    key: dict[str, Any] = {"concurrency_key": "account:7", "concurrency_limit": 1}
+    rows.run("dead", on_dead="stop", **key)
+    rows.run(job_type="gone", age=3600)
     rows.definition("known", schedule="61 * * * *")
     rows.definition("customer", origin="database", job_type="gone")
     rows.definition("former", job_type="known")
     rows.effect("e", state="in_doubt")
+    rows.run("succeeded", finished_at=ago(days=14, hours=5))
+
+
+def test_each_fault_is_found_by_its_id(state: State, rows: Rows) -> None:
+    make_faults(state, rows)
     findings = found(state)
-    assert findings["broken-definition"].level == "error"
-    assert "'known'" in findings["broken-definition"].what
-    assert findings["orphaned-task"].level == "warning"
-    assert "'customer'" in findings["orphaned-definition"].what
-    assert findings["undeclared-definition"].level == "info"
-    assert findings["effects-in-doubt"].level == "warning"
+    for name, (level, said) in FAULTS.items():
+        assert findings[name].level == level, name
+        assert said in f"{findings[name].what} {findings[name].todo}", name
+    assert findings["stopped-keys"].todo.endswith("flask jobs admin retry 3")
+    assert "flask jobs admin prune" in findings["pruning"].todo
     assert "definitions" not in findings
+    assert [each.what for each in examine(state) if each.id == "host-clock"] == [
+        findings["host-clock"].what
+    ]
 
 
 def test_an_app_that_declares_no_task_is_warned_of(state: State) -> None:
@@ -183,21 +187,6 @@ def test_an_app_that_declares_no_task_is_warned_of(state: State) -> None:
     assert "Import the modules" in finding.todo
     declare(state, "send")
     assert found(state)["tasks"].what == "this app's code declares 1 task"
-
-
-def test_numbers_agree_with_their_nouns(state: State, rows: Rows) -> None:
-    declare(state, "send")
-    rows.run("dead")
-    rows.run("running", locked_until=ago(60))
-    rows.run(job_type="gone", age=3600)
-    rows.run(age=3600)
-    rows.effect("e", state="in_doubt")
-    findings = found(state)
-    assert findings["dead"].what.startswith("1 run ended dead")
-    assert findings["stale-runs"].what.startswith("1 running run without")
-    assert findings["overdue"].what.startswith("1 run overdue")
-    assert findings["orphaned-task"].what.endswith(": 1 run")
-    assert findings["effects-in-doubt"].what.startswith("1 effect in doubt")
 
 
 def test_advice_about_dead_runs_is_to_retry_those_that_are_counted(
@@ -219,19 +208,12 @@ def advised(finding: Finding, verb: str) -> list[str]:
     return shlex.split(command)
 
 
-@pytest.mark.parametrize("kind", ["run", "effect"])
-def test_pruning_that_cannot_keep_up_is_a_warning(state: State, rows: Rows, kind: str) -> None:
+def test_pruning_that_cannot_keep_up_is_a_warning(state: State, rows: Rows) -> None:
     """Tables that grow for ever, and nobody knows."""
     rows.run("succeeded", finished_at=ago(days=14, minutes=50))
     assert "pruning" not in found(state)
-    if kind == "run":
-        rows.run("succeeded", finished_at=ago(days=14, hours=5))
-    else:
-        rows.effect("e", state="done", done_at=ago(days=90, hours=5))
-    finding = found(state)["pruning"]
-    assert finding.level == "warning"
-    assert "5 h behind" in finding.what
-    assert "flask jobs admin prune" in finding.todo
+    rows.effect("e", state="done", done_at=ago(days=90, hours=5))
+    assert "5 h behind" in found(state)["pruning"].what
 
 
 def test_a_short_lease_is_a_warning(app: Flask, db: SQLAlchemy) -> None:
@@ -329,14 +311,6 @@ def test_the_command_exits_1_for_an_error_and_0_without(
     assert result.exit_code == 0, result.output
     findings = json.loads(result.output)["findings"]
     assert set(findings[0]) == {"id", "level", "what", "todo"}
-
-
-def test_a_key_that_a_dead_run_stops_is_named(state: State, rows: Rows) -> None:
-    key: dict[str, Any] = {"concurrency_key": "account:7", "concurrency_limit": 1}
-    run = rows.run("dead", on_dead="stop", **key)
-    finding = found(state)["stopped-keys"]
-    assert (finding.level, "'account:7'" in finding.what) == ("warning", True)
-    assert finding.todo.endswith(f"flask jobs admin retry {run}")
 
 
 def test_a_batch_that_was_left_open_is_named(state: State) -> None:

@@ -53,18 +53,21 @@ def test_each_run_is_listed_once_in_the_order_of_its_status(
     for status in chosen.choices(STATUSES, k=30):
         moment = chosen.choice(moments)
         key = None if status == "running" else chosen.choice([None, "k"])
-        ended = {"finished_at": moment} if status in TERMINAL else {}
+        times: dict[str, Any] = {"run_at": moment}
+        if status in TERMINAL:
+            times["finished_at"] = moment
         rows.run(
             status,
-            **{"run_at": moment, **ended},
+            **times,
             priority=chosen.choice([0, 5]),
             concurrency_key=key,
             concurrency_limit=key and 1,
         )
-    for status in (None, *STATUSES):
-        which, order = RunFilter(status=status), sorting_of(status, False)
+    listed: tuple[Status | None, ...] = (None, *STATUSES)
+    for wanted in listed:
+        which, order = RunFilter(status=wanted), sorting_of(wanted, False)
         found = [rows.get(run_id) for run_id in matching_ids(state, which)]
-        assert {run.status for run in found} <= ({status} if status else {*STATUSES})
+        assert {run.status for run in found} <= ({wanted} if wanted else {*STATUSES})
         expected = sorted(found, key=lambda run: run.id, reverse=order.descending)
         expected.sort(key=attrgetter(order.column), reverse=order.descending)
         for limit in (1, 3, 50):

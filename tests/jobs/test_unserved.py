@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,21 +16,27 @@ from sqlalchemy import select, update
 from flask_cronjobs import CronJobs, DatabaseTrouble
 from flask_cronjobs.engine import tick as tick_module
 from flask_cronjobs.jobs.doctor import examine
-from flask_cronjobs.jobs.doctor_database import Finding
-from flask_cronjobs.jobs.health import headline_of, read_verdict, read_verdict_and_figures, tone_of
-from flask_cronjobs.jobs.runs import list as run_list
+from flask_cronjobs.jobs.health import (
+    Finding,
+    headline_of,
+    read_verdict,
+    read_verdict_and_figures,
+    tone_of,
+)
 from flask_cronjobs.jobs.state import State, state_of
 from flask_cronjobs.jobs.tick_views import list_gaps, list_ticks
 from flask_cronjobs.models import JobDefinition, JobTick
 from tests.rows import Rows, ago
-
-pytestmark = pytest.mark.pages
 
 HOUR = 3600.0
 
 
 def findings(state: State) -> dict[str, Finding]:
     return {finding.id: finding for finding in examine(state)}
+
+
+def word(app: Flask) -> str:
+    return read_verdict(state_of(app)).word
 
 
 @pytest.fixture
@@ -42,60 +47,47 @@ def admin(app: Flask, jobs: CronJobs) -> Callable[..., Result]:
     return admin
 
 
-def health(app: Flask) -> tuple[int, str]:
-    """Look anew: an answer is kept for some seconds."""
-    app.extensions.pop(f"cronjobs.health:{os.getpid()}", None)
-    answer = app.test_client().get("/jobs/health")
-    return answer.status_code, answer.text.strip()
-
-
 class TestScheduleWithoutTick:
+    @pytest.mark.pages
     def test_definition_that_no_tick_records_is_an_error_that_names_it(
         self, app: Flask, state: State, rows: Rows, admin: Callable[..., Result]
     ) -> None:
-        rows.tick(age=5)
-        rows.definition("mails", next_run_at=ago(HOUR))
-        verdict, figures = read_verdict_and_figures(state)
-        assert verdict.word == "overdue"
-        assert "'mails'" in verdict.sentence
-        assert tone_of(verdict, figures) == "bad"
-        assert "schedule" in headline_of(verdict, figures)
-        assert health(app) == (503, "overdue")
-        finding = findings(state)["late-definition"]
-        assert finding.level == "error"
-        assert "'mails'" in finding.what
-        assert "FLASK_APP" in finding.todo
-        assert "'mails'" in admin().output
-        assert admin("doctor").exit_code == 1
-
-    def test_metrics_count_it(self, app: Flask, state: State, rows: Rows) -> None:
         pytest.importorskip("prometheus_client")
         app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
         rows.tick(age=5)
         rows.definition("mails", next_run_at=ago(HOUR))
+        verdict, figures = read_verdict_and_figures(state)
+        assert (verdict.word, tone_of(verdict, figures)) == ("overdue", "bad")
+        assert "'mails'" in verdict.sentence
+        assert "schedule" in headline_of(verdict, figures)
+        finding = findings(state)["late-definition"]
+        assert (finding.level, "'mails'" in finding.what) == ("error", True)
+        assert "FLASK_APP" in finding.todo
+        assert "'mails'" in admin().output
+        assert admin("doctor").exit_code == 1
         rows.run("skipped", error_type="Missed", result={"skipped": 7, "from": ago(60).isoformat()})
-        text = app.test_client().get("/jobs/metrics").text
-        assert "cronjobs_late_definitions 1.0" in text
-        assert "cronjobs_missed_slots_24h 7.0" in text
+        metrics = app.test_client().get("/jobs/metrics").text
+        assert "cronjobs_late_definitions 1.0" in metrics
+        assert "cronjobs_missed_slots_24h 7.0" in metrics
 
     @pytest.mark.parametrize("column", ["paused_at", "next_run_at"])
-    def test_paused_or_just_due_is_well(self, app: Flask, rows: Rows, column: str) -> None:
+    def test_paused_or_just_due_is_well(self, state: State, rows: Rows, column: str) -> None:
         rows.tick(age=5)
         rows.definition("mails", **{"next_run_at": ago(HOUR), column: ago(60)})
-        assert health(app) == (200, "ok")
+        assert read_verdict(state).ok
 
     def test_declared_schedule_that_no_tick_ever_recorded_is_an_error_in_a_process_that_waited(
         self, app: Flask, jobs: CronJobs, state: State, rows: Rows
     ) -> None:
         jobs.task(name="mails", schedule="@daily")(lambda: None)
         rows.tick(age=5)
-        assert health(app) == (200, "ok"), "it may have been deployed just now"
+        assert word(app) == "ok", "it may have been deployed just now"
         assert "'mails'" in findings(state)["unrecorded-definition"].what
         app.extensions["cronjobs"] = replace(state, started=time.monotonic() - HOUR)
-        assert health(app) == (503, "overdue")
-        assert "'mails'" in read_verdict(state_of(app)).sentence
+        verdict = read_verdict(state_of(app))
+        assert (verdict.word, "'mails'" in verdict.sentence) == ("overdue", True)
         rows.definition("mails")
-        assert health(app) == (200, "ok")
+        assert word(app) == "ok"
 
     def test_run_of_a_task_of_other_code_does_not_blame_the_ticks(
         self, app: Flask, jobs: CronJobs, state: State, rows: Rows
@@ -103,29 +95,13 @@ class TestScheduleWithoutTick:
         jobs.task(name="new_name")(lambda: None)
         rows.tick(age=5)
         rows.run(job_type="old_name", age=HOUR)
-        assert health(app) == (200, "ok")
+        assert word(app) == "ok"
         assert findings(state)["orphaned-task"].level == "warning"
         rows.run(job_type="new_name", age=HOUR)
-        assert health(app) == (503, "overdue")
-
-    def test_slot_that_is_past_is_not_said_to_come(
-        self, jobs: CronJobs, rows: Rows, admin: Callable[..., Result]
-    ) -> None:
-        jobs.task(name="mails", schedule="*/5 * * * *")(lambda: None)
-        rows.tick(age=HOUR)
-        rows.definition("mails", next_run_at=ago(HOUR))
-        line = next(line for line in admin().output.splitlines() if line.startswith("mails"))
-        assert line.endswith("1 h late")
-
-    def test_idle_app_is_not_told_to_add_a_schedule(
-        self, jobs: CronJobs, admin: Callable[..., Result]
-    ) -> None:
-        jobs.task(name="mails", schedule="@daily")(lambda: None)
-        output = admin().output
-        assert "declares 1 schedule; the next tick records it" in output
-        assert "add schedule=" not in output
+        assert word(app) == "overdue"
 
 
+@pytest.mark.pages
 def test_run_of_a_lost_worker_is_not_said_to_run(
     app: Flask, state: State, rows: Rows, admin: Callable[..., Result]
 ) -> None:
@@ -139,21 +115,6 @@ def test_run_of_a_lost_worker_is_not_said_to_run(
     assert "running, but its worker was lost" in admin("show", str(run)).output
 
 
-def test_search_that_stopped_early_does_not_say_that_nothing_matches(
-    app: Flask, state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows.run("succeeded", last_error="needle")
-    for _ in range(5):
-        rows.run("succeeded")
-    monkeypatch.setattr(run_list, "WINDOW", 3)
-    app.extensions["cronjobs"] = replace(state, authorize=lambda action: True)
-    page = app.test_client().get("/jobs/runs?error=needle").text
-    assert "No runs match" not in page
-    assert "None found, searched back to" in page
-    assert "Search further back" in page
-    assert "before=" in page
-
-
 class TestTicksThatFail:
     def test_ticks_that_cannot_record_slots_count_as_no_ticks(
         self,
@@ -164,7 +125,7 @@ class TestTicksThatFail:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         jobs.tick()
-        assert health(app) == (200, "ok")
+        assert word(app) == "ok"
         db.session.execute(
             update(JobTick).values(started_at=ago(HOUR), seen_at=ago(HOUR), finished_at=ago(HOUR))
         )
@@ -176,30 +137,32 @@ class TestTicksThatFail:
         monkeypatch.setattr(tick_module, "enqueue_slots", fail)
         with pytest.raises(DatabaseTrouble):
             jobs.tick()
-        assert health(app) == (503, "late")
         verdict = read_verdict(state_of(app))
-        assert verdict.failing
+        assert (verdict.word, verdict.failing) == ("late", True)
         assert "failed" in verdict.sentence
-        assert findings(state_of(app))["ticks"].level == "error"
+        finding = findings(state_of(app))["ticks"]
+        assert (finding.level, "by hand" in finding.todo) == ("error", True)
 
-    def test_first_ticks_that_fail_are_told_from_no_ticks(
-        self, app: Flask, state: State, rows: Rows
-    ) -> None:
+    def test_first_ticks_that_fail_are_told_from_no_ticks(self, state: State, rows: Rows) -> None:
         rows.tick(age=1, started_at=ago(1), seen_at=ago(1), finished_at=None)
         verdict, figures = read_verdict_and_figures(state)
         assert (verdict.word, verdict.failing) == ("never", True)
         assert headline_of(verdict, figures) == "No tick has done its work yet"
 
-    def test_tick_that_is_at_work_for_long_is_well(self, app: Flask, rows: Rows) -> None:
+    def test_tick_that_is_at_work_for_long_is_well(self, state: State, rows: Rows) -> None:
         rows.tick(started_at=ago(HOUR), seen_at=ago(20), finished_at=None)
-        assert health(app) == (200, "ok")
+        assert read_verdict(state).ok
 
 
 class TestMissed:
     def test_missed_slots_make_the_verdict_amber_with_count_and_span(
-        self, app: Flask, context: None, jobs: CronJobs, db: SQLAlchemy, rows: Rows,
+        self,
+        app: Flask,
+        context: None,
+        jobs: CronJobs,
+        db: SQLAlchemy,
         admin: Callable[..., Result],
-    ) -> None:  # fmt: skip
+    ) -> None:
         jobs.task(name="hourly", schedule="0 * * * *")(lambda: None)
         jobs.tick()
         row = db.session.scalars(select(JobDefinition)).one()
@@ -209,29 +172,31 @@ class TestMissed:
         db.session.commit()
         jobs.tick()
         verdict, figures = read_verdict_and_figures(state_of(app))
-        assert verdict.ok
+        assert (verdict.ok, tone_of(verdict, figures)) == (True, "warn")
         assert figures.missed is not None
         assert figures.missed.slots in (26, 27)
         assert figures.missed.first == first
-        assert tone_of(verdict, figures) == "warn"
-        assert f"{figures.missed.slots} slots were missed, from {first:%Y-%m-%d %H:%M} to" in (
-            headline_of(verdict, figures)
-        )
-        assert "slots were missed" in admin().output
+        said = f"{figures.missed.slots} slots were missed, from {first:%Y-%m-%d %H:%M} to"
+        assert said in headline_of(verdict, figures)
         assert admin().output.startswith("WARN")
+        assert said in admin().output
         assert findings(state_of(app))["missed-slots"].level == "warning"
 
-    @pytest.mark.parametrize("kind", ["Paused", "Undeclared", "Overlap"])
-    def test_other_skipped_slots_were_not_missed(self, state: State, rows: Rows, kind: str) -> None:
-        rows.run("skipped", error_type=kind, result={"skipped": 3})
-        assert read_verdict_and_figures(state)[1].missed is None
-
-    def test_result_that_somebody_edited_counts_as_one(self, state: State, rows: Rows) -> None:
-        rows.run("skipped", error_type="Missed", result=["x"])
+    @pytest.mark.parametrize(
+        ("kind", "result", "slots"),
+        [
+            *((kind, {"skipped": 3}, None) for kind in ("Paused", "Undeclared", "Overlap")),
+            ("Missed", ["edited"], 1),
+        ],
+    )
+    def test_only_missed_slots_count_and_a_result_that_was_edited_is_one(
+        self, state: State, rows: Rows, kind: str, result: object, slots: int | None
+    ) -> None:
+        rows.run("skipped", error_type=kind, result=result)
         missed = read_verdict_and_figures(state)[1].missed
-        assert missed is not None
-        assert missed.slots == 1
+        assert (missed and missed.slots) == slots
 
+    @pytest.mark.pages
     def test_gaps_of_ticks_are_shown_also_the_current_one(
         self, app: Flask, state: State, rows: Rows
     ) -> None:
@@ -248,6 +213,7 @@ class TestMissed:
         assert "No tick has done its work since" in page
         assert "No tick did its work from" in page
 
+    @pytest.mark.pages
     def test_ticks_page_goes_through_the_whole_day(
         self, app: Flask, state: State, rows: Rows
     ) -> None:
@@ -270,7 +236,7 @@ class TestTwoApps:
         assert "undeclared-definition" not in findings(state)
 
     def test_app_of_the_same_name_is_a_warning(
-        self, context: None, jobs: CronJobs, db: SQLAlchemy, app: Flask, state: State
+        self, context: None, jobs: CronJobs, app: Flask, state: State
     ) -> None:
         jobs.task(name="mails", schedule="@daily")(lambda: None)
         jobs.tick()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -25,7 +26,7 @@ from flask_cronjobs.jobs.reader import Count, reading
 from flask_cronjobs.jobs.runs.detail import find_run
 from flask_cronjobs.jobs.runs.list import RunFilter, list_runs, matching_ids
 from flask_cronjobs.jobs.state import State, state_of
-from flask_cronjobs.jobs.tick_views import list_ticks, read_activity
+from flask_cronjobs.jobs.tick_views import read_activity
 from flask_cronjobs.text import redacted
 from tests.rows import Rows, ago
 
@@ -45,25 +46,25 @@ def statements(engine: Engine) -> Iterator[list[str]]:
 # The verdict
 
 
-def test_verdict_is_never_before_the_first_tick(state: State) -> None:
+@pytest.mark.parametrize(
+    ("age", "word", "said"),
+    [
+        (None, "never", "No tick has run yet"),
+        (12, "ok", "from web-1"),
+        (170, "ok", "from web-1"),
+        (200, "late", "ticks have stopped"),
+    ],
+)
+def test_verdict_goes_by_the_age_of_the_last_tick(
+    state: State, rows: Rows, age: float | None, word: str, said: str
+) -> None:
+    if age is not None:
+        rows.tick(age=age)
     verdict = read_verdict(state)
-    assert (verdict.word, verdict.ok, verdict.last_tick_at) == ("never", False, None)
-
-
-def test_verdict_is_ok_after_a_tick(state: State, rows: Rows) -> None:
-    rows.tick(age=12)
-    verdict = read_verdict(state)
-    assert verdict.ok
-    assert verdict.host == "web-1"
-    assert verdict.age == pytest.approx(12, abs=5)
-    assert "from web-1" in verdict.sentence
-
-
-def test_verdict_is_late_when_ticks_stop(state: State, rows: Rows) -> None:
-    rows.tick(age=200)
-    verdict = read_verdict(state)
-    assert verdict.word == "late"
-    assert "stopped" in verdict.sentence
+    assert (verdict.word, verdict.ok) == (word, word == "ok")
+    assert verdict.age == (None if age is None else pytest.approx(age, abs=5))
+    assert (verdict.last_tick_at is None, verdict.host) == (age is None, age and "web-1")
+    assert said in verdict.sentence
 
 
 def test_verdict_goes_by_the_tick_seen_last_not_begun_last(state: State, rows: Rows) -> None:
@@ -74,22 +75,15 @@ def test_verdict_goes_by_the_tick_seen_last_not_begun_last(state: State, rows: R
 
 def test_verdict_is_overdue_when_work_waits_though_ticks_come(state: State, rows: Rows) -> None:
     rows.tick()
-    rows.run(age=599)
-    assert read_verdict(state).ok
-    rows.run(age=660)
-    verdict = read_verdict(state)
-    assert verdict.word == "overdue"
-    assert verdict.oldest == pytest.approx(660, abs=5)
-
-
-def test_runs_behind_a_full_concurrency_key_are_not_overdue(state: State, rows: Rows) -> None:
-    rows.tick()
+    rows.run(age=590)
     key: dict[str, Any] = {"concurrency_key": "user:1", "concurrency_limit": 1}
     rows.run("running", **key, concurrency_share=1)
     rows.run(age=3600, **key)
-    assert read_verdict(state).ok
-    rows.run(age=3600, concurrency_key="user:2", concurrency_limit=1)
-    assert read_verdict(state).word == "overdue"
+    assert read_verdict(state).ok, "it waits behind a full concurrency key"
+    rows.run(age=660, concurrency_key="user:2", concurrency_limit=1)
+    verdict = read_verdict(state)
+    assert verdict.word == "overdue"
+    assert verdict.oldest == pytest.approx(660, abs=5)
 
 
 # The figures
@@ -113,13 +107,6 @@ def test_figures_count_what_waits_runs_and_died(state: State, rows: Rows) -> Non
     assert figures.dead == Count(1)
 
 
-def test_figures_of_empty_tables_are_zero(state: State) -> None:
-    _, figures = read_verdict_and_figures(state)
-    assert figures.oldest is None
-    assert not figures.overdue
-    assert str(figures.overdue) == "0"
-
-
 def test_counts_stop_at_the_cap(state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flask_cronjobs.jobs.reader.CAP", 2)
     for _ in range(4):
@@ -127,6 +114,7 @@ def test_counts_stop_at_the_cap(state: State, rows: Rows, monkeypatch: pytest.Mo
     _, figures = read_verdict_and_figures(state)
     assert figures.dead == Count(2, capped=True)
     assert str(Count(1000, capped=True)) == "1,000+"
+    assert (figures.oldest, bool(figures.overdue), str(figures.overdue)) == (None, False, "0")
 
 
 # Definitions
@@ -148,36 +136,24 @@ def test_definitions_show_outcomes_oldest_first_and_the_next_slots(
     assert (view.broken, view.orphaned) == (None, False)
 
 
-def test_each_definition_has_its_own_outcomes(state: State, rows: Rows) -> None:
-    first, second = rows.definition("a"), rows.definition("b")
-    run = rows.run("succeeded", definition_id=first)
-    other = rows.run("skipped", definition_id=second)
-    a, b = definitions_by_name(state).rows
-    assert [cell.id for cell in a.cells] == [run]
-    assert [cell.id for cell in b.cells] == [other]
-    assert b.last_seconds is None
-
-
-def test_a_broken_definition_says_why_and_the_others_are_shown(state: State, rows: Rows) -> None:
+def test_each_definition_has_its_own_outcomes(state: State, rows: Rows, jobs: CronJobs) -> None:
+    jobs.task(name="known", schedule="@daily")(lambda: None)
+    known = rows.definition("known")
+    run = rows.run("succeeded", definition_id=known)
+    other = rows.run("skipped", definition_id=rows.definition("gone"))
     rows.definition("bad cron", schedule="61 * * * *")
     rows.definition("bad zone", timezone="Mars/Olympus")
-    rows.definition("good")
+    rows.definition("paused", paused_at=ago(5))
     views = {view.name: view for view in definitions_by_name(state).rows}
-    assert views["bad cron"].broken
-    assert views["bad zone"].broken
-    assert views["good"].broken is None
-    assert len(views["good"].next_slots) == 3
-
-
-def test_a_definition_without_a_task_here_is_orphaned(
-    state: State, rows: Rows, jobs: CronJobs
-) -> None:
-    jobs.task(name="known", schedule="@daily")(lambda: None)
-    rows.definition("known")
-    rows.definition("gone")
-    gone, known = definitions_by_name(state).rows
-    assert (known.name, known.orphaned, known.undeclared) == ("known", False, False)
-    assert (gone.name, gone.orphaned, gone.undeclared) == ("gone", True, True)
+    assert [cell.id for cell in views["known"].cells] == [run]
+    assert [cell.id for cell in views["gone"].cells] == [other]
+    assert views["gone"].last_seconds is None
+    assert {name for name, view in views.items() if view.broken} == {"bad cron", "bad zone"}
+    assert {name for name, view in views.items() if view.next_slots} == {"known", "gone"}
+    assert {name: len(view.next_slots) for name, view in views.items()}["known"] == 3
+    assert views["paused"].paused_at is not None
+    without = {name for name, view in views.items() if view.orphaned and view.undeclared}
+    assert without == views.keys() - {"known"}
 
 
 def test_next_slots_are_found_anew_once_the_first_has_come() -> None:
@@ -188,13 +164,6 @@ def test_next_slots_are_found_anew_once_the_first_has_come() -> None:
     assert next_slots("*/5 * * * *", "UTC", first[0])[0] == first[1]
     earlier = next_slots("*/5 * * * *", "UTC", moment - timedelta(minutes=5))
     assert earlier[0].minute == 0
-
-
-def test_a_paused_definition_has_no_next_slots(state: State, rows: Rows) -> None:
-    rows.definition("a", paused_at=ago(5))
-    (view,) = definitions_by_name(state).rows
-    assert view.next_slots == ()
-    assert view.paused_at is not None
 
 
 def test_definitions_come_page_by_page(state: State, rows: Rows) -> None:
@@ -273,15 +242,6 @@ def test_an_effect_is_in_doubt_once_its_owner_is_gone(state: State, rows: Rows) 
     assert "done" not in {effect.key for effect in list_effects(state, open_only=True).rows}
 
 
-def test_ticks_come_newest_first(state: State, rows: Rows) -> None:
-    rows.tick(age=100, host="old")
-    rows.tick(age=1, host="new", clock_offset=1.5, reclaimed=2)
-    newest, oldest = list_ticks(state).rows
-    assert (newest.host, newest.clock_offset, newest.reclaimed) == ("new", 1.5, 2)
-    assert oldest.host == "old"
-    assert len(list_ticks(state, limit=1).rows) == 1
-
-
 # Runs
 
 
@@ -340,39 +300,6 @@ def test_a_filter_finds_its_runs(
     assert {names[run_id] for run_id in matching_ids(state, which)} == expected
 
 
-def test_pages_follow_one_another_without_gap_or_repeat(state: State, rows: Rows) -> None:
-    ids = [rows.run("dead" if number % 2 else "queued") for number in range(11)]
-    for which, expected in (
-        (RunFilter(), ids),
-        (RunFilter(status="dead"), ids[1::2]),
-        (RunFilter(status="queued"), ids[::2]),
-    ):
-        seen: list[int] = []
-        before: int | None = None
-        while True:
-            page = list_runs(state, which, before, limit=2)
-            seen += [row.id for row in page.rows]
-            before = page.before
-            if before is None:
-                break
-        assert seen == expected[::-1]
-
-
-def test_a_search_past_its_window_says_so_and_goes_on(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flask_cronjobs.jobs.runs.list.WINDOW", 3)
-    wanted = rows.run(queue="rare")
-    for _ in range(5):
-        rows.run()
-    first = list_runs(state, RunFilter(queue="rare"))
-    assert (first.rows, first.partial) == ((), True)
-    second = list_runs(state, RunFilter(queue="rare"), first.before)
-    assert [row.id for row in second.rows] == [wanted]
-    third = list_runs(state, RunFilter(queue="rare"), second.before)
-    assert (third.rows, third.before, third.partial) == ((), None, False)
-
-
 def test_a_row_names_its_definition_and_cuts_its_error(state: State, rows: Rows) -> None:
     made = rows.definition("report", timezone="Asia/Tokyo")
     rows.run("dead", definition_id=made, last_error="x" * 400 + "\nsecond line")
@@ -414,25 +341,18 @@ def test_a_run_is_shown_with_its_attempts_and_redacted(state: State, rows: Rows)
     assert view.attempts[2].stack == "Traceback: boom"
 
 
-def test_a_running_run_shows_the_attempt_under_way(state: State, rows: Rows) -> None:
-    view = find_run(state, rows.run("running"))
-    assert view is not None
-    (attempt,) = view.attempts
-    assert (attempt.outcome, attempt.worker, attempt.seconds) == ("running", "web-1:7", None)
+def test_an_attempt_without_a_failure_is_shown_while_it_runs(state: State, rows: Rows) -> None:
+    dead = rows.run("dead")
+    rows.failure(dead, 1)
 
+    def attempts(run_id: int) -> list[tuple[object, ...]]:
+        view = find_run(state, run_id)
+        assert view is not None
+        return [(each.number, each.outcome, each.worker, each.seconds) for each in view.attempts]
 
-def test_a_waiting_or_dead_run_has_no_attempt_beyond_its_failures(state: State, rows: Rows) -> None:
-    waiting = find_run(state, rows.run())
-    dead_id = rows.run("dead")
-    rows.failure(dead_id, 1)
-    dead = find_run(state, dead_id)
-    assert waiting is not None
-    assert dead is not None
-    assert waiting.attempts == ()
-    assert [attempt.number for attempt in dead.attempts] == [1]
-
-
-def test_no_run_by_an_unknown_id(state: State) -> None:
+    assert attempts(rows.run("running")) == [(1, "running", "web-1:7", None)]
+    assert attempts(rows.run()) == []
+    assert [each[:2] for each in attempts(dead)] == [(1, "failed")]
     assert find_run(state, 4711) is None
 
 
@@ -496,10 +416,26 @@ def test_redaction_stops_at_a_depth_instead_of_the_stack() -> None:
     assert "…" in str(shown)
 
 
-def test_redaction_leaves_its_argument_alone() -> None:
-    payload: Any = {"token": "abc", "ok": [1, None, True]}
-    assert redacted(payload, ("token",)) == {"token": "***", "ok": [1, None, True]}
-    assert payload["token"] == "abc"
+PLAIN = {"name": "ada", "value": "x", "key": 1, "monkey": [None, True, 2.5], "": ""}
+
+
+@pytest.mark.parametrize(
+    ("payload", "names", "shown"),
+    [
+        ({"token": "abc", "ok": [1, None]}, ("token",), {"token": "***", "ok": [1, None]}),
+        *(
+            ({"xApiKey": 1, "b": 2}, (name,), {"xApiKey": "***", "b": 2})
+            for name in ("Api-Key", "api_key", "API KEY")
+        ),
+        ({"dsn": "postgresql://ada:s3cret@db/a"}, (), {"dsn": "postgresql://***@db/a"}),
+        ({"json": '{"password": "s3cret"}'}, (), {"json": '{"password": ***'}),
+        (PLAIN, Settings().redact, PLAIN),
+    ],
+)
+def test_redaction(payload: Any, names: tuple[str, ...], shown: Any) -> None:
+    before = copy.deepcopy(payload)
+    assert redacted(payload, names) == shown
+    assert payload == before
 
 
 @pytest.mark.parametrize(
@@ -515,24 +451,6 @@ def test_by_default_no_name_of_a_secret_shows_its_value(name: str) -> None:
     for label in ("name", "Key"):
         pair: Any = {label: name, "value": "s3cret", "a": 1}
         assert redacted([pair], names) == [{label: name, "value": "***", "a": 1}]
-
-
-def test_what_is_no_secret_is_shown() -> None:
-    payload: Any = {"name": "ada", "value": "x", "key": 1, "monkey": [None, True, 2.5], "": ""}
-    assert redacted(payload, Settings().redact) == payload
-
-
-@pytest.mark.parametrize("names", [("Api-Key",), ("api_key",), ("API KEY",)])
-def test_names_to_redact_are_the_same_however_they_are_written(names: tuple[str, ...]) -> None:
-    assert redacted({"xApiKey": 1, "b": 2}, names) == {"xApiKey": "***", "b": 2}
-
-
-def test_credentials_within_texts_are_redacted() -> None:
-    payload: Any = {"dsn": "postgresql://ada:s3cret@db/shop", "json": '{"password": "s3cret"}'}
-    assert redacted(payload, ()) == {
-        "dsn": "postgresql://***@db/shop",
-        "json": '{"password": ***',
-    }
 
 
 @pytest.mark.parametrize(
@@ -589,13 +507,19 @@ def test_what_is_no_age_is_not_read(text: str) -> None:
     assert parse_age(text) is None
 
 
-def test_distances_are_for_people() -> None:
-    assert ago_words(190) == "3 min ago"
-    assert ago_words(12) == "12 s ago"
-    assert ago_words(-180) == "in 3 min"
-    assert ago_words(0.2) == "just now"
-    assert late(190) == "3 min late"
-    assert late(-60) == "in 1 min"
-    assert late(0) == "due now"
-    assert plural(1, "run") == "1 run"
-    assert plural(1200, "run") == "1,200 runs"
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (ago_words(190), "3 min ago"),
+        (ago_words(12), "12 s ago"),
+        (ago_words(-180), "in 3 min"),
+        (ago_words(0.2), "just now"),
+        (late(190), "3 min late"),
+        (late(-60), "in 1 min"),
+        (late(0), "due now"),
+        (plural(1, "run"), "1 run"),
+        (plural(1200, "run"), "1,200 runs"),
+    ],
+)
+def test_distances_are_for_people(words: str, text: str) -> None:
+    assert words == text

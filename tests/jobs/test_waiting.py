@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
@@ -36,12 +33,10 @@ def rows(app: Flask, db: SQLAlchemy) -> Rows:
     return Rows(app, db)
 
 
-@contextmanager
-def by_reading_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As if there were more groups than `waiting_groups` goes through."""
-    with monkeypatch.context() as patched:
-        patched.setattr(waiting, "MOST_STEPS", 1)
-        yield
+@pytest.fixture(params=[1_000, 1], ids=["by steps", "by reading all"])
+def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `waiting_groups` go from group to group, or be as if there were too many of them."""
+    monkeypatch.setattr(waiting, "MOST_STEPS", request.param)
 
 
 def groups(state: State) -> dict[tuple[str, str], tuple[int, int | None]]:
@@ -63,7 +58,7 @@ def groups(state: State) -> dict[tuple[str, str], tuple[int, int | None]]:
 
 
 def test_the_oldest_run_of_each_task_and_queue_is_found(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    state: State, rows: Rows, steps: None
 ) -> None:
     for task in ("other", "send"):
         for queue in ("default", "mail"):
@@ -84,13 +79,9 @@ def test_the_oldest_run_of_each_task_and_queue_is_found(
         ("failing", "default"): (4, 4),
     }
     assert groups(state) == expected
-    with by_reading_all(monkeypatch):
-        assert groups(state) == expected
 
 
-def test_a_run_whose_key_is_at_its_limit_is_not_due(
-    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_key_is_at_its_limit_is_not_due(state: State, rows: Rows, steps: None) -> None:
     rows.run("running", concurrency_key="a", concurrency_limit=1, concurrency_share=1)
     rows.run("running", concurrency_key="b", concurrency_limit=2, concurrency_share=2)
     for number in range(3):
@@ -100,8 +91,6 @@ def test_a_run_whose_key_is_at_its_limit_is_not_due(
     rows.run(job_type="full", age=8 * HOUR, concurrency_key="a", concurrency_limit=1)
     expected = {("send", "default"): (12, 6), ("full", "default"): (8, None)}
     assert groups(state) == expected
-    with by_reading_all(monkeypatch):
-        assert groups(state) == expected
     assert round((read_verdict(state).oldest or 0) / HOUR) == 6
 
 

@@ -35,7 +35,7 @@ from flask_cronjobs.jobs.runs.changes import Operator
 from flask_cronjobs.jobs.runs.claim import ClaimRequest
 from flask_cronjobs.jobs.runs.exchange import Claims
 from flask_cronjobs.jobs.runs.insert import insert_run
-from flask_cronjobs.jobs.runs.leases import look_for_expired, progress, renew
+from flask_cronjobs.jobs.runs.leases import look_for_expired, progress, renew, watch
 from flask_cronjobs.models.conditions import RUNNABLE, RUNNING
 from flask_cronjobs.registry.registry import DefinitionSpec
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
@@ -212,8 +212,19 @@ class StoreMachine(RuleBasedStateMachine):
         holds = self.holds(claim)
         renewal = renew(self.books, [claim], 120)
         assert renewal.held == (frozenset({claim.id}) if holds else frozenset())
+        assert watch(self.books, [claim]) == renewal._replace(is_heartbeat=False)
         assert progress(self.books, claim, 0.5, "half") == holds
         assert bool(renewal.cancelled) == bool(run and holds and run.cancel_requested)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release_token(self, data: st.DataObject) -> None:
+        """Give back all that is held under a token, as if the answer of its claim was lost."""
+        token = data.draw(st.sampled_from(self.held)).token
+        held = [run for run in self.runs.values() if run.token == token]
+        assert self.claims.release_token(token) == len(held)
+        for run in held:
+            run.finalize("released")
 
     @rule()
     def expire_and_reclaim(self) -> None:
@@ -292,8 +303,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_rows_are_the_model(self) -> None:
-        if not hasattr(self, "runs"):
-            return
         rows = {row.id: row for row in self.sql("SELECT * FROM job_runs")}
         assert rows.keys() == self.runs.keys()
         self.used |= self.runs.keys()
@@ -308,8 +317,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_failed_attempt_has_one_row(self) -> None:
-        if not hasattr(self, "runs"):
-            return
         rows = self.sql("SELECT run_id, attempt FROM job_failures ORDER BY attempt")
         kept = sorted((row.run_id, row.attempt) for row in rows)
         wanted = [(id_, n) for id_, run in self.runs.items() for n in run.failed_attempts]
@@ -317,23 +324,17 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def one_run_at_most_has_the_unique_key(self) -> None:
-        if not hasattr(self, "runs"):
-            return
         sql = "SELECT count(*) FROM job_runs WHERE idempotency_key = 'u' AND finished_at IS NULL"
         assert self.sql(sql)[0][0] == len(self.key_holders) <= 1
 
     @invariant()
     def no_key_is_held_twice(self) -> None:
-        if not hasattr(self, "runs"):
-            return
         sql = f"SELECT concurrency_key FROM job_runs WHERE {RUNNING}"
         keys = [row[0] for row in self.sql(sql) if row[0] is not None]
         assert len(keys) == len(set(keys))
 
     @invariant()
     def batches_are_the_model(self) -> None:
-        if not hasattr(self, "runs"):
-            return
         rows = {row.id: row for row in self.sql("SELECT * FROM job_batches")}
         assert rows.keys() == self.batches.keys()
         for id_, batch in self.batches.items():
@@ -349,8 +350,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def marks_are_the_model(self) -> None:
-        if not hasattr(self, "runs"):
-            return
         rows = self.sql("SELECT key, locked_by, run_id, state FROM job_effects")
         assert {row.key: tuple(row)[1:] for row in rows} == self.marks
 
@@ -424,6 +423,21 @@ class OrderMachine(StoreMachine):
         elif not is_late:
             self.sql("DELETE FROM job_runs WHERE id = :id", id=id_)
             del self.runs[id_]
+
+    @property
+    def ordered(self) -> list[int]:
+        return [id_ for id_, run in self.runs.items() if run.on_dead and run.batch is None]
+
+    @precondition(lambda self: self.ordered)
+    @rule(data=st.data())
+    def delete_by_hand(self, data: st.DataObject) -> None:
+        """Somebody deletes a run, perhaps the one that has the turn; a tick mends that."""
+        id_ = data.draw(st.sampled_from(self.ordered))
+        self.sql("DELETE FROM job_failures WHERE run_id = :id", id=id_)
+        self.sql("DELETE FROM job_runs WHERE id = :id", id=id_)
+        del self.runs[id_]
+        while orders.mend(self.books):
+            assert orders.give(self.books)
 
     @rule()
     def claim_all(self) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -134,20 +132,6 @@ def test_every_module_has_a_floor() -> None:
     assert {room(path) for path in MODULES} == FLOOR.keys()
 
 
-def test_the_house_has_few_rooms_and_floors() -> None:
-    """With ``benchmarks`` and the example app there are two rooms and one floor more."""
-    below: dict[str, set[str]] = {}
-    for path in MODULES:
-        found = {own_room(each.name) or "" for each in imports(path)} & FLOOR.keys()
-        below.setdefault(room(path), set()).update(found - {room(path)})
-
-    def height(name: str) -> int:
-        return 1 + max(map(height, below[name]), default=0)
-
-    assert len(below) <= 24
-    assert max(map(height, below)) <= 9
-
-
 def test_croniter_is_known_to_the_schedule_alone() -> None:
     assert places("croniter") <= {
         "flask_cronjobs.schedule.schedule",
@@ -164,13 +148,6 @@ def test_click_is_known_to_the_commands_alone() -> None:
 def test_current_app_is_asked_for_by_the_state_and_the_pages_alone() -> None:
     found = places("flask.current_app")
     assert {name for name in found if ".web" not in name} == {"flask_cronjobs.jobs.state"}
-
-
-def test_pages_are_not_known_to_the_engine() -> None:
-    for path in MODULES:
-        if room(path) in ("web", "extension"):
-            continue
-        assert not any(own_room(each.name) == "web" for each in imports(path)), path
 
 
 def writes(path: Path) -> Iterator[str]:
@@ -209,58 +186,3 @@ def test_which_database_it_is_is_known_to_db_alone() -> None:
     asks = re.compile(r'name [!=]= "(sqlite|postgresql)"')
     others = [path for path in MODULES if room(path) not in ("db", "models")]
     assert [path for path in others if asks.search(path.read_text())] == []
-
-
-DECLARING = """
-import sys
-from flask_cronjobs import CronJobs
-jobs = CronJobs()
-
-@jobs.task(schedule="*/5 7 * * 1-5", timezone="Europe/Berlin")
-def hello(): ...
-
-print("\\n".join(sys.modules))
-"""
-INITIALIZED = """
-import sys
-from flask import Flask
-from flask_sqlalchemy import SQLAlchemy
-from flask_cronjobs import CronJobs
-app = Flask("x")
-app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite:///x.sqlite"
-db = SQLAlchemy(app)
-jobs = CronJobs(app)
-print("\\n".join(sys.modules))
-"""
-HEAVY = (
-    "celery",
-    "redis",
-    "rq",
-    "croniter",
-    "alembic",
-    "psycopg",
-    "prometheus_client",
-    "asyncio",
-    "urllib.request",
-)
-
-
-def loaded_by(script: str, folder: Path) -> set[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=folder,
-        env={"PYTHONPATH": str(PACKAGE.parent), "PATH": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
-
-
-@pytest.mark.parametrize("script", [DECLARING, INITIALIZED], ids=["declaring", "initialized"])
-def test_what_an_app_does_not_need_is_not_imported_at_start(script: str, tmp_path: Path) -> None:
-    flask = "from flask import Flask; from flask_sqlalchemy import SQLAlchemy; import sys;"
-    without = loaded_by(flask + r"print('\n'.join(sys.modules))", tmp_path)
-    added = loaded_by(script, tmp_path) - without
-    assert added.isdisjoint(HEAVY)
-    assert added.isdisjoint({"flask_cronjobs.engine", "flask_cronjobs.jobs.reader"})

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks.peers import contestants, environments
-from benchmarks.peers.calls import Tally, tally
+from benchmarks.peers.calls import tally
 from benchmarks.peers.environments import NODE, OURS, PYTHON
 from benchmarks.peers.figures import Figure, Table, ratio
 from benchmarks.peers.plots import plot
@@ -32,8 +31,6 @@ GROUPS = [
     contestants.LATENCY,
 ]
 
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-
 NOTE = """
 import os, sys
 from pathlib import Path
@@ -49,34 +46,26 @@ calls.note(int(sys.argv[3]))
 """
 
 
-@pytest.fixture
-def noted(tmp_path: Path) -> Callable[[int, int], Tally]:
-    """Let one process note the jobs 0 and *last*, and its child the job 1."""
-
-    def noted(jobs: int, last: int) -> Tally:
-        command = [sys.executable, "-c", NOTE, str(tmp_path), str(jobs), str(last)]
-        subprocess.run(command, cwd=ROOT, check=True)
-        return tally(tmp_path, jobs)
-
-    return noted
-
-
-@forks
-def test_calls_of_all_processes_are_counted(noted: Callable[[int, int], Tally]) -> None:
-    found = noted(3, 2)
-    assert found.fault() is None
-    assert 0 < found.times[0] <= found.times[1] <= found.times[2]
-    assert (found.first, found.last) == (found.times[0] / 1e9, found.times[2] / 1e9)
-
-
-@forks
-def test_a_job_that_nobody_called_is_a_fault(noted: Callable[[int, int], Tally]) -> None:
-    assert noted(4, 2).fault() == "1 jobs never ran, 0 ran more than once"
-
-
-@forks
-def test_a_job_that_two_processes_called_is_a_fault(noted: Callable[[int, int], Tally]) -> None:
-    assert noted(2, 1).fault() == "0 jobs never ran, 1 ran more than once"
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(
+    ("jobs", "last", "fault"),
+    [
+        (3, 2, None),
+        (4, 2, "1 jobs never ran, 0 ran more than once"),
+        (2, 1, "0 jobs never ran, 1 ran more than once"),
+    ],
+)
+def test_calls_of_all_processes_are_counted(
+    tmp_path: Path, jobs: int, last: int, fault: str | None
+) -> None:
+    """One process notes the jobs 0 and *last*, and its child the job 1."""
+    command = [sys.executable, "-c", NOTE, str(tmp_path), str(jobs), str(last)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    found = tally(tmp_path, jobs)
+    assert found.fault() == fault
+    times = [time for time in found.times if time]
+    assert times == sorted(times)
+    assert found.first == times[0] / 1e9
 
 
 def test_a_figure_is_shown_with_its_quartiles() -> None:

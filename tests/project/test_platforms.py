@@ -7,12 +7,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import Result
 from flask import Flask
-from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
 
@@ -76,19 +74,6 @@ def without_alarms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(app: Flask, *args: str) -> Result:
     return app.test_cli_runner().invoke(args=["jobs", "tick", *args])
-
-
-def test_tick_says_once_that_no_handler_can_be_interrupted(
-    app: Flask, db: SQLAlchemy, jobs: CronJobs, without_alarms: None,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    @jobs.task
-    def hello() -> Any: ...
-
-    with app.app_context():
-        hello.using(commit=True).enqueue_many([{}] * 3)
-    assert run(app).exit_code == 0
-    assert caplog.text.count(NOTICE) == 1
 
 
 def test_idle_tick_is_silent_there_too(

@@ -16,7 +16,7 @@ import pytest
 from flask_login import LoginManager  # type: ignore[import-untyped]
 from sqlalchemy import delete
 
-from flask_cronjobs import CronJobs, Schedule, current_run
+from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.config import Settings
 from flask_cronjobs.jobs.state import state_of
@@ -239,11 +239,6 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
-
-
-def test_crontab_schedule_of_the_docs_is_each_minute() -> None:
-    *_, line = blocks(ROOT / "README.md", "text")
-    Schedule(" ".join(line.text.split()[:5]))
 
 
 def test_each_guarantee_has_a_note_with_tests_that_exist() -> None:

@@ -17,6 +17,7 @@ from flask_cronjobs import CronJobs, models
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.jobs.batches.views import BatchView
 from flask_cronjobs.jobs.definitions.views import DefinitionList, DefinitionView
+from flask_cronjobs.jobs.eligibility import PauseView
 from flask_cronjobs.jobs.health import Figures, Verdict
 from flask_cronjobs.jobs.order_views import KeyOrder
 from flask_cronjobs.jobs.overview import DeadGroup, Orphan, Overview
@@ -24,7 +25,6 @@ from flask_cronjobs.jobs.runs.current import CurrentRun
 from flask_cronjobs.jobs.runs.detail import Attempt, RunView
 from flask_cronjobs.jobs.runs.list import RunRow
 from flask_cronjobs.jobs.tick_views import Bucket
-from flask_cronjobs.jobs.waiting import PauseView
 
 from .pages import ROOT
 

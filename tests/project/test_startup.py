@@ -57,6 +57,7 @@ told()
 #: What a process needs only for runs, for pages, for other commands, or to enqueue.
 IDLE = {
     *("croniter", "alembic", "prometheus_client", "asyncio", "urllib.request", "zoneinfo"),
+    *("celery", "redis", "rq"),
     *("flask_cronjobs.models.tables", "flask_cronjobs.jobs.runs.enqueue", "flask_cronjobs.once"),
     *("flask_cronjobs.jobs.reader", "flask_cronjobs.jobs.runs.actions", "flask_cronjobs.db.create"),
     *("flask_cronjobs.web.views", "flask_cronjobs.web.actions", "flask_cronjobs.cli.admin"),
@@ -64,8 +65,11 @@ IDLE = {
     *("flask_cronjobs.engine.worker.runner", "flask_cronjobs.engine.worker.keeper"),
 }
 WEB_ONLY = {"flask_cronjobs.engine", "flask_cronjobs.jobs.runs.exchange", "flask_cronjobs.cli.tick"}
-#: A dialect that the app does not use.
-OTHER = {"sqlite": "sqlalchemy.dialects.postgresql", "postgresql": "sqlalchemy.dialects.sqlite"}
+#: The dialect and the driver that the app does not use.
+OTHER = {
+    "sqlite": ("sqlalchemy.dialects.postgresql", "psycopg"),
+    "postgresql": ("sqlalchemy.dialects.sqlite",),
+}
 
 
 def run(script: str, url: str, *arguments: str) -> tuple[set[str], list[str]]:
@@ -86,7 +90,7 @@ def run(script: str, url: str, *arguments: str) -> tuple[set[str], list[str]]:
 def unwanted(database_url: str) -> set[str]:
     """The modules that the process must not import, apart from those of a plain app."""
     other = OTHER["sqlite" if database_url.startswith("sqlite") else "postgresql"]
-    return {*IDLE, other} - run(WITHOUT, database_url)[0]
+    return {*IDLE, *other} - run(WITHOUT, database_url)[0]
 
 
 def test_web_worker_imports_little(database_url: str, unwanted: set[str]) -> None:

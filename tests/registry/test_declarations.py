@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import date
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
-from flask_cronjobs import CronJobs, PayloadError, TablesMissing, TaskError
+from flask_cronjobs import CronJobs, PayloadError, TablesMissing, Task, TaskError
 from flask_cronjobs.errors import UnknownTask
 from flask_cronjobs.text import did_you_mean
 
@@ -40,113 +40,133 @@ class Greeter:
     def send(user_id: int) -> None: ...
 
 
-Wrong = Callable[[CronJobs], Any]
+ARGUMENT = {"schedule": "@daily", "payload": {"user_id": 1}}
+STRICT = {"order": "strict", "concurrency_key": "a"}
+#: Options of the task `handler`, and what is said of them.
+OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"timezone": "UTC"}, TaskError, "The task handler has timezone, but no schedule. Give "
+     "schedule=, or give it to handler.schedule()."),
+    ({"overlap": "allow", "catchup": "all", "payload": {}}, TaskError,
+     "has payload and catchup and overlap, but no schedule"),
+    ({"schedule": "@daily"}, TypeError,
+     "The schedule 'handler' cannot call handler() missing a required argument: 'user_id'. "
+     "Give arguments as payload={…}."),
+    ({**ARGUMENT, "payload": {"user_id": date(2026, 1, 1)}}, PayloadError,
+     "user_id: expected a whole number, got a value of type date."),
+    ({**ARGUMENT, "concurrency_key": "{day.year}"}, TaskError, "cannot be filled in from the pay"),
+    ({**ARGUMENT, "catchup": "some"}, TaskError, "catchup is 'some'. Give one of 'latest', 'all'"),
+    ({**ARGUMENT, "ping": "ftp://hidden"}, TaskError, "handler': ping is not valid. Give a URL"),
+    ({"retry": lambda attempt: 3}, TaskError,
+     "retry cannot be called with an attempt and its exception: too many positional"),
+    ({"timeout": "60"}, TaskError, "handler: timeout is '60'. Give seconds, at most 30 days."),
+    ({"timeout": 0}, TaskError, "timeout is 0"),
+    ({"concurrency": 0}, TaskError, "concurrency is 0. Give a whole number from 1 to 1000"),
+    ({"keep_output": "yes"}, TaskError, "keep_output is 'yes'. Give True or False"),
+    ({"async_at_once": 5}, TaskError, "no effect on a handler that is no async def"),
+    ({"around": lines}, TaskError, "hook lines cannot be called with the run"),
+    ({"order": "strict"}, TaskError, "needs a concurrency_key"),
+    ({**STRICT, "order": "loose"}, TaskError, "order is 'loose'. Give one of 'strict'"),
+    ({**STRICT, "concurrency": 2}, TaskError, "concurrency is 2, but with order='strict' one"),
+    ({**STRICT, "on_dead": "wait"}, TaskError, "on_dead is 'wait'"),
+    ({"on_dead": "stop"}, TaskError, "on_dead has no effect without order='strict'"),
+    ({"on_dead": "stop", "concurrency_key": "a"}, TaskError, "on_dead has no effect"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "error", "sentence"), OPTIONS)
+def test_wrong_option_is_refused_at_once(
+    options: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error) as caught:
+        CronJobs().task(**options)(handler)
+    assert sentence in str(caught.value)
+    assert "hidden" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("declare", "error", "sentence"),
+    ("function", "sentence"),
     [
-        (lambda jobs: jobs.task("nightly"), TaskError, "'nightly', which is not a function. Write"),
+        ("nightly", "'nightly', which is not a function. Write"),
+        (lambda: None, "A lambda has no name for the table. Give one: name=…."),
         (
-            lambda jobs: jobs.task(timezone="Europe/Berlin")(handler),
-            TaskError,
-            "The task handler has timezone, but no schedule. Give schedule=, or give it to",
-        ),
-        (
-            lambda jobs: jobs.task(overlap="allow", catchup="all", payload={})(handler),
-            TaskError,
-            "has payload and catchup and overlap, but no schedule",
-        ),
-        (
-            lambda jobs: jobs.task(schedule="@daily")(handler),
-            TypeError,
-            "The schedule 'handler' cannot call handler() missing a required argument: 'user_id'. "
-            "Give arguments as payload={…}.",
-        ),
-        (
-            lambda jobs: jobs.task(schedule="@daily", payload={"user_id": date(2026, 1, 1)})(
-                handler
-            ),
-            PayloadError,
-            "user_id: expected a whole number, got a value of type date.",
-        ),
-        (
-            lambda jobs: jobs.task(
-                schedule="@daily", payload={"user_id": 1}, concurrency_key="{day.year}"
-            )(handler),
-            TaskError,
-            "cannot be filled in from the payload",
-        ),
-        (
-            lambda jobs: jobs.task(lambda: None),
-            TaskError,
-            "A lambda has no name for the table. Give one: name=….",
-        ),
-        (
-            lambda jobs: jobs.task(Greeter.greet),
-            TaskError,
+            Greeter.greet,
             "Greeter.greet is a method: a run has no object to call it on. Make it a function of "
             "the module, or a @staticmethod without self",
         ),
-        (lambda jobs: jobs.task(vars(Greeter)["make"].__func__), TaskError, "is a method"),
-        (lambda jobs: jobs.task(lines), TaskError, "The handler lines has a yield, so a call runs"),
-        (lambda jobs: jobs.task(async_lines), TaskError, "handler async_lines has a yield"),
+        (vars(Greeter)["make"].__func__, "is a method"),
+        (lines, "The handler lines has a yield, so a call runs"),
+        (async_lines, "handler async_lines has a yield"),
+        (update_wrapper(partial(lines), lines), "The handler lines has a yield"),
+        (partial(lines), "The task name is ''. Give a text of 1 to 200 printable characters"),
+    ],
+)
+def test_wrong_function_is_refused_at_once(function: Any, sentence: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        CronJobs().task(function)
+    assert sentence in str(caught.value)
+
+
+Wrong = Callable[[CronJobs, Task[..., None]], Any]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"),
+    [
         (
-            lambda jobs: jobs.task(name="it")(partial(lines)),
+            lambda jobs, task: task.using(run_at="tomorrow"),
             TaskError,
-            "The handler it has a yield",
+            "run_at is 'tomorrow'. Give an aware time, with a time zone and in the years 1000 to",
         ),
+        (lambda jobs, task: task.using(delay="5"), TaskError, "delay is '5'. Give seconds"),
         (
-            lambda jobs: jobs.task(retry=lambda attempt: 3)(handler),
-            TaskError,
-            "retry cannot be called with an attempt and its exception: too many positional",
-        ),
-        (lambda jobs: jobs.task(timeout="60")(handler), TaskError, "timeout is '60'. Give seconds"),
-        (
-            lambda jobs: jobs.task(handler).using(run_at="tomorrow"),
-            TaskError,
-            "run_at is 'tomorrow', not a time with a time zone, in the years 1000 to 9999",
-        ),
-        (
-            lambda jobs: jobs.task(handler).payload(usr=1),
+            lambda jobs, task: task.payload(usr=1),
             TypeError,
             "handler() missing a required argument: 'user_id'; it does not take 'usr'",
         ),
         (
-            lambda jobs: jobs.task(handler).enqueue_many({"user_id": 1}),
+            lambda jobs, task: task.enqueue_many({"user_id": 1}),
             PayloadError,
             "enqueue_many was given one mapping. Give a list",
         ),
         (
-            lambda jobs: jobs.enqueue(jobs.task(handler).name, [1]),
-            PayloadError,
-            "The payload is of type list. Give a dict",
-        ),
-        (
-            lambda jobs: jobs.enqueue(jobs.task(handler), {"user_id": 1}),
-            UnknownTask,
-            "<Task handler> is not a task's name. Give a text, or call enqueue() on the",
-        ),
-        (
-            lambda jobs: jobs.task(handler).enqueue_many(None),
+            lambda jobs, task: task.enqueue_many(None),
             PayloadError,
             "enqueue_many was given one NoneType. Give a list",
         ),
         (
-            lambda jobs: jobs.around(lines),
-            TaskError,
-            "hook lines cannot be called with the run",
+            lambda jobs, task: jobs.enqueue("handler", [1]),
+            PayloadError,
+            "The payload is of type list. Give a dict",
         ),
-        (lambda jobs: jobs.task(around=lines), TaskError, "Let it take one argument, the run."),
-        (lambda jobs: jobs.task(handler).using(delay="5"), TaskError, "delay is '5'. Give seconds"),
+        (
+            lambda jobs, task: jobs.enqueue(task, {"user_id": 1}),
+            UnknownTask,
+            "<Task handler> is not a task's name. Give a text, or call enqueue() on the",
+        ),
+        (lambda jobs, task: jobs.around(lines), TaskError, "Let it take one argument, the run."),
     ],
 )
-def test_wrong_declaration_is_refused_at_once(
-    declare: Wrong, error: type[Exception], sentence: str
-) -> None:
+def test_wrong_call_is_refused_at_once(call: Wrong, error: type[Exception], sentence: str) -> None:
+    jobs = CronJobs()
+    task = jobs.task(handler)
     with pytest.raises(error) as caught:
-        declare(CronJobs())
+        call(jobs, task)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "on_dead"),
+    [
+        ({}, None),
+        (STRICT, "skip"),
+        ({**STRICT, "concurrency": 1}, "skip"),
+        ({**STRICT, "on_dead": "stop"}, "stop"),
+    ],
+)
+def test_dead_runs_are_skipped_unless_they_are_to_stop_the_key(
+    options: dict[str, Any], on_dead: str | None
+) -> None:
+    assert CronJobs().task(**options)(handler).on_dead == on_dead
 
 
 def test_enqueue_without_the_tables_says_how_to_make_them(app: Flask, db: SQLAlchemy) -> None:

@@ -70,14 +70,14 @@ def test_exceptions_decide_whether_it_is_tried_again(
         ({"max_attempts": 1001}, "max_attempts is 1001"),
         ({"max_attempts": 2.5}, "max_attempts is 2.5"),
         ({"max_attempts": True}, "max_attempts is True"),
-        ({"backoff": "random"}, "backoff is 'random'. Write one of exponential, linear"),
+        ({"backoff": "random"}, "backoff is 'random'. Give one of 'exponential', 'linear'"),
         ({"base": -1}, "base is -1"),
         ({"base": "10"}, "base is '10'. Give seconds"),
         ({"base": True}, "base is True"),
         ({"cap": float("inf")}, "cap is inf"),
         ({"base": float("nan")}, "base is nan"),
-        ({"on": "ValueError"}, "on holds 'ValueError'. Give exception classes"),
-        ({"not_on": (ValueError, 3)}, "not_on holds 3"),
+        ({"on": "ValueError"}, "on is 'ValueError'. Give exception classes"),
+        ({"not_on": (ValueError, 3)}, "3). Give exception classes"),
     ],
 )
 def test_values_that_cannot_be_right_are_refused(values: dict[str, Any], message: str) -> None:

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta, timezone
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flask_cronjobs import Schedule
-from flask_cronjobs.schedule.catchup import CATCHUP_CAP, Slot, SlotPlan, plan_slots
+from flask_cronjobs.schedule.catchup import CATCHUP_CAP, CATCHUP_GRACE, Slot, plan_slots
 from flask_cronjobs.types import Catchup
 
 EVERY_MINUTE = Schedule("* * * * *")
@@ -21,106 +21,66 @@ LATEST = NOW.replace(second=0)
 MINUTE = timedelta(minutes=1)
 
 
-def planned(catchup: Catchup, missed: int, now: datetime = NOW) -> SlotPlan:
-    """The plan when the newest slot is due and *missed* more are, before it."""
-    return plan_slots(7, EVERY_MINUTE, catchup, LATEST - missed * MINUTE, now)
+POLICIES = st.sampled_from([*get_args(Catchup), None])
+CRONS = st.sampled_from(["* * * * *", "*/5 * * * *", "3-59/7 * * * *", "0 * * * *"])
+SECONDS = st.integers(0, 400).map(lambda seconds: timedelta(seconds=seconds))
+SINCE = st.integers(0, 30_000).map(lambda seconds: timedelta(seconds=seconds))
 
 
-def running(plan: SlotPlan) -> list[datetime]:
-    return [slot.at for slot in plan.slots if not slot.skipped]
+@settings(max_examples=200, deadline=None)
+@given(CRONS, POLICIES, SINCE, st.none() | SINCE, SECONDS)
+@example("* * * * *", "all", 149 * MINUTE, None, CATCHUP_GRACE)
+@example("* * * * *", "latest", 3 * MINUTE, 2 * MINUTE, CATCHUP_GRACE)
+@example("* * * * *", "all", 0 * MINUTE, 3 * MINUTE, CATCHUP_GRACE)
+@example("* * * * *", "none", 3 * MINUTE, None, timedelta(seconds=30))
+@example("0 * * * *", "none", 3 * MINUTE, None, CATCHUP_GRACE)
+@example("0 0 * * *", "latest", 0 * MINUTE, None, CATCHUP_GRACE)
+def test_a_plan_is_as_a_plain_reading_of_all_slots(
+    cron: str,
+    catchup: Catchup | None,
+    since: timedelta,
+    looked_at: timedelta | None,
+    grace: timedelta,
+) -> None:
+    schedule = Schedule(cron)
+    first, considered = LATEST - since, None if looked_at is None else LATEST - looked_at
+    plan = plan_slots(
+        7, schedule, catchup, first, NOW, considered=considered, grace=grace, reason="r", kind="K"
+    )
+    owed = [
+        slot
+        for slot in schedule.between(NOW - timedelta(days=1), NOW)
+        if slot >= first or (considered is not None and slot > considered)
+    ]
+    number = {"latest": 1, "all": CATCHUP_CAP, "none": 1, None: 0}[catchup]
+    runs = owed[max(len(owed) - number, 0) :]
+    if catchup == "none" and runs and NOW - runs[-1] > grace:
+        runs = []
+    gone = owed[: len(owed) - len(runs)]
+    skipped = [Slot(7, gone[-1], len(gone), gone[0], "r", "K")] if gone else []
+    assert plan.slots == (*skipped, *(Slot(7, at) for at in runs))
+    following = schedule.next_after(NOW)
+    assert plan[:3] == (7, first, following)
+    assert plan.considered == NOW
 
 
-def skipped(plan: SlotPlan) -> list[tuple[int, datetime | None, datetime]]:
-    return [(slot.skipped, slot.first, slot.at) for slot in plan.slots if slot.skipped]
-
-
-@pytest.mark.parametrize("catchup", ["latest", "all", "none"])
-def test_one_due_slot_runs_whatever_the_policy(catchup: Catchup) -> None:
-    plan = planned(catchup, 0)
-    assert running(plan) == [LATEST]
-    assert skipped(plan) == []
-    assert (plan.definition_id, plan.expected) == (7, LATEST)
-    assert plan.following == LATEST + MINUTE
-
-
-def test_latest_runs_the_newest_and_records_the_others_as_one_gap() -> None:
-    plan = planned("latest", 5)
-    assert running(plan) == [LATEST]
-    assert skipped(plan) == [(5, LATEST - 5 * MINUTE, LATEST - MINUTE)]
-    assert plan.slots[0].reason == "missed: no tick ran in time"
-    assert plan.following == LATEST + MINUTE
-
-
-def test_watermark_that_was_moved_back_gives_its_slots_again() -> None:
-    first, considered = LATEST - 3 * MINUTE, LATEST - MINUTE
-    plan = plan_slots(7, EVERY_MINUTE, "all", first, NOW, considered=considered)
-    assert running(plan) == [first, first + MINUTE, considered, LATEST]
-
-
-def test_slots_between_what_was_considered_and_the_watermark_are_owed() -> None:
-    considered = LATEST - 3 * MINUTE
-    plan = plan_slots(7, EVERY_MINUTE, "all", LATEST, NOW, considered=considered)
-    assert running(plan) == [LATEST - 2 * MINUTE, LATEST - MINUTE, LATEST]
-
-
-@pytest.mark.parametrize("hours", [1, 24, 24 * 365], ids=["an hour", "a day", "a year"])
-def test_outage_of_any_length_is_one_run_and_one_gap(hours: int) -> None:
-    plan = planned("latest", hours * 60)
-    assert running(plan) == [LATEST]
-    assert skipped(plan) == [(hours * 60, LATEST - hours * 60 * MINUTE, LATEST - MINUTE)]
-
-
-def test_all_runs_each() -> None:
-    plan = planned("all", 5)
-    assert running(plan) == [LATEST - minutes * MINUTE for minutes in range(5, -1, -1)]
-    assert skipped(plan) == []
-
-
-def test_all_runs_no_more_than_its_cap() -> None:
-    plan = planned("all", CATCHUP_CAP + 49)
-    assert running(plan) == [LATEST - minutes * MINUTE for minutes in range(99, -1, -1)]
-    assert skipped(plan) == [(50, LATEST - 149 * MINUTE, LATEST - 100 * MINUTE)]
-
-
-def test_none_runs_the_newest_within_the_grace() -> None:
-    plan = planned("none", 3)
-    assert running(plan) == [LATEST]
-    assert skipped(plan) == [(3, LATEST - 3 * MINUTE, LATEST - MINUTE)]
-
-
-def test_none_runs_nothing_older_than_the_grace() -> None:
-    hourly = Schedule("0 * * * *")
-    late = LATEST + timedelta(minutes=10)
-    plan = plan_slots(7, hourly, "none", LATEST - timedelta(hours=2), late)
-    assert running(plan) == []
-    assert skipped(plan) == [(3, LATEST - timedelta(hours=2), LATEST)]
-    assert plan.following == LATEST + timedelta(hours=1)
+def test_what_is_not_said_is_as_for_ticks_that_come_each_minute() -> None:
+    plan = plan_slots(7, EVERY_MINUTE, "latest", LATEST - MINUTE, NOW)
+    assert (plan.slots[0].reason, plan.slots[0].kind) == ("missed: no tick ran in time", "Missed")
+    hourly = plan_slots(7, Schedule("0 * * * *"), "none", LATEST, LATEST + 2 * MINUTE)
+    assert hourly.slots == (Slot(7, LATEST),)
+    late = plan_slots(7, Schedule("0 * * * *"), "none", LATEST, NOW + 2 * MINUTE)
+    assert [slot.skipped for slot in late.slots] == [1]
 
 
 @pytest.mark.parametrize("catchup", ["latest", "all", "none"])
 def test_a_year_of_missed_minutes_costs_milliseconds(catchup: Catchup) -> None:
     missed = 365 * 24 * 60
     started = time.thread_time()
-    plan = planned(catchup, missed)
+    plan = plan_slots(7, EVERY_MINUTE, catchup, LATEST - missed * MINUTE, NOW)
     # A minute-by-minute walk over the year takes many times as long.
     assert time.thread_time() - started < 2
-    assert len(running(plan)) + skipped(plan)[0][0] == missed + 1
-    assert len(skipped(plan)) == 1
-
-
-def test_watermark_between_slots_is_no_slot() -> None:
-    plan = plan_slots(7, EVERY_MINUTE, "all", LATEST - timedelta(seconds=10), NOW)
-    assert running(plan) == [LATEST]
-
-
-def test_watermark_after_which_nothing_came_moves_on_without_a_slot() -> None:
-    """As after a change of the zone's rules."""
-    plan = plan_slots(7, Schedule("0 0 * * *"), "latest", LATEST, NOW)
-    assert plan.slots == ()
-    assert plan.following == datetime(2026, 3, 2, tzinfo=timezone.utc)
-
-
-SECONDS = st.integers(0, 400).map(lambda seconds: timedelta(seconds=seconds))
+    assert sum(slot.skipped or 1 for slot in plan.slots) == missed + 1
 
 
 def moments_after(pauses: list[timedelta]) -> list[datetime]:
@@ -144,7 +104,7 @@ def slots_of_ticks(schedule: Schedule, catchup: Catchup, moments: list[datetime]
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.sampled_from(["* * * * *", "*/5 * * * *", "3-59/7 * * * *"]),
+    CRONS,
     st.sampled_from(get_args(Catchup)),
     st.lists(SECONDS, min_size=1, max_size=40),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from functools import cache
@@ -130,6 +129,18 @@ def window(zone: str, start: str, hours: int) -> tuple[str, datetime, datetime]:
 @example("0,1 0,23 * * *", window("America/St_Johns", "2010-11-06T12:00", 40), 2)
 @example("*/15 * * * *", window("Australia/Lord_Howe", "2026-04-04T10:00", 24), 2)
 @example("*/15 1,2 * * *", window("Antarctica/Troll", "2026-03-28T10:00", 24), 2)
+@example("0,15,30 2,3 * * *", window("Europe/Berlin", "2026-03-29T00:00", 12), 2)
+@example("30 2 * * *", window("Europe/Berlin", "2026-03-29T00:59:59.999999", 1), 2)
+@example("30 2 * * *", window("Europe/Berlin", "2026-03-29T01:00", 11), 2)
+@example("*/30 2 * * *", window("Europe/Berlin", "2026-03-29T00:00", 25), 2)
+@example("30 2 * * *", window("Europe/Berlin", "2026-10-25T00:45", 12), 2)
+@example("30 2 * * *", window("Europe/Berlin", "2026-10-25T01:15", 12), 2)
+@example("0,30 1-3 * * *", window("Europe/Berlin", "2026-10-24T22:59", 5), 3)
+@example("30,*/30 2 * * *", window("Europe/Berlin", "2026-10-24T12:00", 24), 2)
+@example("30 23 * * *", window("Asia/Beirut", "2026-10-24T12:00", 24), 2)
+@example("*,5 5-9 30 12 *", window("Pacific/Apia", "2011-12-29T12:00", 48), 2)
+@example("30 * 30 12 *", window("Pacific/Apia", "2011-12-29T12:00", 48), 2)
+@example("0 5 30 9 *", window("Pacific/Kwajalein", "1969-09-29T00:00", 72), 2)
 def test_rule_agrees_with_a_minute_by_minute_reading(cron, window, limit):
     zone, after, until = window
     if (schedule := usable(cron, zone)) is None:
@@ -138,11 +149,10 @@ def test_rule_agrees_with_a_minute_by_minute_reading(cron, window, limit):
     assert list(schedule.between(after, until)) == slots
     assert schedule.count(after, until) == len(slots)
     assert schedule.tail(after, until, limit) == slots[len(slots) - min(limit, len(slots)) :]
-    following = schedule.next_after(after)
-    if slots:
-        assert following == slots[0]
-    else:
-        assert following is None or following > until
+    assert all(slot.utcoffset() == timedelta(0) for slot in schedule.between(after, until))
+    following = [schedule.next_after(moment) for moment in (after, *slots[:50])]
+    assert following[: len(slots)] == slots[:51]
+    assert slots or following[0] is None or following[0] > until
 
 
 @quick
@@ -153,6 +163,12 @@ def test_rule_agrees_with_a_minute_by_minute_reading(cron, window, limit):
     st.dates(date(1, 1, 2), date(9997, 1, 1)) | st.sampled_from([date(2095, 6, 1), date(1, 1, 2)]),
 )
 @example("29", "2", "*", date(2096, 3, 1))
+@example("30", "2", "1", date(2026, 2, 20))
+@example("1-31", "*", "1", date(2026, 3, 1))
+@example("9", "2", "0-6", date(2026, 2, 27))
+@example("*/2", "*", "1", date(2026, 3, 1))
+@example("*,5", "*", "1", date(2026, 3, 1))
+@example("5,*/30", "*", "1", date(2026, 3, 2))
 @example("*", "*", "1", date(9999, 11, 1))
 @example("31", "12", "1-5", date(9998, 11, 1))
 def test_days_agree_with_a_plain_walk_over_the_calendar(days, months, weekdays, first):
@@ -221,13 +237,33 @@ def test_text_from_anywhere_is_a_schedule_or_a_schedule_error(cron, zone):
     assert following > START
 
 
-def test_the_oracle_knows_its_own_examples() -> None:
-    """The second reading is itself held against a case worked out by hand."""
+# In UTC. Berlin: 02:00 -> 03:00 at 01:00, and 03:00 -> 02:00 at 01:00. Apia had no 2011-12-30:
+# 24:00 of the 29th was 00:00 of the 31st. 1969-09-30 24:00 in Kwajalein became 01:00 of that day.
+BY_HAND = [
+    ("gap, fixed: the first minute that exists", "30 2 * * *",
+     "Europe/Berlin", "2026-03-28T12:00", 48, ["29T01:00", "30T00:30"]),
+    ("gap, follows: skipped", "30 */2 * * *",
+     "Europe/Berlin", "2026-03-28T23:00", 4, ["28T23:30", "29T02:30"]),
+    ("overlap, fixed: the first time only", "30 2 * * *",
+     "Europe/Berlin", "2026-10-24T12:00", 48, ["25T00:30", "26T01:30"]),
+    ("overlap, follows: again", "*/30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", 24,
+     ["25T00:00", "25T00:30", "25T01:00", "25T01:30"]),
+    ("no midnight", "0 0 * * *", "Africa/Cairo", "2026-04-22T12:00", 58,
+     ["22T22:00", "23T22:00", "24T21:00"]),
+    ("two midnights", "0 0 * * *", "America/St_Johns", "2010-11-06T12:00", 24, ["07T02:30"]),
+    ("no day, fixed: as the next begins", "0 5 * * *",
+     "Pacific/Apia", "2011-12-29T12:00", 48, ["29T15:00", "30T10:00", "30T15:00"]),
+    ("no day, fixed: many times are one slot", "0-59 5-9 30 12 *",
+     "Pacific/Apia", "2011-12-29T12:00", 48, ["30T10:00"]),
+    ("a day twice, follows: again", "0 */12 * * *", "Pacific/Kwajalein", "1969-09-29T12:00", 48,
+     ["29T13:00", "30T01:00", "01T00:00", "01T12:00"]),
+]  # fmt: skip
 
-    def due(cron: str) -> Iterator[str]:
-        _, after, until = window("Europe/Berlin", "2026-10-25T00:00", 2)
-        for slot in oracle.slots(cron, "Europe/Berlin", after, until):
-            yield slot.strftime("%H:%M")
 
-    assert list(due("30 2 * * *")) == ["00:30"]
-    assert list(due("30 */2 * * *")) == ["00:30", "01:30"]
+@pytest.mark.parametrize("case", BY_HAND, ids=lambda case: case[0])
+def test_both_readings_are_as_was_worked_out_by_hand(case):
+    _, cron, zone, start, hours, slots = case
+    _, after, until = window(zone, start, hours)
+    assert [slot.strftime("%dT%H:%M") for slot in oracle.slots(cron, zone, after, until)] == slots
+    found = Schedule(cron, zone).between(after, until)
+    assert [slot.strftime("%dT%H:%M") for slot in found] == slots

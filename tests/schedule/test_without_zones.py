@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import zoneinfo
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 
-from flask_cronjobs import ConfigError, CronJobs
+from flask_cronjobs import ConfigError, CronJobs, Schedule, ScheduleError
 from flask_cronjobs.config import read_settings
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +39,10 @@ def test_there_is_none() -> None:
         zoneinfo.ZoneInfo("UTC")
 
 
-def test_utc_may_be_named_and_others_are_refused() -> None:
+def test_utc_may_be_named_and_others_are_refused_with_what_to_install() -> None:
+    assert Schedule("@daily", "UTC").next_after(NOON) == NOON + timedelta(hours=12)
+    with pytest.raises(ScheduleError, match="pip install tzdata"):
+        Schedule("@daily", "Europe/Berlin")
     assert read_settings({"CRONJOBS_TIMEZONE": "UTC"}).timezone == "UTC"
     with pytest.raises(ConfigError, match="CRONJOBS_TIMEZONE"):
         read_settings({"CRONJOBS_TIMEZONE": "Europe/Berlin"})

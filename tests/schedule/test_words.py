@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flask_cronjobs import ScheduleError
-from flask_cronjobs.schedule.words import in_words
+from flask_cronjobs.schedule.cron_text import in_words
 
 EVERY_SECOND_DAY = "1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29 and 31"
 

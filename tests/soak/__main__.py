@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,6 +51,7 @@ MARK = "SOAK_HOST"
 SHOWN_ERRORS = 8
 #: Of how many violations of each check the whole story is printed.
 SHOWN = 2
+NOTHING: Mapping[str, str] = {}
 #: What `--without` leaves out.
 FAULTS = (
     *("kill", "kill_parent", "freeze", "terminate", "block", "failpoint", "odd_row"),
@@ -67,7 +68,7 @@ class Soak:
     seed: int
     without: Sequence[str]
     folder: Path
-    engine: bool = False
+    engine: bool
 
 
 def main() -> int:
@@ -81,20 +82,12 @@ def main() -> int:
     options = parser.parse_args()
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     databases = [options.database] if options.database else ["sqlite", "postgresql"]
-    failed = [
-        soak(
-            Soak(
-                *(name, options.seconds / len(databases), seed, options.without, _folder()),
-                engine=options.engine,
-            )
-        )
-        for name in databases
-    ]
-    return int(any(failed))
-
-
-def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="cronjobs-soak-"))
+    seconds = options.seconds / len(databases)
+    failed = 0
+    for name in databases:
+        folder = Path(tempfile.mkdtemp(prefix="cronjobs-soak-"))
+        failed += soak(Soak(name, seconds, seed, options.without, folder, options.engine))
+    return int(failed > 0)
 
 
 def soak(this: Soak) -> int:
@@ -123,15 +116,11 @@ def soak(this: Soak) -> int:
         os.environ[soak_app.HANDED] = ENGINES[this.engine][1]
         for name in ("trace", "timeline"):
             (this.folder / name).touch()
-        database = SqliteFaults(url, this.seed) if server is None else None
-        faults = database or PostgresFaults(url, _given(server), this.seed)
+        faults: DatabaseFaults = SqliteFaults(url, this.seed)
+        if server is not None:
+            faults = PostgresFaults(url, this.seed, server)
         history = _trouble(this, soak_app.create_app(), faults, broker)
     return _judge(this, history)
-
-
-def _given(server: postgres.Server | None) -> postgres.Server:
-    assert server is not None
-    return server
 
 
 def _judge(this: Soak, history: History) -> int:
@@ -207,40 +196,37 @@ def _trouble(
 
 def _start_host(number: int, this: Soak) -> subprocess.Popen[bytes]:
     skew, workers, resident = HOSTS[number]
-    environment = {**os.environ, MARK: str(this.folder)}
+    clock: dict[str, str] = {}
     # SQLite's clock is that of the process; hosts that share a file share a clock.
     if this.database == "postgresql" and skew and (library := _faketime()):
-        environment |= {
+        clock = {
             "LD_PRELOAD": library,
             "FAKETIME": f"{skew:+d}s",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
-    folder = this.folder
-    with (folder / f"host-{number}.log").open("wb") as log:
-        return subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.soak.host", f"--workers={workers}"),
-                *(f"--seed={this.seed + number}", f"--ticks={folder / f'host-{number}.ticks'}"),
-                *(f"--stop={folder / 'stop'}", f"--calm={folder / 'calm'}"),
-                *(f"--without={name}" for name in this.without),
-                *(["--work"] if resident else []),
-            ],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
+    ticks, calm = this.folder / f"host-{number}.ticks", this.folder / "calm"
+    return _start(
+        *(this, f"host-{number}", "host", f"--workers={workers}", f"--seed={this.seed + number}"),
+        *(f"--ticks={ticks}", f"--calm={calm}"),
+        *(f"--without={name}" for name in this.without),
+        *(["--work"] if resident else []),
+        environment=clock,
+    )
 
 
 def _start_engine(number: int, this: Soak) -> subprocess.Popen[bytes]:
-    folder, name = this.folder, f"engine-{number}"
-    with (folder / f"{name}.log").open("wb") as log:
+    return _start(this, f"engine-{number}", "engine", f"--name=engine-{number}")
+
+
+def _start(
+    this: Soak, name: str, module: str, *arguments: str, environment: Mapping[str, str] = NOTHING
+) -> subprocess.Popen[bytes]:
+    """Start a process of the soak, which ends when the file "stop" is there."""
+    stop = f"--stop={this.folder / 'stop'}"
+    with (this.folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.soak.engine"),
-                *(f"--name={name}", f"--stop={folder / 'stop'}"),
-            ],
-            env={**os.environ, MARK: str(folder)},
+            [sys.executable, "-m", f"tests.soak.{module}", stop, *arguments],
+            env={**os.environ, MARK: str(this.folder), **environment},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from flask_cronjobs import CronJobs, Retry, Snooze, current_run
 from flask_cronjobs.models import JobRun
+from tests.soak.timeline import append
 
 DATABASE = "SOAK_DATABASE"
 TRACE = "SOAK_TRACE"
@@ -107,12 +108,7 @@ def say(what: str, **more: object) -> None:
         "token": current_run.claim.token,
         **more,
     }
-    file = os.open(current_app.config["SOAK_TRACE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        # One write to a file opened for appending is not mixed with another's.
-        os.write(file, json.dumps(line).encode() + b"\n")
-    finally:
-        os.close(file)
+    append(current_app.config["SOAK_TRACE"], json.dumps(line))
 
 
 @contextmanager

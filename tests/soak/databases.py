@@ -7,10 +7,11 @@ import random
 import signal
 import sqlite3
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg
 from sqlalchemy import make_url
@@ -57,31 +58,52 @@ class Hold:
     let_go: Callable[[], Any]
 
 
-class DatabaseFaults(Protocol):
+class DatabaseFaults(ABC):
     """The faults of one kind of database.
 
     :ivar hold: takes what is to be let go later.
     :ivar odd: the odd rows that were inserted.
     """
 
-    hold: Callable[[Hold], None]
-    odd: list[Odd]
+    sqlite: bool
 
-    def faults(self) -> list[tuple[str, Callable[[], None], int]]:
-        """The faults: each with its name and its weight."""
-        ...
-
-
-class PostgresFaults:
-    """Cut and hung connections, a server that restarts, locked rows, odd rows."""
-
-    def __init__(self, url: str, server: Server, seed: int) -> None:
+    def __init__(self, url: str, seed: int) -> None:
         self.hold: Callable[[Hold], None]
         self.odd: list[Odd] = []
-        self._url = make_url(url).set(drivername="postgresql").render_as_string(False)
-        self._server = server
+        self._url = make_url(url)
         self._random = random.Random(f"{seed}:database")
-        self._left = _shuffled(odd_rows.kinds(sqlite=False), self._random)
+        self._left = odd_rows.kinds(self.sqlite)
+        self._random.shuffle(self._left)
+
+    @abstractmethod
+    def faults(self) -> list[tuple[str, Callable[[], None], int]]:
+        """The faults: each with its name and its weight."""
+
+    @abstractmethod
+    def _connect(self) -> Any:
+        """A connection that commits each statement."""
+
+    def _insert_odd_row(self) -> None:
+        if not self._left:
+            return
+        with suppress(psycopg.OperationalError, sqlite3.OperationalError):
+            with closing(self._connect()) as connection:
+                statement, odd = odd_rows.insertion(self.sqlite, self._left[-1], len(self._left))
+                (id_,) = connection.execute(statement).fetchone()
+            self._left.pop()
+            odd.id, odd.name = id_, odd.name or f"run {id_}"
+            self.odd.append(odd)
+            timeline.note("odd rows", note=f"{odd.what}: {odd.table} {id_}")
+
+
+class PostgresFaults(DatabaseFaults):
+    """Cut and hung connections, a server that restarts, locked rows, odd rows."""
+
+    sqlite = False
+
+    def __init__(self, url: str, seed: int, server: Server) -> None:
+        super().__init__(url, seed)
+        self._server = server
 
     def faults(self) -> list[tuple[str, Callable[[], None], int]]:
         """The faults: each with its name and its weight."""
@@ -94,15 +116,14 @@ class PostgresFaults:
         ]
 
     def _connect(self) -> psycopg.Connection:
-        return psycopg.connect(
-            self._url, autocommit=True, connect_timeout=5, application_name="nemesis"
-        )
+        url = self._url.set(drivername="postgresql").render_as_string(False)
+        return psycopg.connect(url, autocommit=True, connect_timeout=5, application_name="nemesis")
 
     def _cut(self) -> None:
         """Cut some connections at the server."""
         with suppress(psycopg.OperationalError), self._connect() as admin:
             for _ in admin.execute(CUT, [self._random.randint(1, 4)]).fetchall():
-                _note("connections cut")
+                timeline.note("connections cut")
 
     def _restart(self) -> None:
         """Restart the server, now and then as if it had crashed."""
@@ -139,27 +160,11 @@ class PostgresFaults:
             fault = Fault("rows locked", time.monotonic(), 0, note=f"{table}: {where}")
             self.hold(Hold(fault, seconds, connection.close))
 
-    def _insert_odd_row(self) -> None:
-        if not self._left:
-            return
-        with suppress(psycopg.OperationalError), self._connect() as connection:
-            what = self._left[-1]
-            statement, odd = odd_rows.insertion(False, what, len(self._left))
-            row = connection.execute(statement).fetchone()
-            assert row is not None
-            self._left.pop()
-            _keep(self.odd, odd, row[0])
 
-
-class SqliteFaults:
+class SqliteFaults(DatabaseFaults):
     """The write lock, held for a while, and odd rows."""
 
-    def __init__(self, url: str, seed: int) -> None:
-        self.hold: Callable[[Hold], None]
-        self.odd: list[Odd] = []
-        self._path = make_url(url).database or ""
-        self._random = random.Random(f"{seed}:database")
-        self._left = _shuffled(odd_rows.kinds(sqlite=True), self._random)
+    sqlite = True
 
     def faults(self) -> list[tuple[str, Callable[[], None], int]]:
         """The faults: each with its name and its weight."""
@@ -177,36 +182,10 @@ class SqliteFaults:
         fault = Fault("write locks held", time.monotonic(), 0, delays=True)
         self.hold(Hold(fault, seconds, connection.close))
 
-    def _insert_odd_row(self) -> None:
-        if not self._left:
-            return
-        with suppress(sqlite3.OperationalError), closing(self._connect()) as connection:
-            what = self._left[-1]
-            statement, odd = odd_rows.insertion(True, what, len(self._left))
-            (id_,) = connection.execute(statement).fetchone()
-            self._left.pop()
-            _keep(self.odd, odd, id_)
-
     def _connect(self) -> sqlite3.Connection:
         # Closed by another thread: see `Hold`.
-        return sqlite3.connect(self._path, isolation_level=None, timeout=2, check_same_thread=False)
-
-
-def _shuffled(items: list[str], choose: random.Random) -> list[str]:
-    choose.shuffle(items)
-    return items
-
-
-def _note(what: str) -> None:
-    now = time.monotonic()
-    timeline.add(Fault(what, now, now))
-
-
-def _keep(odd: list[Odd], row: Odd, id_: int) -> None:
-    row.id, row.name = id_, row.name or f"run {id_}"
-    odd.append(row)
-    now = time.monotonic()
-    timeline.add(Fault("odd rows", now, now, note=f"{row.what}: {row.table} {id_}"))
+        path = self._url.database or ""
+        return sqlite3.connect(path, isolation_level=None, timeout=2, check_same_thread=False)
 
 
 def _go_on(pid: int) -> Callable[[], None]:

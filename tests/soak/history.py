@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, inspect, text
 
+from flask_cronjobs.jobs.reader import record
 from tests.soak import app, odd_rows, timeline
 from tests.soak.odd_rows import Odd
 from tests.soak.timeline import Fault
@@ -276,7 +277,14 @@ def read_runs(connection: Connection, left_out: Container[int] = ()) -> list[Run
     # Times as texts: no driver can read those of the odd rows.
     rows = _rows(connection, _RUNS.format(_with_deleted(connection, "job_runs")))
     return [
-        _run(row, row.result if row.result is None else parse(row.result))
+        record(
+            Run,
+            row,
+            result=None if row.result is None else parse(row.result),
+            scheduled_for=moment(row.scheduled_for),
+            finished_at=_moment(row.finished_at),
+            pruned_at=_moment(row.gone_at),
+        )
         for row in rows
         if row.id not in left_out
     ]
@@ -312,19 +320,22 @@ def read_batches(connection: Connection) -> list[Batch]:
         connection, f"SELECT * FROM {_with_deleted(connection, 'job_batches')} ORDER BY id"
     )
     return [
-        Batch(
-            row.id, row.key, row.parent_id, row.then_run_id, row.finished_at is not None,
-            (row.total, row.succeeded, row.dead, row.cancelled), _moment(row.gone_at),
+        record(
+            Batch,
+            row,
+            finished=row.finished_at is not None,
+            counts=(row.total, row.succeeded, row.dead, row.cancelled),
+            pruned_at=_moment(row.gone_at),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def read_failures(connection: Connection) -> list[Failure]:
     """The rows of ``job_failures``, also the deleted ones."""
     source = _with_deleted(connection, "job_failures")
     rows = _rows(connection, f"SELECT * FROM {source} ORDER BY run_id, attempt")
-    return [Failure(row.run_id, row.attempt, row.worker, row.error_type) for row in rows]
+    return [record(Failure, row) for row in rows]
 
 
 def read_trace(trace: Path) -> list[Said]:
@@ -356,20 +367,3 @@ def _moment(value: Any) -> datetime | None:
 
 def _rows(connection: Connection, sql: str) -> Sequence[Row[Any]]:
     return connection.execute(text(sql)).all()
-
-
-def _run(row: Row[Any], result: Any) -> Run:
-    return Run(
-        row.id,
-        row.job_type,
-        row.status,
-        row.attempts,
-        row.max_attempts,
-        row.definition_id,
-        moment(row.scheduled_for),
-        result,
-        row.error_type,
-        row.batch_id,
-        _moment(row.finished_at),
-        _moment(row.gone_at),
-    )

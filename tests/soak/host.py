@@ -116,7 +116,11 @@ class Command:
         if blocked and "block" not in without:
             self._blocked_for = blocked_for
         if armed and "failpoint" not in without:
-            self._reach = _freezing(choose, count) if freezes else _killing(point, count)
+            if freezes:
+                at = choose.choice(FREEZING)
+                self._reach = _signalling(at, count, signal.SIGSTOP, "freezes at failpoints")
+            else:
+                self._reach = _signalling(point, count, signal.SIGKILL, "kills at failpoints")
 
     def run(self) -> Tick:
         """Run it in a process of its own, and wait for its end."""
@@ -200,27 +204,16 @@ class Command:
             os._exit(code)
 
 
-def _killing(point: str, count: int) -> Callable[[str], None]:
-    return _signalling({point}, count, signal.SIGKILL, "kills at failpoints")
-
-
-def _freezing(choose: random.Random, count: int) -> Callable[[str], None]:
-    return _signalling({choose.choice(FREEZING)}, count, signal.SIGSTOP, "freezes at failpoints")
-
-
-def _signalling(
-    points: set[str], count: int, number: signal.Signals, what: str
-) -> Callable[[str], None]:
+def _signalling(at: str, count: int, number: signal.Signals, what: str) -> Callable[[str], None]:
     """A `failpoints.reach` that sends its own process a signal the *count*-th time."""
     left = count
 
     def reach(point: str) -> None:
         nonlocal left
-        if point in points:
+        if point == at:
             left -= 1
             if left == 0:
-                now = time.monotonic()
-                timeline.add(Fault(what, now, now, os.getpid(), os.getpgrp(), point))
+                timeline.note(what, pid=os.getpid(), group=os.getpgrp(), note=point)
                 os.kill(os.getpid(), number)
 
     return reach

@@ -120,9 +120,8 @@ class Nemesis(threading.Thread):
         if not victims:
             return
         victim = self._random.choice(victims)
-        now = time.monotonic()
         if _signal(victim.pid, number):
-            timeline.add(Fault(what, now, now, victim.pid, victim.group))
+            timeline.note(what, pid=victim.pid, group=victim.group)
 
 
 class Holds:

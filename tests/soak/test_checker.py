@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -156,293 +157,183 @@ def lawful() -> History:
     )
 
 
+Change = Callable[[History], object]
+
+
 def run(history: History, run_id: int) -> Run:
     return next(run for run in history.runs if run.id == run_id)
 
 
-def lose_a_run(history: History) -> None:
-    history.runs.remove(run(history, 1))
+def row(run_id: int, **values: object) -> Change:
+    """Other values in the row of a run."""
+    return lambda history: vars(run(history, run_id)).update(values)
 
 
-def leave_a_run_behind(history: History) -> None:
-    run(history, 1).status = "failed"
+def batch(at: int, **values: object) -> Change:
+    return lambda history: vars(history.batches[at]).update(values)
 
 
-def lose_a_slot(history: History) -> None:
-    history.runs.remove(run(history, 6))
+def step(at: int, **values: object) -> Change:
+    """Another change of hands."""
+    return lambda history: vars(history.handovers[at]).update(values)
 
 
-def double_a_slot(history: History) -> None:
-    history.runs.append(replace(run(history, 6), id=60, status="skipped", attempts=0))
+def more(name: str, *items: object) -> Change:
+    """More of what there is a list of."""
+    return lambda history: getattr(history, name).extend(items)
 
 
-def skip_a_slot_that_ran(history: History) -> None:
-    run(history, 5).result["to"] = minutes(2).isoformat()
+def put(name: str, key: object, value: object) -> Change:
+    return lambda history: getattr(history, name).update({key: value})
 
 
-def leave_a_definition_behind(history: History) -> None:
-    history.behind.append(1)
+def gone(name: str, is_gone: Callable[[Any], bool]) -> Change:
+    def remove(history: History) -> None:
+        setattr(history, name, [each for each in getattr(history, name) if not is_gone(each)])
 
+    return remove
 
-def double_an_effect(history: History) -> None:
-    history.said += said(3, 1, ("effect", 2.5), key="e")
 
+def both(*changes: Change) -> Change:
+    return lambda history: [change(history) for change in changes]
 
-def lose_an_effect(history: History) -> None:
-    history.said = [line for line in history.said if line.what != "effect"]
 
+def pruned(run_id: int, after: timedelta = RETENTION, **values: object) -> Change:
+    return row(run_id, finished_at=SLOT, pruned_at=SLOT + after, **values)
 
-def repeat_an_effect_whose_mark_is_there(history: History) -> None:
-    double_an_effect(history)
-    history.pruned_effects["e"] = 1
-    history.said += said(3, 1, ("effect", 2.7), key="e")
-    history.unpruned_effects.add("e")
 
+def again(at: float) -> Change:
+    """An effect that happens once more."""
+    return more("said", *said(3, 1, ("effect", at), key="e"))
 
-def prune(history: History, run_id: int, after: timedelta) -> None:
-    ended = run(history, run_id)
-    ended.finished_at, ended.pruned_at = SLOT, SLOT + after
 
+def in_order(run_id: int, at: float) -> Said:
+    return Said("begun", at, run_id, 1, f"{run_id}/1", "order:1", 1)
 
-def prune_a_run_early(history: History) -> None:
-    prune(history, 1, RETENTION - timedelta(seconds=1))
 
-
-def prune_a_run_that_waits(history: History) -> None:
-    prune(history, 1, RETENTION)
-    run(history, 1).status = "failed"
-
-
-def prune_a_batch_early(history: History) -> None:
-    run(history, 13).finished_at = SLOT
-    history.batches[0].pruned_at = SLOT - timedelta(seconds=1)
-
-
-def keep_what_was_rolled_back(history: History) -> None:
-    history.entries[ROLLED_BACK] = 1
-
-
-def double_atomic_work(history: History) -> None:
-    history.entries[4] = 2
-
-
-def keep_atomic_work_of_a_failure(history: History) -> None:
-    history.entries[7] = 1
-
-
-def overlap_without_a_lost_lease(history: History) -> None:
-    history.handovers[3] = replace(history.handovers[3], error_type="RuntimeError")
-
-
-def go_on_while_another_works(history: History) -> None:
-    history.faults.remove(frozen(2, 1, 2, 8.9))
-
-
-def go_on_for_long_after_a_freeze(history: History) -> None:
-    history.said += said(2, 1, ("step", 10.5))
-
-
-def begin_after_the_lease_without_a_freeze(history: History) -> None:
-    history.said += said(11, 1, ("step", 6.8))
-    history.faults.remove(frozen(11, 1, 1, 5.5))
-
-
-def accept_a_stale_result(history: History) -> None:
-    run(history, 2).result = {"token": "2/1"}
-
-
-def succeed_without_an_execution(history: History) -> None:
-    history.said = [line for line in history.said if (line.run, line.what) != (1, "ended")]
-
-
-def reclaim_a_living_lease(history: History) -> None:
-    history.handovers[3] = replace(history.handovers[3], expired=False)
-
-
-def claim_what_is_held(history: History) -> None:
-    history.handovers.insert(1, Handover(1, "running", "running", "1/1", "1/0", 1, 2))
-
-
-def use_a_token_twice(history: History) -> None:
-    history.handovers[4] = replace(history.handovers[4], new_token="2/1")
-
-
-def begin_twice(history: History) -> None:
-    """Two workers of an engine begin a run by the same token."""
-    handed = "handed:celery:host:1:a"
-    history.handovers[:0] = [
-        Handover(90, "queued", "running", None, handed, 0, 1),
-        Handover(90, "running", "running", handed, "90/1", 1, 1),
-        Handover(90, "running", "running", handed, "90/1", 1, 1),
-    ]
-
-
-def bring_back_what_had_ended(history: History) -> None:
-    history.handovers.append(Handover(1, "succeeded", "queued", None, None, 1, 1))
-
-
-def forget_a_failure(history: History) -> None:
-    history.failures.pop()
-
-
-def exceed_the_attempts(history: History) -> None:
-    run(history, 2).max_attempts = 1
-
-
-def break_a_limit(history: History) -> None:
-    history.said += said(8, 1, ("step", 3.5))
-
-
-def break_the_order(history: History) -> None:
-    history.said += [
-        Said("begun", at, run, 1, f"{run}/1", "order:1", 1) for run, at in ((2, 6.0), (1, 7.0))
-    ]
-
-
-def crash_a_tick(history: History) -> None:
-    history.ticks.append(Tick(70, 0, 1))
-
-
-def crash_a_tick_without_a_watchdog(history: History) -> None:
-    history.ticks.append(Tick(-11, 0, 1))
-
-
-def wait_for_a_locked_row(history: History) -> None:
-    history.ticks.append(Tick(0, 50, 80))
-
-
-def wait_longer_than_a_handlers_lock(history: History) -> None:
-    history.ticks.append(Tick(0, 113, 113 + SLOW + 1.6 * LEASE, 12))
-
-
-def hold_the_lock_itself(history: History) -> None:
-    history.said = [replace(said, pid=12) for said in history.said]
-
-
-def stay_after_being_told_to_stop(history: History) -> None:
-    history.ticks.append(Tick(0, 0, 91, 9, True, asked=91 - MARGIN - 1))
-
-
-def fail_when_all_is_calm(history: History) -> None:
-    history.ticks.append(Tick(1, 110, 111))
-
-
-def fail_beside_a_short_lock(history: History) -> None:
-    history.ticks.append(Tick(1, 114 + LEASE, 120))
-
-
-def leave_an_orphan_at_work(history: History) -> None:
-    history.orphans[8] = 11.0
-
-
-def leave_a_process(history: History) -> None:
-    history.left.append("the process 9 of the tick 8")
-
-
-def pass_over_an_odd_row(history: History) -> None:
-    history.odd[0].handled = False
-
-
-def leave_a_batch_open(history: History) -> None:
-    history.batches[0].finished = False
-
-
-def follow_a_batch_twice(history: History) -> None:
-    history.runs.append(Run(16, "joining", "cancelled", 0, 9))
-
-
-def forget_to_follow_a_batch(history: History) -> None:
-    history.batches[1].then_run_id = None
-
-
-def miscount_a_batch(history: History) -> None:
-    history.batches[0].counts = (3, 2, 0, 1)
-
-
-CORRUPTIONS: list[tuple[Callable[[History], None], str]] = [
-    (repeat_an_effect_whose_mark_is_there, "effects_happen_once"),
-    (prune_a_run_early, "nothing_is_pruned_early"),
-    (prune_a_run_that_waits, "nothing_is_pruned_early"),
-    (prune_a_batch_early, "nothing_is_pruned_early"),
-    (keep_what_was_rolled_back, "rows_of_rolled_back_transactions_are_gone"),
-    (lose_a_run, "no_run_is_lost"),
-    (leave_a_run_behind, "no_run_is_lost"),
-    (leave_a_batch_open, "batches_end_once"),
-    (follow_a_batch_twice, "batches_end_once"),
-    (forget_to_follow_a_batch, "batches_end_once"),
-    (miscount_a_batch, "batches_end_once"),
-    (lose_a_slot, "every_slot_matches_one_row"),
-    (double_a_slot, "every_slot_matches_one_row"),
-    (skip_a_slot_that_ran, "every_slot_matches_one_row"),
-    (leave_a_definition_behind, "slots_are_recorded_when_all_is_calm"),
-    (double_an_effect, "effects_happen_once"),
-    (lose_an_effect, "effects_happen_once"),
-    (double_atomic_work, "atomic_work_is_there_exactly_once"),
-    (keep_atomic_work_of_a_failure, "atomic_work_is_there_exactly_once"),
-    (overlap_without_a_lost_lease, "no_executions_overlap"),
-    (go_on_while_another_works, "no_executions_overlap"),
-    (go_on_for_long_after_a_freeze, "no_executions_overlap"),
-    (begin_after_the_lease_without_a_freeze, "no_executions_overlap"),
-    (accept_a_stale_result, "no_stale_write_is_accepted"),
-    (succeed_without_an_execution, "no_stale_write_is_accepted"),
-    (reclaim_a_living_lease, "changes_of_hands_are_lawful"),
-    (claim_what_is_held, "changes_of_hands_are_lawful"),
-    (use_a_token_twice, "changes_of_hands_are_lawful"),
-    (begin_twice, "changes_of_hands_are_lawful"),
-    (bring_back_what_had_ended, "changes_of_hands_are_lawful"),
-    (forget_a_failure, "failures_match_attempts"),
-    (exceed_the_attempts, "failures_match_attempts"),
-    (break_a_limit, "limits_hold"),
-    (break_the_order, "order_is_kept"),
-    (crash_a_tick, "ticks_end_as_commands_do"),
-    (crash_a_tick_without_a_watchdog, "ticks_end_as_commands_do"),
-    (wait_for_a_locked_row, "ticks_end_in_their_time"),
-    (wait_longer_than_a_handlers_lock, "ticks_end_in_their_time"),
-    (hold_the_lock_itself, "ticks_end_in_their_time"),
-    (stay_after_being_told_to_stop, "ticks_end_in_their_time"),
-    (fail_when_all_is_calm, "ticks_succeed_when_all_is_calm"),
-    (fail_beside_a_short_lock, "ticks_succeed_when_all_is_calm"),
-    (leave_an_orphan_at_work, "orphans_end_soon"),
-    (leave_a_process, "nothing_is_left_behind"),
-    (pass_over_an_odd_row, "odd_rows_are_reported"),
-]
-
-
-def test_a_handed_run_may_begin_once() -> None:
-    history = lawful()
-    begin_twice(history)
-    del history.handovers[2]
-    assert violations(history)["changes_of_hands_are_lawful"] == []
-
-
-def test_a_lawful_history_violates_nothing() -> None:
-    assert violations(lawful()) == {check.__name__: [] for check in CHECKS}
-
-
-@pytest.mark.parametrize(
-    ("corrupt", "check"), CORRUPTIONS, ids=[corrupt.__name__ for corrupt, _ in CORRUPTIONS]
+SECOND = timedelta(seconds=1)
+MARK_IS_PRUNED = both(
+    again(2.5), put("pruned_effects", "e", 1), lambda h: h.unpruned_effects.add("e")
 )
-def test_a_corrupted_history_violates(corrupt: Callable[[History], None], check: str) -> None:
-    history = lawful()
-    corrupt(history)
-    assert violations(history)[check] != []
+HANDED = "handed:celery:host:1:a"
+#: A run is handed on, and a worker of an engine begins it.
+BEGUN = (
+    Handover(90, "queued", "running", None, HANDED, 0, 1),
+    Handover(90, "running", "running", HANDED, "90/1", 1, 1),
+)
+UNFROZEN = both(
+    more("said", *said(11, 1, ("step", 6.8))),
+    gone("faults", lambda fault: fault == frozen(11, 1, 1, 5.5)),
+)
+#: For each check, what it finds.
+CORRUPTIONS: dict[str, dict[str, Change]] = {
+    "no_run_is_lost": {
+        "a run is lost": gone("runs", lambda run: run.id == 1),
+        "a run is left behind": row(1, status="failed"),
+    },
+    "batches_end_once": {
+        "a batch stays open": batch(0, finished=False),
+        "followed twice": more("runs", Run(16, "joining", "cancelled", 0, 9)),
+        "not followed": batch(1, then_run_id=None),
+        "miscounted": batch(0, counts=(3, 2, 0, 1)),
+    },
+    "every_slot_matches_one_row": {
+        "a slot is lost": gone("runs", lambda run: run.id == 6),
+        "a slot is doubled": more("runs", Run(60, "scheduled", "skipped", 0, 9, 1, minutes(2))),
+        "a slot that ran is skipped": lambda h: run(h, 5).result.update(to=minutes(2).isoformat()),
+    },
+    "slots_are_recorded_when_all_is_calm": {"a definition is behind": more("behind", 1)},
+    "effects_happen_once": {
+        "twice": again(2.5),
+        "never": gone("said", lambda line: line.what == "effect"),
+        "again, though its mark is there": both(MARK_IS_PRUNED, again(2.7)),
+    },
+    "nothing_is_pruned_early": {
+        "a run": pruned(1, RETENTION - SECOND),
+        "a run that waits": pruned(1, status="failed"),
+        "a batch": both(row(13, finished_at=SLOT), batch(0, pruned_at=SLOT - SECOND)),
+    },
+    "rows_of_rolled_back_transactions_are_gone": {"kept": put("entries", ROLLED_BACK, 1)},
+    "atomic_work_is_there_exactly_once": {
+        "twice": put("entries", 4, 2),
+        "of a failure": put("entries", 7, 1),
+    },
+    "no_executions_overlap": {
+        "no lease was lost": step(3, error_type="RuntimeError"),
+        "not frozen": gone("faults", lambda fault: fault == frozen(2, 1, 2, 8.9)),
+        "long after it was frozen": more("said", *said(2, 1, ("step", 10.5))),
+        "begun after its lease, and not frozen": UNFROZEN,
+    },
+    "no_stale_write_is_accepted": {
+        "a stale result": row(2, result={"token": "2/1"}),
+        "no execution": gone("said", lambda line: (line.run, line.what) == (1, "ended")),
+    },
+    "changes_of_hands_are_lawful": {
+        "a living lease is reclaimed": step(3, expired=False),
+        "what is held is claimed": lambda h: h.handovers.insert(
+            1, Handover(1, "running", "running", "1/1", "1/0", 1, 2)
+        ),
+        "a token is used twice": step(4, new_token="2/1"),
+        "begun twice by one token": more("handovers", *BEGUN, BEGUN[1]),
+        "what had ended comes back": more(
+            "handovers", Handover(1, "succeeded", "queued", None, None, 1, 1)
+        ),
+    },
+    "failures_match_attempts": {
+        "a failure is forgotten": gone("failures", lambda failure: failure.run_id == 11),
+        "too many attempts": row(2, max_attempts=1),
+    },
+    "limits_hold": {"two at once": more("said", *said(8, 1, ("step", 3.5)))},
+    "order_is_kept": {"turned": more("said", in_order(2, 6.0), in_order(1, 7.0))},
+    "ticks_end_as_commands_do": {
+        "a crash": more("ticks", Tick(70, 0, 1)),
+        "a crash without a watchdog": more("ticks", Tick(-11, 0, 1)),
+    },
+    "ticks_end_in_their_time": {
+        "waits for a locked row": more("ticks", Tick(0, 50, 80)),
+        "waits longer than a handler's lock": more(
+            "ticks", Tick(0, 113, 113 + SLOW + 1.6 * LEASE, 12)
+        ),
+        "holds the lock itself": lambda h: [vars(line).update(pid=12) for line in h.said],
+        "stays when told to stop": more("ticks", Tick(0, 0, 91, 9, True, asked=91 - MARGIN - 1)),
+    },
+    "ticks_succeed_when_all_is_calm": {
+        "fails": more("ticks", Tick(1, 110, 111)),
+        "fails beside a short lock": more("ticks", Tick(1, 114 + LEASE, 120)),
+    },
+    "orphans_end_soon": {"one goes on": put("orphans", 8, 11.0)},
+    "nothing_is_left_behind": {"a process": more("left", "the process 9 of the tick 8")},
+    "odd_rows_are_reported": {"one is not": lambda h: vars(h.odd[0]).update(handled=False)},
+}
 
 
-def test_pruning_in_time_is_lawful() -> None:
+LAWFUL: dict[str, Change] = {
+    "as it is": lambda history: None,
+    "a handed run begins once": more("handovers", *BEGUN),
+    "pruned in time": both(
+        *(MARK_IS_PRUNED, pruned(1), pruned(13), batch(0, pruned_at=SLOT + RETENTION))
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LAWFUL)
+def test_a_lawful_history_violates_nothing(what: str) -> None:
     history = lawful()
-    prune(history, 1, RETENTION)
-    prune(history, 13, RETENTION)
-    history.batches[0].pruned_at = SLOT + RETENTION
-    double_an_effect(history)
-    history.pruned_effects["e"] = 1
-    history.unpruned_effects.add("e")
-    assert not any(violations(history).values())
+    LAWFUL[what](history)
+    assert violations(history) == {check.__name__: [] for check in CHECKS}
+
+
+@pytest.mark.parametrize("check", [check.__name__ for check in CHECKS])
+def test_a_corrupted_history_violates(check: str) -> None:
+    for what, corrupt in CORRUPTIONS[check].items():
+        history = lawful()
+        corrupt(history)
+        assert violations(history)[check] != [], what
 
 
 def test_an_explanation_tells_all_of_the_run() -> None:
     history = lawful()
-    double_an_effect(history)
-    overlap_without_a_lost_lease(history)
+    CORRUPTIONS["no_executions_overlap"]["no lease was lost"](history)
     told = explain(history, violations(history))
     assert "no_executions_overlap: run 2" in told
     assert "Said(what='begun', at=5, run=2" in told
@@ -459,7 +350,3 @@ def test_errors_in_logs_are_told_apart_from_what_runs_printed() -> None:
 def test_time_that_two_faults_share_counts_once() -> None:
     assert length_within([(0, 4), (2, 5), (8, 20)], 1, 10) == 6
     assert length_within([], 1, 10) == 0
-
-
-def test_every_check_is_seen_to_fail() -> None:
-    assert {check for _, check in CORRUPTIONS} == {check.__name__ for check in CHECKS}

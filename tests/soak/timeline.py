@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 #: The variable that names the file.
 TIMELINE = "SOAK_TIMELINE"
@@ -35,10 +37,20 @@ class Fault:
 
 def add(fault: Fault) -> None:
     """Append *fault* to the file."""
-    # One write to a file opened for appending is not mixed with another's.
-    file = os.open(os.environ[TIMELINE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    append(os.environ[TIMELINE], json.dumps(asdict(fault)))
+
+
+def note(what: str, **where: Any) -> None:
+    """Append a fault that takes no time."""
+    now = time.monotonic()
+    add(Fault(what, now, now, **where))
+
+
+def append(path: str | Path, line: str) -> None:
+    """Append *line* to a file, in one write, which is not mixed with another process's."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(file, json.dumps(asdict(fault)).encode() + b"\n")
+        os.write(file, f"{line}\n".encode())
     finally:
         os.close(file)
 

@@ -1,4 +1,4 @@
-"""The fixtures, in a pytest of their own; and the helpers with unittest."""
+"""The fixtures, in a pytest of their own."""
 
 from __future__ import annotations
 
@@ -60,23 +60,6 @@ def test_clock_is_set_back(app, jobs_drain):
     with app.app_context():
         assert jobs_drain(with_delayed=True).succeeded == 1
 """
-UNITTEST = f"""
-import unittest
-from flask_cronjobs.testing import drain, enqueued
-{APP.replace("@pytest.fixture", "").replace("import pytest", "")}
-
-class Tests(unittest.TestCase):
-    def test_view(self):
-        generator = app(None)
-        shop = next(generator)
-        shop.test_client().post("/greet/Ada")
-        with shop.app_context():
-            assert len(enqueued(jobs.get("greet"))) == 2
-            assert drain(jobs).succeeded == 1
-        next(generator, None)
-
-unittest.main()
-"""
 
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -98,6 +81,11 @@ def pytest_in(folder: Path, tests: str, conftest: str = APP) -> subprocess.Compl
     return python(folder, "-m", "pytest", "-q", "-W", "error", *plugin)
 
 
+def imported_with(module: str, folder: Path) -> set[str]:
+    """What is imported where *module* is."""
+    return set(python(folder, "-c", f"import {module}, sys; print(*sys.modules)").stdout.split())
+
+
 def test_fixtures_use_the_app_of_the_tests(tmp_path: Path) -> None:
     done = pytest_in(tmp_path, TESTS)
     assert done.returncode == 0, done.stdout
@@ -110,16 +98,8 @@ def test_missing_app_is_said_plainly(tmp_path: Path) -> None:
     assert "Traceback" not in done.stdout
 
 
-def test_app_without_the_extension_is_said_plainly(tmp_path: Path) -> None:
-    conftest = "import flask, pytest\napp = pytest.fixture(lambda: flask.Flask('bare'))"
-    done = pytest_in(tmp_path, "def test_it(jobs_drain): jobs_drain()", conftest)
-    assert "Flask-CronJobs is not initialized on the app 'bare'" in done.stdout
-
-
 def test_plugin_imports_nothing_until_it_is_used(tmp_path: Path) -> None:
-    code = "import flask_cronjobs.testing.plugin, sys; print(*sys.modules)"
-    modules = set(python(tmp_path, "-c", code).stdout.split())
-    assert "flask_cronjobs.testing.plugin" in modules
+    modules = imported_with("flask_cronjobs.testing.plugin", tmp_path)
     heavy = ("flask", "werkzeug", "sqlalchemy", "flask_sqlalchemy", "blinker", "asyncio")
     assert modules.isdisjoint(heavy)
     ours = {name for name in modules if name.startswith("flask_cronjobs")}
@@ -128,14 +108,11 @@ def test_plugin_imports_nothing_until_it_is_used(tmp_path: Path) -> None:
     }
 
 
+def test_helpers_need_no_pytest(tmp_path: Path) -> None:
+    assert "pytest" not in imported_with("flask_cronjobs.testing.helpers", tmp_path)
+
+
 def test_plugin_is_declared_to_pytest() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     declared = '[project.entry-points.pytest11]\nflask_cronjobs = "flask_cronjobs.testing.plugin"'
     assert declared in text
-
-
-def test_helpers_need_no_pytest(tmp_path: Path) -> None:
-    (tmp_path / "tests.py").write_text(UNITTEST)
-    done = python(tmp_path, "-W", "error", "tests.py")
-    assert done.returncode == 0, done.stderr
-    assert "OK" in done.stderr

@@ -10,6 +10,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select
 from werkzeug.test import TestResponse
 
 from flask_cronjobs import CronJobs
@@ -124,6 +125,11 @@ class Pages:
         """The status of a run."""
         with self.app.app_context():
             return self.db.session.get_one(JobRun, run_id).status
+
+    def runs(self) -> list[JobRun]:
+        """All runs, by id."""
+        with self.app.app_context():
+            return list(self.db.session.scalars(select(JobRun).order_by(JobRun.id)))
 
     def add(self, status: str = "queued", **values: Any) -> int:
         """Add a run; the rest of its columns follow from its status."""

@@ -24,32 +24,64 @@ def debug_client(app: Flask, db: SQLAlchemy) -> FlaskClient:
     return app.test_client()
 
 
-def _status(client: FlaskClient, address: str | None, **headers: str) -> tuple[int, int]:
+def _statuses(client: FlaskClient, address: str | None, **headers: str) -> tuple[int, int]:
+    """The statuses of a page and of an action on what is not there."""
     environ = {"REMOTE_ADDR": address}
     page = client.get("/jobs/", environ_overrides=environ, headers=headers)
-    action = client.post(
-        "/jobs/definitions/pause",
-        data={"name": "x"},
-        environ_overrides=environ,
-        headers={**OWN, **headers},
-    )
+    path, form = "/jobs/definitions/pause", {"name": "x"}
+    headers |= OWN
+    action = client.post(path, data=form, environ_overrides=environ, headers=headers)
     return page.status_code, action.status_code
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
-def test_open_to_a_peer_on_this_machine(debug_client: FlaskClient, address: str) -> None:
-    assert _status(debug_client, address) == (200, 404)
+HERE = ("127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1")
+NAMES = ("localhost", "localhost:5000", "shop.localhost", "127.0.0.1:5000", "[::1]:5000")
 
 
 @pytest.mark.parametrize(
-    "address", ["192.168.1.9", "fe80::1%eth0", "::ffff:10.0.0.1", "not an address", "", None]
+    ("address", "host"),
+    [*((address, "localhost") for address in HERE), *(("127.0.0.1", name) for name in NAMES)],
 )
-def test_closed_to_other_machines_that_say_localhost(
-    debug_client: FlaskClient, address: str | None, caplog: pytest.LogCaptureFixture
+def test_open_to_a_peer_on_this_machine_by_its_names(
+    debug_client: FlaskClient, address: str, host: str
 ) -> None:
-    """The `Host` header is what the client says it is."""
-    assert _status(debug_client, address, Host="localhost:5000") == (403, 403)
-    assert "from another machine" in caplog.text
+    assert _statuses(debug_client, address, Host=host) == (200, 404)
+
+
+ELSEWHERE = ("192.168.1.9", "fe80::1%eth0", "::ffff:10.0.0.1", "not an address", "", None)
+PROXIES = (
+    *("Forwarded", "X-Real-IP", "X-Forwarded-Host", "X-Forwarded-For", "X-Forwarded-Proto"),
+    *("Via", "CF-Connecting-IP", "True-Client-IP", "X-Client-IP", "X-Original-Host"),
+)
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "says"),
+    [
+        # The `Host` header is what the client says it is.
+        *((address, {"Host": "localhost:5000"}, "from another machine") for address in ELSEWHERE),
+        # A page from elsewhere can make its own name mean this machine.
+        *(
+            ("127.0.0.1", {"Host": host}, f"were requested at the host {host!r}. In debug mode")
+            for host in ("evil.example:5000", "localhost.evil.example", "127.0.0.2", "")
+        ),
+        # A proxy on this machine may stand for any other.
+        *(
+            ("127.0.0.1", {name: "127.0.0.1"}, f"which sent the header {name.title()}. In debug")
+            for name in PROXIES
+        ),
+    ],
+)
+def test_closed_to_others_whatever_they_say(
+    debug_client: FlaskClient,
+    caplog: pytest.LogCaptureFixture,
+    address: str | None,
+    headers: dict[str, str],
+    says: str,
+) -> None:
+    assert _statuses(debug_client, address, **headers) == (403, 403)
+    (said,) = [each for each in caplog.messages if "authorize=" in each]
+    assert says.lower() in said.lower()
 
 
 def test_closed_to_a_forwarded_request_whatever_it_says(
@@ -57,25 +89,5 @@ def test_closed_to_a_forwarded_request_whatever_it_says(
 ) -> None:
     """`ProxyFix` puts in place of the peer what a header says, which a client may have sent."""
     app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1)  # type: ignore[method-assign]
-    elsewhere = {"X-Forwarded-For": "127.0.0.1"}
-    answer = debug_client.get(
-        "/jobs/", environ_overrides={"REMOTE_ADDR": "192.168.1.9"}, headers=elsewhere
-    )
-    assert answer.status_code == 403
-    answer = debug_client.get("/jobs/", headers={"X-Forwarded-For": "192.168.1.9"})
-    assert answer.status_code == 403
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        *("Forwarded", "X-Real-IP", "X-Forwarded-Host", "X-Forwarded-For", "X-Forwarded-Proto"),
-        *("Via", "CF-Connecting-IP", "True-Client-IP", "X-Client-IP", "X-Original-Host"),
-    ],
-)
-def test_closed_behind_any_proxy(
-    debug_client: FlaskClient, header: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A proxy on this machine may stand for any other."""
-    assert _status(debug_client, "127.0.0.1", **{header: "127.0.0.1"}) == (403, 403)
-    assert f"which sent the header {header}".lower() in caplog.text.lower()
+    for peer, says in (("192.168.1.9", "127.0.0.1"), ("127.0.0.1", "192.168.1.9")):
+        assert _statuses(debug_client, peer, **{"X-Forwarded-For": says}) == (403, 403)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from flask_cronjobs.jobs.runs import list as run_list
 from flask_cronjobs.jobs.runs.detail import without_own_frames
 from flask_cronjobs.jobs.runs.filters import Cursor
 from flask_cronjobs.jobs.state import State
-from flask_cronjobs.models import JobFailure, JobOutput, JobRun
+from flask_cronjobs.models import JobFailure, JobOutput
 from flask_cronjobs.web.params import cursor, cursor_text
 
 from .conftest import NOW, Pages
@@ -118,15 +117,8 @@ def test_a_cancelled_run_s_duration_is_not_told_since_it_may_have_waited(pages: 
 # All runs of a list
 
 
-@pytest.fixture
-def statuses(pages: Pages) -> Callable[[], list[str]]:
-    """The statuses of all runs, by id."""
-
-    def statuses() -> list[str]:
-        with pages.app.app_context():
-            return [run.status for run in pages.db.session.query(JobRun).order_by(JobRun.id)]
-
-    return statuses
+def statuses(pages: Pages) -> list[str]:
+    return [run.status for run in pages.runs()]
 
 
 @pytest.mark.parametrize(
@@ -150,25 +142,21 @@ def test_a_list_offers_what_can_be_done_with_all_of_it(
     assert re.findall(r'<a class="button" href="[^"]*">(\w+)…', page) == offered
 
 
-def test_it_asks_and_then_discards_those_of_the_filter(
-    pages: Pages, statuses: Callable[[], list[str]]
-) -> None:
+def test_it_asks_and_then_discards_those_of_the_filter(pages: Pages) -> None:
     for error_type in ("ValueError", "ValueError", "KeyError"):
         pages.add("dead", error_type=error_type)
     asked = "runs/bulk?do=discard&status=dead&error_type=ValueError"
     page = pages.shows(asked, "<h1>Discard 2 runs?</h1>")
     fields = dict(re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', page))
     assert fields == {"do": "discard", "status": "dead", "error_type": "ValueError"}
-    assert statuses() == ["dead", "dead", "dead"]
+    assert statuses(pages) == ["dead", "dead", "dead"]
     answer = pages.post("/jobs/runs/bulk/act", **fields)
     assert answer.location == "/jobs/runs?status=dead&error_type=ValueError#message"
-    assert statuses() == ["cancelled", "cancelled", "dead"]
+    assert statuses(pages) == ["cancelled", "cancelled", "dead"]
     pages.shows("runs", "2 runs are discarded.")
 
 
-def test_retry_and_cancel_all_up_to_a_limit(
-    pages: Pages, statuses: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retry_and_cancel_all_up_to_a_limit(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flask_cronjobs.web.actions.MOST", 2)
     for status in ("dead", "dead", "dead", "running"):
         pages.add(status)
@@ -179,13 +167,11 @@ def test_retry_and_cancel_all_up_to_a_limit(
     pages.shows("runs", again)
     monkeypatch.undo()
     pages.post("/jobs/runs/bulk/act", do="cancel", task="remind")
-    assert sorted(statuses()) == ["cancelled", "cancelled", "dead", "queued", "running"]
+    assert sorted(statuses(pages)) == ["cancelled", "cancelled", "dead", "queued", "running"]
     pages.shows("runs", "2 runs are cancelled. 1 running run is asked to stop.")
 
 
-def test_what_cannot_be_done_with_all_is_refused(
-    pages: Pages, statuses: Callable[[], list[str]]
-) -> None:
+def test_what_cannot_be_done_with_all_is_refused(pages: Pages) -> None:
     pages.add("succeeded")
     assert pages.get("/jobs/runs/bulk?do=discard&status=succeeded").status_code == 303
     pages.shows("runs", "Nothing was changed.")
@@ -193,7 +179,7 @@ def test_what_cannot_be_done_with_all_is_refused(
     pages.shows("runs", "Nothing was changed.")
     assert pages.post("/jobs/runs/bulk/act", do="delete").status_code == 400
     assert pages.post("/jobs/runs/bulk/act").status_code == 400
-    assert statuses() == ["succeeded"]
+    assert statuses(pages) == ["succeeded"]
 
 
 # One run

@@ -22,57 +22,48 @@ def _offered(page: str) -> list[str]:
 
 def test_a_page_of_one_schedules_zone_is_in_that_zone(pages: Pages) -> None:
     at = datetime(2026, 1, 20, 22, 0, tzinfo=timezone.utc)
-    run = pages.add(
-        "succeeded", definition_id=pages.define(timezone="Asia/Tokyo"), scheduled_for=at
-    )
+    made = pages.define(timezone="Asia/Tokyo")
+    run = pages.add("succeeded", definition_id=made, scheduled_for=at)
     for path in ("", "definitions", "definition?name=remind", "runs", f"runs/{run}"):
-        page = pages.get(f"/jobs/{path}").text
-        assert _zone(page) == "Asia/Tokyo", path
-    page = pages.get(f"/jobs/runs/{run}").text
-    assert re.search(r"Wed 21 Jan( 2026)? 07:00</time>", page)
+        assert _zone(pages.text(path)) == "Asia/Tokyo", path
+    assert re.search(r"Wed 21 Jan( 2026)? 07:00</time>", pages.text(f"runs/{run}"))
 
 
-def test_a_page_of_several_zones_is_in_that_of_the_app(pages: Pages) -> None:
+@pytest.mark.parametrize("other", ["Europe/Berlin", "Mars/Olympus"])
+def test_a_page_of_several_zones_is_in_that_of_the_app(pages: Pages, other: str) -> None:
+    """One that does not exist is that of no page."""
     pages.define("a", timezone="Asia/Tokyo")
-    pages.define("b", timezone="Europe/Berlin")
-    assert _zone(pages.get("/jobs/definitions").text) == "UTC"
-    assert _zone(pages.get("/jobs/definition?name=b").text) == "Europe/Berlin"
-
-
-def test_a_broken_zone_of_a_definition_is_not_the_pages(pages: Pages) -> None:
-    pages.define(timezone="Mars/Olympus")
-    assert _zone(pages.get("/jobs/definition?name=remind").text) == "UTC"
+    pages.define("b", timezone=other)
+    assert _zone(pages.text("definition?name=b")) == (other if "Berlin" in other else "UTC")
+    zone = "UTC" if "Berlin" in other else "Asia/Tokyo"
+    assert _zone(pages.text("definitions")) == zone
 
 
 def test_the_choice_is_kept_for_all_pages(pages: Pages) -> None:
     pages.add("succeeded", definition_id=pages.define(timezone="Asia/Tokyo"))
-    page = pages.get("/jobs/runs?zone=America/New_York&status=succeeded").text
+    link = '<a href="/jobs/runs?status=succeeded&amp;zone=schedule">'
+    page = pages.shows("runs?zone=America/New_York&status=succeeded", link)
     assert _zone(page) == "America/New_York"
     assert len(_offered(page)) == 2
-    assert '<a href="/jobs/runs?status=succeeded&amp;zone=schedule">' in page
-    assert _zone(pages.get("/jobs/").text) == "America/New_York"
-    assert _zone(pages.get("/jobs/?zone=UTC").text) == "UTC"
-    assert len(_offered(pages.get("/jobs/").text)) == 1
-    assert _zone(pages.get("/jobs/?zone=schedule").text) == "Asia/Tokyo"
-    assert _zone(pages.get("/jobs/").text) == "Asia/Tokyo"
+    assert _zone(pages.text()) == "America/New_York"
+    assert _zone(pages.text("?zone=UTC")) == "UTC"
+    assert len(_offered(pages.text())) == 1
+    assert _zone(pages.text("?zone=schedule")) == "Asia/Tokyo"
+    assert _zone(pages.text()) == "Asia/Tokyo"
 
 
 def test_the_cookie_is_for_these_pages_alone(pages: Pages) -> None:
-    answer = pages.get("/jobs/?zone=UTC")
-    (cookie,) = answer.headers.getlist("Set-Cookie")
+    (cookie,) = pages.get("/jobs/?zone=UTC").headers.getlist("Set-Cookie")
     assert cookie.startswith("cronjobs_zone=UTC; ")
-    assert "Path=/jobs/" in cookie
-    assert "HttpOnly" in cookie
-    assert "SameSite=Lax" in cookie
+    for part in ("Path=/jobs/", "HttpOnly", "SameSite=Lax"):
+        assert part in cookie
     assert "Set-Cookie" not in pages.get("/jobs/").headers
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "../../etc/passwd", "", "schedule; x=1"])
 def test_a_cookie_that_is_no_zone_is_ignored(pages: Pages, zone: str) -> None:
     pages.client.set_cookie("cronjobs_zone", zone, path="/jobs/")
-    answer = pages.get("/jobs/")
-    assert answer.status_code == 200
-    assert _zone(answer.text) == "UTC"
+    assert _zone(pages.text()) == "UTC"
 
 
 def test_a_zone_that_does_not_exist_is_400(pages: Pages) -> None:
@@ -114,11 +105,8 @@ def test_what_the_app_adds_to_urls_stays_a_parameter(pages: Pages) -> None:
     def add_language(endpoint: str, values: dict[str, object]) -> None:
         values.setdefault("lang", "de")
 
-    answer = pages.get("/jobs/definitions?search=a&zone=Asia/Tokyo")
-    link = "/jobs/definitions?lang=de&amp;search=a&amp;zone=UTC"
-    assert f'<a href="{link}">Show UTC' in answer.text
-    assert (
-        f'<a href="{link}">Show UTC'
-        in pages.get("/jobs/definitions?lang=de&search=a&zone=Asia/Tokyo").text
-    )
-    assert "Path=/jobs/;" in answer.headers["Set-Cookie"]
+    link = '<a href="/jobs/definitions?lang=de&amp;search=a&amp;zone=UTC">Show UTC'
+    for query in ("search=a&zone=Asia/Tokyo", "lang=de&search=a&zone=Asia/Tokyo"):
+        answer = pages.get(f"/jobs/definitions?{query}")
+        assert link in answer.text
+        assert "Path=/jobs/;" in answer.headers["Set-Cookie"]

@@ -14,11 +14,10 @@ from ...errors import ScheduleError
 from ...registry.handler import Handler
 from ...registry.options import TaskOptions
 from ...registry.retry import Retry, RetryPolicy
-from ...schedule.words import in_words
+from ...schedule.cron_text import in_words
 from ...text import cut, redacted
 from ...types import JSON
 from ..humanize import duration, plural
-from ..needs import missed_slots, needs
 from ..reader import DEFINITIONS, RUNS, Query, Source, readable, reading, record
 from ..runs.list import RunFilter, RunRow, page_ids, rows_of
 from ..state import State
@@ -88,7 +87,7 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
         if not rows:
             return None
         (row,) = rows
-        (view,) = definition_views(reader, rows, needs(reader, missed_slots(reader)))
+        (view,) = definition_views(reader, rows)
         found = rows_of(reader, [run.id for run in reader.rows(_last_runs(row.id))])
         # A run by hand, or of a slot that was caught up, may have been inserted later than others.
         found.sort(key=lambda run: run.scheduled_for, reverse=True)
@@ -119,7 +118,7 @@ def find_task(source: Source, name: str) -> TaskDetail | None:
         return TaskDetail(
             name=name,
             declared=declared,
-            definitions=definition_views(reader, rows, needs(reader, missed_slots(reader))),
+            definitions=definition_views(reader, rows),
             runs=tuple(found[:SHOWN]),
             statistics=statistics(found),
             partial=floor is not None,
@@ -188,17 +187,10 @@ def task_code(state: State, name: str) -> TaskCode | None:
         return None
     doc = inspect.getdoc(handler.func)
     return TaskCode(
-        arguments=tuple(_arguments(handler)),
+        arguments=handler.parameters,
         doc=cut(doc, _LONGEST_TEXT) if doc else None,
         options=tuple(_options(state, handler)),
     )
-
-
-def _arguments(handler: Handler) -> Iterator[str]:
-    """Return the names, without the default values: these may be secrets."""
-    for parameter in inspect.signature(handler.func).parameters.values():
-        bare = parameter.replace(annotation=parameter.empty, default=parameter.empty)
-        yield f"{bare}=…" if parameter.default is not parameter.empty else str(bare)
 
 
 def _options(state: State, handler: Handler) -> Iterator[tuple[str, str]]:

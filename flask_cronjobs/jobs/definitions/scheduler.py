@@ -17,7 +17,7 @@ from ...errors import CronJobsError, DatabaseTrouble
 from ...log import log_run, logger
 from ...registry.registry import DefinitionSpec
 from ...schedule import Schedule
-from ...schedule.catchup import SlotPlan, plan_skipped, plan_slots
+from ...schedule.catchup import SlotPlan, plan_slots
 from ...signals import News, notify, unheard
 from ...types import LateSlot, RecordedSlot
 from ..state import State
@@ -199,8 +199,8 @@ def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
         schedule = _schedule(row.spec.schedule, row.spec.timezone)
         since = row.undeclared_since
         if since is not None and row.now - since > history.grace:
-            return plan_skipped(
-                row.id, schedule, row.next_run_at, row.now, considered=row.considered_until,
+            return plan_slots(
+                row.id, schedule, None, row.next_run_at, row.now, considered=row.considered_until,
                 reason=f"not declared by the code that ticked since {since.isoformat()}",
                 kind="Undeclared",
             )  # fmt: skip
@@ -216,9 +216,9 @@ def plan_paused(row: DefinitionRow) -> SlotPlan:
     :raises ScheduleError: its schedule cannot be read.
     """
     schedule = _schedule(row.spec.schedule, row.spec.timezone)
-    return plan_skipped(
-        row.id, schedule, row.next_run_at or row.now, row.now, considered=row.considered_until,
-        reason="paused: its slots are not made up", kind="Paused",
+    return plan_slots(
+        row.id, schedule, None, row.next_run_at or row.now, row.now,
+        considered=row.considered_until, reason="paused: its slots are not made up", kind="Paused",
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from ...schedule import Schedule
 from ...schedule.cron_text import parse_zone
 from ...text import host_of
 from ...types import Status
-from ..needs import NEEDS, Missed, Need, Needs, missed_slots, needs
+from ..needs import NEEDS, Need, Needs, needs
 from ..reader import (
     DEFINITIONS,
     RUNS,
@@ -123,7 +123,7 @@ def definitions_by_name(
         if after is not None:
             statement = statement.where(DEFINITIONS.c.name > after)
         page = cut_page(reader.rows(statement), limit, reader.now, by="name")
-        views = definition_views(reader, page.rows, needs(reader, missed_slots(reader)))
+        views = definition_views(reader, page.rows)
     return Page(views, page.next, page.now)
 
 
@@ -157,19 +157,14 @@ def whole_rows(reader: Reader) -> Query:
     return select(*(readable(reader, column) for column in DEFINITIONS.c))
 
 
-def definition_views(
-    reader: Reader, rows: Sequence[Row[Any]], found: Needs
-) -> tuple[DefinitionView, ...]:
+def definition_views(reader: Reader, rows: Sequence[Row[Any]]) -> tuple[DefinitionView, ...]:
     """Return the definitions of *rows* with their last runs."""
     cells = _cells(reader, [row.id for row in rows])
-    return tuple(
-        _view(reader, row, tuple(cells[row.id]), _slots(row, reader.now), found.of(row))
-        for row in rows
-    )
+    return tuple(_view(reader, row, tuple(cells[row.id]), _slots(row, reader.now)) for row in rows)
 
 
 def bare_definitions(reader: Reader) -> Iterator[DefinitionView]:
-    """Yield all definitions by name, without their runs, next slots and needs."""
+    """Yield all definitions by name, without their runs and next slots."""
     for row in reader.rows(whole_rows(reader).order_by(DEFINITIONS.c.name)):
         yield _view(reader, row)
 
@@ -179,7 +174,6 @@ def _view(
     row: Row[Any],
     cells: tuple[Cell, ...] = (),
     next_slots: tuple[datetime, ...] = (),
-    needs: tuple[Need, ...] = (),
 ) -> DefinitionView:
     jobs = reader.state.registry
     undeclared = row.origin == "code" and row.name not in jobs.declarations
@@ -196,7 +190,7 @@ def _view(
         elsewhere=undeclared and row.app is not None and row.undeclared_since is None,
         due_since=_due_since(row, reader.now),
         ping=None if row.ping_url is None else host_of(str(row.ping_url)),
-        needs=needs,
+        needs=needs(reader).of(row),
     )
 
 
@@ -315,39 +309,27 @@ def list_definitions(
     source: Source, which: DefinitionFilter | None = None, page: int = 1, limit: int = 50
 ) -> DefinitionList:
     """Return one page of the definitions that match *which*; the last one if *page* is too high."""
-    with reading(source) as reader:
-        return find_definitions(reader, missed_slots(reader), which, page, limit)
-
-
-def find_definitions(
-    reader: Reader,
-    missed: Missed | None,
-    which: DefinitionFilter | None = None,
-    page: int = 1,
-    limit: int = 50,
-) -> DefinitionList:
-    """Return what `list_definitions` does, for a caller that knows the *missed* slots."""
     which, page = which or DefinitionFilter(), max(1, page)
-    found = needs(reader, missed)
-    conditions = _conditions(reader, which, found)
-    total = select(func.count()).select_from(DEFINITIONS).where(*conditions)
-    statement = (
-        whole_rows(reader)
-        .add_columns(total.scalar_subquery().label("total"))
-        .where(*conditions)
-        .order_by(*_order(which.sort, found))
-        .limit(limit)
-    )
-    rows = reader.rows(statement.offset((page - 1) * limit))
-    if not rows and page > 1:
-        page = max(1, -(-cast("int", reader.value(total)) // limit))
+    with reading(source) as reader:
+        conditions = _conditions(reader, which)
+        total = select(func.count()).select_from(DEFINITIONS).where(*conditions)
+        statement = (
+            whole_rows(reader)
+            .add_columns(total.scalar_subquery().label("total"))
+            .where(*conditions)
+            .order_by(*_order(which.sort, needs(reader)))
+            .limit(limit)
+        )
         rows = reader.rows(statement.offset((page - 1) * limit))
-    number = rows[0].total if rows else 0
-    pages = max(1, -(-number // limit))
-    return DefinitionList(definition_views(reader, rows, found), number, page, pages, reader.now)
+        if not rows and page > 1:
+            page = max(1, -(-cast("int", reader.value(total)) // limit))
+            rows = reader.rows(statement.offset((page - 1) * limit))
+        number = rows[0].total if rows else 0
+        pages = max(1, -(-number // limit))
+        return DefinitionList(definition_views(reader, rows), number, page, pages, reader.now)
 
 
-def _conditions(reader: Reader, which: DefinitionFilter, found: Needs) -> list[ColumnElement[bool]]:
+def _conditions(reader: Reader, which: DefinitionFilter) -> list[ColumnElement[bool]]:
     c = DEFINITIONS.c
     conditions: list[ColumnElement[bool]] = []
     if which.search is not None:
@@ -355,13 +337,13 @@ def _conditions(reader: Reader, which: DefinitionFilter, found: Needs) -> list[C
         names = (c.name, c.job_type)
         conditions.append(or_(*(name.icontains(part, autoescape=True) for name in names)))
     if which.state == "attention":
-        conditions.append(found.any)
+        conditions.append(needs(reader).any)
     elif which.state == "paused":
         conditions.append(c.paused_at.is_not(None))
     elif which.state == "unknown":
         conditions.append(_unknown(reader))
     elif which.state is not None:
-        conditions.append(found.condition(which.state))
+        conditions.append(needs(reader).condition(which.state))
     return conditions
 
 

@@ -12,11 +12,11 @@ from sqlalchemy import Row, select
 
 from ...text import redacted
 from ...types import JSON, without_secret
+from ..eligibility import PauseView, list_pauses, stopping
 from ..humanize import Fact, duration, known, plural, since
 from ..order_views import before_it
 from ..outcomes import FAILURES_KEPT
 from ..reader import BATCHES, FAILURES, OUTPUTS, RUNS, Reader, Source, readable, reading, record
-from ..waiting import PauseView, list_pauses, stopping
 from .list import RunRow, run_row, with_definition
 
 #: How many outputs a view has: each may have 64 kB.

@@ -120,6 +120,8 @@ def insert_keyed_runs(
 
 def delete_runs(session: Session, ids: Sequence[int]) -> None:
     """Delete runs that *session*'s transaction has inserted."""
+    if not ids:
+        return  # To delete nothing would take SQLite's write lock.
     with session.no_autoflush:
         connection = writing_connection(session)
     d = dialect_of(connection.engine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, not_, null, select, text, union_all
@@ -22,8 +22,9 @@ from ...models.conditions import (
     UNKEYED_GROUPS,
 )
 from ...types import STATUSES, Status, handed_to, without_secret
+from ..eligibility import PauseView, list_pauses, stopping
 from ..reader import DEFINITIONS, RUNS, Count, Page, Query, Reader, Source, reading, record
-from ..waiting import PauseView, first_due, list_pauses, overdue, stopping
+from ..waiting import first_due, overdue
 from .filters import (
     DUE_FIRST,
     FILTERS,
@@ -259,8 +260,7 @@ def _statements(reader: Reader, which: RunFilter, statuses: Sequence[Status] = (
     """Return statements for the ids that match *which*: one for each index that is used."""
     conditions = _conditions(reader, which, statuses)
     if which.overdue:
-        edge = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
-        return [part.where(*conditions) for part in overdue(reader, edge)]
+        return [part.where(*conditions) for part in overdue(reader)]
     wanted = ("running",) if which.stale else statuses or (which.status,)
     # Each once: queued and failed runs are in the same indexes.
     parts = dict.fromkeys(part for status in wanted for part in _parts(status, which))

@@ -1,0 +1,406 @@
+"""Why a due run does not start: one list of reasons, and the runs for which there is none.
+
+A pause, a task of other code, a taken share and a turn keep runs waiting. Most such waiting is as
+somebody wants it, and ends by itself. `REASONS` are those that may never end: each has an age from
+which on the verdict, the pages, the commands, the doctor and the metrics name it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from sqlalchemy import ColumnElement, Row, String, and_, func, literal, or_, select, text, union_all
+
+from ..models.conditions import (
+    KEYED,
+    KEYED_GROUPS,
+    OPEN_BATCH,
+    ORDERED,
+    RUNNABLE,
+    RUNNING,
+    SCHEDULED,
+    SNOOZED,
+    UNKEYED,
+)
+from ..types import PauseKind
+from .humanize import ago, duration, seconds_since
+from .reader import BATCHES, DEFINITIONS, PAUSES, RUNS, Query, Reader, Source, read_once, reading
+from .waiting import Waiting, handed, waiting_groups
+
+
+class PauseView(NamedTuple):
+    """A task or a queue that is paused.
+
+    :ivar kind: ``task`` or ``queue``.
+    """
+
+    kind: PauseKind
+    name: str
+    paused_at: datetime
+    paused_by: str | None
+
+    def __str__(self) -> str:
+        return f"the {self.kind} {self.name} is paused"
+
+
+@read_once
+def list_pauses(reader: Reader) -> tuple[PauseView, ...]:
+    """Return what is paused, by kind and name."""
+    statement = select(*(PAUSES.c[name] for name in PauseView._fields))
+    rows = reader.rows(statement.order_by(PAUSES.c.kind, PAUSES.c.name))
+    return tuple(PauseView(*tuple(row)) for row in rows)
+
+
+def stopping(paused: Sequence[PauseView], task: str, queue: str) -> tuple[PauseView, ...]:
+    """Return those for which runs of *task* in *queue* wait until they are resumed."""
+    names = {"task": task, "queue": queue}
+    return tuple(each for each in paused if each.name == names[each.kind])
+
+
+def not_paused(reader: Reader) -> list[ColumnElement[bool]]:
+    """Return the conditions that a run is neither of a paused task nor in a paused queue."""
+    columns = {"task": RUNS.c.job_type, "queue": RUNS.c.queue}
+    names: dict[str, list[str]] = {}
+    for each in list_pauses(reader):
+        names.setdefault(each.kind, []).append(each.name)
+    return [columns[kind].not_in(some) for kind, some in names.items()]
+
+
+def ours(reader: Reader) -> list[ColumnElement[bool]]:
+    """Return the conditions that a run is not paused, and of a task that this code declares.
+
+    No tick of this app is slow for the others.
+    """
+    tasks = list(reader.state.registry.tasks)
+    return [*not_paused(reader), *([RUNS.c.job_type.in_(tasks)] if tasks else [])]
+
+
+def _is_declared(reader: Reader, task: str) -> bool:
+    tasks = reader.state.registry.tasks
+    return not tasks or task in tasks
+
+
+def _unpaused_groups(reader: Reader) -> Iterator[Waiting]:
+    paused = list_pauses(reader)
+    for group in waiting_groups(reader):
+        if not stopping(paused, group.task, group.queue):
+            yield group
+
+
+def oldest_due(reader: Reader) -> datetime | None:
+    """Return since when the oldest run has been due that our ticks or executors could run."""
+    groups = _unpaused_groups(reader)
+    due = [group.due for group in groups if _is_declared(reader, group.task)]
+    if reader.state.settings.executors:
+        in_brokers = handed(reader.now).where(*ours(reader)).order_by(RUNS.c.run_at).limit(1)
+        due += [row.run_at for row in reader.rows(in_brokers)]
+    return min((moment for moment in due if moment is not None), default=None)
+
+
+#: How many rows of each kind are read at most.
+MOST_DUE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What is due now.
+
+    :ivar definitions: names, each with the slot that is due.
+    :ivar runs: tasks and queues, each with the number of runs.
+    :ivar expired: how many leases ran out.
+    """
+
+    definitions: tuple[tuple[str, datetime], ...]
+    runs: tuple[tuple[str, str, int], ...]
+    expired: int
+
+
+class Next(NamedTuple):
+    """What is due next: a definition's slot or a task's run, and when."""
+
+    at: datetime
+    name: str
+
+
+def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
+    """Return what is due now, in *queues* or in all; at most `MOST_DUE` of each kind."""
+    slot = DEFINITIONS.c.next_run_at
+    with reading(source) as reader:
+        slots = select(DEFINITIONS.c.name, slot).where(slot <= reader.now, *_slots_of_ours(reader))
+        waits = [*not_paused(reader), RUNS.c.run_at <= reader.now]
+        if queues:
+            waits.append(RUNS.c.queue.in_(queues))
+        runs = select(RUNS.c.job_type, RUNS.c.queue).where(*waits).limit(MOST_DUE)
+        parts = (runs.where(text(part)).subquery() for part in (UNKEYED, KEYED))
+        some = union_all(*(select(part) for part in parts)).subquery()
+        group = some.c.job_type, some.c.queue
+        counted = select(*group, func.count()).group_by(*group).order_by(*group)
+        expired = (text(RUNNING), RUNS.c.locked_until <= reader.now)
+        (lost,) = reader.rows(select(func.count()).select_from(RUNS).where(*expired))
+        return Due(
+            tuple(map(tuple, reader.rows(slots.order_by(slot).limit(MOST_DUE)))),
+            tuple(map(tuple, reader.rows(counted))),
+            lost[0],
+        )
+
+
+def next_due(source: Source) -> Next | None:
+    """Return which slot or waiting run will be due next; None if there is none."""
+    slot, run = DEFINITIONS.c.next_run_at, RUNS.c.run_at
+    with reading(source) as reader:
+        slots = select(slot, DEFINITIONS.c.name).where(*_slots_of_ours(reader))
+        runs = [select(run, RUNS.c.job_type).where(text(part)) for part in (UNKEYED, KEYED)]
+        later = [(slots, slot), *((each, run) for each in runs)]
+        found = [
+            row
+            for statement, at in later
+            for row in reader.rows(statement.where(at > reader.now).order_by(at).limit(1))
+        ]
+    return min((Next(*tuple(row)) for row in found), default=None)
+
+
+def _slots_of_ours(reader: Reader) -> tuple[Any, ...]:
+    """Return the conditions that this app enqueues a definition's slots, as `definitions.read`."""
+    registry = reader.state.registry
+    declared = DEFINITIONS.c.name.in_(list(registry.declarations))
+    known = DEFINITIONS.c.job_type.in_(list(registry.tasks))
+    from_code, from_database = (DEFINITIONS.c.origin == each for each in ("code", "database"))
+    return text(SCHEDULED), or_(and_(from_code, declared), and_(from_database, known))
+
+
+#: ``order``: behind a run in strict order whose task no code here declares; ``held``: for a run
+#: that has had its key for longer than any timeout; ``share``: for a share of its key;
+#: ``undeclared``: for code that declares its task; ``snoozes``: by its own handler; ``batch``: for
+#: somebody to close it.
+Kind: TypeAlias = Literal["order", "held", "share", "undeclared", "snoozes", "batch"]
+#: How long work may wait that somebody may want to wait.
+_A_DAY = timedelta(days=1)
+#: How many first runs of a strict order are looked at.
+_HEADS = 1_000
+
+
+class Reason(NamedTuple):
+    """Why work may never start, though ticks come.
+
+    :ivar overdue: whether health is ``overdue`` for it; if not, somebody may want it so.
+    :ivar patience: for how long work may wait before it is named; None:
+        ``CRONJOBS_HEALTH_OVERDUE``.
+    :ivar what: what is said of it, as the end of a sentence.
+    :ivar todo: what to do about it.
+    :ivar waiting: returns a SELECT, made by `_columns`, of what has waited since before a time, the
+        oldest first; None if nothing has.
+    """
+
+    kind: Kind
+    overdue: bool
+    patience: timedelta | None
+    what: str
+    todo: str
+    waiting: Callable[[Reader, datetime], Query | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The work of one kind that stands still, by what has waited longest.
+
+    :ivar seconds: for how long it has waited.
+    :ivar what: the same for people, as the end of a sentence.
+    :ivar todo: what to do about it.
+    :ivar overdue: whether health is ``overdue`` for it.
+    """
+
+    kind: Kind
+    seconds: float
+    what: str
+    todo: str
+    overdue: bool
+
+
+def stalled(reader: Reader, *kinds: Kind, most: int = 1) -> tuple[Stalled, ...]:
+    """Return the work of *kinds*, or of all, that stands still, the most urgent first.
+
+    :param most: how much of each kind, the oldest first.
+    """
+    parts: list[Query] = []
+    for reason in REASONS:
+        if not kinds or reason.kind in kinds:
+            overdue = timedelta(seconds=reader.state.settings.health_overdue)
+            found = reason.waiting(reader, reader.now - (reason.patience or overdue))
+            if found is not None:
+                named = literal(reason.kind, String).label("kind")
+                parts.append(select(named, found.limit(most).subquery()))
+    rows = reader.rows(union_all(*parts))
+    return tuple(
+        _stalled(reader, reason, row)
+        for reason in REASONS
+        for row in rows
+        if row.kind == reason.kind
+    )
+
+
+def _stalled(reader: Reader, reason: Reason, row: Row[Any]) -> Stalled:
+    seconds = max(seconds_since(row.since, reader.now), 0.0)
+    values = {
+        "run": row.run,
+        "name": repr(row.name),
+        "quoted": shlex.quote(row.name),
+        "other": row.other,
+        "number": f"{row.other:,}",
+        "long": duration(seconds),
+        "ago": ago(seconds),
+    }
+    what, todo = reason.what.format(**values), reason.todo.format(**values)
+    return Stalled(reason.kind, seconds, what, todo, reason.overdue)
+
+
+def _columns(run_id: Any, name: Any, other: Any, since: Any) -> Query:
+    """Return a SELECT of what the texts of a `Reason` may name."""
+    named = {"run": run_id, "name": name, "other": other, "since": since}
+    return select(*(value.label(key) for key, value in named.items()))
+
+
+def _behind(reader: Reader, before: datetime) -> Query | None:
+    """Select a run that waits in a strict order behind one whose task no code here declares."""
+    groups = waiting_groups(reader)
+    unknown = sorted({each.task for each in groups if not _is_declared(reader, each.task)})
+    if not unknown:
+        return None
+    head = (
+        select(RUNS.c.id, RUNS.c.concurrency_key, RUNS.c.job_type, RUNS.c.run_at)
+        .where(text(KEYED_GROUPS), RUNS.c.job_type.in_(unknown), RUNS.c.run_at <= before)
+        .where(RUNS.c.on_dead.is_not(None), *not_paused(reader))
+        .limit(_HEADS)
+        .subquery()
+    )
+    waiter = _next_in_order(reader, before, head.c.concurrency_key, head.c.id)
+    found = select(waiter.label("waiter"), head).subquery()
+    rows = _columns(found.c.waiter, found.c.job_type, found.c.id, found.c.run_at)
+    return rows.where(found.c.waiter.is_not(None)).order_by(found.c.run_at)
+
+
+def _held(reader: Reader, before: datetime) -> Query:
+    """Select a run that waits for others, which have all shares of its key too long."""
+    settings, c = reader.state.settings, RUNS.c
+    timeouts = (task.options.timeout or 0.0 for task in reader.state.registry.tasks.values())
+    longest = timedelta(seconds=max(settings.timeout, *timeouts, 0.0) + settings.shutdown_grace)
+    held = (
+        select(
+            c.concurrency_key.label("key"),
+            func.min(c.id).label("holder"),
+            func.count().label("shares"),
+            func.max(c.started_at).label("since"),
+        )
+        .where(c.concurrency_share.is_not(None), c.started_at <= before - longest)
+        .group_by(c.concurrency_key)
+        .subquery()
+    )
+    for_share = (
+        select(c.id)
+        .where(text(KEYED), c.concurrency_key == held.c.key, c.run_at <= before, *ours(reader))
+        .where(c.concurrency_limit <= held.c.shares)
+        .order_by(c.concurrency_key, c.priority.desc(), c.run_at, c.id)
+        .limit(1)
+        .scalar_subquery()
+    )
+    for_turn = _next_in_order(reader, before, held.c.key, held.c.holder)
+    found = select(func.coalesce(for_share, for_turn).label("waiter"), held).subquery()
+    rows = _columns(found.c.waiter, found.c.key, found.c.holder, found.c.since)
+    return rows.where(found.c.waiter.is_not(None)).order_by(found.c.since)
+
+
+def _next_in_order(reader: Reader, before: datetime, key: Any, run_id: Any) -> Query:
+    """Return a subquery of the run that waits behind *run_id* in the strict order of *key*."""
+    # In ranges, so that PostgreSQL goes along the index of the key.
+    c = RUNS.c
+    in_key = and_(c.concurrency_key >= key, c.concurrency_key <= key, c.id > run_id)
+    waits = select(c.id).where(text(ORDERED), text(RUNNABLE), in_key, c.run_at <= before)
+    first = waits.where(*ours(reader)).order_by(c.concurrency_key, c.id).limit(1)
+    return first.scalar_subquery()
+
+
+def _without_share(reader: Reader, before: datetime) -> Query | None:
+    groups = (each for each in _unpaused_groups(reader) if _is_declared(reader, each.task))
+    return _first(each for each in groups if each.oldest <= before and each.due != each.oldest)
+
+
+def _undeclared(reader: Reader, before: datetime) -> Query | None:
+    groups = (each for each in _unpaused_groups(reader) if not _is_declared(reader, each.task))
+    return _first(each for each in groups if each.oldest <= before)
+
+
+def _first(groups: Iterable[Waiting]) -> Query | None:
+    first = min(groups, key=lambda group: group.oldest, default=None)
+    if first is None:
+        return None
+    since = literal(first.oldest, RUNS.c.run_at.type)
+    return _columns(literal(0), literal(first.task, String), literal(0), since)
+
+
+def _snoozed(reader: Reader, before: datetime) -> Query:
+    c = RUNS.c
+    rows = _columns(c.id, c.job_type, c.snoozes, c.scheduled_for)
+    return rows.where(text(SNOOZED), c.scheduled_for <= before, *ours(reader)).order_by(c.id)
+
+
+def _open_batches(reader: Reader, before: datetime) -> Query:
+    c = BATCHES.c
+    rows = _columns(literal(0), c.key, literal(0), c.opened_at)
+    return rows.where(text(OPEN_BATCH), c.closed_at.is_(None), c.opened_at < before).order_by(c.id)
+
+
+#: The most urgent first. A new one is a row here; `docs/pages.md` lists them.
+REASONS = (
+    Reason(
+        "order",
+        True,
+        None,
+        "run {run} waits in strict order behind run {other}, whose task {name} this app's code "
+        "does not declare",
+        "Declare the task, import the module that does, or: flask jobs admin cancel {other}",
+        _behind,
+    ),
+    Reason(
+        "held",
+        True,
+        None,
+        "run {run} waits for run {other}, which has held the concurrency key {name} for {long}",
+        "See what it does, and end it: flask jobs admin show {other}",
+        _held,
+    ),
+    Reason(
+        "share",
+        False,
+        _A_DAY,
+        "runs of {name} have waited for a share of their concurrency key for {long}",
+        "See what has the shares: flask jobs admin list --status running",
+        _without_share,
+    ),
+    Reason(
+        "undeclared",
+        False,
+        _A_DAY,
+        "runs of {name} have waited for {long}: this app's code does not declare that task",
+        "Declare it, import the module that does, or: flask jobs admin cancel --task {quoted}",
+        _undeclared,
+    ),
+    Reason(
+        "snoozes",
+        False,
+        _A_DAY,
+        "run {run} of {name} was due {ago} and has been snoozed {number} times",
+        "See what it waits for, or cancel it: flask jobs admin show {run}",
+        _snoozed,
+    ),
+    Reason(
+        "batch",
+        False,
+        _A_DAY,
+        "the batch {name} was opened {ago} and not closed",
+        "If all of its runs are in: flask jobs admin batches {quoted} --close",
+        _open_batches,
+    ),
+)
